@@ -1,0 +1,103 @@
+"""What was served and chosen, one row a round."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.types import Problem
+
+BLOCK = 128
+
+
+class Row(NamedTuple):
+    """One round's observation.
+
+    Attributes:
+        round: [] int32 t.
+        row: [] int32 table row of the served query.
+        features: [d] its context (disjoint) or [K, d] the features of the shown servers (shared).
+        servers: [K] int32 the assortment.
+        choice: [] int32 position of the chosen server, K for the outside option.
+        valid: [] bool False for a round with an empty queue.
+        contexts: the run's whole table, [I, d] or [I, N, d].
+    """
+
+    round: Array
+    row: Array
+    features: Array
+    servers: Array
+    choice: Array
+    valid: Array
+    contexts: Array
+
+
+class History(NamedTuple):
+    """Rows addressed by round, so that the write is at the same place in every run of a batch.
+
+    Attributes:
+        row: [T'] int32 table rows, T' the horizon rounded up to whole blocks.
+        servers: [T', K] int32.
+        choice: [T'] int32; -1 where the round had no feedback.
+    """
+
+    row: Array
+    servers: Array
+    choice: Array
+
+
+def init(problem: Problem) -> History:
+    """Return an empty history for the whole horizon."""
+    rounds = -(-problem.horizon // BLOCK) * BLOCK
+    return History(
+        jnp.zeros(rounds, jnp.int32),
+        jnp.zeros((rounds, problem.assortment_size), jnp.int32),
+        jnp.full(rounds, -1, jnp.int32),
+    )
+
+
+def append(history: History, new: Row) -> History:
+    """Write the row of round t."""
+    at = new.round - 1
+    choice = jnp.where(new.valid, new.choice, -1)
+    return History(
+        jax.lax.dynamic_update_index_in_dim(history.row, new.row, at, 0),
+        jax.lax.dynamic_update_index_in_dim(history.servers, new.servers, at, 0),
+        jax.lax.dynamic_update_index_in_dim(history.choice, choice, at, 0),
+    )
+
+
+def block(history: History, number: Array) -> History:
+    """Return the rows of one block of `BLOCK` rounds."""
+    start = number * BLOCK
+    return History(*(jax.lax.dynamic_slice_in_dim(part, start, BLOCK) for part in history))
+
+
+def blocks_until(round_: Array) -> Array:
+    """Return how many blocks hold the rounds 1 .. t."""
+    return (round_ + BLOCK - 1) // BLOCK
+
+
+def shown(rows: History, num_servers: int) -> tuple[Array, Array]:
+    """Spread rows over servers.
+
+    Returns:
+        [L, N] bool, which servers a row showed (none where it had no feedback), and [L, N] float,
+        one at the chosen server.
+    """
+    numbers = jnp.arange(num_servers)
+    size = rows.servers.shape[-1]
+    positions = jnp.arange(size)
+    equal = rows.servers[..., None] == numbers
+    member = jnp.any(equal, axis=-2) & (rows.choice >= 0)[..., None]
+    picked = (rows.choice[..., None] == positions)[..., None] & equal
+    return member, jnp.any(picked, axis=-2).astype(jnp.result_type(float))
+
+
+def shown_probabilities(utilities: Array, member: Array) -> Array:
+    """Return p_j(x, S) spread over all servers, zero outside the assortment: [..., N]."""
+    masked = jnp.where(member, utilities, -jnp.inf)
+    top = jnp.maximum(jnp.max(masked, axis=-1, keepdims=True), 0.0)
+    weights = jnp.exp(masked - top)
+    return weights / (jnp.exp(-top) + jnp.sum(weights, axis=-1, keepdims=True))

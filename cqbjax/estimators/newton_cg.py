@@ -1,0 +1,195 @@
+"""Maximum likelihood over a table of contexts: exact gradient and a preconditioned Newton step a round.
+
+The likelihood needs each (server, table row) pair only through two numbers, the residual and the
+curvature summed over the rounds that served it, so a gradient is two products with the table
+however long the history. The Newton system is solved by conjugate gradients with W W' = V^-1 as
+preconditioner, warm-started from the last estimate.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.estimators import history as past
+from cqbjax.estimators.history import History, Row
+from cqbjax.types import Problem
+
+# Conjugate-gradient steps a round; what they leave is measured in docs/estimator.md.
+CG_STEPS = 2
+
+
+class Counts(NamedTuple):
+    """For K = 1, all the likelihood needs.
+
+    Attributes:
+        shown: [N, I] float, how often the server was shown for the table row.
+        chosen: [N, I] float, how often its answer was accepted.
+    """
+
+    shown: Array
+    chosen: Array
+
+
+class State(NamedTuple):
+    """Estimate and history.
+
+    Attributes:
+        theta: [N, d].
+        scores: [N, I] utilities of the whole table at theta; empty for K = 1.
+        history: counts for K = 1, else every row.
+    """
+
+    theta: Array
+    scores: Array
+    history: Counts | History
+
+
+def init(problem: Problem, lambda0: Array) -> State:
+    """Return theta = 0."""
+    del lambda0
+    servers, rows = problem.num_servers, problem.num_rows
+    theta = jnp.zeros((servers, problem.dim))
+    zeros = jnp.zeros((servers, rows))
+    if problem.assortment_size == 1:
+        return State(theta, jnp.zeros((0, rows)), Counts(zeros, zeros))
+    return State(theta, zeros, past.init(problem))
+
+
+def update(
+    state: State, problem: Problem, root: Array, lambda0: Array, new: Row, exact_steps: int = 0
+) -> State:
+    """Absorb one row and move the shown servers' estimates by a Newton step.
+
+    Args:
+        state: the estimate.
+        problem: shapes; parameters must be disjoint.
+        root: [N, d, d] W with W W' = V^-1, the round's row included.
+        lambda0: [] regularisation.
+        new: the round's row.
+        exact_steps: 0 for one step of `CG_STEPS`; n > 0 takes n steps solved to d iterations each.
+    """
+    state = state._replace(history=_append(state.history, new))
+    roots = root[new.servers]
+    iterations = min(problem.dim, 64) if exact_steps else CG_STEPS
+    for _ in range(max(exact_steps, 1)):
+        state = _newton_step(state, problem, roots, lambda0, new, iterations)
+    return state
+
+
+def _append(history: Counts | History, new: Row) -> Counts | History:
+    """Record the round."""
+    if isinstance(history, History):
+        return past.append(history, new)
+    one = jnp.where(new.valid, 1.0, 0.0).astype(history.shown.dtype)
+    server = new.servers[0]
+    return Counts(
+        history.shown.at[server, new.row].add(one),
+        history.chosen.at[server, new.row].add(one * (new.choice == 0)),
+    )
+
+
+def _newton_step(
+    state: State, problem: Problem, roots: Array, lambda0: Array, new: Row, iterations: int
+) -> State:
+    """Take one block-diagonal Newton step on the shown servers: exact gradient, inexact solve."""
+    table = new.contexts
+    theta = state.theta[new.servers]
+    residual, weight, scores = _table_sums(state, problem, theta, new)
+    gradient = lambda0 * theta + jnp.einsum("ki,id->kd", residual, table)
+
+    def hessian(step: Array) -> Array:
+        along = jnp.einsum("id,kd->ki", table, step)
+        return lambda0 * step + jnp.einsum("ki,id->kd", weight * along, table)
+
+    def precondition(slope: Array) -> Array:
+        return jnp.einsum("kij,kj->ki", roots, jnp.einsum("kij,ki->kj", roots, slope))
+
+    step = conjugate_gradient(hessian, precondition, -gradient, iterations)
+    step = jnp.where(new.valid, step, 0.0)
+    theta = state.theta.at[new.servers].add(step, unique_indices=True)
+    if problem.assortment_size > 1:
+        moved = scores + jnp.einsum("kd,id->ki", step, table)
+        scores = state.scores.at[new.servers].set(moved, unique_indices=True)
+    else:
+        scores = state.scores
+    return State(theta, scores, state.history)
+
+
+def conjugate_gradient(
+    hessian: Callable[[Array], Array],
+    precondition: Callable[[Array], Array],
+    target: Array,
+    iterations: int,
+) -> Array:
+    """Solve H s = target for each block by preconditioned conjugate gradients.
+
+    Args:
+        hessian: [K, d] -> [K, d], symmetric positive definite in each block.
+        precondition: [K, d] -> [K, d], an approximate inverse.
+        target: [K, d].
+        iterations: a fixed number; a block already solved stays where it is.
+
+    Returns:
+        [K, d].
+    """
+
+    def safe_ratio(above: Array, below: Array) -> Array:
+        return jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 0.0)[:, None]
+
+    step = jnp.zeros_like(target)
+    left = target
+    direction = precondition(left)
+    size = jnp.sum(left * direction, axis=-1)
+    for i in range(iterations):
+        curved = hessian(direction)
+        length = safe_ratio(size, jnp.sum(direction * curved, axis=-1))
+        step = step + length * direction
+        if i + 1 == iterations:
+            break
+        left = left - length * curved
+        scaled = precondition(left)
+        new_size = jnp.sum(left * scaled, axis=-1)
+        direction = scaled + safe_ratio(new_size, size) * direction
+        size = new_size
+    return step
+
+
+def _table_sums(
+    state: State, problem: Problem, theta: Array, new: Row
+) -> tuple[Array, Array, Array]:
+    """Sum residual and curvature of the shown servers over each table row's rounds.
+
+    Returns:
+        residual [K, I] (sum of p - y), curvature [K, I] (sum of p (1 - p)), scores [K, I].
+    """
+    if isinstance(state.history, Counts):
+        scores = jnp.einsum("kd,id->ki", theta, new.contexts)
+        shown, chosen = state.history.shown[new.servers], state.history.chosen[new.servers]
+        p = jax.nn.sigmoid(scores)
+        return shown * p - chosen, shown * p * (1.0 - p), scores
+    residual, weight = _row_sums(state.history, state.scores, problem, new)
+    return residual, weight, state.scores[new.servers]
+
+
+def _row_sums(
+    history: History, scores: Array, problem: Problem, new: Row
+) -> tuple[Array, Array]:
+    """Walk the history in blocks and scatter each row's residual and curvature to its table row."""
+    zeros = jnp.zeros((problem.assortment_size, problem.num_rows))
+    positions = jnp.arange(problem.assortment_size)
+
+    def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        rows = past.block(history, number)
+        utilities = scores[rows.servers, rows.row[:, None]]
+        valid = (rows.choice >= 0)[:, None]
+        p = past.shown_probabilities(utilities, jnp.broadcast_to(valid, utilities.shape))
+        excess = jnp.where(valid, p - (rows.choice[:, None] == positions), 0.0)
+        match = (rows.servers[None] == new.servers[:, None, None]) & valid
+        residual = jnp.sum(jnp.where(match, excess, 0.0), axis=-1)
+        curvature = jnp.sum(jnp.where(match, p * (1.0 - p), 0.0), axis=-1)
+        return sums[0].at[:, rows.row].add(residual), sums[1].at[:, rows.row].add(curvature)
+
+    return jax.lax.fori_loop(0, past.blocks_until(new.round), add, (zeros, zeros))

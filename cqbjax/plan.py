@@ -1,0 +1,186 @@
+"""What a sweep will run, decided before anything is compiled: checks, groups, records, chunks."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import mnl, rng, simulate
+from cqbjax.types import Policy, Problem, Source
+
+MAX_RECORDS = 250
+MAX_CALLS = 10
+START_CAPACITY = 32
+# On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
+# fastest alone on its core (measured: docs/performance.md).
+CPU_WIDTH = 256
+CPU_BYTES_ALONE = 1_000_000
+GPU_WIDTH = 65_536
+# The share of memory that runs may fill; the rest is for temporaries, which mirror part of a carry.
+MEMORY_SHARE = 0.4
+
+Capacity = int | Literal["auto"]
+
+
+class QueueOverflow(ValueError):
+    """A query found no free slot at the capacity that was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Policies that share one compiled program: they differ in float leaves alone.
+
+    Attributes:
+        labels: the policies' labels.
+        stacked: one policy whose leaves have a leading axis over `labels`.
+    """
+
+    labels: tuple[str, ...]
+    stacked: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """Which rounds are recorded, and how many per device call.
+
+    Attributes:
+        every: one round in this many is recorded.
+        per_call: records of one device call.
+        calls: device calls over the horizon.
+    """
+
+    every: int
+    per_call: int
+    calls: int
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """Return the recorded rounds, [R], counting from 1."""
+        return self.every * np.arange(1, self.per_call * self.calls + 1)
+
+
+def check(
+    policies: Mapping[str, Policy],
+    source: Source,
+    arrival_rates: Sequence[float],
+    seeds: np.ndarray,
+    horizon: int,
+    assortment_size: int,
+    capacity: Capacity,
+) -> Problem:
+    """Refuse what cannot run, in one sentence that names the key, before anything compiles.
+
+    Returns:
+        The problem's shapes.
+
+    Raises:
+        ValueError: for the first key that is out of range.
+    """
+    if horizon < 1:
+        raise ValueError(f"horizon={horizon} must be at least 1 round")
+    if len(seeds) < 1:
+        raise ValueError("num_seeds must be at least 1")
+    if len(set(seeds.tolist())) < len(seeds) or seeds.min() < 0:
+        raise ValueError("seeds must be distinct and not negative")
+    if not policies:
+        raise ValueError("policies must name at least one policy")
+    for rate in arrival_rates:
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"arrival_rate={rate:g} must lie in [0, 1] queries a round")
+    if capacity != "auto" and capacity < 1:
+        raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
+    num_servers = source.problem(1, horizon).num_servers
+    if not 1 <= assortment_size <= num_servers:
+        raise ValueError(f"K={assortment_size} must lie in 1..N, and N={num_servers} servers")
+    if mnl.num_assortments(num_servers, assortment_size) >= 2**31:
+        raise ValueError(
+            f"K={assortment_size} of N={num_servers} servers gives 2^31 assortments or more, too "
+            "many for the round-robin; lower K"
+        )
+    for rate in arrival_rates:
+        source.check(seeds, rate, assortment_size)
+    return source.problem(assortment_size, horizon)
+
+
+def group(policies: Mapping[str, Policy]) -> list[Group]:
+    """Collect policies of equal static structure, so that each structure compiles once."""
+    members: dict[Any, list[tuple[str, Any]]] = {}
+    for label, policy in policies.items():
+        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), policy)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(policy))
+        members.setdefault((jax.tree.structure(policy), shapes), []).append((label, policy))
+    return [
+        Group(
+            tuple(label for label, _ in same),
+            jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy for _, policy in same)),
+        )
+        for same in members.values()
+    ]
+
+
+def records(horizon: int, every: int | None = None) -> Records:
+    """Choose the recorded rounds: the last one always, and at most about `MAX_RECORDS`.
+
+    Args:
+        horizon: T.
+        every: a divisor of the horizon; None chooses the smallest that keeps the records few.
+
+    Raises:
+        ValueError: if `every` does not divide the horizon.
+    """
+    if every is None:
+        divisors = [n for n in range(1, horizon + 1) if horizon % n == 0]
+        fitting = [n for n in divisors if horizon // n <= MAX_RECORDS]
+        # A prime horizon has no divisor between 1 and itself: then every round is kept.
+        every = fitting[0] if fitting[0] <= 4 * max(1, horizon // MAX_RECORDS) else 1
+    if every < 1 or horizon % every:
+        raise ValueError(f"record_every={every} must divide horizon={horizon}")
+    count = horizon // every
+    calls = max(n for n in range(1, MAX_CALLS + 1) if count % n == 0)
+    return Records(every, count // calls, calls)
+
+
+def bytes_a_run(policy: Policy, source: Source, problem: Problem, capacity: int) -> int:
+    """Return the bytes that one run keeps on the device between rounds."""
+
+    def begin() -> tuple[Any, Any]:
+        key = rng.run_key(0)
+        rate = jnp.zeros(())
+        instance = simulate.prepare(key, source, rate, problem)._replace(key=jnp.zeros(2))
+        return instance, simulate.start(policy, problem, capacity)
+
+    shapes = jax.eval_shape(begin)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def memory_bytes(device: jax.Device) -> int:
+    """Return the memory that one device can use: its own, or its share of the machine's."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine // len(jax.local_devices())
+
+
+def width(run_bytes: int, num_runs: int, devices: Sequence[jax.Device]) -> int:
+    """Choose how many runs each device batches at once.
+
+    Args:
+        run_bytes: bytes a run.
+        num_runs: runs altogether.
+        devices: where they go.
+
+    Returns:
+        Runs a device and chunk, at least 1.
+    """
+    share = -(-num_runs // len(devices))
+    fitting = int(MEMORY_SHARE * memory_bytes(devices[0])) // run_bytes
+    if devices[0].platform == "cpu":
+        best = 1 if run_bytes > CPU_BYTES_ALONE else CPU_WIDTH
+    else:
+        best = GPU_WIDTH
+    return max(1, min(share, fitting, best))

@@ -1,0 +1,187 @@
+"""ACQB and its relatives: one optimistic policy in three parts.
+
+How to schedule (`schedule`), how to route (`optimism`), when to explore (`exploration`). ACQB,
+CQB-eps, the scheduling ablations and the exploration variants are settings of it.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import estimators, mnl, posterior, queueing, rng
+from cqbjax.posterior import Posterior
+from cqbjax.pytree import pytree, static
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+Schedule = Literal["joint", "oldest", "newest", "least_served", "random"]
+Optimism = Literal["thompson", "ucb"]
+Exploration = Literal["decaying", "phased", "independent"]
+
+class State(NamedTuple):
+    """What ACQB carries from round to round.
+
+    Attributes:
+        posterior: W and the counts of every block.
+        estimate: the estimator's own state; its `theta` is [B, d].
+        turn: [] int32 c, the next assortment of the round-robin.
+    """
+
+    posterior: Posterior
+    estimate: estimators.running.State | estimators.newton_cg.State
+    turn: Array
+
+
+class Draws(NamedTuple):
+    """The randomness of one round.
+
+    Attributes:
+        explore: [] uniform that decides E(t-1).
+        query: [] uniform for the random scheduling rules.
+        normal: [M, B, d] standard normals of the Thompson samples.
+    """
+
+    explore: Array
+    query: Array
+    normal: Array
+
+
+@pytree
+class Acqb:
+    """ACQB (Algorithm 1 with shared, Algorithm 2 with disjoint parameters) and its variants.
+
+    Attributes:
+        kappa: curvature constant in the radius.
+        lambda0: regularisation, V_0 = lambda0 I.
+        alpha_scale: multiplies the radius; 1 is the paper's formula.
+        c1: exploration constant, eta(t) = min(1, c1 / sqrt(t + 1)).
+        explore_rounds: tau, the pure-exploration rounds of `exploration="phased"`.
+        schedule: `joint` (the argmax over queries and assortments), or a queue rule that picks the
+            query of exploitation rounds, after which the best assortment for it is taken.
+        optimism: `thompson` samples, or `ucb`: x'theta + alpha ||x||_{V^-1}.
+        exploration: `decaying` (on arrivals, with eta(t-1)), `phased` (CQB-eps: on arrivals, always
+            while t <= tau and with probability T^(-1/2) afterwards), or `independent` (eta(t-1)
+            whether or not a query arrived; `explore_query` picks whom to explore).
+        explore_query: the queue rule of `exploration="independent"`.
+        num_samples: M; None is the paper's.
+        estimator: `auto`, `running` or `newton_cg`.
+        exact_steps: 0 for the estimator's own schedule, n > 0 for n full Newton steps every round.
+    """
+
+    kappa: Array | float = 1.0
+    lambda0: Array | float = 1.0
+    alpha_scale: Array | float = 1.0
+    c1: Array | float = 1.0
+    explore_rounds: Array | float = 0.0
+    schedule: Schedule = static(default="joint")
+    optimism: Optimism = static(default="thompson")
+    exploration: Exploration = static(default="decaying")
+    explore_query: queueing.Rule = static(default="newest")
+    num_samples: int | None = static(default=None)
+    estimator: estimators.Estimator = static(default="auto")
+    exact_steps: int = static(default=0)
+
+    informed = False
+
+    def init(self, problem: Problem) -> State:
+        """Return V = lambda0 I, theta = 0, c = 0."""
+        lambda0 = jnp.asarray(self.lambda0, float)
+        return State(
+            posterior.init(problem, lambda0),
+            estimators.choose(self.estimator, problem).init(problem, lambda0),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def draws(self, key: Array, problem: Problem) -> Draws:
+        """Draw the round's randomness from its addresses."""
+        samples = self.num_samples or posterior.num_samples(problem.assortment_size)
+        shape = (samples, problem.num_blocks, problem.dim)
+        return Draws(
+            rng.uniform(key, rng.Stream.EXPLORE),
+            rng.uniform(key, rng.Stream.QUERY),
+            jax.random.normal(rng.stream_key(key, rng.Stream.NORMAL), shape),
+        )
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Explore (Algorithm 1 lines 3 to 5) or take the optimistic pair (lines 6 to 8)."""
+        problem, size = observation.problem, observation.problem.assortment_size
+        draws = self.draws(key, problem)
+        explored, explore_slot = self._exploration(draws, observation)
+        optimistic = self._optimistic(draws, state, observation)
+        if self.schedule == "joint":
+            score = mnl.best_score(optimistic, size)
+            here = queueing.waiting(observation.queue)
+            slot = jnp.argmax(jnp.where(here, score, -jnp.inf)).astype(jnp.int32)
+        else:
+            slot = queueing.pick(self.schedule, observation.queue, draws.query)
+        turn = mnl.unrank_assortment(state.turn, problem.num_servers, size)
+        servers = jnp.where(explored, turn, mnl.best_servers(optimistic[slot], size))
+        return Action(jnp.where(explored, explore_slot, slot), servers, explored)
+
+    def _exploration(self, draws: Draws, observation: Observation) -> tuple[Array, Array]:
+        """Decide whether this round explores, and for which slot."""
+        t = observation.round
+        if self.exploration == "phased":
+            rare = observation.problem.horizon**-0.5
+            rate = jnp.where(t <= self.explore_rounds, 1.0, rare)
+        else:
+            rate = jnp.minimum(1.0, self.c1 / jnp.sqrt(t.astype(float)))
+        wanted = draws.explore < rate
+        if self.exploration == "independent":
+            return wanted, queueing.pick(self.explore_query, observation.queue, draws.query)
+        return wanted & observation.arrived, observation.newest
+
+    def _optimistic(self, draws: Draws, state: State, observation: Observation) -> Array:
+        """Return the optimistic utilities u~ of every slot and server: [C, N]."""
+        theta, shape = state.estimate.theta, state.posterior
+        alpha = self.radius(observation.problem, shape)
+        features = observation.features
+        if self.optimism == "ucb":
+            return inner(features, theta) + alpha * posterior.spread(shape, features)
+        sampled = posterior.sample(shape, theta, alpha, draws.normal)
+        return jnp.max(jnp.stack([inner(features, one) for one in sampled]), axis=0)
+
+    def radius(self, problem: Problem, shape: Posterior) -> Array:
+        """Return alpha of every block: [B]."""
+        lambda0 = jnp.asarray(self.lambda0, float)
+        return posterior.radius(problem, shape.count, self.kappa, lambda0, self.alpha_scale)
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Update V, theta-hat and the round-robin counter (Algorithm 1 lines 9 to 11)."""
+        problem = observation.problem
+        row = observation.queue.row[action.slot]
+        features = observation.features[action.slot]
+        if problem.parameters == "shared":
+            features = features[action.servers]
+        new = estimators.Row(
+            observation.round, row, features, action.servers, feedback.choice, feedback.valid,
+            observation.contexts,
+        )  # fmt: skip
+        shape = posterior.observe(
+            state.posterior, problem, features, action.servers, feedback.valid
+        )
+        estimator = estimators.choose(self.estimator, problem)
+        lambda0 = jnp.asarray(self.lambda0, float)
+        estimate = estimator.update(
+            state.estimate, problem, shape.root, lambda0, new, self.exact_steps
+        )
+        used = action.explored & feedback.valid
+        count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
+        return State(shape, estimate, jnp.where(used, (state.turn + 1) % count, state.turn))
+
+
+def inner(features: Array, theta: Array) -> Array:
+    """Return x_c' theta_j for every slot and server: [C, N].
+
+    Args:
+        features: [C, d] (disjoint) or [C, N, d] (shared).
+        theta: [B, d].
+    """
+    if features.ndim == 3:
+        return jnp.einsum("cnd,d->cn", features, theta[0])
+    if features.shape[-1] <= 16:
+        return jnp.sum(features[:, None, :] * theta[None, :, :], axis=-1)
+    return jnp.einsum("cd,nd->cn", features, theta)

@@ -1,0 +1,81 @@
+"""Q-UCB and Q-ThS (Krishnasamy et al. 2021, Algorithms 1 and 2): bandits that see no contexts."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import queueing, rng
+from cqbjax.policies.simple import random_assortment
+from cqbjax.pytree import pytree, static
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+
+class State(NamedTuple):
+    """Counts of each server.
+
+    Attributes:
+        played: [N] float, T_S(t-1).
+        accepted: [N] float, successes.
+    """
+
+    played: Array
+    accepted: Array
+
+
+@pytree
+class QueueingBandit:
+    """Q-UCB or Q-ThS for K = 1: FIFO, exploration with probability min(1, 3 N log(t)^2 / t).
+
+    Attributes:
+        index: `ucb` (mu + sqrt(log(t)^2 / (2 T_S))) or `thompson` (a Beta posterior sample).
+    """
+
+    index: Literal["ucb", "thompson"] = static(default="ucb")
+
+    informed = False
+
+    def init(self, problem: Problem) -> State:
+        """Return empty counts.
+
+        Raises:
+            ValueError: if K > 1, for which the algorithms are not defined.
+        """
+        if problem.assortment_size != 1:
+            raise ValueError(
+                f"q_ucb and q_ths are defined for K=1 only, and K={problem.assortment_size}: "
+                "leave them out of `policies`"
+            )
+        zeros = jnp.zeros(problem.num_servers)
+        return State(zeros, zeros)
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Serve the oldest query by a random server or the one of the highest index."""
+        problem, t = observation.problem, observation.round.astype(float)
+        rate = jnp.minimum(1.0, 3.0 * problem.num_servers * jnp.log(t) ** 2 / t)
+        explored = rng.uniform(key, rng.Stream.EXPLORE) < rate
+        index = self._ucb(state, t) if self.index == "ucb" else self.sample(key, state)
+        server = jnp.where(explored, random_assortment(key, problem), jnp.argmax(index))
+        slot = queueing.pick("oldest", observation.queue, t)
+        return Action(slot, server.astype(jnp.int32)[None], explored)
+
+    def _ucb(self, state: State, t: Array) -> Array:
+        """Return the index of each server, infinite where it was never played: [N]."""
+        played = jnp.maximum(state.played, 1.0)
+        index = state.accepted / played + jnp.sqrt(jnp.log(t) ** 2 / (2.0 * played))
+        return jnp.where(state.played > 0, index, jnp.inf)
+
+    def sample(self, key: Array, state: State) -> Array:
+        """Draw from Beta(successes + 1, failures + 1) of each server: [N]."""
+        failures = state.played - state.accepted
+        beta_key = rng.stream_key(key, rng.Stream.BETA)
+        return jax.random.beta(beta_key, state.accepted + 1.0, failures + 1.0)
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Count the play and, if the answer was accepted, the success."""
+        servers = jnp.arange(observation.problem.num_servers)
+        here = (servers == action.servers[0]) & feedback.valid
+        return State(state.played + here, state.accepted + (here & (feedback.choice == 0)))

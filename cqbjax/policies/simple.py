@@ -1,0 +1,139 @@
+"""Policies that learn nothing online: optimal, random, and a router trained beforehand."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import mnl, queueing, rng
+from cqbjax.pytree import pytree, static
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+State = tuple[()]
+
+
+def best_pair(utilities: Array, observation: Observation) -> tuple[Array, Array]:
+    """Return argmax over waiting queries x and assortments S of R(x, S).
+
+    Args:
+        utilities: [C, N] utilities of each slot's query.
+        observation: the round.
+
+    Returns:
+        Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
+    """
+    size = observation.problem.assortment_size
+    here = queueing.waiting(observation.queue)
+    score = jnp.where(here, mnl.best_score(utilities, size), -jnp.inf)
+    slot = jnp.argmax(score).astype(jnp.int32)
+    return slot, mnl.best_servers(utilities[slot], size)
+
+
+def random_assortment(key: Array, problem: Problem) -> Array:
+    """Draw the rank of an assortment uniformly from C: [] int32, in lexicographic order."""
+    count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
+    return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
+
+
+@pytree
+class Optimal:
+    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate."""
+
+    informed = True
+
+    def init(self, problem: Problem) -> State:
+        """Return the empty state."""
+        del problem
+        return ()
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Take the best pair under the true utilities."""
+        del key, state
+        assert observation.utilities is not None
+        slot, servers = best_pair(observation.utilities, observation)
+        return Action(slot, servers, jnp.bool_(False))
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Learn nothing."""
+        del observation, action, feedback
+        return state
+
+
+@pytree
+class RandomRouting:
+    """RAND (`schedule="random"`) and RAND_ROUT (`schedule="oldest"`): a uniform assortment.
+
+    Attributes:
+        schedule: the queue rule that picks the query.
+    """
+
+    schedule: queueing.Rule = static(default="random")
+
+    informed = False
+
+    def init(self, problem: Problem) -> State:
+        """Return the empty state."""
+        del problem
+        return ()
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Pick the query by the rule and the assortment uniformly."""
+        del state
+        problem = observation.problem
+        query = rng.uniform(key, rng.Stream.QUERY)
+        rank = random_assortment(key, problem)
+        servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
+        slot = queueing.pick(self.schedule, observation.queue, query)
+        return Action(slot, servers, jnp.bool_(False))
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Learn nothing."""
+        del observation, action, feedback
+        return state
+
+
+@pytree
+class Routed:
+    """A router trained beforehand: fixed scores for every prompt and server.
+
+    Attributes:
+        scores: [P, N] predicted utility of every prompt of the dataset, higher is better.
+        schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
+            (priority: the query and assortment of the highest predicted scores).
+    """
+
+    scores: Array
+    schedule: Literal["joint", "oldest", "newest", "least_served", "random"] = static(
+        default="oldest"
+    )
+
+    informed = False
+
+    def init(self, problem: Problem) -> State:
+        """Return the empty state."""
+        del problem
+        return ()
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Take the K servers of the highest scores for the query picked."""
+        del state
+        scores = self.scores[observation.prompts[observation.queue.row]]
+        if self.schedule == "joint":
+            slot, servers = best_pair(scores, observation)
+            return Action(slot, servers, jnp.bool_(False))
+        query = rng.uniform(key, rng.Stream.QUERY)
+        slot = queueing.pick(self.schedule, observation.queue, query)
+        servers = mnl.best_servers(scores[slot], observation.problem.assortment_size)
+        return Action(slot, servers, jnp.bool_(False))
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Learn nothing."""
+        del observation, action, feedback
+        return state

@@ -1,0 +1,23 @@
+"""Frozen dataclasses that are JAX pytrees: arrays and floats are leaves, shapes and switches are static."""
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+T = TypeVar("T")
+
+
+def static(**kwargs: Any) -> Any:
+    """Declare a field that fixes a shape or chooses code: it is hashed, never traced."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static,))
+def pytree(cls: type[T]) -> type[T]:
+    """Turn a class into a frozen keyword-only dataclass and register it as a pytree.
+
+    Fields declared with `static` belong to the tree's structure; every other field is a leaf (or a
+    subtree), so that it can be traced, batched by `vmap` and changed without recompiling.
+    """
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))

@@ -1,0 +1,65 @@
+"""Queries of an offline routing dataset: real prompts with known departure probabilities."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax import rng
+from cqbjax.pytree import pytree, static
+from cqbjax.types import Problem, World
+
+
+@pytree
+class Routing:
+    """Prompts of a table arrive uniformly from each run's own pool.
+
+    Attributes:
+        contexts: [P, d] embeddings of all prompts.
+        utilities: [P, N] log-odds log(u / (1 - u)) of the departure probabilities u.
+        pool_size: I, how many prompts the online pool of a run holds, drawn by the run's seed.
+    """
+
+    contexts: Array
+    utilities: Array
+    pool_size: int = static(default=1000)
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the shapes: one table row a prompt of the pool."""
+        dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
+        return Problem(servers, assortment_size, dim, self.pool_size, horizon, "disjoint", True)
+
+    def pool(self, key: Array) -> Array:
+        """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""
+        at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
+        order = jax.random.permutation(at, self.utilities.shape[0])
+        return order[: self.pool_size].astype(jnp.int32)
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Gather the pool's rows; the arriving row of each round is uniform over the pool."""
+        del arrival_rate
+        pool = self.pool(key)
+        rounds = jnp.arange(1, problem.horizon + 1)
+        uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
+        last = self.pool_size - 1
+        rows = jnp.minimum((uniform * self.pool_size).astype(jnp.int32), last)
+        return World(self.contexts[pool], self.utilities[pool], rows, pool)
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Refuse a table that cannot fill a pool.
+
+        Raises:
+            ValueError: naming the key and the size allowed.
+        """
+        del seeds, arrival_rate, assortment_size
+        prompts = self.utilities.shape[0]
+        if self.contexts.shape[0] != prompts:
+            raise ValueError(
+                f"the table has {prompts} prompts and {self.contexts.shape[0]} embeddings; "
+                "each prompt needs exactly one"
+            )
+        if not 1 <= self.pool_size <= prompts:
+            raise ValueError(f"pool_size={self.pool_size} must lie in 1..{prompts}, the prompts")
+        for name, values in (("contexts", self.contexts), ("utilities", self.utilities)):
+            if not bool(np.isfinite(np.asarray(values)).all()):
+                raise ValueError(f"{name} of the routing source must be finite numbers")

@@ -1,0 +1,343 @@
+"""Many runs at once: `vmap` in a chunk, `shard_map` over devices, chunks one after another."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax.sharding import Mesh, PartitionSpec
+
+from cqbjax import metrics, plan, rng, simulate
+from cqbjax.plan import Capacity, Group, QueueOverflow, Records
+from cqbjax.progress import Reporter, Silent
+from cqbjax.types import Policy, Problem, Source
+
+AXIS = "run"
+
+
+class Runs(NamedTuple):
+    """Runs of one group, flattened: each field [runs].
+
+    Attributes:
+        member: index into the group's labels.
+        rate: arrival rate.
+        seed: seed.
+    """
+
+    member: np.ndarray
+    rate: np.ndarray
+    seed: np.ndarray
+
+    def take(self, index: np.ndarray) -> "Runs":
+        """Return the runs at these positions."""
+        return Runs(*(field[index] for field in self))
+
+
+class Outcome(NamedTuple):
+    """What came out of a set of runs.
+
+    Attributes:
+        totals: each [runs, R].
+        overflow: [runs] first round without a free slot, 0 if there was none.
+        peak: [runs] longest queue.
+    """
+
+    totals: metrics.Totals
+    overflow: np.ndarray
+    peak: np.ndarray
+
+
+class Program(NamedTuple):
+    """A compiled group at one capacity and chunk size.
+
+    Attributes:
+        begin: (policy, seed, rate) -> (instance, carry).
+        advance: (policy, instance, carry, first round) -> (carry, totals).
+        chunk: runs in one call.
+        seconds: spent compiling.
+    """
+
+    begin: Any
+    advance: Any
+    chunk: int
+    seconds: float
+
+
+def sweep(
+    policies: Mapping[str, Policy],
+    source: Source,
+    *,
+    arrival_rates: Sequence[float],
+    seeds: int | Sequence[int],
+    horizon: int,
+    assortment_size: int = 1,
+    record_every: int | None = None,
+    capacity: Capacity = "auto",
+    chunk: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Reporter | None = None,
+) -> xr.Dataset:
+    """Simulate every policy at every arrival rate and seed.
+
+    Policies meet the same arrivals, contexts and choice uniforms, the optimal policy included (it is
+    run whether or not it is named), so that differences are paired. Policies that differ only in
+    float fields share one compiled program.
+
+    Args:
+        policies: label -> policy.
+        source: where queries come from.
+        arrival_rates: [L] lambda, queries a round, each in [0, 1].
+        seeds: how many (0 .. n-1), or which.
+        horizon: T, rounds.
+        assortment_size: K.
+        record_every: record one round in this many (a divisor of T); None keeps about 250.
+        capacity: queue slots. `auto` starts small and repeats a run that overflows with twice as
+            many, from the same draws. A number is obeyed.
+        chunk: runs a device batches at once; None plans it from memory.
+        devices: where to run; None is all of them.
+        progress: told of compiling and of rounds done.
+
+    Returns:
+        Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
+        `regret` (cumulative), `departures` (cumulative), `explored` (cumulative),
+        `optimal_queue_length`, `seconds_per_round` and `compile_seconds` (a policy).
+
+    Raises:
+        ValueError: for input out of range, in one sentence, before anything compiles.
+        QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
+            capacity that would have been enough.
+    """
+    seeds = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds, int)
+    rates = np.asarray(arrival_rates, float)
+    problem = plan.check(
+        policies, source, rates.tolist(), seeds, horizon, assortment_size, capacity
+    )
+    kept = plan.records(horizon, record_every)
+    wanted = dict(policies)
+    if "optimal" not in wanted:
+        from cqbjax.policies import Optimal
+
+        wanted["optimal"] = Optimal()
+    runner = _Runner(
+        source, problem, kept, capacity, chunk, devices or jax.devices(), progress or Silent()
+    )
+    groups = plan.group(wanted)
+    runner.progress.expect(len(wanted) * len(rates) * len(seeds) * horizon)
+    measured = {}
+    for group in groups:
+        measured.update(runner.run_group(group, rates, seeds))
+    return _dataset({label: measured[label] for label in wanted}, rates, seeds, kept, problem)
+
+
+class Measured(NamedTuple):
+    """One policy's results.
+
+    Attributes:
+        totals: each [L, S, R].
+        seconds_per_round: run seconds a round-run.
+        compile_seconds: of the group's programs.
+    """
+
+    totals: metrics.Totals
+    seconds_per_round: float
+    compile_seconds: float
+
+
+class _Runner:
+    """The fixed arguments of one sweep."""
+
+    def __init__(
+        self,
+        source: Source,
+        problem: Problem,
+        kept: Records,
+        capacity: Capacity,
+        chunk: int | None,
+        devices: Sequence[jax.Device],
+        progress: Reporter,
+    ) -> None:
+        self.source = jax.tree.map(jnp.asarray, source)
+        self.problem = problem
+        self.kept = kept
+        self.capacity = capacity
+        self.chunk = chunk
+        self.mesh = Mesh(np.asarray(devices), (AXIS,))
+        self.progress = progress
+
+    def run_group(self, group: Group, rates: np.ndarray, seeds: np.ndarray) -> dict[str, Measured]:
+        """Run one group to the end, repeating overflowing runs with twice the capacity."""
+        shape = (len(group.labels), len(rates), len(seeds))
+        member, rate, seed = (axis.ravel() for axis in np.indices(shape))
+        runs = Runs(member, rates[rate], seeds[seed])
+        capacity = self.capacity
+        slots = min(plan.START_CAPACITY, self.problem.horizon) if capacity == "auto" else capacity
+        compiled = ran = 0.0
+        parts: list[tuple[np.ndarray, Outcome]] = []
+        left = np.arange(len(member))
+        while len(left):
+            program = self.compile(group, slots, len(left))
+            compiled += program.seconds
+            begun = time.perf_counter()
+            outcome = self.run(program, group, runs.take(left))
+            ran += time.perf_counter() - begun
+            lost = outcome.overflow > 0
+            if capacity != "auto" and lost.any():
+                self._refuse(group, runs.take(left), outcome, slots)
+            parts.append((left[~lost], jax.tree.map(lambda leaf: leaf[~lost], outcome)))  # noqa: B023
+            left, slots = left[lost], min(2 * slots, self.problem.horizon)
+            self.progress.expect(len(left) * self.problem.horizon)
+        order = np.argsort(np.concatenate([index for index, _ in parts]))
+        totals = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves)[order].reshape(*shape, -1),
+            *(outcome.totals for _, outcome in parts),
+        )
+        cost = ran / (member.size * self.problem.horizon)
+        return {
+            label: Measured(jax.tree.map(lambda leaf: leaf[i], totals), cost, compiled)  # noqa: B023
+            for i, label in enumerate(group.labels)
+        }
+
+    def compile(self, group: Group, slots: int, num_runs: int) -> Program:
+        """Compile a group's two programs for one capacity."""
+        self.progress.doing(f"compiling {group.labels[0]}")
+        begun = time.perf_counter()
+        one = jax.tree.map(lambda leaf: leaf[0], group.stacked)
+        devices = list(self.mesh.devices.flat)
+        run_bytes = plan.bytes_a_run(one, self.source, self.problem, slots)
+        each = self.chunk or plan.width(run_bytes, num_runs, devices)
+        size = each * len(devices)
+
+        def begin_one(policy: Policy, seed: jax.Array, rate: jax.Array) -> Any:
+            instance = simulate.prepare(rng.run_key(seed), source, rate, self.problem)
+            return instance, simulate.start(policy, self.problem, slots)
+
+        def advance_one(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
+            return simulate.advance(
+                policy, self.problem, instance, carry, first, self.kept.per_call, self.kept.every
+            )
+
+        source = self.source
+        split, whole = PartitionSpec(AXIS), PartitionSpec()
+        begin = jax.jit(
+            jax.shard_map(
+                _batch(begin_one, each, 3), mesh=self.mesh, in_specs=(split,) * 3,
+                out_specs=split, check_vma=False,
+            )
+        )  # fmt: skip
+        advance = jax.jit(
+            jax.shard_map(
+                _batch(advance_one, each, 3), mesh=self.mesh, in_specs=(split,) * 3 + (whole,),
+                out_specs=split, check_vma=False,
+            ),
+            donate_argnums=2,
+        )  # fmt: skip
+        policy = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype), one
+        )
+        scalar = jax.ShapeDtypeStruct((size,), jnp.zeros(()).dtype)
+        number = jax.ShapeDtypeStruct((size,), jnp.int32)
+        begin = begin.lower(policy, number, scalar).compile()
+        instance, carry = begin.out_info
+        first = jax.ShapeDtypeStruct((), jnp.int32)
+        advance = advance.lower(policy, instance, carry, first).compile()
+        return Program(begin, advance, size, time.perf_counter() - begun)
+
+    def run(self, program: Program, group: Group, runs: Runs) -> Outcome:
+        """Run all chunks of a compiled group."""
+        outcomes = [
+            self._run_chunk(program, group, runs.take(index), real)
+            for index, real in _chunks(len(runs.seed), program.chunk)
+        ]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
+
+    def _run_chunk(self, program: Program, group: Group, runs: Runs, real: int) -> Outcome:
+        """Run one chunk over the whole horizon; its last runs may be padding."""
+        self.progress.doing(f"running {group.labels[0]}")
+        policy = jax.tree.map(lambda leaf: leaf[runs.member], group.stacked)
+        rate = jnp.asarray(runs.rate, float)
+        instance, carry = program.begin(policy, jnp.asarray(runs.seed, jnp.int32), rate)
+        rounds = self.kept.per_call * self.kept.every
+        pieces = []
+        for call in range(self.kept.calls):
+            first = jnp.asarray(1 + call * rounds, jnp.int32)
+            carry, totals = program.advance(policy, instance, carry, first)
+            pieces.append(jax.tree.map(np.asarray, totals))
+            self.progress.advance(real * rounds)
+        totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
+        outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
+        return jax.tree.map(lambda leaf: leaf[:real], outcome)
+
+    def _refuse(self, group: Group, runs: Runs, outcome: Outcome, slots: int) -> None:
+        """Raise for an overflow, after finding out what capacity would have been enough."""
+        worst = int(np.argmax(outcome.overflow > 0))
+        lost = np.flatnonzero(outcome.overflow > 0)
+        enough = slots
+        while len(lost):
+            enough = min(2 * enough, self.problem.horizon)
+            again = self.run(self.compile(group, enough, len(lost)), group, runs.take(lost))
+            peak, lost = again.peak.max(), lost[again.overflow > 0]
+        raise QueueOverflow(
+            f"capacity={slots} overflowed in round {outcome.overflow[worst]} of policy "
+            f"{group.labels[runs.member[worst]]}, seed {runs.seed[worst]}, arrival_rate "
+            f"{runs.rate[worst]:g}; capacity={peak} would have been enough, or use capacity=auto"
+        )
+
+
+def _batch(function: Any, each: int, batched: int) -> Any:
+    """Batch a function of one run over `each` runs; further arguments are shared."""
+
+    def alone(*args: Any) -> Any:
+        one = jax.tree.map(lambda leaf: leaf[0], args[:batched])
+        return jax.tree.map(lambda leaf: leaf[None], function(*one, *args[batched:]))
+
+    def together(*args: Any) -> Any:
+        axes = (0,) * batched + (None,) * (len(args) - batched)
+        return jax.vmap(function, in_axes=axes)(*args)
+
+    return alone if each == 1 else together
+
+
+def _chunks(count: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield positions of each chunk, padded by repeating the last run, and how many are real."""
+    for start in range(0, count, size):
+        real = min(size, count - start)
+        yield np.minimum(start + np.arange(size), count - 1), real
+
+
+def _dataset(
+    measured: Mapping[str, Measured],
+    rates: np.ndarray,
+    seeds: np.ndarray,
+    kept: Records,
+    problem: Problem,
+) -> xr.Dataset:
+    """Arrange results along `policy, arrival_rate, seed, round`."""
+    totals = jax.tree.map(lambda *leaves: np.stack(leaves), *(m.totals for m in measured.values()))
+    axes = ("policy", "arrival_rate", "seed", "round")
+    data: dict[str, Any] = {
+        "queue_length": (axes, totals.queue_length, {"units": "queries", "is": "Q(t+1)"}),
+        "regret": (axes, totals.regret.astype(np.float32), {"is": "cumulative"}),
+        "departures": (axes, totals.departures, {"units": "queries", "is": "cumulative"}),
+        "explored": (axes, totals.explored, {"units": "rounds", "is": "cumulative"}),
+        "optimal_queue_length": (axes[1:], measured["optimal"].totals.queue_length),
+        "seconds_per_round": ("policy", [m.seconds_per_round for m in measured.values()]),
+        "compile_seconds": ("policy", [m.compile_seconds for m in measured.values()]),
+    }
+    every = f"one round in {kept.every} is recorded" if kept.every > 1 else "every round"
+    coords = {
+        "policy": list(measured),
+        "arrival_rate": rates,
+        "seed": seeds,
+        "round": ("round", kept.rounds, {"thinned": every}),
+    }
+    attributes = {
+        "K": problem.assortment_size,
+        "num_servers": problem.num_servers,
+        "dim": problem.dim,
+        "horizon": problem.horizon,
+        "parameters": problem.parameters,
+    }
+    return xr.Dataset(data, coords, attributes)

@@ -1,0 +1,162 @@
+"""The contract between simulator, sources and policies.
+
+Axis letters, used in every docstring of the package:
+
+    T  rounds of the horizon             N  servers (LLMs)
+    C  slots of the queue (capacity)     K  servers in an assortment
+    I  rows of a run's context table     d  dimension of a feature vector
+    M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
+    S  seeds                             R  recorded rounds
+"""
+
+from typing import Any, Literal, NamedTuple, Protocol
+
+from jax import Array
+
+Parameters = Literal["disjoint", "shared"]
+
+
+class Problem(NamedTuple):
+    """What fixes shapes: known before anything is compiled, hashable, never traced.
+
+    Attributes:
+        num_servers: N.
+        assortment_size: K, with 1 <= K <= N.
+        dim: d.
+        num_rows: I, rows of the context table of one run.
+        horizon: T, rounds.
+        parameters: `disjoint` (Algorithm 2: one theta_j a server, contexts [I, d]) or `shared`
+            (Algorithm 1: one theta, features [I, N, d]).
+        pooled: whether a table row can arrive more than once (a pool of prompts).
+    """
+
+    num_servers: int
+    assortment_size: int
+    dim: int
+    num_rows: int
+    horizon: int
+    parameters: Parameters
+    pooled: bool
+
+    @property
+    def num_blocks(self) -> int:
+        """B, the number of parameter blocks."""
+        return self.num_servers if self.parameters == "disjoint" else 1
+
+
+class World(NamedTuple):
+    """One run's instance, fixed before its first round.
+
+    Attributes:
+        contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
+        utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
+        arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives.
+        prompts: [I] int32 the dataset's own number of each row (the row itself where there is none).
+    """
+
+    contexts: Array
+    utilities: Array
+    arrival_rows: Array
+    prompts: Array
+
+
+class Queue(NamedTuple):
+    """The fixed-capacity masked queue; slot c is free iff `arrived[c] == 0`.
+
+    Attributes:
+        row: [C] int32 row of the run's context table.
+        arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
+        served: [C] int32 how many times the query was served so far.
+    """
+
+    row: Array
+    arrived: Array
+    served: Array
+
+
+class Observation(NamedTuple):
+    """What a policy sees at the beginning of round t.
+
+    Attributes:
+        problem: the static shapes.
+        round: [] int32 t, counting from 1.
+        queue: X_t as a masked queue.
+        features: [C, d] (disjoint) or [C, N, d] (shared) features of each slot's query.
+        arrived: [] bool A(t-1), whether a query arrived in the round before.
+        newest: [] int32 slot of x^(t-1); meaningful only if `arrived`.
+        contexts: the run's whole context table, so that what was served can be looked up by row.
+        prompts: [I] int32 the dataset's number of each table row.
+        utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
+    """
+
+    problem: Problem
+    round: Array
+    queue: Queue
+    features: Array
+    arrived: Array
+    newest: Array
+    contexts: Array
+    prompts: Array
+    utilities: Array | None
+
+
+class Action(NamedTuple):
+    """A policy's decision: which slot to serve, with which servers.
+
+    Attributes:
+        slot: [] int32 queue slot.
+        servers: [K] int32 distinct server numbers, increasing.
+        explored: [] bool whether this is a forced exploration.
+    """
+
+    slot: Array
+    servers: Array
+    explored: Array
+
+
+class Feedback(NamedTuple):
+    """The user's choice.
+
+    Attributes:
+        choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
+        valid: [] bool False in a round with an empty queue: nothing may then be learnt.
+    """
+
+    choice: Array
+    valid: Array
+
+
+class Policy(Protocol):
+    """How a query and an assortment are picked, and what is learnt from the choice.
+
+    A policy is a frozen pytree dataclass (`cqbjax.pytree`): its floats are leaves. Write it for one
+    run; `sweep` batches it. It never sees an empty queue in `select` that matters: the simulator
+    discards such a decision.
+    """
+
+    informed: bool
+    """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
+
+    def init(self, problem: Problem) -> Any:
+        """Return the state before round 1, a pytree."""
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Pick a waiting query and K distinct servers, in increasing order.
+
+        `key` is the round's own key: draw from `rng.Stream` addresses under it.
+        """
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
+
+
+class Source(Protocol):
+    """Where queries come from: a frozen pytree dataclass."""
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the static shapes of a run."""
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw one run's instance; the same key gives the same first rounds at any horizon."""
