@@ -14,7 +14,9 @@ from cqbjax.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
 MAX_CALLS = 10
-START_CAPACITY = 32
+START_CAPACITY = 64
+# Overflowing runs are repeated with this many times the slots: a compilation costs more than slots.
+GROWTH = 4
 # On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
 # fastest alone on its core (measured: docs/performance.md).
 CPU_WIDTH = 256

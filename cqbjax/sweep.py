@@ -54,13 +54,15 @@ class Program(NamedTuple):
     """A compiled group at one capacity and chunk size.
 
     Attributes:
-        begin: (policy, seed, rate) -> (instance, carry).
+        prepare: (seed, rate) -> instance; the same for every group of a chunk size.
+        start: (policy) -> carry.
         advance: (policy, instance, carry, first round) -> (carry, totals).
         chunk: runs in one call.
         seconds: spent compiling.
     """
 
-    begin: Any
+    prepare: Any
+    start: Any
     advance: Any
     chunk: int
     seconds: float
@@ -94,8 +96,8 @@ def sweep(
         horizon: T, rounds.
         assortment_size: K.
         record_every: record one round in this many (a divisor of T); None keeps about 250.
-        capacity: queue slots. `auto` starts small and repeats a run that overflows with twice as
-            many, from the same draws. A number is obeyed.
+        capacity: queue slots. `auto` starts small and repeats a run that overflows with four
+            times as many, from the same draws. A number is obeyed.
         chunk: runs a device batches at once; None plans it from memory.
         devices: where to run; None is all of them.
         progress: told of compiling and of rounds done.
@@ -122,8 +124,9 @@ def sweep(
 
         wanted["optimal"] = Optimal()
     runner = _Runner(
-        source, problem, kept, capacity, chunk, devices or jax.devices(), progress or Silent()
-    )
+        source, problem, kept, capacity, chunk, devices or jax.devices(),
+        len(rates) * len(seeds), progress or Silent(),
+    )  # fmt: skip
     groups = plan.group(wanted)
     runner.progress.expect(len(wanted) * len(rates) * len(seeds) * horizon)
     measured = {}
@@ -157,6 +160,7 @@ class _Runner:
         capacity: Capacity,
         chunk: int | None,
         devices: Sequence[jax.Device],
+        runs_a_policy: int,
         progress: Reporter,
     ) -> None:
         self.source = jax.tree.map(jnp.asarray, source)
@@ -164,11 +168,13 @@ class _Runner:
         self.kept = kept
         self.capacity = capacity
         self.chunk = chunk
-        self.mesh = Mesh(np.asarray(devices), (AXIS,))
+        self.devices = list(devices)
+        self.runs_a_policy = runs_a_policy
         self.progress = progress
+        self.prepared: dict[int, Any] = {}
 
     def run_group(self, group: Group, rates: np.ndarray, seeds: np.ndarray) -> dict[str, Measured]:
-        """Run one group to the end, repeating overflowing runs with twice the capacity."""
+        """Run one group to the end, repeating overflowing runs with more slots."""
         shape = (len(group.labels), len(rates), len(seeds))
         member, rate, seed = (axis.ravel() for axis in np.indices(shape))
         runs = Runs(member, rates[rate], seeds[seed])
@@ -178,7 +184,7 @@ class _Runner:
         parts: list[tuple[np.ndarray, Outcome]] = []
         left = np.arange(len(member))
         while len(left):
-            program = self.compile(group, slots, len(left))
+            program = self.compile(group, slots)
             compiled += program.seconds
             begun = time.perf_counter()
             outcome = self.run(program, group, runs.take(left))
@@ -187,7 +193,7 @@ class _Runner:
             if capacity != "auto" and lost.any():
                 self._refuse(group, runs.take(left), outcome, slots)
             parts.append((left[~lost], jax.tree.map(lambda leaf: leaf[~lost], outcome)))  # noqa: B023
-            left, slots = left[lost], min(2 * slots, self.problem.horizon)
+            left, slots = left[lost], min(plan.GROWTH * slots, self.problem.horizon)
             self.progress.expect(len(left) * self.problem.horizon)
         order = np.argsort(np.concatenate([index for index, _ in parts]))
         totals = jax.tree.map(
@@ -200,50 +206,64 @@ class _Runner:
             for i, label in enumerate(group.labels)
         }
 
-    def compile(self, group: Group, slots: int, num_runs: int) -> Program:
-        """Compile a group's two programs for one capacity."""
+    def compile(self, group: Group, slots: int) -> Program:
+        """Compile what a group needs for one capacity."""
         self.progress.doing(f"compiling {group.labels[0]}")
         begun = time.perf_counter()
-        one = jax.tree.map(lambda leaf: leaf[0], group.stacked)
-        devices = list(self.mesh.devices.flat)
-        run_bytes = plan.bytes_a_run(one, self.source, self.problem, slots)
-        each = self.chunk or plan.width(run_bytes, num_runs, devices)
-        size = each * len(devices)
+        policy = jax.tree.map(lambda leaf: leaf[0], group.stacked)
+        run_bytes = plan.bytes_a_run(policy, self.source, self.problem, slots)
+        each = self.chunk or plan.width(run_bytes, self.runs_a_policy, self.devices)
+        prepare = self.compile_prepare(each)
 
-        def begin_one(policy: Policy, seed: jax.Array, rate: jax.Array) -> Any:
-            instance = simulate.prepare(rng.run_key(seed), source, rate, self.problem)
-            return instance, simulate.start(policy, self.problem, slots)
+        def start(policy: Policy) -> simulate.Carry:
+            return simulate.start(policy, self.problem, slots)
 
-        def advance_one(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
+        def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
             return simulate.advance(
                 policy, self.problem, instance, carry, first, self.kept.per_call, self.kept.every
             )
 
-        source = self.source
-        split, whole = PartitionSpec(AXIS), PartitionSpec()
-        begin = jax.jit(
-            jax.shard_map(
-                _batch(begin_one, each, 3), mesh=self.mesh, in_specs=(split,) * 3,
-                out_specs=split, check_vma=False,
-            )
-        )  # fmt: skip
-        advance = jax.jit(
-            jax.shard_map(
-                _batch(advance_one, each, 3), mesh=self.mesh, in_specs=(split,) * 3 + (whole,),
-                out_specs=split, check_vma=False,
-            ),
-            donate_argnums=2,
-        )  # fmt: skip
-        policy = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype), one
-        )
-        scalar = jax.ShapeDtypeStruct((size,), jnp.zeros(()).dtype)
-        number = jax.ShapeDtypeStruct((size,), jnp.int32)
-        begin = begin.lower(policy, number, scalar).compile()
-        instance, carry = begin.out_info
+        policies = self.shapes(policy, each)
+        start_program = self.split(start, each, 1).lower(policies).compile()
         first = jax.ShapeDtypeStruct((), jnp.int32)
-        advance = advance.lower(policy, instance, carry, first).compile()
-        return Program(begin, advance, size, time.perf_counter() - begun)
+        advance_program = (
+            self.split(advance, each, 3, donate=2)
+            .lower(policies, prepare.out_info, start_program.out_info, first)
+            .compile()
+        )
+        seconds = time.perf_counter() - begun
+        return Program(prepare, start_program, advance_program, each * len(self.devices), seconds)
+
+    def compile_prepare(self, each: int) -> Any:
+        """Compile the drawing of instances, once a chunk size."""
+        if each not in self.prepared:
+
+            def prepare(seed: jax.Array, rate: jax.Array) -> simulate.Instance:
+                return simulate.prepare(rng.run_key(seed), self.source, rate, self.problem)
+
+            scalars = jnp.zeros((), jnp.int32), jnp.zeros(())
+            shapes = self.shapes(scalars, each)
+            self.prepared[each] = self.split(prepare, each, 2).lower(*shapes).compile()
+        return self.prepared[each]
+
+    def shapes(self, tree: Any, each: int) -> Any:
+        """Return the shapes of a tree of one run's arrays, batched to a whole chunk."""
+        size = each * len(self.devices)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), tree)
+
+    def split(self, function: Any, each: int, batched: int, donate: int | None = None) -> Any:
+        """Batch a function of one run and split the runs over the devices, without communication."""
+        along, whole = PartitionSpec(AXIS), PartitionSpec()
+        count = function.__code__.co_argcount
+        specs = (along,) * batched + (whole,) * (count - batched)
+        sharded = jax.shard_map(
+            _batch(function, each, batched),
+            mesh=Mesh(np.asarray(self.devices), (AXIS,)),
+            in_specs=specs,
+            out_specs=along,
+            check_vma=False,
+        )
+        return jax.jit(sharded, donate_argnums=() if donate is None else donate)
 
     def run(self, program: Program, group: Group, runs: Runs) -> Outcome:
         """Run all chunks of a compiled group."""
@@ -258,7 +278,8 @@ class _Runner:
         self.progress.doing(f"running {group.labels[0]}")
         policy = jax.tree.map(lambda leaf: leaf[runs.member], group.stacked)
         rate = jnp.asarray(runs.rate, float)
-        instance, carry = program.begin(policy, jnp.asarray(runs.seed, jnp.int32), rate)
+        instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate)
+        carry = program.start(policy)
         rounds = self.kept.per_call * self.kept.every
         pieces = []
         for call in range(self.kept.calls):
@@ -276,8 +297,8 @@ class _Runner:
         lost = np.flatnonzero(outcome.overflow > 0)
         enough = slots
         while len(lost):
-            enough = min(2 * enough, self.problem.horizon)
-            again = self.run(self.compile(group, enough, len(lost)), group, runs.take(lost))
+            enough = min(plan.GROWTH * enough, self.problem.horizon)
+            again = self.run(self.compile(group, enough), group, runs.take(lost))
             peak, lost = again.peak.max(), lost[again.overflow > 0]
         raise QueueOverflow(
             f"capacity={slots} overflowed in round {outcome.overflow[worst]} of policy "
@@ -295,7 +316,7 @@ def _batch(function: Any, each: int, batched: int) -> Any:
 
     def together(*args: Any) -> Any:
         axes = (0,) * batched + (None,) * (len(args) - batched)
-        return jax.vmap(function, in_axes=axes)(*args)
+        return jax.vmap(function, in_axes=axes, axis_size=each)(*args)
 
     return alone if each == 1 else together
 

@@ -1,0 +1,47 @@
+"""How JAX is set up for a study: devices, precision, compilation cache."""
+
+import os
+import pathlib
+
+import jax
+import platformdirs
+
+
+def configure(cache_dir: pathlib.Path | None = None) -> None:
+    """Prepare JAX, before its first array.
+
+    One CPU device a core, so that the runs of a sweep are spread over the cores; float32 products
+    in full precision (a GPU's default rounds them to 10 bits); compiled programs are kept on disk,
+    where a second process finds them.
+
+    Args:
+        cache_dir: where compiled programs are kept; None is the user's cache folder.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", cores or 1)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    folder = cache_dir or pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def describe() -> dict[str, str | int]:
+    """Return the machine as results name it: platform, device kind and count, cores."""
+    device = jax.devices()[0]
+    return {
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "num_devices": len(jax.devices()),
+        "cpu": _cpu_name(),
+        "cpu_cores": os.cpu_count() or 1,
+    }
+
+
+def _cpu_name() -> str:
+    """Return the processor's name where the system tells it."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"

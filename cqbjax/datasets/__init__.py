@@ -1,0 +1,51 @@
+"""Host side: routing datasets read, checked and normalised into one `RoutingTable`."""
+
+from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset
+from cqbjax.datasets.compact import read_compact
+from cqbjax.datasets.embedllm import read_embedllm
+from cqbjax.datasets.routerbench import read_routerbench
+from cqbjax.datasets.source import RoutingSource, routing_source
+from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
+from cqbjax.datasets.sprout import read_sprout
+from cqbjax.datasets.table import Dropped, RoutingTable, TableError, check, complete, take
+from cqbjax.datasets.utility import (
+    COST_RULES,
+    DEFAULT_COST_RULE,
+    Rates,
+    departure_probabilities,
+    mnl_utilities,
+    normalise_cost,
+    raw_utility,
+    service_rates,
+)
+
+__all__ = [
+    "CATALOGUE",
+    "COST_RULES",
+    "DEFAULT_COST_RULE",
+    "Dataset",
+    "Dropped",
+    "Rates",
+    "RoutingSource",
+    "RoutingTable",
+    "Split",
+    "TableError",
+    "check",
+    "check_no_leak",
+    "complete",
+    "dataset",
+    "departure_probabilities",
+    "load_dataset",
+    "mnl_utilities",
+    "normalise_cost",
+    "raw_utility",
+    "read_compact",
+    "read_embedllm",
+    "read_routerbench",
+    "read_sprout",
+    "routing_source",
+    "service_rates",
+    "split",
+    "take",
+    "without_twins",
+]

@@ -1,0 +1,104 @@
+"""The compact form: one row a prompt, a score and a cost column a server.
+
+Columns: `prompt_id, prompt, source, score|<LLM>, cost|<LLM>` (USD a query). It is what a user's own
+table takes; any other column is left alone.
+"""
+
+import pathlib
+
+import numpy as np
+import polars as pl
+
+from cqbjax.datasets.table import RoutingTable, TableError, check
+
+SCORE, COST = "score|", "cost|"
+REQUIRED = ("prompt_id", "prompt", "source")
+
+
+def read_compact(
+    path: str | pathlib.Path, name: str | None = None, stand_in: str = ""
+) -> RoutingTable:
+    """Read a table in the compact form from Parquet or CSV.
+
+    Args:
+        path: a `.parquet` or `.csv` file.
+        name: the table's name; the file's stem when None.
+        stand_in: what it stands in for, in words.
+
+    Returns:
+        The table in file order; missing scores are NaN (see `cqbjax.datasets.complete`).
+
+    Raises:
+        TableError: one sentence naming file, row and column.
+    """
+    path = pathlib.Path(path)
+    frame = read_frame(path)
+    servers = _servers(frame, path)
+    ids = _texts(frame, "prompt_id", path)
+    table = RoutingTable(
+        name=name or path.stem,
+        prompt_ids=ids,
+        prompts=_texts(frame, "prompt", path),
+        origins=_texts(frame, "source", path),
+        servers=servers,
+        performance=_numbers(frame, [SCORE + server for server in servers], path),
+        cost=_numbers(frame, [COST + server for server in servers], path),
+        stand_in=stand_in,
+    )
+    check(table, str(path), allow_missing=True)
+    return table
+
+
+def read_frame(path: pathlib.Path) -> pl.DataFrame:
+    """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
+    if not path.is_file():
+        raise TableError(f"{path}: no such file.")
+    try:
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path)
+        if path.suffix == ".csv":
+            return pl.read_csv(path, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise TableError(
+            f"{path}: not readable, cut short or not {path.suffix[1:]}: {reason}."
+        ) from error
+    raise TableError(f"{path}: must end in .parquet or .csv.")
+
+
+def _servers(frame: pl.DataFrame, path: pathlib.Path) -> tuple[str, ...]:
+    for column in REQUIRED:
+        if column not in frame.columns:
+            raise TableError(f"{path}: column {column!r} is missing.")
+    scored = [column[len(SCORE) :] for column in frame.columns if column.startswith(SCORE)]
+    priced = [column[len(COST) :] for column in frame.columns if column.startswith(COST)]
+    for server in scored:
+        if server not in priced:
+            raise TableError(f"{path}: column {COST + server!r} is missing.")
+    for server in priced:
+        if server not in scored:
+            raise TableError(f"{path}: column {SCORE + server!r} is missing.")
+    return tuple(scored)
+
+
+def _texts(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, ...]:
+    texts = frame[column].cast(pl.String).to_list()
+    if None in texts:
+        raise TableError(f"{path}: row {texts.index(None)}, column {column!r} is empty.")
+    return tuple(texts)
+
+
+def _numbers(frame: pl.DataFrame, columns: list[str], path: pathlib.Path) -> np.ndarray:
+    """Return [P, N] float64, NaN for null; text that is no number is refused by row and column."""
+    numbers = np.empty((frame.height, len(columns)))
+    for j, column in enumerate(columns):
+        cast = frame[column].cast(pl.Float64, strict=False)
+        spoilt = (cast.is_null() & frame[column].is_not_null()).to_numpy()
+        if spoilt.any():
+            row = int(spoilt.argmax())
+            value = frame[column][row]
+            raise TableError(
+                f"{path}: row {row}, column {column!r} must be a number, got {value!r}."
+            )
+        numbers[:, j] = cast.fill_null(np.nan).to_numpy()
+    return numbers

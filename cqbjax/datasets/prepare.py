@@ -1,0 +1,139 @@
+"""Build a dataset once: get the files, verify, read, embed, and keep the result by content."""
+
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cqbjax.datasets import cache, fetch
+from cqbjax.datasets.catalogue import (
+    EMBEDDINGS_FILE,
+    ENCODER,
+    Dataset,
+    dataset,
+    read_embeddings,
+)
+from cqbjax.datasets.files import content_key, sha256
+from cqbjax.datasets.prices import shipped
+from cqbjax.datasets.table import RoutingTable, TableError, complete
+from cqbjax.embedding import embed, model_identity
+
+FORMAT = "1"  # raise when the same files would give another table or another layout
+
+Embed = Callable[[tuple[str, ...]], np.ndarray]
+
+
+class Prepared(NamedTuple):
+    """Say what `prepare` did.
+
+    Attributes:
+        key: content hash of the entry.
+        built: False when it was there already.
+        revision: the commit downloaded, or "local".
+    """
+
+    key: str
+    built: bool
+    revision: str
+
+
+def prepare(
+    name: str,
+    data_dir: str | pathlib.Path,
+    source: str | pathlib.Path | None = None,
+    revision: str | None = None,
+    model: str = ENCODER,
+    batch_size: int = 32,
+    progress: bool = True,
+    embedder: Embed | None = None,
+) -> Prepared:
+    """Build a dataset's table and embeddings into `data_dir/cache`, unless they are there.
+
+    Args:
+        name: a key of the catalogue.
+        data_dir: the folder of data; downloads go to `data_dir/<name>/`.
+        source: a local file or folder instead of a download.
+        revision: the hub's commit; when None that of the first build, else the newest.
+        model: encoder, a hub name or a local folder.
+        batch_size: prompts a forward pass.
+        progress: draw progress bars.
+        embedder: prompts [P] -> [P, d] in place of the encoder (tests).
+
+    Returns:
+        What was done. After a kill the next call goes on where the last one stopped.
+
+    Raises:
+        ValueError: one sentence saying what is wrong with the name, files, table or encoder.
+    """
+    entry, data_dir = dataset(name), pathlib.Path(data_dir)
+    record = cache.cache_folder(data_dir) / f"{name}.checksums.json"
+    path, revision = _get(entry, data_dir, source, revision, record)
+    root = path if path.is_dir() else path.parent
+    lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
+    given = path / EMBEDDINGS_FILE if path.is_dir() else None
+    given = given if given is not None and given.is_file() else None
+    encoder = f"given {sha256(given)}" if given else model_identity(model)
+    key = content_key(FORMAT, name, _policy(entry), encoder, *lines)
+    if cache.is_built(data_dir, key):
+        cache.point(data_dir, name, key)
+        return Prepared(key, False, revision)
+    raw = entry.read(path)
+    table, dropped = complete(
+        raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(path)
+    )
+    if given:
+        embeddings = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
+    else:
+        embeddings = _embed(table, data_dir, model, batch_size, progress, embedder)
+    cache.store(data_dir, key, table, embeddings)
+    cache.point(data_dir, name, key)
+    return Prepared(key, True, revision)
+
+
+def _get(
+    entry: Dataset,
+    data_dir: pathlib.Path,
+    source: str | pathlib.Path | None,
+    revision: str | None,
+    record: pathlib.Path,
+) -> tuple[pathlib.Path, str]:
+    """Return where the files lie and the commit they are of."""
+    if source is not None:
+        return pathlib.Path(source), "local"
+    if not entry.repository:
+        raise TableError(f"dataset {entry.name}: has no download, give source=PATH.")
+    recorded = cache.read_json(record) if record.is_file() else {}
+    pinned = recorded.get("revision", "local")
+    if revision is None and pinned != "local":
+        revision = pinned
+    folder = data_dir / entry.name
+    complete_already = (
+        pinned != "local"
+        and revision == pinned
+        and all((folder / file).is_file() for file in recorded["files"])
+    )
+    if complete_already:
+        return folder, pinned
+    return folder, fetch.download(entry.repository, entry.files, revision, folder)
+
+
+def _policy(entry: Dataset) -> str:
+    """Return what besides the files decides the table: what is dropped, and the prices."""
+    prices = shipped(entry.name)
+    listed = sha256(prices) if prices.is_file() else "recorded"
+    return f"{entry.drop_servers_below} {entry.drop_incomplete_prompts} {listed}"
+
+
+def _embed(
+    table: RoutingTable,
+    data_dir: pathlib.Path,
+    model: str,
+    batch_size: int,
+    progress: bool,
+    embedder: Embed | None,
+) -> np.ndarray:
+    if embedder is not None:
+        return embedder(table.prompts)
+    folder = cache.cache_folder(data_dir) / "embeddings"
+    return embed(table.prompts, folder, model, batch_size, progress)

@@ -1,0 +1,158 @@
+"""Prompt embeddings by sentence-transformers, kept on disk by content.
+
+The key is the model's identity and the prompts themselves, so that a changed prompt or model can
+never meet stale vectors. Work is stored in shards: a killed run loses one shard at most.
+"""
+
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import rich.progress
+
+from cqbjax.datasets.files import content_key, sha256, write_atomic
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SHARD = 512
+
+# texts of one batch -> [batch, d], unit norm
+Encode = Callable[[list[str]], np.ndarray]
+
+
+class EmbeddingError(ValueError):
+    """Prompts cannot be embedded, with the reason in one sentence."""
+
+
+def embed(
+    prompts: Sequence[str],
+    cache_dir: str | pathlib.Path,
+    model: str = DEFAULT_MODEL,
+    batch_size: int = 32,
+    progress: bool = True,
+    shard_size: int = SHARD,
+    load: Callable[[str, int], Encode] | None = None,
+) -> np.ndarray:
+    """Return the prompts' unit-norm embeddings, computed at most once.
+
+    Args:
+        prompts: [P] texts.
+        cache_dir: folder for the results; `<key>.npy` is a finished one.
+        model: a name on the Hugging Face hub, or a local folder that holds the model.
+        batch_size: prompts a forward pass.
+        progress: draw a progress bar.
+        shard_size: prompts between two writes to disk.
+        load: makes the encoder from (model, batch_size); sentence-transformers when None.
+
+    Returns:
+        [P, d] float32, of float16 precision: that is how they are stored.
+
+    Raises:
+        EmbeddingError: no prompts, sentence-transformers is not installed, the model cannot be had,
+            or the encoder gives something that is not one finite vector a prompt.
+    """
+    if not prompts:
+        raise EmbeddingError("prompts must not be empty, there is nothing to embed.")
+    if batch_size < 1 or shard_size < 1:
+        raise EmbeddingError(
+            f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
+        )
+    cache_dir = pathlib.Path(cache_dir)
+    key = embedding_key(prompts, model)
+    whole = cache_dir / f"{key}.npy"
+    if not whole.is_file():
+        shards = cache_dir / f"{key}.shards.{shard_size}"
+        parts = _shards(
+            list(prompts), shards, shard_size, progress, lambda: (load or _load)(model, batch_size)
+        )
+        joined = np.concatenate(parts)
+        write_atomic(whole, lambda file: np.save(file, joined, allow_pickle=False))
+        shutil.rmtree(shards)
+    return np.load(whole, allow_pickle=False).astype(np.float32)
+
+
+def embedding_key(prompts: Sequence[str], model: str = DEFAULT_MODEL) -> str:
+    """Return the content hash of a model's identity and the prompts [P], in order."""
+    return content_key(model_identity(model), *prompts)
+
+
+def model_identity(model: str) -> str:
+    """Return what tells a model from others: its hub name, or its local files' contents.
+
+    A local folder is known by its files, not by its path: moved, it is the same model; with other
+    weights under the same path it is another.
+    """
+    folder = pathlib.Path(model)
+    if not folder.is_dir():
+        return model
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in (".json", ".safetensors", ".bin", ".txt") and file.is_file()
+    )
+    return content_key(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
+
+
+def _shards(
+    prompts: list[str],
+    folder: pathlib.Path,
+    size: int,
+    progress: bool,
+    load: Callable[[], Encode],
+) -> list[np.ndarray]:
+    """Return float16 parts [size, d] in order, computing only those not on disk."""
+    starts = range(0, len(prompts), size)
+    files = [folder / f"{start:09d}.npy" for start in starts]
+    encode: Encode | None = None
+    with rich.progress.Progress(
+        *rich.progress.Progress.get_default_columns(),
+        rich.progress.MofNCompleteColumn(),
+        disable=not progress,
+    ) as bar:
+        task = bar.add_task("embedding prompts", total=len(prompts))
+        for start, file in zip(starts, files, strict=True):
+            texts = prompts[start : start + size]
+            if not file.is_file():
+                # The model is loaded only once something is left to embed.
+                encode = encode or load()
+                part = _checked(encode(texts), len(texts), start)
+                write_atomic(file, lambda handle, part=part: np.save(handle, part))  # type: ignore[misc]
+            bar.advance(task, len(texts))
+    return [np.load(file, allow_pickle=False) for file in files]
+
+
+def _checked(vectors: np.ndarray, count: int, start: int) -> np.ndarray:
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or vectors.shape[0] != count:
+        raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {count} prompts.")
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = start + int((~finite).argmax())
+        raise EmbeddingError(f"the embedding of prompt {row} is not finite.")
+    return vectors.astype(np.float16)
+
+
+def _load(model: str, batch_size: int) -> Encode:
+    """Load a sentence-transformers model; importing it takes seconds, so that waits until here."""
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise EmbeddingError(
+            "sentence-transformers is not installed: install the extra 'embed' of cqbjax."
+        ) from error
+    try:
+        encoder = SentenceTransformer(model)
+    except Exception as error:  # hub, network and file errors of several libraries
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EmbeddingError(
+            f"model {model!r} cannot be loaded, give a hub name that can be reached or a local "
+            f"folder: {reason}."
+        ) from error
+
+    def encode(texts: list[str]) -> np.ndarray:
+        vectors = encoder.encode(
+            texts, batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
+        return np.asarray(vectors)
+
+    return encode

@@ -1,0 +1,276 @@
+"""A study from its configuration: compose points, run one, store one, show all.
+
+Composing, running and storing are separate, so that another launcher can do each in its own way.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from rich.console import Console
+
+from cqbjax import backend, figures, results, tables
+from cqbjax.datasets import RoutingSource
+from cqbjax.progress import Reporter
+from cqbjax.sweep import sweep
+from cqbjax.types import Policy, Source
+
+GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
+# Defined for one server a query; a point with more leaves them out and says so.
+SINGLE_SERVER = ("q_ucb", "q_ths")
+SHOWN_VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One combination of the grid: what compiles together and is stored together.
+
+    Attributes:
+        name: the folder's name, e.g. `K=1,num_servers=3`.
+        config: the resolved configuration, grid keys scalar.
+        varied: the grid keys' values here.
+        left_out: policies that are not defined at this point.
+    """
+
+    name: str
+    config: DictConfig
+    varied: dict[str, Any]
+    left_out: tuple[str, ...]
+
+
+def register_resolvers() -> None:
+    """Teach OmegaConf `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
+    OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
+
+
+def exploration_length(rule: str | float, horizon: int, c1: float) -> float:
+    """Return tau in rounds.
+
+    Args:
+        rule: `tenth` (T / 10, the paper's synthetic setting), `stabilised` (the first t with
+            c1 / sqrt(t + 1) <= 1, its offline one), or a number of rounds.
+        horizon: T.
+        c1: exploration constant.
+
+    Raises:
+        ValueError: for another word or a negative number.
+    """
+    if rule == "tenth":
+        return float(horizon // 10)
+    if rule == "stabilised":
+        return float(max(1, int(np.ceil(c1**2 - 1))))
+    if isinstance(rule, str) or rule < 0:
+        raise ValueError(
+            f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
+        )
+    return float(rule)
+
+
+def compose(config: DictConfig) -> list[Point]:
+    """Return the points of a configuration: one for each combination of its list-valued keys.
+
+    Raises:
+        ValueError: a grid key is an empty list, or a point has no policy left.
+    """
+    listed = {key: list(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
+    for key, values in listed.items():
+        if not values:
+            raise ValueError(f"{key} must be a value or a list of at least one value")
+    points = []
+    for values in itertools.product(*listed.values()):
+        varied = dict(zip(listed, values, strict=True))
+        one = OmegaConf.merge(config, varied)
+        assert isinstance(one, DictConfig)
+        OmegaConf.set_struct(one, False)
+        one.arrival_rate = arrival_rates(one)
+        out = tuple(label for label in one.policy if one.K != 1 and label in SINGLE_SERVER)
+        for label in out:
+            del one.policy[label]
+        if not one.policy:
+            raise ValueError(f"policy names only {', '.join(out)}, which are defined for K=1 only")
+        OmegaConf.resolve(one)
+        name = ",".join(f"{key}={value}" for key, value in varied.items()) or f"K={one.K}"
+        points.append(Point(name, one, varied, out))
+    return points
+
+
+def arrival_rates(config: DictConfig) -> list[float]:
+    """Return the arrival rates of a point: a number, a list, or a mapping from K to either.
+
+    Raises:
+        ValueError: a mapping lacks the point's K.
+    """
+    rates = config.arrival_rate
+    if isinstance(rates, DictConfig):
+        if config.K not in rates:
+            have = ", ".join(str(key) for key in rates)
+            raise ValueError(f"arrival_rate has entries for K={have} and none for K={config.K}")
+        rates = rates[config.K]
+    return [float(rate) for rate in (rates if isinstance(rates, ListConfig) else [rates])]
+
+
+def run(
+    point: Point,
+    source: Source | RoutingSource,
+    policies: Mapping[str, Policy],
+    progress: Reporter | None = None,
+) -> xr.Dataset:
+    """Run one point.
+
+    Args:
+        point: from `compose`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`.
+        progress: told of compiling and of rounds done.
+
+    Returns:
+        The dataset of `sweep`, its attributes complete for `store`.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    config = point.config
+    named = isinstance(source, RoutingSource)
+    data = sweep(
+        policies,
+        source.source if isinstance(source, RoutingSource) else source,
+        arrival_rates=config.arrival_rate,
+        seeds=range(config.first_seed, config.first_seed + config.num_seeds),
+        horizon=config.horizon,
+        assortment_size=config.K,
+        record_every=config.record_every,
+        capacity=config.capacity,
+        chunk=config.chunk,
+        progress=progress,
+    )
+    data.attrs["experiment"] = config.name
+    data.attrs["source"] = source.table.name if isinstance(source, RoutingSource) else "synthetic"
+    data.attrs["stand_in"] = source.table.stand_in if isinstance(source, RoutingSource) else ""
+    if not named:
+        data.attrs["slackness"] = float(config.slackness)
+    return data
+
+
+def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
+    """Store one point's arrays, manifest and resolved configuration atomically.
+
+    Args:
+        point: from `compose`.
+        data: from `run`.
+        folder: of the experiment; the point goes below it.
+        seconds: the point took, compiling included.
+
+    Returns:
+        The point's folder.
+    """
+    per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
+    labels = [str(label) for label in data.policy.values]
+    manifest = {
+        "experiment": point.config.name,
+        "point": point.name,
+        "varied": point.varied,
+        "left_out": list(point.left_out),
+        "config": OmegaConf.to_container(point.config, resolve=True),
+        "versions": {name: _version(name) for name in SHOWN_VERSIONS},
+        "machine": backend.describe(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 2),
+        "compile_seconds": _by_policy(labels, data.compile_seconds.values),
+        "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
+    }
+    where = folder / point.name
+    results.save(data, manifest, OmegaConf.to_yaml(point.config), where)
+    return where
+
+
+def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:
+    """Round seconds for a manifest."""
+    return {label: round(float(value), 3) for label, value in zip(labels, values, strict=True)}
+
+
+def _version(package: str) -> str:
+    """Return an installed version, or say that the package is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def show(
+    points: list[xr.Dataset], config: DictConfig, stem: str, console: Console | None = None
+) -> list[Path]:
+    """Draw the figure and the table of a study from stored points, and print the table.
+
+    Args:
+        points: from `results.load_points`.
+        config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
+        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
+        console: where the table is printed.
+
+    Returns:
+        The files written.
+    """
+    title = config.title or config.name
+    horizon = min(int(point.attrs["horizon"]) for point in points)
+    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    make: Callable[..., Any] = (
+        tables.throughput_table if config.table == "throughput" else tables.gap_table
+    )
+    table = make(points, rounds=rounds)
+    root = Path(config.results_dir)
+    written = list(tables.save_table(table, root / "tables" / stem, title))
+    tables.print_table(table, title, console)
+    drawn = [_only(point, config.figure_policies) for point in points]
+    figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+
+
+def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
+    """Keep the policies to draw."""
+    if labels is None:
+        return point
+    kept = [label for label in point.policy.values if label in labels]
+    return point.sel(policy=kept) if kept else point
+
+
+def run_all(
+    config: DictConfig,
+    make_source: Callable[[DictConfig], Any],
+    make_policies: Callable[[DictConfig], Mapping[str, Policy]],
+    folder: Path,
+    progress: Reporter,
+    console: Console,
+) -> list[xr.Dataset]:
+    """Compose, run and store every point of a configuration.
+
+    Returns:
+        The stored points, read back.
+    """
+    stored = []
+    for point in compose(config):
+        if point.left_out:
+            names = ", ".join(point.left_out)
+            console.print(f"{point.name}: {names} left out (defined for K=1 only)")
+        begun = time.perf_counter()
+        source = make_source(point.config.source)
+        if isinstance(source, RoutingSource):
+            rates = source.rates
+            console.print(
+                f"{source.table.name}: {source.table.num_prompts:,} prompts, "
+                f"{source.table.num_servers} LLMs; with one LLM a query random routing serves "
+                f"{rates.random:.3f}, the best fixed LLM {rates.best_fixed:.3f} "
+                f"({source.table.servers[rates.best_server]}), the best LLM of each prompt "
+                f"{rates.oracle:.3f}"
+            )
+        data = run(point, source, make_policies(point.config.policy), progress)
+        where = store(point, data, folder, time.perf_counter() - begun)
+        stored += results.load_points(where)
+    return stored

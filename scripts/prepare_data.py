@@ -1,0 +1,54 @@
+"""Build a dataset's table and embeddings once: python scripts/prepare_data.py dataset=NAME."""
+
+import hydra
+import omegaconf
+from rich.console import Console
+
+from cqbjax.datasets import departure_probabilities, load_dataset, service_rates
+from cqbjax.datasets.prepare import prepare
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="prepare")
+def main(config: omegaconf.DictConfig) -> None:
+    """Prepare one dataset and say what came of it; a wrong input is one sentence and status 2."""
+    console = Console()
+    try:
+        done = prepare(
+            config.dataset,
+            config.data_dir,
+            config.source,
+            config.revision,
+            config.model,
+            config.batch_size,
+            config.progress,
+        )
+        table, embeddings = load_dataset(config.dataset, config.data_dir)
+    except omegaconf.errors.MissingMandatoryValue as error:
+        raise SystemExit(_fail("dataset=NAME is missing, it must be given.")) from error
+    except (ValueError, OSError) as error:
+        raise SystemExit(_fail(str(error))) from error
+    rates = service_rates(departure_probabilities(table.performance, table.cost))
+    state = "built" if done.built else "already built, nothing to do"
+    console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
+    console.print(
+        f"{table.num_prompts:,} prompts x {table.num_servers} servers, "
+        f"embeddings of {embeddings.shape[1]} dimensions"
+    )
+    for note in table.notes:
+        console.print(f"  {note}")
+    if table.stand_in:
+        console.print(f"  note: {table.stand_in}")
+    console.print(
+        f"departure rate of random routing {rates.random:.3f}, of the best fixed server "
+        f"{rates.best_fixed:.3f} ({table.servers[rates.best_server]}), of the best server a "
+        f"prompt {rates.oracle:.3f}"
+    )
+
+
+def _fail(sentence: str) -> int:
+    Console(stderr=True).print(sentence, style="red", highlight=False, soft_wrap=True)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

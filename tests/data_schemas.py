@@ -1,0 +1,128 @@
+"""Makers of small files in exactly the official schemas, at real N, with made-up content.
+
+Origins start with "synthetic", by which the loaders mark every table made of them.
+"""
+
+import pathlib
+import re
+
+import numpy as np
+import polars as pl
+
+ROUTERBENCH_LLMS = (
+    "WizardLM/WizardLM-13B-V1.2", "claude-instant-v1", "claude-v1", "claude-v2",
+    "gpt-3.5-turbo-1106", "gpt-4-1106-preview", "meta/code-llama-instruct-34b-chat",
+    "meta/llama-2-70b-chat", "mistralai/mistral-7b-chat", "mistralai/mixtral-8x7b-chat",
+    "zero-one-ai/Yi-34B-Chat",
+)  # fmt: skip
+SPROUT_LLMS = (
+    "aws-claude-3-5-sonnet-v1", "aws-titan-text-premier-v1", "openai-gpt-4o", "openai-gpt-4o-mini",
+    "openai-o3-mini", "wxai-granite-3-2b-instruct-8k-max-tokens",
+    "wxai-granite-3-8b-instruct-8k-max-tokens", "wxai-llama-3-1-70b-instruct",
+    "wxai-llama-3-1-8b-instruct", "wxai-llama-3-2-1b-instruct", "wxai-llama-3-2-3b-instruct",
+    "wxai-llama-3-3-70b-instruct", "wxai-llama-3-405b-instruct", "wxai-mixtral-8x7b-instruct-v01",
+)  # fmt: skip
+_SIZES = ("1.3b", "3b", "7b", "8x7B", "13b", "34B", "40b", "70B")
+EMBEDLLM_LLMS = (
+    "microsoft/phi-2",
+    *(f"made-up/model-{k:03d}-{_SIZES[k % len(_SIZES)]}-chat" for k in range(111)),
+)
+
+
+def prompts(count: int, seed: int = 0) -> list[str]:
+    """Return distinct prompts with the line breaks, commas and quotes that CSVs trip over."""
+    rng = np.random.default_rng(seed)
+    words = np.array(re.findall(r"\w+", "what is the sum of a large even number and its mirror"))
+    return [
+        f'Question {k}, "quoted":\n{" ".join(rng.choice(words, 8))}?\n\nA) yes, B) no'
+        for k in range(count)
+    ]
+
+
+def routerbench_frame(count: int = 12, seed: int = 0) -> pl.DataFrame:
+    """Return RouterBench's columns: sample_id, prompt, eval_name, scores, responses, costs."""
+    rng = np.random.default_rng(seed)
+    columns: dict[str, list[object]] = {
+        "sample_id": [f"synthetic.dev.{k}" for k in range(count)],
+        "prompt": [repr([text]) for text in prompts(count, seed)],
+        "eval_name": ["synthetic"] * count,
+    }
+    for llm in ROUTERBENCH_LLMS:
+        columns[llm] = rng.integers(0, 2, count).astype(float).tolist()
+    for llm in ROUTERBENCH_LLMS:
+        columns[f"{llm}|model_response"] = [
+            f"['{answer}']" for answer in rng.choice(["A", "B"], count)
+        ]
+    for llm in ROUTERBENCH_LLMS:
+        columns[f"{llm}|total_cost"] = rng.uniform(1e-5, 1e-2, count).tolist()
+    columns["oracle_model_to_route_to"] = [ROUTERBENCH_LLMS[0]] * count
+    return pl.DataFrame(columns)
+
+
+def write_embedllm(
+    folder: pathlib.Path, count: int = 20, seed: int = 0
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Write train.csv, val.csv and test.csv; return labels [P, 112] and the prompts [P]."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (count, len(EMBEDLLM_LLMS)))
+    texts = prompts(count, seed)
+    cuts = (0, count // 2, 3 * count // 4, count)
+    for part, first, last in zip(("train", "val", "test"), cuts[:-1], cuts[1:], strict=True):
+        rows = [
+            (str(i), llm, str(j), llm, texts[i], int(labels[i, j]))
+            for i in range(first, last)
+            for j, llm in enumerate(EMBEDLLM_LLMS)
+        ]
+        pl.DataFrame(
+            {
+                "prompt_id": [row[0] for row in rows],
+                "model_id": [row[2] for row in rows],
+                "model_name": [row[3] for row in rows],
+                "category": ["synthetic-mmlu"] * len(rows),
+                "prompt": [row[4] for row in rows],
+                "label": [row[5] for row in rows],
+            }
+        ).write_csv(folder / f"{part}.csv")
+    return labels.astype(float), tuple(texts)
+
+
+def write_sprout(folder: pathlib.Path, count: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
+    """Write the three splits under data/; return scores and tokens, each [P, 14], P = count."""
+    rng = np.random.default_rng(seed)
+    shape = (count, len(SPROUT_LLMS))
+    truth = {
+        "score": rng.choice([0.0, 0.25, 0.5, 1.0], shape),
+        "num_input_tokens": rng.integers(10, 400, shape),
+        "num_output_tokens": rng.integers(1, 900, shape),
+    }
+    texts = prompts(count, seed)
+    cuts = (0, count // 2, 3 * count // 4, count)
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for part, first, last in zip(("train", "validation", "test"), cuts[:-1], cuts[1:], strict=True):
+        rows = range(first, last)
+        frame = pl.DataFrame(
+            {
+                "key": [str(i - first) for i in rows],
+                "dataset": ["synthetic-gsm8k"] * len(rows),
+                "dataset level": ["none"] * len(rows),
+                "dataset idx": list(rows),
+                "prompt": [texts[i] for i in rows],
+                "golden_answer": ["A"] * len(rows),
+            }
+        ).with_columns(
+            pl.Series(
+                llm,
+                [
+                    {
+                        "num_input_tokens": int(truth["num_input_tokens"][i, j]),
+                        "num_output_tokens": int(truth["num_output_tokens"][i, j]),
+                        "response": "a long response",
+                        "score": float(truth["score"][i, j]),
+                    }
+                    for i in rows
+                ],
+            )
+            for j, llm in enumerate(SPROUT_LLMS)
+        )
+        frame.write_parquet(folder / "data" / f"{part}-00000-of-00001.parquet")
+    return truth
