@@ -2,9 +2,10 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import Array
+
+from cqbjax import linalg
 
 
 def choice_probabilities(utilities: Array) -> Array:
@@ -16,9 +17,9 @@ def choice_probabilities(utilities: Array) -> Array:
     Returns:
         [..., K] probabilities; the outside option has the rest.
     """
-    top = jnp.maximum(jnp.max(utilities, axis=-1, keepdims=True), 0.0)
+    top = jnp.maximum(linalg.largest(utilities, axis=-1), 0.0)[..., None]
     weights = jnp.exp(utilities - top)
-    return weights / (jnp.exp(-top) + jnp.sum(weights, axis=-1, keepdims=True))
+    return weights / (jnp.exp(-top) + linalg.total(weights, axis=-1)[..., None])
 
 
 def departure_rate(utilities: Array) -> Array:
@@ -30,32 +31,33 @@ def departure_rate(utilities: Array) -> Array:
     Returns:
         [...] probability that the query leaves.
     """
-    return jnp.sum(choice_probabilities(utilities), axis=-1)
+    return linalg.total(choice_probabilities(utilities), axis=-1)
 
 
-def best_members(utilities: Array, size: int) -> Array:
-    """Mark the assortment of the largest departure rate: the `size` largest utilities.
-
-    R(x, S) grows with the sum of exp(u) over S, so no enumeration is needed. Ties go to the lowest
-    server numbers.
+def best_picks(utilities: Array, size: int) -> list[Array]:
+    """Return the `size` largest utilities' positions, largest first; ties go to lower numbers.
 
     Args:
         utilities: [..., N].
         size: K.
 
     Returns:
-        [..., N] bool, exactly K of them true.
+        K arrays [...] int32.
     """
-    numbers = jnp.arange(utilities.shape[-1])
-    members = jnp.zeros(utilities.shape, bool)
+    numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
+    picks = []
     for _ in range(size):
-        best = jnp.argmax(jnp.where(members, -jnp.inf, utilities), axis=-1, keepdims=True)
-        members = members | (numbers == best)
-    return members
+        pick = linalg.first_argmax(utilities)
+        picks.append(pick)
+        utilities = jnp.where(numbers == pick[..., None], -jnp.inf, utilities)
+    return picks
 
 
 def best_score(utilities: Array, size: int) -> Array:
     """Return log of the largest sum of exp(u) over K servers, which orders queries as max_S R does.
+
+    R(x, S) grows with the sum of exp(u) over S, so the best S holds the K largest utilities and no
+    enumeration is needed.
 
     Args:
         utilities: [..., N].
@@ -64,32 +66,30 @@ def best_score(utilities: Array, size: int) -> Array:
     Returns:
         [...] log-sum-exp of the K largest utilities.
     """
+    top = linalg.largest(utilities, axis=-1)
     if size == 1:
-        return jnp.max(utilities, axis=-1)
-    if size == utilities.shape[-1]:
-        return jax.nn.logsumexp(utilities, axis=-1)
-    return jax.nn.logsumexp(jnp.where(best_members(utilities, size), utilities, -jnp.inf), axis=-1)
-
-
-def members_to_servers(members: Array, size: int) -> Array:
-    """List the marked servers in increasing order.
-
-    Args:
-        members: [N] bool with exactly K true.
-        size: K.
-
-    Returns:
-        [K] int32.
-    """
-    order = jnp.cumsum(members)
-    return jnp.stack([jnp.argmax(order == k + 1) for k in range(size)]).astype(jnp.int32)
+        return top
+    numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
+    weights, rest = jnp.ones_like(top), utilities
+    for _ in range(size - 1):
+        rest = jnp.where(numbers == linalg.first_argmax(rest)[..., None], -jnp.inf, rest)
+        weights = weights + jnp.exp(linalg.largest(rest, axis=-1) - top)
+    return top + jnp.log(weights)
 
 
 def best_servers(utilities: Array, size: int) -> Array:
     """Return the assortment of the largest departure rate as [K] increasing server numbers."""
-    if size == 1:
-        return jnp.argmax(utilities, axis=-1, keepdims=True).astype(jnp.int32)
-    return members_to_servers(best_members(utilities, size), size)
+    return _increasing(best_picks(utilities, size))
+
+
+def _increasing(picks: list[Array]) -> Array:
+    """Sort K distinct numbers by exchanging neighbours: K is small and static."""
+    picks = list(picks)
+    for last in range(len(picks) - 1, 0, -1):
+        for i in range(last):
+            low = jnp.minimum(picks[i], picks[i + 1])
+            picks[i], picks[i + 1] = low, jnp.maximum(picks[i], picks[i + 1])
+    return jnp.stack(picks, axis=-1)
 
 
 def num_assortments(num_servers: int, size: int) -> int:
@@ -108,18 +108,19 @@ def unrank_assortment(rank: Array, num_servers: int, size: int) -> Array:
     Returns:
         [K] int32 increasing server numbers.
     """
+    if size == 1:
+        return rank[None].astype(jnp.int32)
     numbers = jnp.arange(num_servers)
-    servers: list[Array] = []
+    last, servers = jnp.int32(-1), []
     for k in range(size):
-        # How many subsets start with each next server, once the first k are fixed.
-        starts = jnp.asarray(
-            [math.comb(num_servers - 1 - j, size - 1 - k) for j in range(num_servers)], jnp.int32
+        # after[j + 1]: how many ways to choose the servers k, k+1, ... all beyond j.
+        after = jnp.asarray(
+            [math.comb(num_servers - 1 - j, size - k) for j in range(-1, num_servers)], jnp.int32
         )
-        if servers:
-            starts = jnp.where(numbers > servers[-1], starts, 0)
-        upto = jnp.cumsum(starts)
-        server = jnp.argmax(upto > rank).astype(jnp.int32)
-        rank = rank - (upto[server] - starts[server])
+        passed = (numbers <= last) | (after[last + 1] - after[1:] <= rank)
+        server = jnp.sum(passed, dtype=jnp.int32)
+        rank = rank - (after[last + 1] - after[server])
+        last = server
         servers.append(server)
     return jnp.stack(servers)
 
@@ -134,8 +135,12 @@ def choose(uniform: Array, utilities: Array) -> Array:
     Returns:
         [] int32 position of the chosen server; K is the outside option (a retrial).
     """
-    reached = jnp.cumsum(choice_probabilities(utilities))
-    return jnp.sum(uniform > reached).astype(jnp.int32)
+    p = choice_probabilities(utilities)
+    reached, choice = jnp.zeros_like(p[0]), jnp.int32(0)
+    for k in range(p.shape[0]):
+        reached = reached + p[k]
+        choice = choice + (uniform > reached)
+    return choice
 
 
 def curvature_columns(probabilities: Array) -> Array:

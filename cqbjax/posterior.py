@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax import linalg
 from cqbjax.types import Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
@@ -46,13 +47,13 @@ def shrink(root: Array, row: Array) -> Array:
     Returns:
         [..., d, d] the new W.
     """
-    projected = jnp.sum(root * row[..., :, None], axis=-2)
-    size = jnp.sum(projected**2, axis=-1)
+    projected = linalg.settle(linalg.vecmat(row, root))
+    size = linalg.dot(projected, projected)
     inverse = 1.0 / jnp.sqrt(1.0 + size)
     # (1 - 1/sqrt(1+s)) / s without the cancellation at small s.
     factor = inverse / (1.0 + 1.0 / inverse)
-    pushed = jnp.sum(root * projected[..., None, :], axis=-1)
-    return root - (factor[..., None] * pushed)[..., :, None] * projected[..., None, :]
+    pushed = linalg.settle(factor[..., None] * linalg.matvec(root, projected))
+    return root - linalg.outer(pushed, projected)
 
 
 def observe(posterior: Posterior, problem: Problem, rows: Array, servers: Array, valid: Array) -> Posterior:
@@ -123,11 +124,11 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
         [M, B, d].
     """
     root = posterior.root
-    if root.size <= MASKED_PASS_LIMIT:
-        pushed = jnp.sum(root * normal[..., None, :], axis=-1)
+    if root.shape[-1] <= linalg.SMALL:
+        pushed = linalg.matvec(root, linalg.settle(normal))
     else:
         pushed = jnp.einsum("bij,mbj->mbi", root, normal)
-    return theta + alpha[:, None] * pushed
+    return linalg.settle(theta + alpha[:, None] * pushed)
 
 
 def spread(posterior: Posterior, features: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax import linalg
 from cqbjax.types import Queue
 
 Rule = Literal["oldest", "newest", "least_served", "random"]
@@ -42,7 +43,7 @@ def push(queue: Queue, row: Array, round_: Array, arrives: Array) -> tuple[Queue
         The queue, the slot taken ([] int32), and whether the query was lost for want of a slot.
     """
     slots = jnp.arange(queue.row.shape[0])
-    slot = jnp.argmin(waiting(queue)).astype(jnp.int32)
+    slot = linalg.first_true(~waiting(queue))
     full = jnp.all(waiting(queue))
     here = (slots == slot) & arrives & ~full
     pushed = Queue(
@@ -74,7 +75,7 @@ def nth_marked(mask: Array, uniform: Array) -> Array:
     """
     count = jnp.sum(mask, dtype=jnp.int32)
     rank = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
-    return jnp.argmax(jnp.cumsum(mask) == rank + 1).astype(jnp.int32)
+    return linalg.first_true(linalg.running_count(mask) == rank + 1)
 
 
 def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
@@ -92,9 +93,9 @@ def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
     here = waiting(queue)
     far = jnp.iinfo(jnp.int32).max
     if rule == "oldest":
-        return jnp.argmin(jnp.where(here, queue.arrived, far)).astype(jnp.int32)
+        return linalg.first_argmax(-jnp.where(here, queue.arrived, far))
     if rule == "newest":
-        return jnp.argmax(queue.arrived).astype(jnp.int32)
+        return linalg.first_argmax(queue.arrived)
     if rule == "random":
         return nth_marked(here, uniform)
     served = jnp.where(here, queue.served, far)

@@ -42,7 +42,8 @@ class Carry(NamedTuple):
 
     Attributes:
         queue: the masked queue.
-        slot_features: [C, ...] features of each slot's query; empty for a pooled source.
+        slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
+            runs along contiguous slots; empty for a pooled source.
         arrived: [] bool A(t-1).
         newest: [] int32 slot of x^(t-1).
         state: the policy's.
@@ -86,7 +87,7 @@ def start(policy: Policy, problem: Problem, capacity: int) -> Carry:
     slots = 0 if problem.pooled else capacity
     return Carry(
         queueing.empty(capacity),
-        jnp.zeros((slots, *one)),
+        jnp.zeros((*one, slots)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem),
@@ -101,7 +102,10 @@ def observe(
 ) -> Observation:
     """Gather what the policy may see at the beginning of a round."""
     world, queue = instance.world, carry.queue
-    features = world.contexts[queue.row] if problem.pooled else carry.slot_features
+    if problem.pooled:
+        features = world.contexts[queue.row]
+    else:
+        features = jnp.moveaxis(carry.slot_features, -1, 0)
     return Observation(
         problem=problem,
         round=round_,
@@ -166,11 +170,10 @@ def run_round(
 
 def _store(slots: Array, contexts: Array, row: Array, slot: Array, here: Array) -> Array:
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
-    if slots.shape[0] == 0:
+    if slots.shape[-1] == 0:
         return slots
-    mark = (jnp.arange(slots.shape[0]) == slot) & here
-    mark = mark.reshape(-1, *(1,) * (slots.ndim - 1))
-    return jnp.where(mark, contexts[row], slots)
+    mark = (jnp.arange(slots.shape[-1]) == slot) & here
+    return jnp.where(mark, contexts[row][..., None], slots)
 
 
 def advance(

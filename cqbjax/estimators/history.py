@@ -8,7 +8,8 @@ from jax import Array
 
 from cqbjax.types import Problem
 
-BLOCK = 128
+# Rows read at once when a model is expanded anew; short, for refreshes come most often early on.
+BLOCK = 64
 
 
 class Row(NamedTuple):

@@ -74,9 +74,13 @@ def update(
     state = state._replace(history=_append(state.history, new))
     roots = root[new.servers]
     iterations = min(problem.dim, 64) if exact_steps else CG_STEPS
-    for _ in range(max(exact_steps, 1)):
-        state = _newton_step(state, problem, roots, lambda0, new, iterations)
-    return state
+
+    def step(state: State) -> State:
+        return _newton_step(state, problem, roots, lambda0, new, iterations)
+
+    if exact_steps:
+        return jax.lax.fori_loop(0, exact_steps, lambda _, state: step(state), state)
+    return step(state)
 
 
 def _append(history: Counts | History, new: Row) -> Counts | History:

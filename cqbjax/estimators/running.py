@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import mnl
+from cqbjax import linalg, mnl
+from cqbjax.estimators import coupling
 from cqbjax.estimators import history as past
 from cqbjax.estimators.history import History, Row
 from cqbjax.types import Problem
@@ -22,7 +23,7 @@ from cqbjax.types import Problem
 # history has grown by this ratio.
 DENSE_ROUNDS = 16
 GROWTH = 1.25
-# Passes of the fixed-Jacobian Newton iteration on the model with the new row.
+# Newton steps on the new row's K residuals, the rest of the model being eliminated exactly.
 PASSES = 4
 
 
@@ -32,8 +33,8 @@ class State(NamedTuple):
     Attributes:
         theta: [B, d] the estimate.
         gradient: [B, d] gradient of the loss there (zero for a block just solved).
-        hessian: [B, d, d] diagonal blocks, or [B, B, d, d] where assortments couple blocks.
-        inverse: [B, d, d] inverses of the diagonal blocks.
+        hessian: [B, B, d, d] where assortments couple blocks, else empty: the inverse is enough.
+        inverse: [B, d, d] inverses of the Hessian's diagonal blocks.
         history: every row, for the refreshes.
     """
 
@@ -53,9 +54,9 @@ def init(problem: Problem, lambda0: Array) -> State:
     """Return theta = 0 with the regulariser as the whole model."""
     blocks, dim = problem.num_blocks, problem.dim
     eye = jnp.broadcast_to(jnp.eye(dim), (blocks, dim, dim))
-    hessian = lambda0 * eye
+    hessian = jnp.zeros((0, 0, dim, dim))
     if coupled(problem):
-        hessian = jnp.eye(blocks)[:, :, None, None] * hessian[None]
+        hessian = jnp.eye(blocks)[:, :, None, None] * (lambda0 * eye)[None]
     zeros = jnp.zeros((blocks, dim))
     return State(zeros, zeros, hessian, eye / lambda0, past.init(problem))
 
@@ -84,126 +85,102 @@ def update(
     """
     del root
     state = state._replace(history=past.append(state.history, new))
-    hit = _hit(problem, new)
-    state = _absorb(state, problem, new, hit)
+    absorb, solve = (_absorb_coupled, _solve_coupled) if coupled(problem) else (_absorb, _solve)
+    state = absorb(state, problem, new)
 
     def renew(state: State) -> State:
-        for _ in range(max(exact_steps, 1)):
-            state = _solve(_refresh(state, problem, lambda0, new), hit)
-        return state
+        return solve(_refresh(state, problem, lambda0, new), problem, new)
 
     if exact_steps:
-        return renew(state)
+        return jax.lax.fori_loop(0, exact_steps, lambda _, state: renew(state), state)
     due = jnp.asarray(refresh_rounds(problem.horizon))[new.round]
     return jax.lax.cond(due, renew, lambda state: state, state)
 
 
-def _hit(problem: Problem, new: Row) -> Array:
-    """Mark the blocks this round may move: [B] bool."""
-    if problem.parameters == "shared":
-        return new.valid[None]
-    return jnp.any(new.servers[:, None] == jnp.arange(problem.num_servers), axis=0) & new.valid
+def _block(problem: Problem, new: Row) -> Array:
+    """Return the one block that a row without coupling touches."""
+    return new.servers[0] if problem.parameters == "disjoint" else jnp.int32(0)
 
 
-def _design(problem: Problem, new: Row) -> Array:
-    """Return [K, B, d]: the row of each shown server in every block, zero where it has none."""
-    if problem.parameters == "shared":
-        return jnp.where(new.valid, new.features, 0.0)[:, None, :]
-    here = (new.servers[:, None] == jnp.arange(problem.num_servers)) & new.valid
-    return here[:, :, None] * new.features
+def _absorb(state: State, problem: Problem, new: Row) -> State:
+    """Minimise model + new row over its block, then fold the row into the model.
 
-
-def _apply(hessian: Array, step: Array) -> Array:
-    """Multiply the Hessian with a step: [B, d]."""
-    if hessian.ndim == 3:
-        return jnp.sum(hessian * step[:, None, :], axis=-1)
-    return jnp.sum(hessian * step[None, :, None, :], axis=(1, 3))
-
-
-def _absorb(state: State, problem: Problem, new: Row, hit: Array) -> State:
-    """Minimise model + new row over the shown blocks, then fold the row into the model."""
-    design = _design(problem, new)
-    chosen = (jnp.arange(problem.assortment_size) == new.choice).astype(design.dtype)
-    start = jnp.sum(design * state.theta, axis=(1, 2))
-    inverse = _add_rows(state.inverse, problem, design, mnl.choice_probabilities(start))
-    step = jnp.zeros_like(state.theta)
+    With P the block's inverse Hessian, X the rows [K, d] and e = p - y, stationarity reads
+    step = -P (gradient + X'e), which leaves K equations in e, solved by Newton's method.
+    """
+    block = _block(problem, new)
+    rows = jnp.where(new.valid, jnp.atleast_2d(new.features), 0.0)
+    chosen = (jnp.arange(problem.assortment_size) == new.choice).astype(rows.dtype)
+    inverse, theta, gradient = state.inverse[block], state.theta[block], state.gradient[block]
+    pushed = linalg.settle(linalg.matvec(inverse, rows))  # [K, d], the rows of X P
+    moved = jnp.where(new.valid, linalg.matvec(inverse, gradient), 0.0)
+    start = linalg.dot(rows, theta) - linalg.dot(rows, moved)
+    gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
+    start, gram = linalg.settle(start), linalg.settle(gram)
+    excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
-        excess = mnl.choice_probabilities(start + jnp.sum(design * step, axis=(1, 2))) - chosen
-        slope = state.gradient + _apply(state.hessian, step)
-        slope = slope + jnp.sum(design * excess[:, None, None], axis=0)
-        step = step - hit[:, None] * jnp.sum(inverse * slope[:, None, :], axis=-1)
-    probabilities = mnl.choice_probabilities(start + jnp.sum(design * step, axis=(1, 2)))
-    excess = probabilities - chosen
-    gradient = state.gradient + _apply(state.hessian, step)
+        p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
+        factor = mnl.curvature_columns(p)
+        excess = excess + linalg.solve_shifted(factor, gram, p - chosen - excess)
+    step = -moved - linalg.vecmat(excess, pushed)
+    p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
+    for column in linalg.matmul(mnl.curvature_columns(p).T, rows):
+        inverse = coupling.add_column(inverse, column)
+    here = (jnp.arange(problem.num_blocks) == block)[:, None]
+    # The block's gradient is zero after the step, up to what Newton left of the K equations.
+    left = linalg.vecmat(p - chosen - excess, rows)
+    left = jnp.where(new.valid, left, gradient)
     return state._replace(
-        theta=state.theta + step,
-        gradient=gradient + jnp.sum(design * excess[:, None, None], axis=0),
-        hessian=state.hessian + _row_hessian(problem, design, probabilities),
-        inverse=_add_rows(state.inverse, problem, design, probabilities),
+        theta=jnp.where(here, theta + step, state.theta),
+        gradient=jnp.where(here, left, state.gradient),
+        inverse=jnp.where(here[:, None], inverse, state.inverse),
     )
 
 
-def _columns(problem: Problem, design: Array, probabilities: Array) -> list[Array]:
-    """Return rows [B, d] whose outer products sum to the diagonal blocks of the row's Hessian."""
-    if problem.parameters == "shared":
-        factor = mnl.curvature_columns(probabilities)
-        mixed = jnp.sum(design[:, None] * factor[:, :, None, None], axis=0)
-        return list(mixed)
-    weight = jnp.sqrt(probabilities * (1.0 - probabilities))
-    return [jnp.sum(design * weight[:, None, None], axis=0)]
+def _solve(state: State, problem: Problem, new: Row) -> State:
+    """Minimise the model over the new row's block."""
+    here = (jnp.arange(problem.num_blocks) == _block(problem, new)) & new.valid
+    step = linalg.matvec(state.inverse, state.gradient)
+    return state._replace(
+        theta=jnp.where(here[:, None], state.theta - step, state.theta),
+        gradient=jnp.where(here[:, None], 0.0, state.gradient),
+    )
 
 
-def _add_rows(inverse: Array, problem: Problem, design: Array, probabilities: Array) -> Array:
-    """Add the row's curvature to each inverse diagonal block (Sherman-Morrison): [B, d, d]."""
-    for column in _columns(problem, design, probabilities):
-        pushed = jnp.sum(inverse * column[:, None, :], axis=-1)
-        size = 1.0 + jnp.sum(pushed * column, axis=-1)
-        inverse = inverse - pushed[:, :, None] * (pushed / size[:, None])[:, None, :]
-    return inverse
+def _absorb_coupled(state: State, problem: Problem, new: Row) -> State:
+    """Minimise model + new row over the K shown blocks jointly, then fold the row in."""
+    model = coupling.Model(state.theta, state.gradient, state.hessian, state.inverse)
+    return state._replace(**coupling.absorb(model, problem, new)._asdict())
 
 
-def _row_hessian(problem: Problem, design: Array, probabilities: Array) -> Array:
-    """Return the row's Hessian, sum_kl (diag(p) - p p')_kl z_k z_l', in the model's layout."""
-    if coupled(problem):
-        mean = jnp.sum(design * probabilities[:, None, None], axis=0)
-        cross = -mean[:, None, :, None] * mean[None, :, None, :]
-        square = sum(
-            p * z[:, None, :, None] * z[None, :, None, :]
-            for p, z in zip(probabilities, design, strict=True)
-        )
-        return cross + square
-    columns = _columns(problem, design, probabilities)
-    return sum((c[:, :, None] * c[:, None, :] for c in columns), jnp.zeros(()))
-
-
-def _solve(state: State, hit: Array) -> State:
-    """Minimise the model over the shown blocks."""
-    step = jnp.zeros_like(state.theta)
-    for _ in range(PASSES if state.hessian.ndim == 4 else 1):
-        slope = state.gradient + _apply(state.hessian, step)
-        step = step - hit[:, None] * jnp.sum(state.inverse * slope[:, None, :], axis=-1)
-    gradient = state.gradient + _apply(state.hessian, step)
-    return state._replace(theta=state.theta + step, gradient=gradient)
+def _solve_coupled(state: State, problem: Problem, new: Row) -> State:
+    """Minimise the model over the K shown blocks jointly."""
+    model = coupling.Model(state.theta, state.gradient, state.hessian, state.inverse)
+    return state._replace(**coupling.solve(model, problem, new)._asdict())
 
 
 def _refresh(state: State, problem: Problem, lambda0: Array, new: Row) -> State:
     """Expand the loss of the whole history about the current estimate."""
-    empty = init(problem, lambda0)
+    blocks, dim = problem.num_blocks, problem.dim
+    pairs = blocks if coupled(problem) else 1
+    ridge = jnp.eye(blocks, pairs)[:, :, None, None] if coupled(problem) else 1.0
+    ridge = jnp.broadcast_to(ridge * lambda0 * jnp.eye(dim), (blocks, pairs, dim, dim))
 
     def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        gradient, hessian = sums
         rows = past.block(state.history, number)
         member, chosen = past.shown(rows, problem.num_servers)
         features = new.contexts[rows.row]
         expand = _expand_shared if problem.parameters == "shared" else _expand_disjoint
-        extra = expand(problem, features, state.theta, member, chosen)
-        return gradient + extra[0], hessian + extra[1]
+        gradient, hessian = expand(problem, features, state.theta, member, chosen)
+        return sums[0] + gradient, sums[1] + hessian.reshape(ridge.shape)
 
     gradient, hessian = jax.lax.fori_loop(
-        0, past.blocks_until(new.round), add, (lambda0 * state.theta, empty.hessian)
+        0, past.blocks_until(new.round), add, (lambda0 * state.theta, ridge)
     )
-    diagonal = hessian if hessian.ndim == 3 else jnp.einsum("bbij->bij", hessian)
-    return state._replace(gradient=gradient, hessian=hessian, inverse=_invert(diagonal))
+    if coupled(problem):
+        diagonal = jnp.einsum("bbij->bij", hessian)
+        return state._replace(gradient=gradient, hessian=hessian, inverse=_invert(diagonal))
+    return state._replace(gradient=gradient, inverse=_invert(hessian[:, 0]))
 
 
 def _invert(matrices: Array) -> Array:
@@ -228,26 +205,25 @@ def _invert(matrices: Array) -> Array:
 def _expand_disjoint(
     problem: Problem, features: Array, theta: Array, member: Array, chosen: Array
 ) -> tuple[Array, Array]:
-    """Return gradient [N, d] and Hessian of a block of rows, features [L, d]."""
-    utilities = jnp.einsum("ld,nd->ln", features, theta)
-    p = past.shown_probabilities(utilities, member)
-    gradient = jnp.einsum("ln,ld->nd", p - chosen, features)
-    if not coupled(problem):
+    """Return gradient [N, d] and Hessian [N or N N, d d] of a block of rows, features [L, d]."""
+    p = past.shown_probabilities(features @ theta.T, member)
+    gradient = (p - chosen).T @ features
+    if coupled(problem):
+        weight = jnp.eye(problem.num_servers) * p[:, None, :] - p[:, :, None] * p[:, None, :]
+    else:
         weight = p * (1.0 - p)
-        return gradient, jnp.einsum("ln,li,lj->nij", weight, features, features)
-    weight = jnp.eye(problem.num_servers) * p[:, None, :] - p[:, :, None] * p[:, None, :]
-    return gradient, jnp.einsum("lnm,li,lj->nmij", weight, features, features)
+    products = linalg.outer(features, features)
+    length = features.shape[0]
+    return gradient, weight.reshape(length, -1).T @ products.reshape(length, -1)
 
 
 def _expand_shared(
     problem: Problem, features: Array, theta: Array, member: Array, chosen: Array
 ) -> tuple[Array, Array]:
-    """Return gradient [1, d] and Hessian [1, d, d] of a block of rows, features [L, N, d]."""
-    utilities = jnp.einsum("lnd,d->ln", features, theta[0])
-    p = past.shown_probabilities(utilities, member)
+    """Return gradient [1, d] and Hessian [d, d] of a block of rows, features [L, N, d]."""
+    p = past.shown_probabilities(features @ theta[0], member)
     gradient = jnp.einsum("ln,lnd->d", p - chosen, features)
     mean = jnp.einsum("ln,lnd->ld", p, features)
-    hessian = jnp.einsum("ln,lni,lnj->ij", p, features, features)
-    return gradient[None], (hessian - jnp.einsum("li,lj->ij", mean, mean))[None]
-
-
+    flat = features.reshape(-1, problem.dim)
+    hessian = (p.reshape(-1, 1) * flat).T @ flat - mean.T @ mean
+    return gradient[None], hessian

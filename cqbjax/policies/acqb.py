@@ -4,13 +4,14 @@ How to schedule (`schedule`), how to route (`optimism`), when to explore (`explo
 CQB-eps, the scheduling ablations and the exploration variants are settings of it.
 """
 
+from functools import reduce
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import estimators, mnl, posterior, queueing, rng
+from cqbjax import estimators, linalg, mnl, posterior, queueing, rng
 from cqbjax.posterior import Posterior
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
@@ -112,7 +113,7 @@ class Acqb:
         if self.schedule == "joint":
             score = mnl.best_score(optimistic, size)
             here = queueing.waiting(observation.queue)
-            slot = jnp.argmax(jnp.where(here, score, -jnp.inf)).astype(jnp.int32)
+            slot = linalg.first_argmax(jnp.where(here, score, -jnp.inf))
         else:
             slot = queueing.pick(self.schedule, observation.queue, draws.query)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, size)
@@ -140,7 +141,7 @@ class Acqb:
         if self.optimism == "ucb":
             return inner(features, theta) + alpha * posterior.spread(shape, features)
         sampled = posterior.sample(shape, theta, alpha, draws.normal)
-        return jnp.max(jnp.stack([inner(features, one) for one in sampled]), axis=0)
+        return reduce(jnp.maximum, [inner(features, one) for one in sampled])
 
     def radius(self, problem: Problem, shape: Posterior) -> Array:
         """Return alpha of every block: [B]."""
@@ -180,8 +181,12 @@ def inner(features: Array, theta: Array) -> Array:
         features: [C, d] (disjoint) or [C, N, d] (shared).
         theta: [B, d].
     """
-    if features.ndim == 3:
-        return jnp.einsum("cnd,d->cn", features, theta[0])
-    if features.shape[-1] <= 16:
-        return jnp.sum(features[:, None, :] * theta[None, :, :], axis=-1)
-    return jnp.einsum("cd,nd->cn", features, theta)
+    if features.shape[-1] > linalg.SMALL:
+        if features.ndim == 3:
+            return features @ theta[0]
+        return features @ theta.T
+    slots_last = jnp.moveaxis(features, 0, -1)
+    if features.ndim == 2:
+        slots_last = slots_last[None]
+    parts = [slots_last[:, i] * theta[:, i, None] for i in range(theta.shape[-1])]
+    return linalg.settle(reduce(jnp.add, parts)).T

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl, queueing, rng
+from cqbjax import linalg, mnl, queueing, rng
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
@@ -26,7 +26,7 @@ def best_pair(utilities: Array, observation: Observation) -> tuple[Array, Array]
     size = observation.problem.assortment_size
     here = queueing.waiting(observation.queue)
     score = jnp.where(here, mnl.best_score(utilities, size), -jnp.inf)
-    slot = jnp.argmax(score).astype(jnp.int32)
+    slot = linalg.first_argmax(score)
     return slot, mnl.best_servers(utilities[slot], size)
 
 

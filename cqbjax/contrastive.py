@@ -1,0 +1,272 @@
+"""What the contrastive head learns from: settings, sample, pairs and loss of Algorithm 3.
+
+Axis letters: n offline prompts (or sampled slots), N servers, C the cap on negatives. Every
+function is pure and of fixed shape, so that it can be jitted, differentiated and mapped over seeds.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# Below this squared length a centred utility vector is the rounding error of a flat one.
+FLAT_SQUARED_NORM = 1e-12
+
+NORMALISE = ("both", "loss", "none")
+INITS = ("mirror", "random")
+OPTIMISERS = ("adamw", "sgd")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["temperature", "iota_pos", "iota_neg", "learning_rate", "weight_decay"],
+    meta_fields=[
+        "negatives", "prompts_per_model", "prompts_per_epoch", "epochs",
+        "hidden", "outputs", "init", "normalise", "optimiser",
+    ],
+)  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class ContrastiveConfig:
+    """Settings of the contrastive head; floats are traced (sweepable), the rest is static.
+
+    Attributes:
+        iota_pos: Utility cosine above which two prompts attract each other.
+        iota_neg: Utility cosine below which they repel each other.
+        temperature: tau_temp of the InfoNCE loss.
+        learning_rate: Step size of the optimiser.
+        weight_decay: Decoupled weight decay.
+        negatives: Most hard negatives a prompt (K_neg).
+        prompts_per_model: Prompts drawn for each server by `balanced_sample`.
+        prompts_per_epoch: Prompts in one epoch's gradient step; None: the whole sample.
+        epochs: Gradient steps (Algorithm 3 takes one an epoch).
+        hidden: Width of the hidden layer.
+        outputs: Dimension of z.
+        init: "random" starts at LeCun normal weights, "mirror" at z = x (needs hidden >= 2d and
+            outputs = d).
+        normalise: "both": z has unit length in the loss and at the output; "loss": in the loss
+            only; "none": nowhere.
+        optimiser: "adamw" or "sgd".
+
+    Raises:
+        ValueError: If a setting is out of range; the sentence names it.
+    """
+
+    iota_pos: float = 0.5
+    iota_neg: float = 0.3
+    temperature: float = 0.07
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.0
+    negatives: int = 64
+    prompts_per_model: int = 5
+    prompts_per_epoch: int | None = None
+    epochs: int = 10
+    hidden: int = 384
+    outputs: int = 384
+    init: str = "random"
+    normalise: str = "both"
+    optimiser: str = "adamw"
+
+    def __post_init__(self) -> None:
+        """Check what is a plain number: under a JAX transformation the floats are tracers."""
+        for name, allowed in (
+            ("init", INITS), ("normalise", NORMALISE), ("optimiser", OPTIMISERS),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"contrastive {name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
+                )
+        for name in ("negatives", "prompts_per_model", "epochs", "hidden", "outputs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"contrastive {name} is {getattr(self, name)}; it must be >= 1.")
+        if self.prompts_per_epoch is not None and self.prompts_per_epoch < 3:
+            raise ValueError(
+                f"contrastive prompts_per_epoch is {self.prompts_per_epoch}; a prompt, its "
+                "positive and a negative need at least 3."
+            )
+        for name in ("temperature", "learning_rate"):
+            value = getattr(self, name)
+            if isinstance(value, float | int) and not value > 0:
+                raise ValueError(f"contrastive {name} is {value}; it must be above 0.")
+        thresholds = (self.iota_pos, self.iota_neg)
+        if all(isinstance(value, float | int) for value in thresholds) and not (
+            -1 <= self.iota_neg <= self.iota_pos < 1
+        ):
+            raise ValueError(
+                f"contrastive thresholds are iota_pos={self.iota_pos}, iota_neg={self.iota_neg}; "
+                "they must satisfy -1 <= iota_neg <= iota_pos < 1."
+            )
+
+
+PRESETS: dict[str, ContrastiveConfig] = {
+    "sprout": ContrastiveConfig(iota_pos=0.6, iota_neg=0.3),
+    "embedllm": ContrastiveConfig(
+        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
+    ),
+    "routerbench": ContrastiveConfig(iota_pos=0.5, iota_neg=0.3),
+    # The stand-in for a large N takes EmbedLLM's thresholds and schedule (docs/projection.md).
+    "mmlu_pro": ContrastiveConfig(
+        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
+    ),
+}
+
+
+class Sample(NamedTuple):
+    """A model-balanced sample of prompts, padded to a fixed size.
+
+    Attributes:
+        rows: [N * per_model] int32, row of the prompt; slot j * per_model + i belongs to server j.
+        mask: [N * per_model] bool, False where server j's group had fewer than per_model prompts.
+    """
+
+    rows: Array
+    mask: Array
+
+
+class Pairs(NamedTuple):
+    """The positive and the hard negatives of each query.
+
+    Attributes:
+        positive: [n] int32, the most similar query above the positive threshold (0 where not used).
+        negatives: [n, C] int32, the least similar queries below the negative threshold.
+        negative_mask: [n, C] bool, False where there were fewer than C negatives.
+        used: [n] bool, False where a query has no positive or no negative and is skipped.
+    """
+
+    positive: Array
+    negatives: Array
+    negative_mask: Array
+    used: Array
+
+
+def balanced_sample(
+    key: Array, utilities: Array, per_model: int, available: Array | None = None
+) -> Sample:
+    """Draw up to `per_model` prompts, uniformly, from the prompts each server is best at.
+
+    Ties for the best server go to the lower index. A group smaller than `per_model` gives all.
+
+    Args:
+        key: Random key; the sample is a function of it and of the data alone.
+        utilities: [n, N] utility of each server for each prompt.
+        per_model: Prompts a server.
+        available: [n] bool, the prompts that may be drawn (the offline split); None: all.
+
+    Returns:
+        `Sample` of N * per_model slots.
+    """
+    n, servers = utilities.shape
+    best = jnp.argmax(utilities, axis=1).astype(jnp.int32)
+    if available is not None:
+        best = jnp.where(available, best, jnp.int32(servers))
+    # Sorting by (group, random number) shuffles within groups without an [N, n] array.
+    order = jnp.lexsort((jax.random.uniform(key, (n,)), best)).astype(jnp.int32)
+    count = jnp.bincount(best, length=servers + 1)[:servers].astype(jnp.int32)
+    start = jnp.cumsum(count, dtype=jnp.int32) - count
+    offset = jnp.arange(per_model, dtype=jnp.int32)[None, :]
+    mask = (offset < count[:, None]).reshape(-1)
+    rows = order[jnp.clip(start[:, None] + offset, 0, n - 1)].reshape(-1)
+    return Sample(rows, mask)
+
+
+def minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Array]:
+    """Choose `size` of the sampled slots for one epoch, real ones before padding.
+
+    Args:
+        key: Random key.
+        mask: [n] bool, which slots hold a prompt.
+        size: Slots an epoch; None or at least n: all of them, in order.
+
+    Returns:
+        Slots [m] int32 and their mask [m], m = min(size, n).
+    """
+    n = mask.shape[0]
+    if size is None or size >= n:
+        return jnp.arange(n, dtype=jnp.int32), mask
+    order = jnp.lexsort((jax.random.uniform(key, (n,)), ~mask))[:size].astype(jnp.int32)
+    return order, mask[order]
+
+
+def utility_cosine(utilities: Array) -> Array:
+    """Compute the cosine of mean-centred utility vectors (Algorithm 3, lines 2 and 3).
+
+    Args:
+        utilities: [n, N].
+
+    Returns:
+        [n, n] cosines; a flat row (all servers alike) prefers nothing and gets 0 against every row.
+    """
+    centred = utilities - jnp.mean(utilities, axis=1, keepdims=True)
+    squared = jnp.sum(centred**2, axis=1, keepdims=True)
+    unit = centred * jax.lax.rsqrt(jnp.maximum(squared, FLAT_SQUARED_NORM))
+    unit = jnp.where(squared > FLAT_SQUARED_NORM, unit, 0.0)
+    return jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def has_preference(utilities: Array) -> Array:
+    """Mark the rows [n] whose servers are not all alike; the others have no cosine."""
+    centred = utilities - jnp.mean(utilities, axis=1, keepdims=True)
+    return jnp.sum(centred**2, axis=1) > FLAT_SQUARED_NORM
+
+
+def select_pairs(
+    cosine: Array,
+    iota_pos: float | Array,
+    iota_neg: float | Array,
+    cap: int,
+    valid: Array | None = None,
+) -> Pairs:
+    """Select each query's best positive and hardest negatives (Algorithm 3, lines 5 to 7).
+
+    P(i) = {j != i: c_ij > iota_pos}, N(i) = {j != i: c_ij < iota_neg}. The positive is the argmax
+    of c over P(i); the negatives are the `cap` smallest c over N(i), the least alike in utility.
+    Ties go to the lower index.
+
+    Args:
+        cosine: [n, n] utility cosines.
+        iota_pos: Positive threshold.
+        iota_neg: Negative threshold.
+        cap: Most negatives a query (K_neg).
+        valid: [n] bool; a query that is not valid is nobody's positive or negative and is skipped.
+
+    Returns:
+        `Pairs` with C = min(cap, n).
+    """
+    n = cosine.shape[0]
+    allowed = ~jnp.eye(n, dtype=bool)
+    if valid is not None:
+        allowed &= valid[:, None] & valid[None, :]
+    positives = jnp.where(allowed & (cosine > iota_pos), cosine, -jnp.inf)
+    hardness, negatives = jax.lax.top_k(
+        jnp.where(allowed & (cosine < iota_neg), -cosine, -jnp.inf), min(cap, n)
+    )
+    negative_mask = hardness > -jnp.inf
+    has_positive = jnp.max(positives, axis=1) > -jnp.inf
+    return Pairs(
+        positive=jnp.argmax(positives, axis=1).astype(jnp.int32),
+        negatives=negatives.astype(jnp.int32),
+        negative_mask=negative_mask,
+        used=has_positive & jnp.any(negative_mask, axis=1),
+    )
+
+
+def info_nce(z: Array, pairs: Pairs, temperature: float | Array) -> Array:
+    """Compute the InfoNCE loss of each query with sim(z, z') = z'z (the paper's eq:infonce).
+
+    Args:
+        z: [n, d] representations.
+        pairs: The pairs of these n queries.
+        temperature: tau_temp.
+
+    Returns:
+        [n] losses in nats, 0 for a skipped query.
+    """
+    similarity = jnp.matmul(z, z.T, precision=jax.lax.Precision.HIGHEST) / temperature
+    positive = jnp.take_along_axis(similarity, pairs.positive[:, None], axis=1)
+    negative = jnp.take_along_axis(similarity, pairs.negatives, axis=1)
+    # A skipped query keeps one finite logit, so that its (unused) gradient is never nan.
+    logits = jnp.where(pairs.negative_mask, negative, -jnp.inf)
+    total = jax.nn.logsumexp(jnp.concatenate([positive, logits], axis=1), axis=1)
+    return jnp.where(pairs.used, total - positive[:, 0], 0.0)

@@ -1,0 +1,143 @@
+"""Products with small trailing dimensions, written out.
+
+XLA turns a sum over five numbers into a scalar loop; the same sum written as five products is
+vectorised over the batch and is several times faster on a CPU (docs/performance.md). Above
+`SMALL` the ordinary contraction is used.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+SMALL = 16
+
+
+def _fold(combine: Callable[[Array, Array], Array], parts: list[Array]) -> Array:
+    """Combine parts from the left."""
+    return reduce(combine, parts)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Return sum_i a_i b_i over the last axis: [..., d], [..., d] -> [...], with broadcasting."""
+    size = a.shape[-1]
+    if size > SMALL:
+        return jnp.sum(a * b, axis=-1)
+    return _fold(jnp.add, [a[..., i] * b[..., i] for i in range(size)])
+
+
+def matvec(matrix: Array, vector: Array) -> Array:
+    """Return A v: [..., p, q], [..., q] -> [..., p]."""
+    size = matrix.shape[-1]
+    if size > SMALL:
+        return jnp.einsum("...ij,...j->...i", matrix, vector)
+    return _fold(jnp.add, [matrix[..., j] * vector[..., j, None] for j in range(size)])
+
+
+def vecmat(vector: Array, matrix: Array) -> Array:
+    """Return v' A: [..., p], [..., p, q] -> [..., q]."""
+    size = matrix.shape[-2]
+    if size > SMALL:
+        return jnp.einsum("...i,...ij->...j", vector, matrix)
+    return _fold(jnp.add, [matrix[..., i, :] * vector[..., i, None] for i in range(size)])
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return A B: [p, q], [q, r] -> [p, r]."""
+    return vecmat(a, b[None])
+
+
+def solve_shifted(factor: Array, gram: Array, right: Array) -> Array:
+    """Solve (I + L L' G) v = r for a few equations, by elimination on the symmetric form.
+
+    (I + L L' G)^-1 = I - L (I + L' G L)^-1 L' G, and I + L' G L is positive definite, so
+    elimination needs no pivoting.
+
+    Args:
+        factor: [K, K] L.
+        gram: [K, K] G, symmetric positive semi-definite.
+        right: [K] r.
+
+    Returns:
+        [K] v.
+    """
+    size = right.shape[0]
+    core = matmul(matmul(factor.T, gram), factor)
+    system = [[core[i, j] + (1.0 if i == j else 0.0) for j in range(size)] for i in range(size)]
+    values = list(vecmat(matvec(gram, right), factor))
+    for i in range(size):
+        for k in range(i + 1, size):
+            ratio = system[k][i] / system[i][i]
+            system[k] = [a - ratio * b for a, b in zip(system[k], system[i], strict=True)]
+            values[k] = values[k] - ratio * values[i]
+    for i in reversed(range(size)):
+        for j in range(i + 1, size):
+            values[i] = values[i] - system[i][j] * values[j]
+        values[i] = values[i] / system[i][i]
+    return right - matvec(factor, jnp.stack(values))
+
+
+def outer(a: Array, b: Array) -> Array:
+    """Return a b': [..., p], [..., q] -> [..., p, q]."""
+    return a[..., :, None] * b[..., None, :]
+
+
+def total(array: Array, axis: int) -> Array:
+    """Sum over one axis, written out where it is short."""
+    size = array.shape[axis]
+    if size > SMALL:
+        return jnp.sum(array, axis=axis)
+    return _fold(jnp.add, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)])
+
+
+def largest(array: Array, axis: int) -> Array:
+    """Maximise over one axis, written out where it is short."""
+    size = array.shape[axis]
+    if size > SMALL:
+        return jnp.max(array, axis=axis)
+    return _fold(jnp.maximum, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)])
+
+
+def first_argmax(values: Array) -> Array:
+    """Return the first position of the largest value over the last axis: [..., n] -> [...] int32.
+
+    Two plain reductions; XLA's own argmax is one scalar loop on a CPU.
+    """
+    size = values.shape[-1]
+    if size <= SMALL:
+        best, position = values[..., 0], jnp.zeros(values.shape[:-1], jnp.int32)
+        for i in range(1, size):
+            better = values[..., i] > best
+            best = jnp.where(better, values[..., i], best)
+            position = jnp.where(better, jnp.int32(i), position)
+        return position
+    best = jnp.max(values, axis=-1, keepdims=True)
+    positions = jnp.arange(size, dtype=jnp.int32)
+    return jnp.min(jnp.where(values == best, positions, jnp.int32(size - 1)), axis=-1)
+
+
+def first_true(mask: Array) -> Array:
+    """Return the first true position over the last axis, the last position where there is none."""
+    size = mask.shape[-1]
+    positions = jnp.arange(size, dtype=jnp.int32)
+    return jnp.min(jnp.where(mask, positions, jnp.int32(size - 1)), axis=-1)
+
+
+def running_count(mask: Array) -> Array:
+    """Count the true positions up to each one: [n] bool -> [n] int32, by doubling steps.
+
+    XLA's cumulative sum is a windowed reduction, several times slower on a CPU.
+    """
+    count = mask.astype(jnp.int32)
+    shift = 1
+    while shift < count.shape[0]:
+        count = count + jnp.pad(count[:-shift], (shift, 0))
+        shift *= 2
+    return count
+
+
+def settle(array: Array) -> Array:
+    """Keep XLA from computing an array again inside each of its consumers."""
+    return jax.lax.optimization_barrier(array)

@@ -1,0 +1,92 @@
+"""A small policy to copy: epsilon-greedy routing of the oldest query.
+
+To add your own:
+
+1. Copy this file to `cqbjax/policies/my_policy.py` and change the class.
+2. Write `conf/policy/my_policy.yaml`; its one key is the label in results and overrides:
+
+       my_policy:
+         _target_: cqbjax.policies.my_policy.MyPolicy
+         epsilon: 0.1
+
+3. Check it with `pytest -k "contract and my_policy"`, and run it with
+   `python scripts/run.py policy=[optimal,acqb,my_policy]`.
+
+Nothing else needs an edit: the loop, the masks, batching and recording know only the protocol
+`cqbjax.types.Policy`.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import mnl, queueing, rng
+from cqbjax.policies.simple import random_assortment
+from cqbjax.pytree import pytree
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+
+class State(NamedTuple):
+    """What is carried from round to round: arrays whose shapes and types never change.
+
+    Attributes:
+        shown: [N] float, in how many rounds each server was in the assortment.
+        accepted: [N] float, in how many of them its answer was chosen.
+    """
+
+    shown: Array
+    accepted: Array
+
+
+# `pytree` makes a frozen dataclass whose fields are leaves: traced, batched, and changed without
+# recompiling. Declare with `static(default=...)` what fixes a shape or chooses code.
+@pytree
+class EpsilonGreedy:
+    """Show a random assortment with probability epsilon, else the K best servers so far.
+
+    Attributes:
+        epsilon: probability of exploring, in [0, 1].
+    """
+
+    epsilon: Array | float = 0.1
+
+    # True would fill in `Observation.utilities`, which only the optimal policy may see.
+    informed = False
+
+    def init(self, problem: Problem) -> State:
+        """Return the state before round 1; raise ValueError for a problem it cannot handle."""
+        zeros = jnp.zeros(problem.num_servers)
+        return State(zeros, zeros)
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Serve the oldest query with a random assortment or the best one.
+
+        Write for one run, without a batch axis; an empty queue needs no care, because the
+        simulator discards what is decided then.
+        """
+        problem = observation.problem
+        # Every draw has an address, (seed, round, stream): use a stream once a round.
+        explored = rng.uniform(key, rng.Stream.EXPLORE) < self.epsilon
+        slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
+        random = mnl.unrank_assortment(
+            random_assortment(key, problem), problem.num_servers, problem.assortment_size
+        )
+        # A server never shown counts as accepted half of the time.
+        rate = (state.accepted + 1.0) / (state.shown + 2.0)
+        best = mnl.best_servers(rate, problem.assortment_size)
+        # No Python `if` on a traced value: compute both and choose.
+        return Action(slot, jnp.where(explored, random, best), explored)
+
+    def update(
+        self, state: State, observation: Observation, action: Action, feedback: Feedback
+    ) -> State:
+        """Count who was shown and who was chosen."""
+        numbers = jnp.arange(observation.problem.num_servers)
+        here = action.servers[:, None] == numbers
+        chosen = (jnp.arange(len(action.servers)) == feedback.choice)[:, None] & here
+        # In a round without a query `valid` is False, and nothing may be learnt.
+        return State(
+            state.shown + (here.any(axis=0) & feedback.valid),
+            state.accepted + (chosen.any(axis=0) & feedback.valid),
+        )

@@ -1,0 +1,131 @@
+"""The one interface of the offline-trained routers.
+
+Axis letters: n offline prompts, P prompts to route, N servers (LLMs), d embedding dimension. A
+router learns from an `OfflineSplit` alone, so that no evaluation prompt can reach it, and then
+predicts the utility of every server for any embedding.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import KFold
+
+Floats = NDArray[np.floating]
+Indices = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class OfflineSplit:
+    """What a router may learn from.
+
+    Attributes:
+        embeddings: [n, d] frozen encoder outputs of the offline prompts.
+        performance: [n, N] scores in [0, 1].
+        cost: [n, N] cost normalised to [0, 1].
+
+    Raises:
+        ValueError: If shapes differ, there are fewer than 10 prompts, a value is missing or
+            infinite, or a score or cost lies outside [0, 1]; the sentence names row and column.
+    """
+
+    embeddings: Floats
+    performance: Floats
+    cost: Floats
+
+    def __post_init__(self) -> None:
+        """Check every value before any training starts."""
+        n = len(self.embeddings)
+        for name in ("embeddings", "performance", "cost"):
+            if getattr(self, name).ndim != 2 or len(getattr(self, name)) != n:
+                raise ValueError(
+                    f"offline {name} has shape {getattr(self, name).shape}; it must have two axes "
+                    f"and {n} rows, one a prompt."
+                )
+        if self.performance.shape != self.cost.shape:
+            raise ValueError(
+                f"offline performance is {self.performance.shape} but cost is {self.cost.shape}; "
+                "both must be [n, N]."
+            )
+        if n < 10:
+            raise ValueError(f"the offline split has {n} prompts; a router needs at least 10.")
+        _require(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
+        for name in ("performance", "cost"):
+            values = getattr(self, name)
+            _require((values >= 0) & (values <= 1), values, name, "in [0, 1]")
+
+    def utility(self, rho: float) -> Floats:
+        """Return the training target perf - rho * cost, [n, N]."""
+        return self.performance - rho * self.cost
+
+    def take(self, rows: Indices) -> "OfflineSplit":
+        """Return the split of these rows."""
+        return OfflineSplit(self.embeddings[rows], self.performance[rows], self.cost[rows])
+
+
+class FittedRouter(Protocol):
+    """A trained router."""
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Return the hyper-parameters that validation chose, by name."""
+        ...
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Predict the utility [P, N] of every server for embeddings [P, d]; higher is better."""
+        ...
+
+
+class Router(Protocol):
+    """Settings of a router; a frozen dataclass."""
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouter:
+        """Train on the offline split alone.
+
+        Args:
+            split: The offline split.
+            rho: Weight of the normalised cost in the utility perf - rho * cost; 0 is the
+                performance-only reading.
+            seed: Seed of everything random in training; the same seed gives the same router.
+        """
+        ...
+
+
+def check_queries(embeddings: Floats, dimension: int) -> Floats:
+    """Return embeddings [P, d] to predict for, checked against the training dimension.
+
+    Raises:
+        ValueError: If they are not [P, d] or hold a value that is not finite.
+    """
+    if embeddings.ndim != 2 or embeddings.shape[1] != dimension:
+        raise ValueError(
+            f"embeddings to route have shape {embeddings.shape}; the router was trained on "
+            f"[n, {dimension}]."
+        )
+    _require(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
+    return embeddings
+
+
+def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
+    """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
+    yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
+
+
+def check_grid(name: str, values: tuple[int, ...]) -> None:
+    """Check a grid of positive integers to validate over.
+
+    Raises:
+        ValueError: If it is empty or holds a value below 1.
+    """
+    if not values or min(values) < 1:
+        raise ValueError(f"{name} is {values}; it must hold integers of at least 1.")
+
+
+def _require(good: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:
+    if not good.all():
+        row, column = np.argwhere(~good)[0]
+        raise ValueError(
+            f"{name} row {row}, column {column} is {values[row, column]}; it must be {allowed}."
+        )
