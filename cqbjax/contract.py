@@ -8,6 +8,7 @@ runs in `sweep`.
 """
 
 import dataclasses
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -116,7 +117,7 @@ def check_policy(policy: Policy, problem: Problem = PROBLEM, seed: int = 0) -> N
         ContractError: for the first part that is broken, in one sentence.
     """
     check_fields(policy)
-    world = jax.tree.map(lambda leaf: leaf[0], _instances(problem, seed, 1))
+    world = jax.tree.map(operator.itemgetter(0), _instances(problem, seed, 1))
     check_shapes(policy, problem, world)
     check_pure(policy, problem, world)
     check_decisions(policy, problem, seed)
@@ -131,7 +132,7 @@ def check_fields(policy: Policy) -> None:
     name = type(policy).__name__
     frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen  # type: ignore[attr-defined]
     _require(frozen, f"{name} must be a frozen dataclass: decorate it with cqbjax.pytree.pytree")
-    leaves, structure = jax.tree_util.tree_flatten_with_path(policy)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
     _require(
         not any(leaf is policy for _, leaf in leaves),
         f"{name} must be registered as a pytree: decorate it with cqbjax.pytree.pytree",
@@ -145,10 +146,14 @@ def check_fields(policy: Policy) -> None:
             f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
             "shape or chooses code must be declared with cqbjax.pytree.static",
         )
-    try:
-        hash(structure)
-    except TypeError as error:
-        raise ContractError(f"the static fields of {name} must be hashable: {error}") from error
+    for field in dataclasses.fields(policy):
+        if field.metadata.get("static"):
+            try:
+                hash(getattr(policy, field.name))
+            except TypeError as error:
+                raise ContractError(
+                    f"{name}.{field.name} is static and must be hashable: {error}"
+                ) from error
     told = getattr(policy, "informed", None)
     _require(
         isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}"
@@ -237,11 +242,11 @@ def check_decisions(policy: Policy, problem: Problem, seed: int = 0) -> None:
     program = batched.lower(policy, how, batch).compile(compiler_options=QUICKLY)
     shown = jax.tree.map(np.asarray, program(policy, how, batch))
     for row in range(len(rows)):
-        _check_run(problem, jax.tree.map(lambda leaf: leaf[row], shown))  # noqa: B023
+        _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
     _check_dummy_job(shown)
-    for number, row in enumerate((0, 3)):
-        instance = jax.tree.map(lambda leaf: leaf[number], both)  # noqa: B023
-        _check_alone(policy, problem, instance, jax.tree.map(lambda leaf: leaf[row], shown))  # noqa: B023
+    # The last run is the one whose companions in the batch live in another world.
+    last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
+    _check_alone(policy, problem, last, of_last)
 
 
 def _advance(

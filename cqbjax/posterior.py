@@ -7,6 +7,7 @@ rank one, W <- W - ((1 - 1/sqrt(1 + s)) / s) (W w) w' with w = W'x and s = w'w.
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -22,7 +23,8 @@ class Posterior(NamedTuple):
     """Gaussian posterior shape of every block.
 
     Attributes:
-        root: [B, d, d] W, with W W' = V^-1 and V = lambda0 I + sum of x x'.
+        root: [B, d, d] W' (W transposed: a sample reads it along its rows), with W W' = V^-1 and
+            V = lambda0 I + sum of x x'.
         count: [B] float, in how many rounds the block was learnt from.
     """
 
@@ -41,19 +43,19 @@ def shrink(root: Array, row: Array) -> Array:
     """Add x x' to V by the rank-one update of its inverse square root.
 
     Args:
-        root: [..., d, d] W.
+        root: [..., d, d] W'.
         row: [..., d] x; a zero row changes nothing.
 
     Returns:
-        [..., d, d] the new W.
+        [..., d, d] the new W'.
     """
-    projected = linalg.settle(linalg.vecmat(row, root))
+    projected = linalg.settle(linalg.matvec(root, row))
     size = linalg.dot(projected, projected)
     inverse = 1.0 / jnp.sqrt(1.0 + size)
     # (1 - 1/sqrt(1+s)) / s without the cancellation at small s.
     factor = inverse / (1.0 + 1.0 / inverse)
-    pushed = linalg.settle(factor[..., None] * linalg.matvec(root, projected))
-    return root - linalg.outer(pushed, projected)
+    pushed = linalg.settle(factor[..., None] * linalg.vecmat(projected, root))
+    return root - linalg.outer(projected, pushed)
 
 
 def observe(posterior: Posterior, problem: Problem, rows: Array, servers: Array, valid: Array) -> Posterior:
@@ -76,10 +78,18 @@ def observe(posterior: Posterior, problem: Problem, rows: Array, servers: Array,
     if root.size <= MASKED_PASS_LIMIT:
         hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
         return Posterior(shrink(root, hit[:, None] * rows), count + hit * step)
-    return Posterior(
-        root.at[servers].set(shrink(root[servers], rows), unique_indices=True),
-        count.at[servers].add(step, unique_indices=True),
-    )
+    shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
+    for k in range(problem.assortment_size):
+        # One slice after another is written in place; one scatter of K slices copies all of W.
+        root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
+    hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
+    return Posterior(root, count + hit * step)
+
+
+def take_blocks(root: Array, servers: Array) -> Array:
+    """Return the blocks of the shown servers: [N, d, d], [K] -> [K, d, d]."""
+    picked = [jax.lax.dynamic_index_in_dim(root, server, keepdims=False) for server in servers]
+    return jnp.stack(picked)
 
 
 def radius(
@@ -125,9 +135,9 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
     """
     root = posterior.root
     if root.shape[-1] <= linalg.SMALL:
-        pushed = linalg.matvec(root, linalg.settle(normal))
+        pushed = linalg.vecmat(linalg.settle(normal), root)
     else:
-        pushed = jnp.einsum("bij,mbj->mbi", root, normal)
+        pushed = jnp.einsum("bji,mbj->mbi", root, normal)
     return linalg.settle(theta + alpha[:, None] * pushed)
 
 
@@ -141,6 +151,6 @@ def spread(posterior: Posterior, features: Array) -> Array:
     Returns:
         [C, N].
     """
-    equation = "ci,bij->cbj" if features.ndim == 2 else "cni,ij->cnj"
+    equation = "ci,bji->cbj" if features.ndim == 2 else "cni,ji->cnj"
     root = posterior.root if features.ndim == 2 else posterior.root[0]
     return jnp.linalg.norm(jnp.einsum(equation, features, root), axis=-1)

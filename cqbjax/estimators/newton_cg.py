@@ -15,6 +15,7 @@ from jax import Array
 
 from cqbjax.estimators import history as past
 from cqbjax.estimators.history import History, Row
+from cqbjax.posterior import take_blocks
 from cqbjax.types import Problem
 
 # Conjugate-gradient steps a round; what they leave is measured in docs/estimator.md.
@@ -66,13 +67,13 @@ def update(
     Args:
         state: the estimate.
         problem: shapes; parameters must be disjoint.
-        root: [N, d, d] W with W W' = V^-1, the round's row included.
+        root: [N, d, d] W' with W W' = V^-1, the round's row included.
         lambda0: [] regularisation.
         new: the round's row.
         exact_steps: 0 for one step of `CG_STEPS`; n > 0 takes n steps solved to d iterations each.
     """
     state = state._replace(history=_append(state.history, new))
-    roots = root[new.servers]
+    roots = take_blocks(root, new.servers)
     iterations = min(problem.dim, 64) if exact_steps else CG_STEPS
 
     def step(state: State) -> State:
@@ -109,7 +110,7 @@ def _newton_step(
         return lambda0 * step + jnp.einsum("ki,id->kd", weight * along, table)
 
     def precondition(slope: Array) -> Array:
-        return jnp.einsum("kij,kj->ki", roots, jnp.einsum("kij,ki->kj", roots, slope))
+        return jnp.einsum("kji,kj->ki", roots, jnp.einsum("kji,ki->kj", roots, slope))
 
     step = conjugate_gradient(hessian, precondition, -gradient, iterations)
     step = jnp.where(new.valid, step, 0.0)
