@@ -9,7 +9,7 @@ runs in `sweep`.
 
 import dataclasses
 import operator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax import metrics, mnl, rng, simulate
-from cqbjax.pytree import pytree
+from cqbjax.pytree import pytree, static
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, World
 
 PROBLEM = Problem(
@@ -33,7 +33,7 @@ ARRIVAL_RATE = 0.6
 # Rounds that are played again without any compiler, operation by operation.
 UNCOMPILED_ROUNDS = 6
 # A check runs a program for a moment only, so it is compiled quickly rather than well.
-QUICKLY = {"xla_backend_optimization_level": 0}
+QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
 # another action and choice. No decision may depend on which.
 NATURAL, SKIPPED, CHANGED = 0, 1, 2
@@ -57,11 +57,7 @@ class _Probe:
 
     policy: Any
     how: Array | int = NATURAL
-
-    @property
-    def informed(self) -> bool:
-        """Tell what the policy tells."""
-        return bool(self.policy.informed)
+    informed: bool = static(default=False)
 
     def init(self, problem: Problem) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
@@ -100,18 +96,22 @@ class _Probe:
         return told, feedback._replace(choice=choice)
 
 
-def check_policy(policy: Policy, problem: Problem = PROBLEM, seed: int = 0) -> None:
+def check_policy(
+    policy: Policy, problem: Problem = PROBLEM, seed: int = 0, uncompiled: bool = True
+) -> None:
     """Check a policy against the contract of `cqbjax.types.Policy`.
 
     The fields (a frozen pytree dataclass, floats as leaves, a hashable static part); the shapes and
     types of actions and states; purity; every decision of whole runs (K distinct increasing
-    servers, a waiting query); that a batch decides as each run alone, compiled as uncompiled; and
-    that feedback with `valid` False changes no later decision.
+    servers, a waiting query); that a run decides the same whatever else is in its batch, and alone
+    without a compiler; and that feedback with `valid` False changes no later decision.
 
     Args:
         policy: what to check.
         problem: the shapes to check it with; keep its horizon short.
         seed: of the random worlds.
+        uncompiled: whether to play the first rounds alone, operation by operation, too: it takes
+            tens of seconds for the first policy with many operations.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
@@ -120,7 +120,7 @@ def check_policy(policy: Policy, problem: Problem = PROBLEM, seed: int = 0) -> N
     world = jax.tree.map(operator.itemgetter(0), _instances(problem, seed, 1))
     check_shapes(policy, problem, world)
     check_pure(policy, problem, world)
-    check_decisions(policy, problem, seed)
+    check_decisions(policy, problem, seed, uncompiled)
 
 
 def check_fields(policy: Policy) -> None:
@@ -130,7 +130,7 @@ def check_fields(policy: Policy) -> None:
         ContractError: naming the field.
     """
     name = type(policy).__name__
-    frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen
     _require(frozen, f"{name} must be a frozen dataclass: decorate it with cqbjax.pytree.pytree")
     leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
     _require(
@@ -146,18 +146,16 @@ def check_fields(policy: Policy) -> None:
             f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
             "shape or chooses code must be declared with cqbjax.pytree.static",
         )
-    for field in dataclasses.fields(policy):
-        if field.metadata.get("static"):
+    for part in dataclasses.fields(cast(Any, policy)):
+        if part.metadata.get("static"):
             try:
-                hash(getattr(policy, field.name))
+                hash(getattr(policy, part.name))
             except TypeError as error:
                 raise ContractError(
-                    f"{name}.{field.name} is static and must be hashable: {error}"
+                    f"{name}.{part.name} is static and must be hashable: {error}"
                 ) from error
     told = getattr(policy, "informed", None)
-    _require(
-        isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}"
-    )
+    _require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
 
 
 def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
@@ -188,11 +186,11 @@ def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) 
             f"{found.dtype}{list(found.shape)}",
         )
     _require(
-        jax.tree.structure(before) == jax.tree.structure(after),
+        str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
         "update must return a state of the structure that init returns",
     )
-    new_leaves = jax.tree.leaves(after)
-    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), new_leaves, strict=True):
+    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    for (path, old), new in pairs:
         _require(
             (old.shape, old.dtype) == (new.shape, new.dtype),
             f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
@@ -218,8 +216,16 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
     _require(same, "select and update must be pure: tracing them twice gives different programs")
 
 
-def check_decisions(policy: Policy, problem: Problem, seed: int = 0) -> None:
+def check_decisions(
+    policy: Policy, problem: Problem, seed: int = 0, uncompiled: bool = True
+) -> None:
     """Check every decision of whole runs, alone and in a batch.
+
+    Args:
+        policy: what to check.
+        problem: the shapes.
+        seed: of the random worlds.
+        uncompiled: whether to play the first rounds alone and without a compiler too.
 
     Raises:
         ContractError: naming the round.
@@ -230,7 +236,7 @@ def check_decisions(policy: Policy, problem: Problem, seed: int = 0) -> None:
     how = jnp.asarray([NATURAL, SKIPPED, CHANGED, NATURAL])
 
     def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
-        probe = _Probe(policy=policy, how=how)
+        probe: Any = _Probe(policy=policy, how=how, informed=policy.informed)
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
 
         def one(carry: simulate.Carry, round_: Array) -> tuple[simulate.Carry, _Shown]:
@@ -244,13 +250,20 @@ def check_decisions(policy: Policy, problem: Problem, seed: int = 0) -> None:
     for row in range(len(rows)):
         _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
     _check_dummy_job(shown)
-    # The last run is the one whose companions in the batch live in another world.
-    last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
-    _check_alone(policy, problem, last, of_last)
+    # The last run's companions live in another world; now it is its own companion.
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(rows)), batch)
+    found = _first_difference(shown, -1, program(policy, jnp.full_like(how, NATURAL), copies), 0)
+    _require(
+        found is None,
+        f"a run must not depend on its batch, and its decision of round {found} does",
+    )
+    if uncompiled:
+        last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
+        _check_alone(policy, problem, last, of_last)
 
 
 def _advance(
-    probe: _Probe, problem: Problem, instance: simulate.Instance, carry: simulate.Carry, t: Array
+    probe: Any, problem: Problem, instance: simulate.Instance, carry: simulate.Carry, t: Array
 ) -> tuple[simulate.Carry, _Shown]:
     """Play one round and keep what the checks look at."""
     after, decision = simulate.run_round(probe, problem, instance, carry, t)
@@ -264,15 +277,15 @@ def _check_run(problem: Problem, shown: _Shown) -> None:
     number, size = problem.num_servers, problem.assortment_size
     for t in range(problem.horizon):
         chosen = servers[t].tolist()
-        good = chosen == sorted(set(chosen)) and 0 <= chosen[0] and chosen[-1] < number
+        good = chosen == sorted(set(chosen)) and chosen[0] >= 0 and chosen[-1] < number
         _require(
             good,
-            f"select must return {size} distinct server numbers in 0..{number - 1}, increasing, and in "
-            f"round {t + 1} it returns {chosen}",
+            f"select must return {size} distinct server numbers in 0..{number - 1}, increasing, "
+            f"and in round {t + 1} it returns {chosen}",
         )
         slot, arrived = int(slots[t]), shown.arrived[t]
         _require(
-            not shown.decision.valid[t] or (0 <= slot < len(arrived) and arrived[slot] > 0),
+            not shown.decision.valid[t] or bool(0 <= slot < len(arrived) and arrived[slot] > 0),
             f"select must pick a waiting query, and slot {slot} of round {t + 1} holds none",
         )
 
@@ -284,11 +297,11 @@ def _check_dummy_job(shown: _Shown) -> None:
         raise ValueError("the check needs rounds with and without a query: use a longer horizon")
     kinds = {1: "leaving out update", 2: "another action and choice"}
     for row, kind in kinds.items():
-        t = _first_difference(shown, 0, shown, row)
+        found = _first_difference(shown, 0, shown, row)
         _require(
-            t is None,
+            found is None,
             f"feedback with valid=False must teach nothing, and {kind} in rounds without a query "
-            f"changes the decision of round {t}",
+            f"changes the decision of round {found}",
         )
 
 
@@ -296,7 +309,7 @@ def _check_alone(
     policy: Policy, problem: Problem, instance: simulate.Instance, batched: _Shown
 ) -> None:
     """Check that a run alone, operation by operation, decides as in the compiled batch."""
-    probe = _Probe(policy=policy, how=jnp.asarray(NATURAL))
+    probe: Any = _Probe(policy=policy, how=jnp.asarray(NATURAL), informed=policy.informed)
     rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
     with jax.disable_jit():
         carry, alone = simulate.start(probe, problem, problem.horizon), []
@@ -305,8 +318,11 @@ def _check_alone(
             alone.append(shown)
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *alone)
     part = jax.tree.map(lambda leaf: leaf[None, :rounds], batched)
-    t = _first_difference(stacked, 0, part, 0)
-    _require(t is None, f"a run alone and the same run in a batch decide differently in round {t}")
+    found = _first_difference(stacked, 0, part, 0)
+    _require(
+        found is None,
+        f"a run alone, uncompiled, must decide as in a batch, and differs in round {found}",
+    )
 
 
 def _first_difference(one: _Shown, i: int, two: _Shown, j: int) -> int | None:

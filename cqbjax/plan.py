@@ -1,6 +1,7 @@
 """What a sweep will run, decided before anything is compiled: checks, groups, records, chunks."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -105,7 +106,11 @@ def check(
         )
     for rate in arrival_rates:
         source.check(seeds, rate, assortment_size)
-    return source.problem(assortment_size, horizon)
+    problem = source.problem(assortment_size, horizon)
+    for policy in policies.values():
+        # A policy that is not defined for these shapes says so here.
+        jax.eval_shape(functools.partial(policy.init, problem))
+    return problem
 
 
 def group(policies: Mapping[str, Policy]) -> list[Group]:

@@ -26,6 +26,11 @@ from cqbjax.types import Policy, Source
 GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
 # Defined for one server a query; a point with more leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
+WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "record_every", "chunk", "num_samples", "dim")
+NUMBER_KEYS = ("kappa", "lambda0", "alpha_scale", "c1")
+# V must be invertible; the other constants may be zero, which switches their part off.
+POSITIVE_KEYS = ("lambda0",)
+CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 SHOWN_VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core")
 
 
@@ -80,6 +85,7 @@ def compose(config: DictConfig) -> list[Point]:
     Raises:
         ValueError: a grid key is an empty list, or a point has no policy left.
     """
+    check_types(config)
     listed = {key: list(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
     for key, values in listed.items():
         if not values:
@@ -102,18 +108,47 @@ def compose(config: DictConfig) -> list[Point]:
     return points
 
 
-def arrival_rates(config: DictConfig) -> list[float]:
-    """Return the arrival rates of a point: a number, a list, or a mapping from K to either.
+def check_types(config: DictConfig) -> None:
+    """Refuse words where numbers are wanted, and constants out of range.
 
     Raises:
-        ValueError: a mapping lacks the point's K.
+        ValueError: naming the key and what is allowed.
+    """
+    for key in WHOLE_KEYS:
+        value = config.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ValueError(f"{key}={value} must be a whole number")
+    for key in ("K", "num_servers"):
+        values = config[key] if isinstance(config[key], ListConfig) else [config[key]]
+        if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
+            raise ValueError(f"{key}={config[key]} must be a whole number or a list of them")
+    for key in NUMBER_KEYS:
+        value, least = config[key], "above 0" if key in POSITIVE_KEYS else "of at least 0"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value < float("inf") or (key in POSITIVE_KEYS and value == 0):
+            raise ValueError(f"{key}={value} must be a number {least}")
+    if isinstance(config.capacity, str) and config.capacity != "auto":
+        raise ValueError(f"capacity={config.capacity} must be `auto` or a whole number of slots")
+    for key, allowed in CHOICES.items():
+        if config[key] not in allowed:
+            raise ValueError(f"{key}={config[key]} must be one of {', '.join(allowed)}")
+
+
+def arrival_rates(config: DictConfig) -> list[float]:
+    """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
+
+    Raises:
+        ValueError: neither is given for the point's K.
     """
     rates = config.arrival_rate
-    if isinstance(rates, DictConfig):
-        if config.K not in rates:
-            have = ", ".join(str(key) for key in rates)
-            raise ValueError(f"arrival_rate has entries for K={have} and none for K={config.K}")
-        rates = rates[config.K]
+    if rates is None:
+        by_size = config.rates_by_K or {}
+        if config.K not in by_size:
+            have = ", ".join(str(key) for key in by_size) or "no K"
+            raise ValueError(
+                f"arrival_rate is not given, and rates_by_K has entries for {have}, not K={config.K}"
+            )
+        rates = by_size[config.K]
     return [float(rate) for rate in (rates if isinstance(rates, ListConfig) else [rates])]
 
 

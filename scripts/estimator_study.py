@@ -1,0 +1,194 @@
+"""How far the running estimates are from the exact minimiser: python -m scripts.estimator_study.
+
+Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are solved exactly
+in float64 by the tests' reference, the other blocks staying where the run has them, and the
+distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
+"""
+
+import argparse
+import functools
+import json
+import os
+import pathlib
+import platform
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import datasets, posterior, rng, simulate
+from cqbjax.policies import Acqb
+from cqbjax.sources import Routing, Synthetic
+from cqbjax.types import Problem, Source
+from tests import reference
+
+SCALES = (0.3, 0.5, 1.0)
+LIMIT = 2.0
+
+
+class Run(NamedTuple):
+    """What one run served and estimated, as NumPy arrays.
+
+    Attributes:
+        problem: shapes.
+        features: [I, N, d] float64 features of a server for a table row, or [I, 1, d] where every
+            server has the same.
+        row: [T] table row served.
+        servers: [T, K] assortment.
+        choice: [T] position of the chosen server, K for the outside option.
+        valid: [T] whether a query was served.
+        theta: [T, B, d] float64 estimates after the round.
+    """
+
+    problem: Problem
+    features: np.ndarray
+    row: np.ndarray
+    servers: np.ndarray
+    choice: np.ndarray
+    valid: np.ndarray
+    theta: np.ndarray
+
+
+class Distance(NamedTuple):
+    """One block's distance after one round.
+
+    Attributes:
+        round: t, from 1.
+        block: server number, 0 for a shared parameter.
+        distance: |theta - exact| in the norm of V.
+        radius: alpha of the block at alpha_scale 1.
+    """
+
+    round: int
+    block: int
+    distance: float
+    radius: float
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "capacity"))
+def _trace(
+    key: jax.Array, policy: Acqb, source: Source, rate: jax.Array, problem: Problem, capacity: int
+) -> Any:
+    """Run once and keep of each round's state the estimate alone."""
+    rounds = simulate.trace(key, policy, source, rate, problem, capacity)
+    contexts = source.world(key, rate, problem).contexts
+    return rounds._replace(state=rounds.state.estimate.theta), contexts
+
+
+def play(
+    source: Source, size: int, rate: float, horizon: int, seed: int, policy: Acqb,
+    capacity: int = 512,
+) -> Run:  # fmt: skip
+    """Run a policy once.
+
+    Args:
+        source: where queries come from.
+        size: K.
+        rate: arrival rate, queries a round.
+        horizon: T.
+        seed: of the run.
+        policy: whose estimates are judged.
+        capacity: queue slots; a full queue loses queries, which does no harm here.
+    """
+    problem = source.problem(size, horizon)
+    rounds, contexts = jax.tree.map(
+        np.asarray, _trace(rng.run_key(seed), policy, source, rate, problem, capacity)
+    )
+    features = contexts.astype(np.float64)
+    if features.ndim == 2:
+        features = features[:, None, :]
+    theta = rounds.state.astype(np.float64)
+    return Run(problem, features, rounds.row, rounds.servers, rounds.choice, rounds.valid, theta)
+
+
+def design(run: Run, until: int, block: int, lambda0: float) -> tuple[np.ndarray, int]:
+    """Return V [d, d] of a block after `until` rounds, and how many rounds it learnt from."""
+    served = run.valid[:until]
+    row, servers = run.row[:until][served], run.servers[:until][served]
+    if run.problem.parameters == "shared":
+        rows = run.features[row[:, None], servers].reshape(-1, run.problem.dim)
+        return lambda0 * np.eye(run.problem.dim) + rows.T @ rows, len(row)
+    rows = run.features[row[(servers == block).any(axis=1)], 0]
+    return lambda0 * np.eye(run.problem.dim) + rows.T @ rows, len(rows)
+
+
+def exact(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
+    """Minimise the objective of the first `until` rounds over the free blocks, the others held.
+
+    Returns:
+        [len(free), d] in float64, to a gradient of norm 1e-11.
+    """
+    theta = run.theta[until - 1]
+    shared = run.problem.parameters == "shared"
+    kept = np.flatnonzero(run.valid[:until])
+    if not shared:
+        kept = kept[np.isin(run.servers[kept], free).any(axis=1)]
+    servers = run.servers[kept]
+    blocks = np.zeros_like(servers) if shared else servers
+    features = run.features[run.row[kept][:, None], servers if shared else 0 * servers]
+    chosen = (run.choice[kept][:, None] == np.arange(servers.shape[1])).astype(float)
+    own = (blocks[:, :, None] == np.asarray(free)).astype(float)
+    rows = (own[..., None] * features[:, :, None, :]).reshape(*blocks.shape, -1)
+    held = np.sum(features * theta[blocks], axis=-1) * (1.0 - own.sum(axis=-1))
+    found = reference.minimise(rows, held, chosen, lambda0, theta[free].ravel())
+    return found.reshape(len(free), -1)
+
+
+def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance]:
+    """Return the distance of each block that a sampled round moved.
+
+    Args:
+        run: the run.
+        rounds: which rounds to look at, from 1; those with an empty queue are left out.
+        lambda0: the run's regularisation.
+    """
+    found = []
+    for t in rounds[run.valid[rounds - 1]].tolist():
+        shared = run.problem.parameters == "shared"
+        free = [0] if shared else sorted(run.servers[t - 1].tolist())
+        best = exact(run, t, free, lambda0)
+        for solution, block in zip(best, free, strict=True):
+            delta = run.theta[t - 1, block] - solution
+            matrix, count = design(run, t, block, lambda0)
+            size = float(np.sqrt(delta @ matrix @ delta))
+            found.append(Distance(t, block, size, radius(run.problem, count, lambda0)))
+    return found
+
+
+def radius(problem: Problem, count: int, lambda0: float) -> float:
+    """Return alpha with kappa = 1 and alpha_scale = 1."""
+    return float(posterior.radius(problem, np.float64(count), 1.0, lambda0, 1.0))
+
+
+def sampled(horizon: int, dense: int, every: int) -> np.ndarray:
+    """Return the rounds to look at: all of the first `dense`, then one in `every`."""
+    rounds = np.arange(1, horizon + 1)
+    return rounds[(rounds <= dense) | (rounds % every == 0)]
+
+
+def percent(found: list[Distance], scale: float) -> np.ndarray:
+    """Return the distances in percent of alpha at an alpha_scale."""
+    return np.array([100.0 * one.distance / (scale * one.radius) for one in found])
+
+
+def routerbench(folder: pathlib.Path) -> Routing:
+    """Return the real RouterBench slice as a source."""
+    table, embeddings = datasets.load_dataset("routerbench", folder)
+    probabilities = datasets.departure_probabilities(table.performance, table.cost)
+    contexts = np.asarray(embeddings, np.float32)
+    utilities = datasets.mnl_utilities(probabilities).astype(np.float32)
+    return Routing(contexts=jnp.asarray(contexts), utilities=jnp.asarray(utilities))
+
+
+def unit_vectors(prompts: int = 1000, dim: int = 384, servers: int = 11) -> Routing:
+    """Return prompts with random unit vectors as embeddings and linear utilities."""
+    generator = np.random.default_rng(0)
+    contexts = generator.normal(size=(prompts, dim))
+    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
+    utilities = contexts @ generator.normal(0.0, 1.5, size=(dim, servers)) + 0.3
+    return Routing(
+        contexts=jnp.asarray(contexts, jnp.float32), utilities=jnp.asarray(utilities, jnp.float32),
+        pool_size=prompts,
+    )  # fmt: skip

@@ -1,0 +1,214 @@
+"""The simulator against the independent NumPy one: same draws, float64, identical whole runs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cqbjax import sources
+from tests import recorded, reference
+from tests.recorded import Case
+
+# With K > 1 a round's blocks are solved by a fixed-point iteration that contracts more slowly.
+EXACT_STEPS = {1: 8, 2: 16, 3: 26}
+# Low enough that contexts of every seed used here can meet the slackness condition.
+RATES = {1: 0.6, 2: 0.7, 3: 0.78}
+HORIZON = 120
+EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
+
+
+def pool() -> sources.Routing:
+    """Return a small routing table: 60 prompts in 8 dimensions, 5 servers, pools of 40."""
+    rng = np.random.default_rng(5)
+    contexts = rng.normal(size=(60, 8)) / np.sqrt(8)
+    utilities = 1.5 * rng.normal(size=(60, 5)) - 0.2
+    return sources.Routing(contexts=contexts, utilities=utilities, pool_size=40)
+
+
+def cases() -> dict[str, tuple[Case, str]]:
+    """Return every case and the estimator that it runs with."""
+    made = {}
+    for size, rate in RATES.items():
+        disjoint = sources.Synthetic(num_servers=5, dim=4)
+        shared = sources.Synthetic(num_servers=4, dim=3, parameters="shared")
+        made[f"disjoint-{size}"] = Case(disjoint, size, rate, HORIZON, seed=size), "running"
+        made[f"shared-{size}"] = Case(shared, size, rate, HORIZON, seed=3 + size), "running"
+        made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
+    return made
+
+
+CASES = cases()
+
+
+def everything(case: Case, estimator: str) -> recorded.Switched:
+    """Return every policy defined for the case, with an exact estimate every round."""
+    steps = EXACT_STEPS[case.assortment_size]
+    return recorded.switched(case, estimator=estimator, exact_steps=steps)
+
+
+def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dict[str, int]:
+    """Return the fields that differ and the first round (from 1) in which each does."""
+    found = {}
+    for field in dataclasses.fields(reference.Trajectory):
+        one, other = getattr(ours, field.name), getattr(theirs, field.name)
+        assert one.shape == other.shape, field.name
+        apart = one != other
+        if field.name not in EXACT:
+            apart = ~(np.abs(one - other) <= (1e-9 if field.name == "regret" else 1e-6))
+        rounds = np.flatnonzero(apart.reshape(len(one), -1).any(axis=1))
+        if len(rounds):
+            found[field.name] = int(rounds[0]) + 1
+    return found
+
+
+def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> None:
+    """Refuse a run in which nothing happens that could tell two simulators apart."""
+    served = run.query[run.query >= 0]
+    assert len(np.unique(served)) > 30
+    assert (run.choice[run.query >= 0] < 0).any(), "no retrial"
+    assert run.queue_length.max() >= 3
+    if label in recorded.OPTIMISTIC:
+        assert run.explored.any() and not run.explored[run.query >= 0].all()
+        assert np.abs(run.theta[-1]).max() > 0.05
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_runs_are_identical_for_every_policy(name: str, x64: None) -> None:
+    case, estimator = CASES[name]
+    world, draws = recorded.record(case)
+    policies = everything(case, estimator)
+    undefined = set() if case.assortment_size == 1 else set(recorded.BANDITS)
+    assert set(policies.labels) == set(reference.POLICIES) - undefined
+    empty_rounds = 0
+    for label in policies.labels:
+        theirs = reference.simulate(label, world, draws, case.settings())
+        found = differences(recorded.play(case, policies.acting(label)), theirs)
+        assert not found, f"{label}: field -> first round that differs: {found}"
+        check_the_run_is_worth_comparing(label, theirs)
+        empty_rounds += int((theirs.query < 0).sum())
+    # Round 1 is always empty; later ones must be met too.
+    assert empty_rounds > len(policies.labels)
+
+
+class Planted:
+    """The whole-run comparison of one policy, with the reference free to be made wrong."""
+
+    def __init__(self, name: str, label: str) -> None:
+        self.case, estimator = CASES[name]
+        self.label, self.policy = label, everything(self.case, estimator).acting(label)
+        self.recorded = {}
+
+    def found(self, seed: int, spoil=None, **wrong: float) -> dict[str, int]:
+        """Return what differs when the reference has wrong settings or `spoil`ed draws."""
+        case = dataclasses.replace(self.case, seed=seed)
+        if seed not in self.recorded:
+            self.recorded[seed] = recorded.play(case, self.policy), *recorded.record(case)
+        ours, world, draws = self.recorded[seed]
+        if spoil is not None:
+            draws = spoil(draws, ours)
+        settings = dataclasses.replace(case.settings(), **wrong)
+        return differences(ours, reference.simulate(self.label, world, draws, settings))
+
+    def noticed(self, seeds: range, spoil=None, **wrong: float) -> dict[str, int]:
+        """Return what the first of several runs to differ shows."""
+        for seed in seeds:
+            found = self.found(seed, spoil, **wrong)
+            if found:
+                return found
+        return {}
+
+
+def test_a_slightly_wrong_setting_is_noticed(x64: None) -> None:
+    planted = Planted("routing-1", "acqb")
+    case, seeds = planted.case, range(40)
+    assert not planted.noticed(seeds[:4])
+    for field, change in (("alpha_scale", 1e-3), ("kappa", 1e-3), ("c1", 0.1)):
+        wrong = {field: getattr(case, field) + change}
+        assert "assortment" in planted.noticed(seeds, **wrong), field
+    # The estimate is compared every round, so the smallest change of its objective shows at once.
+    assert planted.found(0, lambda0=case.lambda0 + 1e-5)["theta"] <= 5
+
+
+def one_more_exploration(draws: reference.Draws, ours: reference.Trajectory) -> reference.Draws:
+    """Make a round after an arrival explore that did not."""
+    arrived = np.append(False, draws.arrival[:-1] < CASES["routing-1"][0].arrival_rate)
+    at = next(t for t in np.flatnonzero(arrived) if t >= HORIZON // 2 and not ours.explored[t])
+    return with_entry(draws, "explore", at, 0.0)
+
+
+def one_other_sample(draws: reference.Draws, ours: reference.Trajectory) -> reference.Draws:
+    """Negate the Thompson samples of one exploitation round."""
+    at = next(t for t in range(HORIZON // 2, HORIZON) if ours.query[t] > 0 and not ours.explored[t])
+    return with_entry(draws, "normal", at, -draws.normal[at])
+
+
+def one_other_arrival(draws: reference.Draws, ours: reference.Trajectory) -> reference.Draws:
+    """Let a query arrive where none did, or the other way round."""
+    at = HORIZON // 2
+    arrives = draws.arrival[at] < CASES["routing-1"][0].arrival_rate
+    return with_entry(draws, "arrival", at, 1.0 if arrives else 0.0)
+
+
+def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> reference.Draws:
+    """Return the draws with one round's entry replaced."""
+    column = getattr(draws, field).copy()
+    column[at] = value
+    return dataclasses.replace(draws, **{field: column})
+
+
+@pytest.mark.parametrize(
+    "spoil, field",
+    [
+        (one_more_exploration, "explored"),
+        (one_other_sample, "query"),
+        (one_other_arrival, "queue_length"),
+    ],
+)
+def test_one_wrong_draw_of_a_whole_run_is_noticed(spoil, field: str, x64: None) -> None:
+    found = Planted("routing-1", "acqb").noticed(range(9, 14), spoil)
+    assert found.get(field, 0) > HORIZON // 2, found
+
+
+def one_showing_too_many(self, b: int) -> float:
+    self.shown[b] += 1
+    alpha = RADIUS(self, b)
+    self.shown[b] -= 1
+    return alpha
+
+
+def transposed_root(self, normal):
+    roots = self.root.copy()
+    self.root[:] = np.swapaxes(roots, 1, 2)
+    samples = SAMPLES(self, normal)
+    self.root[:] = roots
+    return samples
+
+
+def every_block_moves(self, free) -> None:
+    FIT(self, list(range(len(self.theta))))
+
+
+def stale_row(self, b: int, x) -> None:
+    GROW(self, b, x if self.shown[b] != 20 else 0 * x)
+
+
+RADIUS, SAMPLES = reference.Estimator.radius, reference.Estimator.samples
+FIT, GROW = reference.Estimator._fit, reference.Estimator._grow
+FAULTS = {
+    "radius": one_showing_too_many,
+    "samples": transposed_root,
+    "_fit": every_block_moves,
+    "_grow": stale_row,
+}
+
+
+def test_each_fault_of_the_algorithm_is_noticed(x64: None, monkeypatch) -> None:
+    planted = Planted("disjoint-2", "acqb")
+    seeds = range(2, 6)
+    assert not planted.noticed(seeds)
+    for method, fault in FAULTS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(reference.Estimator, method, fault)
+            found = planted.noticed(seeds)
+        assert "theta" in found and ("assortment" in found or method == "_fit"), (method, found)
+    assert not planted.noticed(seeds)

@@ -1,0 +1,129 @@
+"""Every configuration file composes, makes its objects, and wrong words are refused in a sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+import cqbjax
+from cqbjax import study
+from cqbjax.sources import Synthetic
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONF = REPOSITORY / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
+
+
+def composed(*overrides):
+    study.register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+def script(*words, cwd=REPOSITORY):
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words],
+        capture_output=True, text=True, cwd=cwd, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_composes_and_says_its_own_command(name):
+    second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
+    assert second.startswith(f"# python scripts/run.py experiment={name}")
+    points = study.compose(composed(f"experiment={name}"))
+    assert len({point.name for point in points}) == len(points)
+    for point in points:
+        assert point.config.name == name
+        policies = {k: hydra.utils.instantiate(v) for k, v in point.config.policy.items()}
+        assert "acqb" in policies and "optimal" in policies
+        assert all(0 < rate < 1 for rate in point.config.arrival_rate)
+
+
+def test_pairs_leave_out_the_policies_of_single_servers():
+    points = study.compose(composed("experiment=synthetic"))
+    assert [point.left_out for point in points] == [(), ("q_ths", "q_ucb")]
+    assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
+
+
+def test_overrides_reach_the_objects():
+    config = composed("experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3")
+    (point,) = study.compose(config)
+    policy = hydra.utils.instantiate(point.config.policy.acqb)
+    assert (policy.alpha_scale, policy.c1, policy.kappa) == (0.7, 0.9, 1.0)
+    assert hydra.utils.instantiate(point.config.source) == Synthetic(dim=3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "horizon", "c1", "rounds"),
+    [("tenth", 1000, 0.5, 100), ("stabilised", 5000, 0.5, 1), ("stabilised", 5000, 10.0, 99),
+     (7, 10, 1.0, 7)],
+)  # fmt: skip
+def test_exploration_length(rule, horizon, c1, rounds):
+    assert study.exploration_length(rule, horizon, c1) == rounds
+
+
+@pytest.mark.parametrize("rule", ["third", -1])
+def test_exploration_length_refuses_other_words(rule):
+    with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
+        study.exploration_length(rule, 10, 1.0)
+
+
+def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
+    done = script("experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "rounds/s" in done.stdout + done.stderr
+    data = cqbjax.results.load(tmp_path)
+    assert data.queue_length.dims == ("policy", "arrival_rate", "seed", "round")
+    assert dict(data.sizes) == {"policy": 2, "arrival_rate": 1, "seed": 2, "round": 24}
+    folder = tmp_path / "data" / "synthetic" / "K=1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["config"]["horizon"] == 24 and manifest["versions"]["jax"]
+    assert OmegaConf.load(folder / "config.yaml").num_seeds == 2
+    for kind, endings in (("figures", ("png", "pdf")), ("tables", ("csv", "md"))):
+        for ending in endings:
+            assert (tmp_path / kind / f"synthetic.{ending}").stat().st_size > 100
+
+
+def test_multirun_gives_each_point_its_own_result(tmp_path):
+    done = script(
+        "-m", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6", "K=1,2", "num_seeds=2",
+        "horizon=12", f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    configs = [OmegaConf.load(path) for path in sorted(tmp_path.glob("data/grid/*/*/config.yaml"))]
+    found = {(config.K, config.arrival_rate[0]) for config in configs}
+    assert found == {(1, 0.5), (1, 0.6), (2, 0.5), (2, 0.6)}
+    together = cqbjax.results.load(tmp_path / "data" / "grid")
+    assert dict(together.sizes)["K"] == 2 and dict(together.sizes)["arrival_rate"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=nothing"], ["experiment/nothing", "synthetic_servers"]),
+        (["policy=[nobody]"], ["policy/nobody", "acqb_fifo"]),
+        (["K=9"], ["error: K=9 must lie in 1..N, and N=5"]),
+        (["arrival_rate=1.5"], ["error: arrival_rate=1.5 must lie in [0, 1]"]),
+        (["arrival_rate=-0.5"], ["error: arrival_rate=-0.5 must lie in [0, 1]"]),
+        (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
+        (["alpha_scale=-1"], ["error: alpha_scale=-1 must be"]),
+        (["slackness=0.29"], ["error: slackness=0.29 cannot be met", "seed"]),
+        (["policy=[q_ucb]", "K=2"], ["error: policy names only q_ucb", "K=1"]),
+        (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
+        (["capacity=2"], ["error: capacity=2 overflowed in round", "would have been enough"]),
+    ],
+)  # fmt: skip
+def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path):
+    small = [] if words[0].startswith("num_seeds") else ["num_seeds=3"]
+    done = script(*words, *small, "horizon=40", f"results_dir={tmp_path}")
+    assert done.returncode != 0
+    for part in said:
+        assert part in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*.nc"))
