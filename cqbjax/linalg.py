@@ -89,7 +89,9 @@ def total(array: Array, axis: int) -> Array:
     size = array.shape[axis]
     if size > SMALL:
         return jnp.sum(array, axis=axis)
-    return _fold(jnp.add, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)])
+    return _fold(
+        jnp.add, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)]
+    )
 
 
 def largest(array: Array, axis: int) -> Array:
@@ -97,7 +99,9 @@ def largest(array: Array, axis: int) -> Array:
     size = array.shape[axis]
     if size > SMALL:
         return jnp.max(array, axis=axis)
-    return _fold(jnp.maximum, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)])
+    return _fold(
+        jnp.maximum, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)]
+    )
 
 
 def first_argmax(values: Array) -> Array:

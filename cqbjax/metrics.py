@@ -68,7 +68,9 @@ def round_regret(utilities: Array, servers: Array, valid: Array) -> Array:
     return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
 
 
-def add(totals: Totals, queue_length: Array, regret: Array, departed: Array, explored: Array) -> Totals:
+def add(
+    totals: Totals, queue_length: Array, regret: Array, departed: Array, explored: Array
+) -> Totals:
     """Add one round."""
     return Totals(
         queue_length,

@@ -1,7 +1,7 @@
-"""The Gaussian posterior of each parameter block: a square root of V inverse, its radius, samples.
+"""The Gaussian posterior of each parameter block: square root of V inverse, radius, samples.
 
-V is never inverted or factored: W with W W' = V^-1 is carried, and a new feature row x changes it by
-rank one, W <- W - ((1 - 1/sqrt(1 + s)) / s) (W w) w' with w = W'x and s = w'w.
+V is never inverted or factored: W with W W' = V^-1 is carried, and a new feature row x changes
+it by rank one, W <- W - ((1 - 1/sqrt(1 + s)) / s) (W w) w' with w = W'x and s = w'w.
 """
 
 import math
@@ -25,11 +25,11 @@ class Posterior(NamedTuple):
     Attributes:
         root: [B, d, d] W' (W transposed: a sample reads it along its rows), with W W' = V^-1 and
             V = lambda0 I + sum of x x'.
-        count: [B] float, in how many rounds the block was learnt from.
+        learnt: [B] float, in how many rounds the block was learnt from.
     """
 
     root: Array
-    count: Array
+    learnt: Array
 
 
 def init(problem: Problem, lambda0: Array) -> Posterior:
@@ -58,7 +58,9 @@ def shrink(root: Array, row: Array) -> Array:
     return root - linalg.outer(projected, pushed)
 
 
-def observe(posterior: Posterior, problem: Problem, rows: Array, servers: Array, valid: Array) -> Posterior:
+def observe(
+    posterior: Posterior, problem: Problem, rows: Array, servers: Array, valid: Array
+) -> Posterior:
     """Add the round's feature rows: V <- V + sum over S_t of x x' (Algorithm 1 l. 11, 2 l. 15).
 
     Args:
@@ -69,21 +71,21 @@ def observe(posterior: Posterior, problem: Problem, rows: Array, servers: Array,
         valid: [] bool; False changes nothing.
     """
     rows = jnp.where(valid, rows, 0.0)
-    step = jnp.where(valid, 1.0, 0.0).astype(posterior.count.dtype)
-    root, count = posterior
+    step = jnp.where(valid, 1.0, 0.0).astype(posterior.learnt.dtype)
+    root, learnt = posterior
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
             root = shrink(root, rows[k])
-        return Posterior(root, count + step)
+        return Posterior(root, learnt + step)
     if root.size <= MASKED_PASS_LIMIT:
         hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
-        return Posterior(shrink(root, hit[:, None] * rows), count + hit * step)
+        return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
     hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
-    return Posterior(root, count + hit * step)
+    return Posterior(root, learnt + hit * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:
@@ -93,11 +95,16 @@ def take_blocks(root: Array, servers: Array) -> Array:
 
 
 def radius(
-    problem: Problem, count: Array, kappa: Array, lambda0: Array, alpha_scale: Array
+    problem: Problem,
+    count: Array,
+    kappa: Array | float,
+    lambda0: Array | float,
+    alpha_scale: Array | float,
 ) -> Array:
-    """Return alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)).
+    """Return the confidence radius alpha of every block.
 
-    The paper's alpha_t with n = t rounds of feedback (shared), or its alpha_{t,j} with n the number
+    alpha = scale (kappa/2 sqrt(d log(1 + n K / (d lambda0)) + 4 log n) + kappa sqrt(lambda0)):
+    the paper's alpha_t with n = t rounds of feedback (shared), or its alpha_{t,j} with n the number
     of times server j was shown (disjoint). The logarithm of no observation counts as zero.
 
     Args:

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are JAX pytrees: arrays and floats are leaves, shapes and switches are static."""
+"""Frozen dataclasses that are JAX pytrees: floats and arrays are leaves, shapes are static."""
 
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform

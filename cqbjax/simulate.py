@@ -206,7 +206,7 @@ def trace(
     key: Array,
     policy: Policy,
     source: Source,
-    arrival_rate: float,
+    arrival_rate: Array | float,
     problem: Problem,
     capacity: int,
 ) -> metrics.Decision:

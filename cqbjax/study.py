@@ -91,8 +91,8 @@ def compose(config: DictConfig) -> list[Point]:
         if not values:
             raise ValueError(f"{key} must be a value or a list of at least one value")
     points = []
-    for values in itertools.product(*listed.values()):
-        varied = dict(zip(listed, values, strict=True))
+    for chosen in itertools.product(*listed.values()):
+        varied = dict(zip(listed, chosen, strict=True))
         one = OmegaConf.merge(config, varied)
         assert isinstance(one, DictConfig)
         OmegaConf.set_struct(one, False)
@@ -146,7 +146,7 @@ def arrival_rates(config: DictConfig) -> list[float]:
         if config.K not in by_size:
             have = ", ".join(str(key) for key in by_size) or "no K"
             raise ValueError(
-                f"arrival_rate is not given, and rates_by_K has entries for {have}, not K={config.K}"
+                f"arrival_rate is not given, and rates_by_K is for {have}, not for K={config.K}"
             )
         rates = by_size[config.K]
     return [float(rate) for rate in (rates if isinstance(rates, ListConfig) else [rates])]

@@ -84,8 +84,8 @@ def sweep(
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
-    Policies meet the same arrivals, contexts and choice uniforms, the optimal policy included (it is
-    run whether or not it is named), so that differences are paired. Policies that differ only in
+    Policies meet the same arrivals, contexts and choice uniforms, the optimal policy included (it
+    is run whether or not it is named), so that differences are paired. Policies that differ only in
     float fields share one compiled program.
 
     Args:
@@ -112,10 +112,10 @@ def sweep(
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
-    seeds = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds, int)
+    numbers = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds, int)
     rates = np.asarray(arrival_rates, float)
     problem = plan.check(
-        policies, source, rates.tolist(), seeds, horizon, assortment_size, capacity
+        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
     kept = plan.records(horizon, record_every)
     wanted = dict(policies)
@@ -125,14 +125,14 @@ def sweep(
         wanted["optimal"] = Optimal()
     runner = _Runner(
         source, problem, kept, capacity, chunk, devices or jax.devices(),
-        len(rates) * len(seeds), progress or Silent(),
+        len(rates) * len(numbers), progress or Silent(),
     )  # fmt: skip
     groups = plan.group(wanted)
-    runner.progress.expect(len(wanted) * len(rates) * len(seeds) * horizon)
+    runner.progress.expect(len(wanted) * len(rates) * len(numbers) * horizon)
     measured = {}
     for group in groups:
-        measured.update(runner.run_group(group, rates, seeds))
-    return _dataset({label: measured[label] for label in wanted}, rates, seeds, kept, problem)
+        measured.update(runner.run_group(group, rates, numbers))
+    return _dataset({label: measured[label] for label in wanted}, rates, numbers, kept, problem)
 
 
 class Measured(NamedTuple):
@@ -252,7 +252,7 @@ class _Runner:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), tree)
 
     def split(self, function: Any, each: int, batched: int, donate: int | None = None) -> Any:
-        """Batch a function of one run and split the runs over the devices, without communication."""
+        """Batch a function of one run and split the runs over devices, without communication."""
         along, whole = PartitionSpec(AXIS), PartitionSpec()
         count = function.__code__.co_argcount
         specs = (along,) * batched + (whole,) * (count - batched)

@@ -11,6 +11,7 @@ Axis letters, used in every docstring of the package:
 
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 from jax import Array
 
 Parameters = Literal["disjoint", "shared"]
@@ -51,7 +52,7 @@ class World(NamedTuple):
         contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
         utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
         arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives.
-        prompts: [I] int32 the dataset's own number of each row (the row itself where there is none).
+        prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
     """
 
     contexts: Array
@@ -157,6 +158,9 @@ class Source(Protocol):
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the static shapes of a run."""
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw one run's instance; the same key gives the same first rounds at any horizon."""

@@ -5,13 +5,8 @@ in float64 by the tests' reference, the other blocks staying where the run has t
 distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
 """
 
-import argparse
 import functools
-import json
-import os
 import pathlib
-import platform
-import time
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +15,7 @@ import numpy as np
 
 from cqbjax import datasets, posterior, rng, simulate
 from cqbjax.policies import Acqb
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import Routing
 from cqbjax.types import Problem, Source
 from tests import reference
 

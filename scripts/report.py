@@ -1,7 +1,7 @@
 """Draw every figure and table again from stored results.
 
-    python scripts/report.py                  # all experiments under results/
-    python scripts/report.py FOLDER [NAME]    # another results_dir, one experiment
+python scripts/report.py                  # all experiments under results/
+python scripts/report.py FOLDER [NAME]    # another results_dir, one experiment
 """
 
 import sys
@@ -19,7 +19,9 @@ def main(root: Path, names: list[str]) -> None:
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen:
         have = ", ".join(folder.name for folder in folders) or "none"
-        sys.exit(f"error: no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}")
+        sys.exit(
+            f"error: no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
+        )
     console = Console()
     for folder in chosen:
         points = results.load_points(folder)

@@ -15,13 +15,13 @@ from pathlib import Path
 import hydra
 import polars as pl
 import xarray as xr
+from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 from rich.console import Console
 
 from cqbjax import backend, study, summaries, tables
 from cqbjax.policies import Acqb
 from cqbjax.progress import bar
-from scripts.run import instantiate
 
 study.register_resolvers()
 

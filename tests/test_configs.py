@@ -1,4 +1,4 @@
-"""Every configuration file composes, makes its objects, and wrong words are refused in a sentence."""
+"""Every configuration composes and makes its objects; wrong words are refused in a sentence."""
 
 import json
 import subprocess
@@ -52,7 +52,9 @@ def test_pairs_leave_out_the_policies_of_single_servers():
 
 
 def test_overrides_reach_the_objects():
-    config = composed("experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3")
+    config = composed(
+        "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"
+    )
     (point,) = study.compose(config)
     policy = hydra.utils.instantiate(point.config.policy.acqb)
     assert (policy.alpha_scale, policy.c1, policy.kappa) == (0.7, 0.9, 1.0)

@@ -159,6 +159,6 @@ def _usd(record: dict[str, str | None], column: str, path: pathlib.Path, row: in
     return value
 
 
-def _refuse_twice(key: str, seen: dict, path: pathlib.Path, row: int) -> None:  # type: ignore[type-arg]
+def _refuse_twice(key: str, seen: dict, path: pathlib.Path, row: int) -> None:
     if key in seen:
         raise TableError(f"{path}: row {row} names {key!r} for the second time.")

@@ -1,4 +1,4 @@
-"""Maximum likelihood over a table of contexts: exact gradient and a preconditioned Newton step a round.
+"""Maximum likelihood over a table: exact gradient and a preconditioned Newton step a round.
 
 The likelihood needs each (server, table row) pair only through two numbers, the residual and the
 curvature summed over the rounds that served it, so a gradient is two products with the table
@@ -179,9 +179,7 @@ def _table_sums(
     return residual, weight, state.scores[new.servers]
 
 
-def _row_sums(
-    history: History, scores: Array, problem: Problem, new: Row
-) -> tuple[Array, Array]:
+def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tuple[Array, Array]:
     """Walk the history in blocks and scatter each row's residual and curvature to its table row."""
     zeros = jnp.zeros((problem.assortment_size, problem.num_rows))
     positions = jnp.arange(problem.assortment_size)

@@ -81,7 +81,7 @@ def update(
         root: unused here (the other estimator's preconditioner).
         lambda0: [] regularisation.
         new: the round's row.
-        exact_steps: 0 for the schedule; n > 0 refreshes n times every round, to the exact minimiser.
+        exact_steps: 0 for the schedule; n > 0 refreshes n times every round.
     """
     del root
     state = state._replace(history=past.append(state.history, new))

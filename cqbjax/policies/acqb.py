@@ -20,6 +20,7 @@ Schedule = Literal["joint", "oldest", "newest", "least_served", "random"]
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
 
+
 class State(NamedTuple):
     """What ACQB carries from round to round.
 
@@ -146,7 +147,7 @@ class Acqb:
     def radius(self, problem: Problem, shape: Posterior) -> Array:
         """Return alpha of every block: [B]."""
         lambda0 = jnp.asarray(self.lambda0, float)
-        return posterior.radius(problem, shape.count, self.kappa, lambda0, self.alpha_scale)
+        return posterior.radius(problem, shape.learnt, self.kappa, lambda0, self.alpha_scale)
 
     def update(
         self, state: State, observation: Observation, action: Action, feedback: Feedback

@@ -29,7 +29,7 @@ class Synthetic:
         slackness: epsilon; a minus infinity accepts every context.
         num_servers: N.
         dim: d.
-        parameters: `disjoint` (x in R^d, theta_j a server) or `shared` (x_{-j} a server, one theta).
+        parameters: `disjoint` (x in R^d, theta_j a server) or `shared` (x_{-j}, one theta).
     """
 
     slackness: Array | float = 0.03
@@ -57,7 +57,7 @@ class Synthetic:
         at = rng.stream_key(rng.round_key(key, 0), rng.Stream.PARAMETERS)
         return jax.random.uniform(at, shape, minval=-1.0, maxval=1.0)
 
-    def candidates(self, key: Array, block: Array) -> Array:
+    def candidates(self, key: Array, block: Array | int) -> Array:
         """Draw one block of candidate contexts: [BLOCK, d] or [BLOCK, N, d]."""
         at = rng.stream_key(rng.round_key(key, 0), rng.Stream.CONTEXTS)
         one = (self.dim,) if self.parameters == "disjoint" else (self.num_servers, self.dim)
@@ -112,8 +112,8 @@ class Synthetic:
         wanted = arrival_rate + float(self.slackness)
         if not wanted < 1.0:
             raise ValueError(
-                f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for a "
-                f"departure probability of {wanted:g}; their sum must be below 1"
+                f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
+                f"a departure probability of {wanted:g}; their sum must be below 1"
             )
         keys = jax.vmap(rng.run_key)(jnp.asarray(seeds))
         rate, best = jax.vmap(lambda key: self._reach(key, assortment_size, wanted))(keys)
