@@ -57,6 +57,10 @@ CASES = {
     "q_ucb with pairs": (
         SOURCE, {"q_ucb": QueueingBandit()}, {"assortment_size": 2}, ["q_ucb", "K=1", "K=2"],
     ),
+    "q_ucb with pairs, behind another": (
+        SOURCE, {**RANDOM, "q_ucb": QueueingBandit()}, {"assortment_size": 2},
+        ["q_ucb", "K=1", "K=2"],
+    ),
     "a pool beyond the table": (table(pool_size=5), RANDOM, {}, ["pool_size=5", "1..4"]),
     "an empty pool": (table(pool_size=0), RANDOM, {}, ["pool_size=0", "1..4"]),
     "NaN utility": (table(poison=("utilities", NAN)), RANDOM, {}, ["utilities", "finite"]),
@@ -69,10 +73,6 @@ CASES = {
 SCORES = np.zeros((4, 3))
 # What a sweep should refuse and does not, or not before it compiles; a case moves up when it does.
 KNOWN = {
-    "q_ucb with pairs, behind another": (
-        SOURCE, {**RANDOM, "q_ucb": QueueingBandit()}, {"assortment_size": 2},
-        ["q_ucb", "K=1", "K=2"],
-    ),
     "no rates": (SOURCE, RANDOM, {"arrival_rates": []}, ["arrival_rate", "at least one"]),
     "a rate twice": (SOURCE, RANDOM, {"arrival_rates": [0.4, 0.4]}, ["arrival_rate", "distinct"]),
     "seeds that are no integers": (SOURCE, RANDOM, {"seeds": [0.5, 1.5]}, ["seeds", "integer"]),

@@ -39,7 +39,7 @@ class State(NamedTuple):
 
     Attributes:
         theta: [N, d].
-        scores: [N, I] utilities of the whole table at theta; empty for K = 1.
+        scores: [N, I] utilities of the whole table at theta.
         history: counts for K = 1, else every row.
     """
 
@@ -55,7 +55,7 @@ def init(problem: Problem, lambda0: Array) -> State:
     theta = jnp.zeros((servers, problem.dim))
     zeros = jnp.zeros((servers, rows))
     if problem.assortment_size == 1:
-        return State(theta, jnp.zeros((0, rows)), Counts(zeros, zeros))
+        return State(theta, zeros, Counts(zeros, zeros))
     return State(theta, zeros, past.init(problem))
 
 
@@ -100,83 +100,80 @@ def _newton_step(
     state: State, problem: Problem, roots: Array, lambda0: Array, new: Row, iterations: int
 ) -> State:
     """Take one block-diagonal Newton step on the shown servers: exact gradient, inexact solve."""
-    table = new.contexts
-    theta = state.theta[new.servers]
-    residual, weight, scores = _table_sums(state, problem, theta, new)
-    gradient = lambda0 * theta + jnp.einsum("ki,id->kd", residual, table)
-
-    def hessian(step: Array) -> Array:
-        along = jnp.einsum("id,kd->ki", table, step)
-        return lambda0 * step + jnp.einsum("ki,id->kd", weight * along, table)
+    residual, weight = _table_sums(state, problem, new)
+    gradient = lambda0 * state.theta[new.servers] + residual @ new.contexts
 
     def precondition(slope: Array) -> Array:
         return jnp.einsum("kji,kj->ki", roots, jnp.einsum("kji,ki->kj", roots, slope))
 
-    step = conjugate_gradient(hessian, precondition, -gradient, iterations)
-    step = jnp.where(new.valid, step, 0.0)
-    theta = state.theta.at[new.servers].add(step, unique_indices=True)
-    if problem.assortment_size > 1:
-        moved = scores + jnp.einsum("kd,id->ki", step, table)
-        scores = state.scores.at[new.servers].set(moved, unique_indices=True)
-    else:
-        scores = state.scores
+    step, moved = conjugate_gradient(
+        new.contexts, weight, lambda0, precondition, -gradient, iterations
+    )
+    step, moved = jnp.where(new.valid, step, 0.0), jnp.where(new.valid, moved, 0.0)
+    theta, scores = state.theta, state.scores
+    for k in range(problem.assortment_size):
+        theta = theta.at[new.servers[k]].add(step[k])
+        scores = scores.at[new.servers[k]].add(moved[k])
     return State(theta, scores, state.history)
 
 
 def conjugate_gradient(
-    hessian: Callable[[Array], Array],
+    table: Array,
+    weight: Array,
+    lambda0: Array,
     precondition: Callable[[Array], Array],
     target: Array,
     iterations: int,
-) -> Array:
-    """Solve H s = target for each block by preconditioned conjugate gradients.
+) -> tuple[Array, Array]:
+    """Solve (lambda0 I + X' diag(w) X) s = target for each block by preconditioned CG.
+
+    X s comes for nothing with the curvature along each direction, so the caller's scores follow the
+    step without another product, and the last iteration needs no product with X'.
 
     Args:
-        hessian: [K, d] -> [K, d], symmetric positive definite in each block.
+        table: [I, d] X.
+        weight: [K, I] w.
+        lambda0: [] regularisation.
         precondition: [K, d] -> [K, d], an approximate inverse.
         target: [K, d].
         iterations: a fixed number; a block already solved stays where it is.
 
     Returns:
-        [K, d].
+        s [K, d] and X s [K, I].
     """
 
-    def safe_ratio(above: Array, below: Array) -> Array:
+    def ratio(above: Array, below: Array) -> Array:
         return jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 0.0)[:, None]
 
-    step = jnp.zeros_like(target)
-    left = target
+    step, moved, left = jnp.zeros_like(target), jnp.zeros_like(weight), target
     direction = precondition(left)
     size = jnp.sum(left * direction, axis=-1)
     for i in range(iterations):
-        curved = hessian(direction)
-        length = safe_ratio(size, jnp.sum(direction * curved, axis=-1))
-        step = step + length * direction
+        along = direction @ table.T
+        bend = lambda0 * jnp.sum(direction**2, axis=-1) + jnp.sum(weight * along**2, axis=-1)
+        length = ratio(size, bend)
+        step, moved = step + length * direction, moved + length * along
         if i + 1 == iterations:
             break
-        left = left - length * curved
+        left = left - length * (lambda0 * direction + (weight * along) @ table)
         scaled = precondition(left)
         new_size = jnp.sum(left * scaled, axis=-1)
-        direction = scaled + safe_ratio(new_size, size) * direction
+        direction = scaled + ratio(new_size, size) * direction
         size = new_size
-    return step
+    return step, moved
 
 
-def _table_sums(
-    state: State, problem: Problem, theta: Array, new: Row
-) -> tuple[Array, Array, Array]:
+def _table_sums(state: State, problem: Problem, new: Row) -> tuple[Array, Array]:
     """Sum residual and curvature of the shown servers over each table row's rounds.
 
     Returns:
-        residual [K, I] (sum of p - y), curvature [K, I] (sum of p (1 - p)), scores [K, I].
+        residual [K, I] (sum of p - y) and curvature [K, I] (sum of p (1 - p)).
     """
     if isinstance(state.history, Counts):
-        scores = jnp.einsum("kd,id->ki", theta, new.contexts)
         shown, chosen = state.history.shown[new.servers], state.history.chosen[new.servers]
-        p = jax.nn.sigmoid(scores)
-        return shown * p - chosen, shown * p * (1.0 - p), scores
-    residual, weight = _row_sums(state.history, state.scores, problem, new)
-    return residual, weight, state.scores[new.servers]
+        p = jax.nn.sigmoid(state.scores[new.servers])
+        return shown * p - chosen, shown * p * (1.0 - p)
+    return _row_sums(state.history, state.scores, problem, new)
 
 
 def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tuple[Array, Array]:
