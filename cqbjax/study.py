@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import itertools
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,11 @@ class Point:
     config: DictConfig
     varied: dict[str, Any]
     left_out: tuple[str, ...]
+
+
+def console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
+    return Console(width=None if sys.stdout.isatty() else 150)
 
 
 def register_resolvers() -> None:

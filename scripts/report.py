@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from cqbjax import results, study
 
@@ -22,7 +21,7 @@ def main(root: Path, names: list[str]) -> None:
         sys.exit(
             f"error: no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
         )
-    console = Console()
+    console = study.console()
     for folder in chosen:
         points = results.load_points(folder)
         config = OmegaConf.load(Path(points[0].attrs["path"]) / results.CONFIG)

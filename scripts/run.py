@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from rich.console import Console
 
 from cqbjax import backend, study
 from cqbjax.progress import bar
@@ -37,7 +36,7 @@ def make_policies(nodes: DictConfig) -> dict[str, Policy]:
 def main(config: DictConfig) -> None:
     """Compose, run and store the points of a study, then show it."""
     backend.configure()
-    console = Console()
+    console = study.console()
     job = job_name()
     folder = Path(config.results_dir) / "data" / config.name / job
     try:

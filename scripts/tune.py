@@ -17,7 +17,6 @@ import polars as pl
 import xarray as xr
 from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
-from rich.console import Console
 
 from cqbjax import backend, study, summaries, tables
 from cqbjax.policies import Acqb
@@ -67,7 +66,7 @@ def main(config: DictConfig) -> None:
     backend.configure()
     with open_dict(config):
         config.first_seed = FIRST_SEED
-    console = Console()
+    console = study.console()
     found: list[dict[str, object]] = []
     try:
         with bar() as progress:
