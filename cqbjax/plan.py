@@ -89,11 +89,19 @@ def check(
         raise ValueError("num_seeds must be at least 1")
     if len(set(seeds.tolist())) < len(seeds) or seeds.min() < 0:
         raise ValueError("seeds must be distinct and not negative")
+    if seeds.max() >= 2**31:
+        raise ValueError("seeds must be below 2^31")
     if not policies:
         raise ValueError("policies must name at least one policy")
+    if not arrival_rates:
+        raise ValueError("arrival_rate must name at least one rate")
+    if len(set(arrival_rates)) < len(arrival_rates):
+        raise ValueError("arrival_rate must name distinct rates")
     for rate in arrival_rates:
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"arrival_rate={rate:g} must lie in [0, 1] queries a round")
+    if isinstance(capacity, str) and capacity != "auto":
+        raise ValueError(f"capacity={capacity} must be `auto` or a number of slots")
     if capacity != "auto" and capacity < 1:
         raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
     num_servers = source.problem(1, horizon).num_servers
@@ -108,6 +116,8 @@ def check(
         source.check(seeds, rate, assortment_size)
     problem = source.problem(assortment_size, horizon)
     for policy in policies.values():
+        if hasattr(policy, "check"):
+            policy.check(problem)
         # A policy that is not defined for these shapes says so here.
         jax.eval_shape(functools.partial(policy.init, problem))
     return problem

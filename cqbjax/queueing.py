@@ -3,7 +3,7 @@
 A new query takes the lowest free slot, so a run is the same at any capacity that does not overflow.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 from jax import Array
@@ -98,5 +98,7 @@ def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
         return linalg.first_argmax(queue.arrived)
     if rule == "random":
         return nth_marked(here, uniform)
+    if rule != "least_served":
+        raise ValueError(f"the queue rule {rule} is unknown; {', '.join(get_args(Rule))} are known")
     served = jnp.where(here, queue.served, far)
     return nth_marked(here & (served == jnp.min(served)), uniform)

@@ -112,7 +112,9 @@ def sweep(
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
-    numbers = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds, int)
+    numbers = _seed_numbers(seeds)
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
     rates = np.asarray(arrival_rates, float)
     problem = plan.check(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
@@ -133,6 +135,20 @@ def sweep(
     for group in groups:
         measured.update(runner.run_group(group, rates, numbers))
     return _dataset({label: measured[label] for label in wanted}, rates, numbers, kept, problem)
+
+
+def _seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
+    """Return the seeds as an array.
+
+    Raises:
+        ValueError: if they are not integers.
+    """
+    if isinstance(seeds, int | np.integer):
+        return np.arange(seeds)
+    numbers = np.asarray(seeds)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError("seeds must be integers")
+    return numbers.astype(int)
 
 
 class Measured(NamedTuple):
@@ -163,7 +179,7 @@ class _Runner:
         runs_a_policy: int,
         progress: Reporter,
     ) -> None:
-        self.source = jax.tree.map(jnp.asarray, source)
+        self.source = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), source)
         self.problem = problem
         self.kept = kept
         self.capacity = capacity
@@ -237,13 +253,15 @@ class _Runner:
     def compile_prepare(self, each: int) -> Any:
         """Compile the drawing of instances, once a chunk size."""
         if each not in self.prepared:
-
-            def prepare(seed: jax.Array, rate: jax.Array) -> simulate.Instance:
-                return simulate.prepare(rng.run_key(seed), self.source, rate, self.problem)
+            # The source is an argument, not a constant: another slackness or table then finds the
+            # same program in the compilation cache.
+            def prepare(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
+                return simulate.prepare(rng.run_key(seed), source, rate, self.problem)
 
             scalars = jnp.zeros((), jnp.int32), jnp.zeros(())
             shapes = self.shapes(scalars, each)
-            self.prepared[each] = self.split(prepare, each, 2).lower(*shapes).compile()
+            program = self.split(prepare, each, 2).lower(*shapes, self.source).compile()
+            self.prepared[each] = program
         return self.prepared[each]
 
     def shapes(self, tree: Any, each: int) -> Any:
@@ -278,7 +296,7 @@ class _Runner:
         self.progress.doing(f"running {group.labels[0]}")
         policy = jax.tree.map(lambda leaf: leaf[runs.member], group.stacked)
         rate = jnp.asarray(runs.rate, float)
-        instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate)
+        instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate, self.source)
         carry = program.start(policy)
         rounds = self.kept.per_call * self.kept.every
         pieces = []

@@ -29,6 +29,7 @@ class Problem(NamedTuple):
         parameters: `disjoint` (Algorithm 2: one theta_j a server, contexts [I, d]) or `shared`
             (Algorithm 1: one theta, features [I, N, d]).
         pooled: whether a table row can arrive more than once (a pool of prompts).
+        num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
     """
 
     num_servers: int
@@ -38,6 +39,7 @@ class Problem(NamedTuple):
     horizon: int
     parameters: Parameters
     pooled: bool
+    num_prompts: int = 0
 
     @property
     def num_blocks(self) -> int:
@@ -132,11 +134,13 @@ class Policy(Protocol):
 
     A policy is a frozen pytree dataclass (`cqbjax.pytree`): its floats are leaves. Write it for one
     run; `sweep` batches it. It never sees an empty queue in `select` that matters: the simulator
-    discards such a decision.
+    discards such a decision. A policy may have a method `check(problem)` that raises ValueError
+    for settings out of range; `sweep` calls it before anything compiles.
     """
 
-    informed: bool
-    """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
+    @property
+    def informed(self) -> bool:
+        """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
 
     def init(self, problem: Problem) -> Any:
         """Return the state before round 1, a pytree."""

@@ -4,8 +4,9 @@ How to schedule (`schedule`), how to route (`optimism`), when to explore (`explo
 CQB-eps, the scheduling ablations and the exploration variants are settings of it.
 """
 
+import math
 from functools import reduce
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,13 @@ from cqbjax.types import Action, Feedback, Observation, Problem
 Schedule = Literal["joint", "oldest", "newest", "least_served", "random"]
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
+WORDS = {
+    "schedule": get_args(Schedule),
+    "optimism": get_args(Optimism),
+    "exploration": get_args(Exploration),
+    "explore_query": get_args(queueing.Rule),
+    "estimator": get_args(estimators.Estimator),
+}
 
 
 class State(NamedTuple):
@@ -85,6 +93,25 @@ class Acqb:
     exact_steps: int = static(default=0)
 
     informed = False
+
+    def check(self, problem: Problem) -> None:
+        """Refuse settings out of range.
+
+        Raises:
+            ValueError: naming the setting and what is allowed.
+        """
+        del problem
+        for key, words in WORDS.items():
+            if getattr(self, key) not in words:
+                raise ValueError(f"{key}={getattr(self, key)} must be one of {', '.join(words)}")
+        if self.num_samples is not None and self.num_samples < 1:
+            raise ValueError(f"num_samples={self.num_samples} must be at least 1")
+        for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
+            value = float(getattr(self, key))
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"{key}={value:g} must be finite and not negative")
+        if float(self.lambda0) == 0:
+            raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
 
     def init(self, problem: Problem) -> State:
         """Return V = lambda0 I, theta = 0, c = 0."""

@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cqbjax import linalg, mnl, queueing, rng
@@ -113,6 +114,23 @@ class Routed:
     )
 
     informed = False
+
+    def check(self, problem: Problem) -> None:
+        """Refuse scores that do not fit the source.
+
+        Raises:
+            ValueError: naming what is wrong with `scores`.
+        """
+        scores = np.asarray(self.scores)
+        prompts = problem.num_prompts or problem.num_rows
+        if scores.ndim != 2 or scores.shape[0] != prompts:
+            raise ValueError(f"scores has {scores.shape[0]} rows, and the source {prompts} prompts")
+        if scores.shape[1] != problem.num_servers:
+            raise ValueError(
+                f"scores has {scores.shape[1]} columns, and the source {problem.num_servers} servers"
+            )
+        if not np.isfinite(scores).all():
+            raise ValueError("scores must be finite numbers")
 
     def init(self, problem: Problem) -> State:
         """Return the empty state."""

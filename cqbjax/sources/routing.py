@@ -27,7 +27,10 @@ class Routing:
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the shapes: one table row a prompt of the pool."""
         dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
-        return Problem(servers, assortment_size, dim, self.pool_size, horizon, "disjoint", True)
+        rows, prompts = self.pool_size, self.utilities.shape[0]
+        return Problem(
+            servers, assortment_size, dim, rows, horizon, "disjoint", True, num_prompts=prompts
+        )
 
     def pool(self, key: Array) -> Array:
         """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""

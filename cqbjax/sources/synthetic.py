@@ -1,6 +1,7 @@
 """The paper's synthetic queries: contexts and parameters from Unif(-1, 1), with slackness."""
 
 import itertools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,16 @@ class Synthetic:
     parameters: Parameters = static(default="disjoint")
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
-        """Return the shapes: one table row a round."""
+        """Return the shapes: one table row a round.
+
+        Raises:
+            ValueError: naming a key out of range.
+        """
+        if self.dim < 1:
+            raise ValueError(f"dim={self.dim} must be at least 1")
+        if self.parameters not in get_args(Parameters):
+            words = " or ".join(get_args(Parameters))
+            raise ValueError(f"parameters={self.parameters} must be {words}")
         return Problem(
             self.num_servers, assortment_size, self.dim, horizon, horizon, self.parameters, False
         )
@@ -46,7 +56,8 @@ class Synthetic:
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw theta* and one accepted context a round (rejection, in blocks)."""
         theta = self.theta(key)
-        least = jnp.log(arrival_rate + self.slackness) - jnp.log1p(-arrival_rate - self.slackness)
+        wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
+        least = jnp.log(wanted) - jnp.log1p(-wanted)
         contexts = self._accepted(key, theta, least, problem)
         rows = jnp.arange(problem.horizon, dtype=jnp.int32)
         return World(contexts, self._utilities(contexts, theta), rows, rows)
