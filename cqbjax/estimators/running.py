@@ -1,8 +1,8 @@
-"""Maximum likelihood from a running quadratic model of the history: constant work a round.
+"""Maximum likelihood for few dimensions: a running Hessian, and the exact gradient every round.
 
-Between refreshes the loss of the past is its second-order expansion (gradient, Hessian) about the
-current estimate; the round's own row enters exactly. On a geometric schedule of rounds the model is
-expanded anew from the whole history, so all refreshes together cost work linear in the horizon.
+A round's row enters a quadratic model of the past (gradient and inverse Hessian), which gives a
+first step; then the shown blocks take Newton steps on the exact gradient, read from the whole
+history (`replay`). The Hessian is expanded anew on a geometric schedule of rounds.
 """
 
 import math
@@ -14,17 +14,20 @@ import numpy as np
 from jax import Array
 
 from cqbjax import linalg, mnl
-from cqbjax.estimators import coupling
+from cqbjax.estimators import coupling, replay
 from cqbjax.estimators import history as past
 from cqbjax.estimators.history import History, Row
+from cqbjax.estimators.replay import Replay
 from cqbjax.types import Problem
 
 # Every round is refreshed at first, where one row moves the estimate most; then each time the
 # history has grown by this ratio.
-DENSE_ROUNDS = 16
+DENSE_ROUNDS = 32
 GROWTH = 1.25
 # Newton steps on the new row's K residuals, the rest of the model being eliminated exactly.
 PASSES = 4
+# Newton steps a round on the exact gradient of the shown blocks, the Hessian staying the model's.
+CORRECTIONS = 2
 
 
 class State(NamedTuple):
@@ -36,6 +39,7 @@ class State(NamedTuple):
         hessian: [B, B, d, d] where assortments couple blocks, else empty: the inverse is enough.
         inverse: [B, d, d] inverses of the Hessian's diagonal blocks.
         history: every row, for the refreshes.
+        replay: the same, laid out for the exact gradient.
     """
 
     theta: Array
@@ -43,6 +47,7 @@ class State(NamedTuple):
     hessian: Array
     inverse: Array
     history: History
+    replay: Replay
 
 
 def coupled(problem: Problem) -> bool:
@@ -58,7 +63,7 @@ def init(problem: Problem, lambda0: Array) -> State:
     if coupled(problem):
         hessian = jnp.eye(blocks)[:, :, None, None] * (lambda0 * eye)[None]
     zeros = jnp.zeros((blocks, dim))
-    return State(zeros, zeros, hessian, eye / lambda0, past.init(problem))
+    return State(zeros, zeros, hessian, eye / lambda0, past.init(problem), replay.init(problem))
 
 
 def refresh_rounds(horizon: int) -> np.ndarray:
@@ -84,7 +89,9 @@ def update(
         exact_steps: 0 for the schedule; n > 0 refreshes n times every round.
     """
     del root
-    state = state._replace(history=past.append(state.history, new))
+    state = state._replace(
+        history=past.append(state.history, new), replay=replay.append(state.replay, new)
+    )
     absorb, solve = (_absorb_coupled, _solve_coupled) if coupled(problem) else (_absorb, _solve)
     state = absorb(state, problem, new)
 
@@ -94,7 +101,21 @@ def update(
     if exact_steps:
         return jax.lax.fori_loop(0, exact_steps, lambda _, state: renew(state), state)
     due = jnp.asarray(refresh_rounds(problem.horizon))[new.round]
-    return jax.lax.cond(due, renew, lambda state: state, state)
+    state = jax.lax.cond(due, renew, lambda state: state, state)
+    for _ in range(CORRECTIONS):
+        state = solve(_correct(state, problem, lambda0, new), problem, new)
+    return state
+
+
+def _correct(state: State, problem: Problem, lambda0: Array, new: Row) -> State:
+    """Replace the shown blocks' gradient by the exact one."""
+    exact = replay.gradient(state.replay, problem, state.theta, lambda0, new)
+    gradient = state.gradient
+    blocks = new.servers if problem.parameters == "disjoint" else jnp.zeros(1, jnp.int32)
+    for block, own in zip(blocks, exact, strict=True):
+        here = (jnp.arange(problem.num_blocks) == block)[:, None]
+        gradient = jnp.where(here, own, gradient)
+    return state._replace(gradient=gradient)
 
 
 def _block(problem: Problem, new: Row) -> Array:
