@@ -6,16 +6,18 @@ distance is taken in the norm of each block's design matrix V, as a share of its
 """
 
 import functools
+import json
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import datasets, posterior, rng, simulate
+from cqbjax import datasets, posterior, results, rng, simulate
 from cqbjax.policies import Acqb
-from cqbjax.sources import Routing
+from cqbjax.sources import Routing, Synthetic
 from cqbjax.types import Problem, Source
 from tests import reference
 
@@ -154,7 +156,7 @@ def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance
 
 def radius(problem: Problem, count: int, lambda0: float) -> float:
     """Return alpha with kappa = 1 and alpha_scale = 1."""
-    return float(posterior.radius(problem, np.float64(count), 1.0, lambda0, 1.0))
+    return float(posterior.radius(problem, jnp.asarray(count, float), 1.0, lambda0, 1.0))
 
 
 def sampled(horizon: int, dense: int, every: int) -> np.ndarray:
@@ -187,3 +189,50 @@ def unit_vectors(prompts: int = 1000, dim: int = 384, servers: int = 11) -> Rout
         contexts=jnp.asarray(contexts, jnp.float32), utilities=jnp.asarray(utilities, jnp.float32),
         pool_size=prompts,
     )  # fmt: skip
+
+
+def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]]:
+    """Return name -> (source, K, arrival rate, rounds, seeds)."""
+    shared = Synthetic(parameters="shared")
+    found: dict[str, tuple[Source, int, float, int, int]] = {
+        "d=5 N=5 K=1 disjoint": (Synthetic(), 1, 0.7, 1000, 4),
+        "d=5 N=5 K=2 disjoint": (Synthetic(), 2, 0.7, 1000, 4),
+        "d=5 N=5 K=1 shared": (shared, 1, 0.7, 1000, 4),
+        "d=5 N=5 K=2 shared": (shared, 2, 0.7, 1000, 4),
+        "d=384 N=11 K=1 random unit vectors": (unit_vectors(), 1, 0.6, 400, 1),
+    }
+    if (folder / "routerbench").is_dir():
+        slice_ = routerbench(folder)
+        found["d=384 N=11 K=1 RouterBench slice"] = (slice_, 1, 0.8, 600, 1)
+        found["d=384 N=11 K=2 RouterBench slice"] = (slice_, 2, 0.9, 400, 1)
+    return found
+
+
+def study(folder: pathlib.Path, scale: float = 0.2) -> list[dict[str, Any]]:
+    """Measure every case: whole runs in float32, the worst and the mean distance.
+
+    Args:
+        folder: of real data; its cases are left out where there are none.
+        scale: alpha_scale of the runs, and of the radius that the distance is compared with.
+    """
+    rows = []
+    for name, (source, size, rate, horizon, seeds) in cases(folder).items():
+        policy = Acqb(alpha_scale=scale, c1=0.25)
+        shares = [
+            percent(measure(play(source, size, rate, horizon, seed, policy), some), scale)
+            for seed in range(seeds)
+            for some in [sampled(horizon, 40, 10)]
+        ]
+        all_ = np.concatenate(shares)
+        row = {"case": name, "rounds": horizon, "seeds": seeds, "alpha_scale": scale}
+        rows.append(row | {"max_percent": float(all_.max()), "mean_percent": float(all_.mean())})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    where = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/data")
+    measured = study(where)
+    target = pathlib.Path("results/bench/estimator.json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    results.write_atomically(target, json.dumps(measured, indent=1).encode())

@@ -18,8 +18,10 @@ from cqbjax.estimators.history import History, Row
 from cqbjax.posterior import take_blocks
 from cqbjax.types import Problem
 
-# Conjugate-gradient steps a round; what they leave is measured in docs/estimator.md.
-CG_STEPS = 2
+# Newton steps a round, and conjugate-gradient steps in each; what they leave is measured in
+# docs/estimator.md.
+NEWTON_STEPS = 2
+CG_STEPS = 3
 
 
 class Counts(NamedTuple):
@@ -70,7 +72,7 @@ def update(
         root: [N, d, d] W' with W W' = V^-1, the round's row included.
         lambda0: [] regularisation.
         new: the round's row.
-        exact_steps: 0 for one step of `CG_STEPS`; n > 0 takes n steps solved to d iterations each.
+        exact_steps: 0 for the steps that the constants above fix; n > 0 takes n steps solved to d iterations each.
     """
     state = state._replace(history=_append(state.history, new))
     roots = take_blocks(root, new.servers)
@@ -79,9 +81,7 @@ def update(
     def step(state: State) -> State:
         return _newton_step(state, problem, roots, lambda0, new, iterations)
 
-    if exact_steps:
-        return jax.lax.fori_loop(0, exact_steps, lambda _, state: step(state), state)
-    return step(state)
+    return jax.lax.fori_loop(0, exact_steps or NEWTON_STEPS, lambda _, state: step(state), state)
 
 
 def _append(history: Counts | History, new: Row) -> Counts | History:
@@ -99,7 +99,7 @@ def _append(history: Counts | History, new: Row) -> Counts | History:
 def _newton_step(
     state: State, problem: Problem, roots: Array, lambda0: Array, new: Row, iterations: int
 ) -> State:
-    """Take one block-diagonal Newton step on the shown servers: exact gradient, inexact solve."""
+    """Take one Newton step on the shown servers jointly: exact gradient, inexact solve."""
     residual, weight = _table_sums(state, problem, new)
     gradient = lambda0 * state.theta[new.servers] + residual @ new.contexts
 
@@ -125,39 +125,41 @@ def conjugate_gradient(
     target: Array,
     iterations: int,
 ) -> tuple[Array, Array]:
-    """Solve (lambda0 I + X' diag(w) X) s = target for each block by preconditioned CG.
+    """Solve for a joint step of the K shown blocks by preconditioned conjugate gradients.
 
-    X s comes for nothing with the curvature along each direction, so the caller's scores follow the
-    step without another product, and the last iteration needs no product with X'.
+    The matrix has blocks (j = k) lambda0 I + X' diag(w_jk) X. X s comes for nothing with the
+    curvature along each direction, so the caller's scores follow the step without another product,
+    and the last iteration needs no product with X'.
 
     Args:
         table: [I, d] X.
-        weight: [K, I] w.
+        weight: [K, K, I] w.
         lambda0: [] regularisation.
         precondition: [K, d] -> [K, d], an approximate inverse.
         target: [K, d].
-        iterations: a fixed number; a block already solved stays where it is.
+        iterations: a fixed number; a solved system stays where it is.
 
     Returns:
         s [K, d] and X s [K, I].
     """
 
     def ratio(above: Array, below: Array) -> Array:
-        return jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 0.0)[:, None]
+        return jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 0.0)
 
-    step, moved, left = jnp.zeros_like(target), jnp.zeros_like(weight), target
+    step, left = jnp.zeros_like(target), target
+    moved = jnp.zeros((target.shape[0], table.shape[0]), target.dtype)
     direction = precondition(left)
-    size = jnp.sum(left * direction, axis=-1)
+    size = jnp.sum(left * direction)
     for i in range(iterations):
         along = direction @ table.T
-        bend = lambda0 * jnp.sum(direction**2, axis=-1) + jnp.sum(weight * along**2, axis=-1)
-        length = ratio(size, bend)
+        bent = jnp.sum(weight * along, axis=1)
+        length = ratio(size, lambda0 * jnp.sum(direction**2) + jnp.sum(along * bent))
         step, moved = step + length * direction, moved + length * along
         if i + 1 == iterations:
             break
-        left = left - length * (lambda0 * direction + (weight * along) @ table)
+        left = left - length * (lambda0 * direction + bent @ table)
         scaled = precondition(left)
-        new_size = jnp.sum(left * scaled, axis=-1)
+        new_size = jnp.sum(left * scaled)
         direction = scaled + ratio(new_size, size) * direction
         size = new_size
     return step, moved
@@ -167,19 +169,20 @@ def _table_sums(state: State, problem: Problem, new: Row) -> tuple[Array, Array]
     """Sum residual and curvature of the shown servers over each table row's rounds.
 
     Returns:
-        residual [K, I] (sum of p - y) and curvature [K, I] (sum of p (1 - p)).
+        residual [K, I], the sum of p_j - y_j, and curvature [K, K, I], the sum of the entries of
+        diag(p) - p p' between the shown servers.
     """
     if isinstance(state.history, Counts):
         shown, chosen = state.history.shown[new.servers], state.history.chosen[new.servers]
         p = jax.nn.sigmoid(state.scores[new.servers])
-        return shown * p - chosen, shown * p * (1.0 - p)
+        return shown * p - chosen, (shown * p * (1.0 - p))[None]
     return _row_sums(state.history, state.scores, problem, new)
 
 
 def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tuple[Array, Array]:
     """Walk the history in blocks and scatter each row's residual and curvature to its table row."""
-    zeros = jnp.zeros((problem.assortment_size, problem.num_rows))
-    positions = jnp.arange(problem.assortment_size)
+    size, table_rows = problem.assortment_size, problem.num_rows
+    positions = jnp.arange(size)
 
     def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = past.block(history, number)
@@ -188,8 +191,13 @@ def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tu
         p = past.shown_probabilities(utilities, jnp.broadcast_to(valid, utilities.shape))
         excess = jnp.where(valid, p - (rows.choice[:, None] == positions), 0.0)
         match = (rows.servers[None] == new.servers[:, None, None]) & valid
+        own = jnp.sum(jnp.where(match, p, 0.0), axis=-1)  # [K, L], p of each shown server
         residual = jnp.sum(jnp.where(match, excess, 0.0), axis=-1)
-        curvature = jnp.sum(jnp.where(match, p * (1.0 - p), 0.0), axis=-1)
-        return sums[0].at[:, rows.row].add(residual), sums[1].at[:, rows.row].add(curvature)
+        curvature = jnp.eye(size)[:, :, None] * own - own[:, None] * own[None, :]
+        return (
+            sums[0].at[:, rows.row].add(residual),
+            sums[1].at[:, :, rows.row].add(curvature),
+        )
 
-    return jax.lax.fori_loop(0, past.blocks_until(new.round), add, (zeros, zeros))
+    zeros = jnp.zeros((size, table_rows)), jnp.zeros((size, size, table_rows))
+    return jax.lax.fori_loop(0, past.blocks_until(new.round), add, zeros)

@@ -127,7 +127,7 @@ class Routed:
             raise ValueError(f"scores has {scores.shape[0]} rows, and the source {prompts} prompts")
         if scores.shape[1] != problem.num_servers:
             raise ValueError(
-                f"scores has {scores.shape[1]} columns, and the source {problem.num_servers} servers"
+                f"scores has {scores.shape[1]} columns, the source {problem.num_servers} servers"
             )
         if not np.isfinite(scores).all():
             raise ValueError("scores must be finite numbers")

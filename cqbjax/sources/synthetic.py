@@ -93,7 +93,7 @@ class Synthetic:
             numbers = start + jnp.arange(blocks)
             drawn = jax.vmap(lambda b: self.candidates(key, b))(numbers).reshape(-1, *one)
             score = mnl.best_score(self._utilities(drawn, theta), problem.assortment_size)
-            rank = filled + jnp.cumsum(score >= least)
+            rank = filled + jnp.cumsum(score >= least, dtype=jnp.int32)
             # Position i takes the first candidate at which the count of accepted ones reaches i+1.
             wanted = jnp.arange(1, horizon + 1)
             found = jnp.searchsorted(rank, wanted)
