@@ -8,7 +8,7 @@ from cqbjax.datasets import departure_probabilities, load_dataset, service_rates
 from cqbjax.datasets.prepare import prepare
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="prepare")
+@hydra.main(version_base="1.3", config_path="../conf/prepare", config_name="config")
 def main(config: omegaconf.DictConfig) -> None:
     """Prepare one dataset and say what came of it; a wrong input is one sentence and status 2."""
     console = Console()

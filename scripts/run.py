@@ -5,11 +5,15 @@ python scripts/run.py -m experiment=synthetic arrival_rate=0.6,0.7 K=1,2
 """
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -20,6 +24,8 @@ from cqbjax.types import Policy
 
 study.register_resolvers()
 
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
 
 def job_name() -> str:
     """Name a multirun job after its overrides; a single run has no name."""
@@ -27,9 +33,27 @@ def job_name() -> str:
     return found.job.override_dirname if found.mode == RunMode.MULTIRUN else ""
 
 
+def make(node: DictConfig) -> Any:
+    """Make an object; an error of its own comes out as it is, without Hydra's wrapping."""
+    try:
+        return instantiate(node)
+    except InstantiationException as error:
+        raise (error.__cause__ or error) from None
+
+
+def check_labels(words: Sequence[str]) -> None:
+    """Refuse `policy=[...]` with a label that has no file: Hydra would not say which there are."""
+    known = sorted(path.stem for path in CONF.glob("policy/*.yaml"))
+    for word in words:
+        if word.startswith("policy="):
+            for label in re.findall(r"\w+", word.removeprefix("policy=")):
+                if label not in known:
+                    sys.exit(f"error: policy {label} is unknown; choose from {', '.join(known)}")
+
+
 def make_policies(nodes: DictConfig) -> dict[str, Policy]:
     """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration."""
-    return {str(label): instantiate(node) for label, node in nodes.items()}
+    return {str(label): make(node) for label, node in nodes.items()}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -41,7 +65,7 @@ def main(config: DictConfig) -> None:
     folder = Path(config.results_dir) / "data" / config.name / job
     try:
         with bar() as progress:
-            points = study.run_all(config, instantiate, make_policies, folder, progress, console)
+            points = study.run_all(config, make, make_policies, folder, progress, console)
         stem = "-".join(part for part in (config.name, job) if part)
         written = study.show(points, config, stem, console)
     except ValueError as error:
@@ -52,4 +76,5 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    check_labels(sys.argv[1:])
     main()

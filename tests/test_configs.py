@@ -109,7 +109,7 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
     ("words", "said"),
     [
         (["experiment=nothing"], ["experiment/nothing", "synthetic_servers"]),
-        (["policy=[nobody]"], ["policy/nobody", "acqb_fifo"]),
+        (["policy=[acqb,nobody]"], ["error: policy nobody is unknown", "acqb_fifo"]),
         (["K=9"], ["error: K=9 must lie in 1..N, and N=5"]),
         (["arrival_rate=1.5"], ["error: arrival_rate=1.5 must lie in [0, 1]"]),
         (["arrival_rate=-0.5"], ["error: arrival_rate=-0.5 must lie in [0, 1]"]),
