@@ -72,7 +72,7 @@ def update(
         root: [N, d, d] W' with W W' = V^-1, the round's row included.
         lambda0: [] regularisation.
         new: the round's row.
-        exact_steps: 0 for the steps that the constants above fix; n > 0 takes n steps solved to d iterations each.
+        exact_steps: 0 for the steps that the constants above fix, n > 0 for n steps to the end.
     """
     state = state._replace(history=_append(state.history, new))
     roots = take_blocks(root, new.servers)
