@@ -72,7 +72,8 @@ def main(config: DictConfig) -> None:
         if os.environ.get("CQBJAX_TRACEBACK"):
             raise
         sys.exit(f"error: {error}")
-    console.print(f"arrays in {folder}; " + ", ".join(str(path) for path in written))
+    files = ", ".join(str(path) for path in written)
+    console.print(f"arrays in {folder}; {files}", markup=False)
 
 
 if __name__ == "__main__":
