@@ -179,10 +179,15 @@ def run(
         ValueError: in one sentence, for anything out of range.
     """
     config = point.config
-    named = isinstance(source, RoutingSource)
+    if isinstance(source, RoutingSource):
+        drawn: Source = source.source
+        origin: dict[str, Any] = {"source": source.table.name, "stand_in": source.table.stand_in}
+    else:
+        drawn = source
+        origin = {"source": "synthetic", "stand_in": "", "slackness": float(config.slackness)}
     data = sweep(
         policies,
-        source.source if isinstance(source, RoutingSource) else source,
+        drawn,
         arrival_rates=config.arrival_rate,
         seeds=range(config.first_seed, config.first_seed + config.num_seeds),
         horizon=config.horizon,
@@ -192,12 +197,7 @@ def run(
         chunk=config.chunk,
         progress=progress,
     )
-    data.attrs["experiment"] = config.name
-    data.attrs["source"] = source.table.name if isinstance(source, RoutingSource) else "synthetic"
-    data.attrs["stand_in"] = source.table.stand_in if isinstance(source, RoutingSource) else ""
-    if not named:
-        data.attrs["slackness"] = float(config.slackness)
-    return data
+    return data.assign_attrs(experiment=config.name, **origin)
 
 
 def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
