@@ -59,11 +59,11 @@ class _Probe:
     how: Array | int = NATURAL
     informed: bool = static(default=False)
 
-    def init(self, problem: Problem) -> tuple[Any, Action]:
+    def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
         servers = jnp.zeros(problem.assortment_size, jnp.int32)
         blank = Action(jnp.zeros((), jnp.int32), servers, jnp.bool_(False))
-        return self.policy.init(problem), blank
+        return self.policy.init(problem, contexts), blank
 
     def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:
         """Do as the policy does."""
@@ -166,7 +166,7 @@ def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) 
     """
 
     def one_round(policy: Policy) -> tuple[Any, Action, Any]:
-        carry = simulate.start(policy, problem, problem.horizon)
+        carry = simulate.start(policy, problem, instance, problem.horizon)
         seen = simulate.observe(policy, problem, instance, carry, jnp.int32(1))
         action = policy.select(rng.run_key(0), carry.state, seen)
         feedback = Feedback(jnp.int32(0), jnp.bool_(True))
@@ -206,7 +206,7 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
     """
 
     def one_round(policy: Policy, round_: Array) -> Any:
-        carry = simulate.start(policy, problem, problem.horizon)
+        carry = simulate.start(policy, problem, instance, problem.horizon)
         return simulate.run_round(policy, problem, instance, carry, round_)
 
     first, second = (jax.make_jaxpr(lambda *a: one_round(*a))(policy, 1) for _ in range(2))
@@ -242,7 +242,9 @@ def check_decisions(
         def one(carry: simulate.Carry, round_: Array) -> tuple[simulate.Carry, _Shown]:
             return _advance(probe, problem, instance, carry, round_)
 
-        return jax.lax.scan(one, simulate.start(probe, problem, problem.horizon), rounds)[1]
+        return jax.lax.scan(one, simulate.start(probe, problem, instance, problem.horizon), rounds)[
+            1
+        ]
 
     batched = jax.jit(jax.vmap(play, in_axes=(None, 0, 0)))
     program = batched.lower(policy, how, batch).compile(compiler_options=QUICKLY)
@@ -312,7 +314,7 @@ def _check_alone(
     probe: Any = _Probe(policy=policy, how=jnp.asarray(NATURAL), informed=policy.informed)
     rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
     with jax.disable_jit():
-        carry, alone = simulate.start(probe, problem, problem.horizon), []
+        carry, alone = simulate.start(probe, problem, instance, problem.horizon), []
         for t in range(1, rounds + 1):
             carry, shown = _advance(probe, problem, instance, carry, jnp.int32(t))
             alone.append(shown)

@@ -67,6 +67,28 @@ def solve_shifted(factor: Array, gram: Array, right: Array) -> Array:
     core = matmul(matmul(factor.T, gram), factor)
     system = [[core[i, j] + (1.0 if i == j else 0.0) for j in range(size)] for i in range(size)]
     values = list(vecmat(matvec(gram, right), factor))
+    return right - matvec(factor, _eliminate(system, values))
+
+
+def solve_positive(matrix: Array, right: Array) -> Array:
+    """Solve A v = r for a few equations, A positive definite: elimination without pivoting.
+
+    Args:
+        matrix: [K, K] A.
+        right: [K] r.
+
+    Returns:
+        [K] v.
+    """
+    size = right.shape[0]
+    return _eliminate(
+        [[matrix[i, j] for j in range(size)] for i in range(size)], [right[i] for i in range(size)]
+    )
+
+
+def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
+    """Solve a positive definite system given by its entries, in place."""
+    size = len(values)
     for i in range(size):
         for k in range(i + 1, size):
             ratio = system[k][i] / system[i][i]
@@ -76,7 +98,7 @@ def solve_shifted(factor: Array, gram: Array, right: Array) -> Array:
         for j in range(i + 1, size):
             values[i] = values[i] - system[i][j] * values[j]
         values[i] = values[i] / system[i][i]
-    return right - matvec(factor, jnp.stack(values))
+    return jnp.stack(values)
 
 
 def outer(a: Array, b: Array) -> Array:

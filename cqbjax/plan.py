@@ -119,7 +119,8 @@ def check(
         if hasattr(policy, "check"):
             policy.check(problem)
         # A policy that is not defined for these shapes says so here.
-        jax.eval_shape(functools.partial(policy.init, problem))
+        contexts = jax.ShapeDtypeStruct(problem.contexts_shape, float)
+        jax.eval_shape(functools.partial(policy.init, problem), contexts)
     return problem
 
 
@@ -168,7 +169,7 @@ def bytes_a_run(policy: Policy, source: Source, problem: Problem, capacity: int)
         key = rng.run_key(0)
         rate = jnp.zeros(())
         instance = simulate.prepare(key, source, rate, problem)._replace(key=jnp.zeros(2))
-        return instance, simulate.start(policy, problem, capacity)
+        return instance, simulate.start(policy, problem, instance, capacity)
 
     shapes = jax.eval_shape(begin)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -5,10 +5,16 @@ same arrivals, contexts and choice uniforms: the coupling process of the paper's
 """
 
 import enum
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+
+# Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = np.uint32(0x1BD11BDA)
 
 
 class Stream(enum.IntEnum):
@@ -50,3 +56,50 @@ def uniform(key: Array, stream: Stream) -> Array:
 def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
     """Draw the uniforms of one stream for many rounds at once: [T], the same as round by round."""
     return jax.vmap(lambda t: uniform(round_key(key, t), stream))(jnp.asarray(rounds))
+
+
+def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
+    """Draw standard normals from a stream of a round's key, equal on CPU and GPU.
+
+    The bits are threefry's, as `jax.random.normal` uses them, but both words of a block are used
+    and the rounds are written out, so that bits and normals are one vectorised loop: twice as fast
+    on a CPU, where nine samples a round (K = 2) are a good part of all work at d = 384.
+
+    Args:
+        key: the round's key.
+        stream: of the draw.
+        shape: of the result.
+    """
+    size = math.prod(shape)
+    counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
+    words = threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
+    drawn = jnp.concatenate([_normal(word) for word in words])
+    return drawn[:size].reshape(shape).astype(float)
+
+
+def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    """Return the two words of the threefry-2x32 block cipher.
+
+    Args:
+        key: [2] uint32.
+        first: [...] uint32, the first word of each block's counter.
+        second: [...] uint32, its second word.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ PARITY)
+    x, y = first + keys[0], second + keys[1]
+    for group in range(5):
+        for turn in ROTATIONS[group % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x, y
+
+
+def _normal(word: Array) -> Array:
+    """Turn 32 random bits into a standard normal: the inverse error function of a uniform."""
+    least = np.nextafter(np.float32(-1.0), np.float32(0.0))
+    mantissa = (word >> 9) | jnp.uint32(0x3F800000)
+    uniform = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1.0)
+    symmetric = uniform * (np.float32(1.0) - least) + least
+    return np.float32(math.sqrt(2.0)) * jax.lax.erf_inv(symmetric)

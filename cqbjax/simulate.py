@@ -81,7 +81,7 @@ def prepare(key: Array, source: Source, arrival_rate: Array, problem: Problem) -
     )
 
 
-def start(policy: Policy, problem: Problem, capacity: int) -> Carry:
+def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -> Carry:
     """Return the state before round 1: an empty queue of `capacity` slots."""
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     slots = 0 if problem.pooled else capacity
@@ -90,7 +90,7 @@ def start(policy: Policy, problem: Problem, capacity: int) -> Carry:
         jnp.zeros((*one, slots)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
-        policy.init(problem),
+        policy.init(problem, instance.world.contexts),
         metrics.zero(),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
@@ -215,7 +215,7 @@ def trace(
     For tests and notebooks; `sweep` is the batched way.
     """
     instance = prepare(key, source, jnp.asarray(arrival_rate, float), problem)
-    carry = start(policy, problem, capacity)
+    carry = start(policy, problem, instance, capacity)
 
     def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:
         return run_round(policy, problem, instance, carry, round_)

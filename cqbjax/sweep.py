@@ -55,7 +55,7 @@ class Program(NamedTuple):
 
     Attributes:
         prepare: (seed, rate) -> instance; the same for every group of a chunk size.
-        start: (policy) -> carry.
+        start: (policy, instance) -> carry.
         advance: (policy, instance, carry, first round) -> (carry, totals).
         chunk: runs in one call.
         seconds: spent compiling.
@@ -231,8 +231,8 @@ class _Runner:
         each = self.chunk or plan.width(run_bytes, self.runs_a_policy, self.devices)
         prepare = self.compile_prepare(each)
 
-        def start(policy: Policy) -> simulate.Carry:
-            return simulate.start(policy, self.problem, slots)
+        def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
+            return simulate.start(policy, self.problem, instance, slots)
 
         def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
             return simulate.advance(
@@ -240,7 +240,7 @@ class _Runner:
             )
 
         policies = self.shapes(policy, each)
-        start_program = self.split(start, each, 1).lower(policies).compile()
+        start_program = self.split(start, each, 2).lower(policies, prepare.out_info).compile()
         first = jax.ShapeDtypeStruct((), jnp.int32)
         advance_program = (
             self.split(advance, each, 3, donate=2)
@@ -297,7 +297,7 @@ class _Runner:
         policy = jax.tree.map(lambda leaf: leaf[runs.member], group.stacked)
         rate = jnp.asarray(runs.rate, float)
         instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate, self.source)
-        carry = program.start(policy)
+        carry = program.start(policy, instance)
         rounds = self.kept.per_call * self.kept.every
         pieces = []
         for call in range(self.kept.calls):

@@ -46,6 +46,12 @@ class Problem(NamedTuple):
         """B, the number of parameter blocks."""
         return self.num_servers if self.parameters == "disjoint" else 1
 
+    @property
+    def contexts_shape(self) -> tuple[int, ...]:
+        """The shape of a run's context table: [I, d] (disjoint) or [I, N, d] (shared)."""
+        servers = () if self.parameters == "disjoint" else (self.num_servers,)
+        return (self.num_rows, *servers, self.dim)
+
 
 class World(NamedTuple):
     """One run's instance, fixed before its first round.
@@ -142,8 +148,8 @@ class Policy(Protocol):
     def informed(self) -> bool:
         """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
 
-    def init(self, problem: Problem) -> Any:
-        """Return the state before round 1, a pytree."""
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Return the state before round 1, a pytree; `contexts` is the run's table, as observed."""
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Pick a waiting query and K distinct servers, in increasing order.

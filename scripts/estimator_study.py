@@ -71,7 +71,7 @@ def _trace(
     """Run once and keep of each round's state the estimate alone."""
     rounds = simulate.trace(key, policy, source, rate, problem, capacity)
     contexts = source.world(key, rate, problem).contexts
-    return rounds._replace(state=rounds.state.estimate.theta), contexts
+    return rounds._replace(state=policy.theta(rounds.state, contexts, problem)), contexts
 
 
 def play(

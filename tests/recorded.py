@@ -120,9 +120,9 @@ class Switched:
 
     informed = True
 
-    def init(self, problem: Problem) -> Any:
+    def init(self, problem: Problem, contexts: jax.Array) -> Any:
         """Return the state of each kind."""
-        return tuple(members[0].init(problem) for members in self.kinds)
+        return tuple(members[0].init(problem, contexts) for members in self.kinds)
 
     def select(self, key: jax.Array, state: Any, observation: Observation) -> Action:
         """Let the chosen member decide; only an informed one is shown the true utilities."""
@@ -229,12 +229,14 @@ def _scan(instance: simulate.Instance, policy: Switched, problem: Problem, capac
 
     def one(carry: simulate.Carry, round_: jax.Array) -> Any:
         carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
-        theta = decision.state[0].estimate.theta
-        return carry, (decision._replace(state=None), carry.totals.queue_length, theta)
+        state = decision.state[0]
+        return carry, (decision._replace(state=None), carry.totals.queue_length, state)
 
     rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-    carry, columns = jax.lax.scan(one, simulate.start(policy, problem, capacity), rounds)
-    return *columns, carry.overflow
+    start = simulate.start(policy, problem, instance, capacity)
+    carry, (decision, length, state) = jax.lax.scan(one, start, rounds)
+    theta = policy.kinds[0][0].theta(state, instance.world.contexts, problem)
+    return decision, length, theta, carry.overflow
 
 
 def play(case: Case, policy: Switched, capacity: int = 64) -> reference.Trajectory:

@@ -81,8 +81,8 @@ class Faulty:
 
     informed = False
 
-    def init(self, problem: Problem) -> State:
-        return self.good.init(problem)
+    def init(self, problem: Problem, contexts) -> State:
+        return self.good.init(problem, contexts)
 
     def select(self, key, state, observation):
         return self.act(self.good.select(key, state, observation), observation)

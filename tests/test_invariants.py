@@ -152,7 +152,9 @@ def test_a_longer_horizon_has_the_same_first_rounds(case):
         np.testing.assert_array_equal(getattr(short.decision, name), head, err_msg=name)
     np.testing.assert_array_equal(short.queue.arrived, long.queue.arrived[:HORIZON])
     if case.startswith("acqb"):
-        estimates = [played.decision.state.estimate.theta[:HORIZON] for played in (short, long)]
+        estimates = [
+            played.decision.state.belief.estimate.theta[:HORIZON] for played in (short, long)
+        ]
         np.testing.assert_allclose(*estimates, atol=1e-6)
     assert short.decision.valid.sum() > 10
 
@@ -196,7 +198,7 @@ def test_exploration_on_arrivals_serves_the_query_that_just_came():
 def test_without_bonus_and_exploration_acqb_is_greedy(seed):
     """Each decision maximises x' theta over what waits, theta as after the round before."""
     played = run("acqb", seed, 0.45, alpha_scale=0.0, c1=0.0)
-    theta = played.decision.state.estimate.theta
+    theta = played.decision.state.belief.estimate.theta
     checked = 0
     for i in range(1, HORIZON):
         if not played.decision.valid[i]:

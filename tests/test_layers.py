@@ -10,6 +10,7 @@ LAYERS = (
     "types rng pytree linalg backend",
     "mnl queueing",
     "posterior estimators metrics",
+    "beliefs",
     "sources policies",
     "simulate",
     "plan progress sweep contract",

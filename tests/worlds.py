@@ -66,7 +66,7 @@ def _play(
             return carry, (decision, queueing.length(carry.queue), queue)
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-        carry, kept = jax.lax.scan(one, simulate.start(policy, problem, capacity), rounds)
+        carry, kept = jax.lax.scan(one, simulate.start(policy, problem, instance, capacity), rounds)
         return Played(*kept, instance.arrives, instance.world, carry.overflow)
 
     return jax.vmap(play_one)(keys)
@@ -147,10 +147,11 @@ class Planted:
 
     informed = False
 
-    def init(self, problem: Problem) -> Any:
+    def init(self, problem: Problem, contexts: Array) -> Any:
         """Return ACQB's state with theta planted in it."""
-        state = self.policy.init(problem)
-        return state._replace(estimate=state.estimate._replace(theta=self.theta))
+        state = self.policy.init(problem, contexts)
+        estimate = state.belief.estimate._replace(theta=self.theta)
+        return state._replace(belief=state.belief._replace(estimate=estimate))
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Decide as ACQB does."""
@@ -178,9 +179,9 @@ class Traced:
 
     informed = False
 
-    def init(self, problem: Problem) -> Any:
+    def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the empty state."""
-        del problem
+        del problem, contexts
         return ()
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:

@@ -1,182 +1,211 @@
-"""Maximum likelihood over a table: exact gradient and a preconditioned Newton step a round.
+"""Maximum likelihood over a table: exact gradient and preconditioned Newton steps, whitened.
 
 The likelihood needs each (server, table row) pair only through two numbers, the residual and the
-curvature summed over the rounds that served it, so a gradient is two products with the table
-however long the history. The Newton system is solved by conjugate gradients with W W' = V^-1 as
-preconditioner, warm-started from the last estimate.
+curvature summed over the rounds that served it. In the coordinates phi = W^-1 theta, W W' = V^-1,
+everything is a product with the image S = X W of a shown server, since W' V W = I gives
+
+    W' gradient = phi + S' (residual - n S phi),
+    W' H_jk W = 1{j = k} (I - S_j' n_j S_j) + S_j' w_jk S_k,
+
+with n how often the server was shown for each row: X and W themselves are not needed, and plain
+conjugate gradients here are conjugate gradients preconditioned with V^-1 there. Warm-started from
+the last estimate.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax import linalg
 from cqbjax.estimators import history as past
 from cqbjax.estimators.history import History, Row
-from cqbjax.posterior import take_blocks
 from cqbjax.types import Problem
 
-# Newton steps a round, and conjugate-gradient steps in each; what they leave is measured in
-# docs/estimator.md.
-NEWTON_STEPS = 2
-CG_STEPS = 3
+# Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
+# one for every shown server; what they leave is measured in docs/estimator.md.
+NEWTON_STEPS = 1
+MORE_CG_STEPS = 1
+EXACT_CG_STEPS = 64
 
 
-class Counts(NamedTuple):
-    """For K = 1, all the likelihood needs.
+class Record(NamedTuple):
+    """The history as the likelihood needs it.
 
     Attributes:
         shown: [N, I] float, how often the server was shown for the table row.
-        chosen: [N, I] float, how often its answer was accepted.
+        choices: K = 1: [N, I] float, how often its answer was accepted; else every row in turn.
     """
 
     shown: Array
-    chosen: Array
+    choices: Array | History
 
 
-class State(NamedTuple):
-    """Estimate and history.
+class Shown(NamedTuple):
+    """The K servers of the round's assortment.
 
     Attributes:
-        theta: [N, d].
-        scores: [N, I] utilities of the whole table at theta.
-        history: counts for K = 1, else every row.
+        images: K times [I, d], X W.
+        phi: [K, d] estimates in whitened coordinates.
+        scores: [K, I] their utilities of the whole table.
     """
 
-    theta: Array
+    images: tuple[Array, ...]
+    phi: Array
     scores: Array
-    history: Counts | History
 
 
-def init(problem: Problem, lambda0: Array) -> State:
-    """Return theta = 0."""
-    del lambda0
-    servers, rows = problem.num_servers, problem.num_rows
-    theta = jnp.zeros((servers, problem.dim))
-    zeros = jnp.zeros((servers, rows))
-    if problem.assortment_size == 1:
-        return State(theta, zeros, Counts(zeros, zeros))
-    return State(theta, zeros, past.init(problem))
+class Direction(NamedTuple):
+    """A direction for each of the K shown servers.
+
+    Attributes:
+        phi: [K, d] in whitened coordinates.
+        scores: [K, I] what a unit step along it does to the scores, S phi.
+    """
+
+    phi: Array
+    scores: Array
+
+
+def init(problem: Problem) -> Record:
+    """Return the record of no round."""
+    zeros = jnp.zeros((problem.num_servers, problem.num_rows))
+    return Record(zeros, zeros if problem.assortment_size == 1 else past.init(problem))
+
+
+def append(record: Record, new: Row) -> Record:
+    """Record a round."""
+    one = jnp.where(new.valid, 1.0, 0.0).astype(record.shown.dtype)
+    shown = record.shown
+    for server in new.servers:
+        shown = shown.at[server, new.row].add(one)
+    if isinstance(record.choices, History):
+        return Record(shown, past.append(record.choices, new))
+    accepted = one * (new.choice == 0)
+    return Record(shown, record.choices.at[new.servers[0], new.row].add(accepted))
 
 
 def update(
-    state: State, problem: Problem, root: Array, lambda0: Array, new: Row, exact_steps: int = 0
-) -> State:
-    """Absorb one row and move the shown servers' estimates by a Newton step.
+    shown: Shown,
+    newest: Direction,
+    scores: Array,
+    record: Record,
+    problem: Problem,
+    new: Row,
+    exact_steps: int = 0,
+) -> Shown:
+    """Move the shown servers' estimates by Newton steps on the exact likelihood.
 
     Args:
-        state: the estimate.
+        shown: the shown servers, the round already in their images.
+        newest: w = W'x of the round's row, along which the new likelihood term bends; S w is known,
+            so that the first step, along w, costs no product with an image.
+        scores: [N, I] utilities of the whole table, before the round.
+        record: the history, the round included.
         problem: shapes; parameters must be disjoint.
-        root: [N, d, d] W' with W W' = V^-1, the round's row included.
-        lambda0: [] regularisation.
         new: the round's row.
         exact_steps: 0 for the steps that the constants above fix, n > 0 for n steps to the end.
+
+    Returns:
+        The shown servers with their new estimates.
     """
-    state = state._replace(history=_append(state.history, new))
-    roots = take_blocks(root, new.servers)
-    iterations = min(problem.dim, 64) if exact_steps else CG_STEPS
+    iterations = EXACT_CG_STEPS if exact_steps else problem.assortment_size + MORE_CG_STEPS
+    count = record.shown[new.servers]
 
-    def step(state: State) -> State:
-        return _newton_step(state, problem, roots, lambda0, new, iterations)
+    def sums(shown: Shown) -> tuple[Array, Array]:
+        return _table_sums(shown.scores, scores, record, problem, new)
 
-    return jax.lax.fori_loop(0, exact_steps or NEWTON_STEPS, lambda _, state: step(state), state)
+    def step(_: int, shown: Shown) -> Shown:
+        residual, weight = sums(shown)
+        slope = shown.phi + _pull(shown.images, residual - count * shown.scores)
+        move, along = conjugate_gradient(shown.images, weight, count, -slope, iterations)
+        return shown._replace(phi=shown.phi + move, scores=shown.scores + along)
 
-
-def _append(history: Counts | History, new: Row) -> Counts | History:
-    """Record the round."""
-    if isinstance(history, History):
-        return past.append(history, new)
-    one = jnp.where(new.valid, 1.0, 0.0).astype(history.shown.dtype)
-    server = new.servers[0]
-    return Counts(
-        history.shown.at[server, new.row].add(one),
-        history.chosen.at[server, new.row].add(one * (new.choice == 0)),
-    )
+    shown = _step_along(shown, newest, count, *sums(shown))
+    if exact_steps:
+        return jax.lax.fori_loop(0, exact_steps, step, shown)
+    for _ in range(NEWTON_STEPS):
+        shown = step(0, shown)
+    return shown
 
 
-def _newton_step(
-    state: State, problem: Problem, roots: Array, lambda0: Array, new: Row, iterations: int
-) -> State:
-    """Take one Newton step on the shown servers jointly: exact gradient, inexact solve."""
-    residual, weight = _table_sums(state, problem, new)
-    gradient = lambda0 * state.theta[new.servers] + residual @ new.contexts
+def _step_along(
+    shown: Shown, newest: Direction, count: Array, residual: Array, weight: Array
+) -> Shown:
+    """Take the Newton step of the K step lengths along given directions."""
+    v = newest.scores
+    slope = jnp.sum(shown.phi * newest.phi, axis=1)
+    slope += jnp.sum((residual - count * shown.scores) * v, axis=1)
+    own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
+    bend = jnp.diag(own) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
+    lengths = -linalg.solve_positive(bend, slope)[:, None]
+    return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
 
-    def precondition(slope: Array) -> Array:
-        return jnp.einsum("kji,kj->ki", roots, jnp.einsum("kji,ki->kj", roots, slope))
 
-    step, moved = conjugate_gradient(
-        new.contexts, weight, lambda0, precondition, -gradient, iterations
-    )
-    step, moved = jnp.where(new.valid, step, 0.0), jnp.where(new.valid, moved, 0.0)
-    theta, scores = state.theta, state.scores
-    for k in range(problem.assortment_size):
-        theta = theta.at[new.servers[k]].add(step[k])
-        scores = scores.at[new.servers[k]].add(moved[k])
-    return State(theta, scores, state.history)
+def _push(images: tuple[Array, ...], direction: Array) -> Array:
+    """Return S_k y_k: [K, d] -> [K, I]."""
+    return jnp.stack([image @ one for image, one in zip(images, direction, strict=True)])
+
+
+def _pull(images: tuple[Array, ...], values: Array) -> Array:
+    """Return S_k' v_k: [K, I] -> [K, d]."""
+    return jnp.stack([one @ image for image, one in zip(images, values, strict=True)])
 
 
 def conjugate_gradient(
-    table: Array,
-    weight: Array,
-    lambda0: Array,
-    precondition: Callable[[Array], Array],
-    target: Array,
-    iterations: int,
+    images: tuple[Array, ...], weight: Array, count: Array, target: Array, iterations: int
 ) -> tuple[Array, Array]:
-    """Solve for a joint step of the K shown blocks by preconditioned conjugate gradients.
+    """Solve for a joint step of the K shown blocks by conjugate gradients.
 
-    The matrix has blocks (j = k) lambda0 I + X' diag(w_jk) X. X s comes for nothing with the
-    curvature along each direction, so the caller's scores follow the step without another product,
-    and the last iteration needs no product with X'.
+    S y comes for nothing with the curvature along each direction, so the caller's scores follow
+    the step without another product, and the last iteration needs no product with S'.
 
     Args:
-        table: [I, d] X.
+        images: K times [I, d] S.
         weight: [K, K, I] w.
-        lambda0: [] regularisation.
-        precondition: [K, d] -> [K, d], an approximate inverse.
+        count: [K, I] n.
         target: [K, d].
         iterations: a fixed number; a solved system stays where it is.
 
     Returns:
-        s [K, d] and X s [K, I].
+        y [K, d] and S y [K, I].
     """
 
     def ratio(above: Array, below: Array) -> Array:
         return jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), 0.0)
 
-    step, left = jnp.zeros_like(target), target
-    moved = jnp.zeros((target.shape[0], table.shape[0]), target.dtype)
-    direction = precondition(left)
-    size = jnp.sum(left * direction)
+    step, moved = jnp.zeros_like(target), jnp.zeros_like(count)
+    left = direction = target
+    size = jnp.sum(left**2)
     for i in range(iterations):
-        along = direction @ table.T
-        bent = jnp.sum(weight * along, axis=1)
-        length = ratio(size, lambda0 * jnp.sum(direction**2) + jnp.sum(along * bent))
+        along = _push(images, direction)
+        bent = jnp.sum(weight * along, axis=1) - count * along
+        length = ratio(size, jnp.sum(direction**2) + jnp.sum(along * bent))
         step, moved = step + length * direction, moved + length * along
         if i + 1 == iterations:
             break
-        left = left - length * (lambda0 * direction + bent @ table)
-        scaled = precondition(left)
-        new_size = jnp.sum(left * scaled)
-        direction = scaled + ratio(new_size, size) * direction
+        left = left - length * (direction + _pull(images, bent))
+        new_size = jnp.sum(left**2)
+        direction = left + ratio(new_size, size) * direction
         size = new_size
     return step, moved
 
 
-def _table_sums(state: State, problem: Problem, new: Row) -> tuple[Array, Array]:
+def _table_sums(
+    own: Array, scores: Array, record: Record, problem: Problem, new: Row
+) -> tuple[Array, Array]:
     """Sum residual and curvature of the shown servers over each table row's rounds.
 
     Returns:
         residual [K, I], the sum of p_j - y_j, and curvature [K, K, I], the sum of the entries of
         diag(p) - p p' between the shown servers.
     """
-    if isinstance(state.history, Counts):
-        shown, chosen = state.history.shown[new.servers], state.history.chosen[new.servers]
-        p = jax.nn.sigmoid(state.scores[new.servers])
-        return shown * p - chosen, (shown * p * (1.0 - p))[None]
-    return _row_sums(state.history, state.scores, problem, new)
+    if isinstance(record.choices, History):
+        return _row_sums(record.choices, scores.at[new.servers].set(own), problem, new)
+    shown, accepted = record.shown[new.servers], record.choices[new.servers]
+    p = jax.nn.sigmoid(own)
+    return shown * p - accepted, (shown * p * (1.0 - p))[None]
 
 
 def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tuple[Array, Array]:

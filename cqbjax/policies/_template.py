@@ -54,7 +54,7 @@ class EpsilonGreedy:
     # True would fill in `Observation.utilities`, which only the optimal policy may see.
     informed = False
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return the state before round 1; raise ValueError for a problem it cannot handle."""
         zeros = jnp.zeros(problem.num_servers)
         return State(zeros, zeros)

@@ -5,15 +5,13 @@ CQB-eps, the scheduling ablations and the exploration variants are settings of i
 """
 
 import math
-from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import estimators, linalg, mnl, posterior, queueing, rng
-from cqbjax.posterior import Posterior
+from cqbjax import beliefs, linalg, mnl, posterior, queueing, rng
+from cqbjax.estimators.history import Row
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
@@ -25,7 +23,7 @@ WORDS = {
     "optimism": get_args(Optimism),
     "exploration": get_args(Exploration),
     "explore_query": get_args(queueing.Rule),
-    "estimator": get_args(estimators.Estimator),
+    "estimator": get_args(beliefs.Estimator),
 }
 
 
@@ -33,13 +31,11 @@ class State(NamedTuple):
     """What ACQB carries from round to round.
 
     Attributes:
-        posterior: W and the counts of every block.
-        estimate: the estimator's own state; its `theta` is [B, d].
+        belief: posterior and estimate of every block.
         turn: [] int32 c, the next assortment of the round-robin.
     """
 
-    posterior: Posterior
-    estimate: estimators.running.State | estimators.newton_cg.State
+    belief: beliefs.State
     turn: Array
 
 
@@ -89,7 +85,7 @@ class Acqb:
     exploration: Exploration = static(default="decaying")
     explore_query: queueing.Rule = static(default="newest")
     num_samples: int | None = static(default=None)
-    estimator: estimators.Estimator = static(default="auto")
+    estimator: beliefs.Estimator = static(default="auto")
     exact_steps: int = static(default=0)
 
     informed = False
@@ -113,14 +109,15 @@ class Acqb:
         if float(self.lambda0) == 0:
             raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return V = lambda0 I, theta = 0, c = 0."""
+        belief = beliefs.choose(self.estimator, problem)
         lambda0 = jnp.asarray(self.lambda0, float)
-        return State(
-            posterior.init(problem, lambda0),
-            estimators.choose(self.estimator, problem).init(problem, lambda0),
-            jnp.zeros((), jnp.int32),
-        )
+        return State(belief.init(problem, contexts, lambda0), jnp.zeros((), jnp.int32))
+
+    def theta(self, state: State, contexts: Array, problem: Problem) -> Array:
+        """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
+        return beliefs.choose(self.estimator, problem).theta(state.belief, contexts)
 
     def draws(self, key: Array, problem: Problem) -> Draws:
         """Draw the round's randomness from its addresses."""
@@ -129,7 +126,7 @@ class Acqb:
         return Draws(
             rng.uniform(key, rng.Stream.EXPLORE),
             rng.uniform(key, rng.Stream.QUERY),
-            jax.random.normal(rng.stream_key(key, rng.Stream.NORMAL), shape),
+            rng.normals(key, rng.Stream.NORMAL, shape),
         )
 
     def select(self, key: Array, state: State, observation: Observation) -> Action:
@@ -163,18 +160,16 @@ class Acqb:
 
     def _optimistic(self, draws: Draws, state: State, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""
-        theta, shape = state.estimate.theta, state.posterior
-        alpha = self.radius(observation.problem, shape)
-        features = observation.features
+        belief = beliefs.choose(self.estimator, observation.problem)
+        alpha = self.radius(observation.problem, belief.learnt(state.belief))
         if self.optimism == "ucb":
-            return inner(features, theta) + alpha * posterior.spread(shape, features)
-        sampled = posterior.sample(shape, theta, alpha, draws.normal)
-        return reduce(jnp.maximum, [inner(features, one) for one in sampled])
+            return belief.bounded(state.belief, observation, alpha)
+        return belief.sampled(state.belief, observation, alpha, draws.normal)
 
-    def radius(self, problem: Problem, shape: Posterior) -> Array:
+    def radius(self, problem: Problem, learnt: Array) -> Array:
         """Return alpha of every block: [B]."""
         lambda0 = jnp.asarray(self.lambda0, float)
-        return posterior.radius(problem, shape.learnt, self.kappa, lambda0, self.alpha_scale)
+        return posterior.radius(problem, learnt, self.kappa, lambda0, self.alpha_scale)
 
     def update(
         self, state: State, observation: Observation, action: Action, feedback: Feedback
@@ -185,36 +180,13 @@ class Acqb:
         features = observation.features[action.slot]
         if problem.parameters == "shared":
             features = features[action.servers]
-        new = estimators.Row(
+        new = Row(
             observation.round, row, features, action.servers, feedback.choice, feedback.valid,
             observation.contexts,
         )  # fmt: skip
-        shape = posterior.observe(
-            state.posterior, problem, features, action.servers, feedback.valid
-        )
-        estimator = estimators.choose(self.estimator, problem)
+        belief = beliefs.choose(self.estimator, problem)
         lambda0 = jnp.asarray(self.lambda0, float)
-        estimate = estimator.update(
-            state.estimate, problem, shape.root, lambda0, new, self.exact_steps
-        )
+        learnt = belief.update(state.belief, problem, lambda0, new, self.exact_steps)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
-        return State(shape, estimate, jnp.where(used, (state.turn + 1) % count, state.turn))
-
-
-def inner(features: Array, theta: Array) -> Array:
-    """Return x_c' theta_j for every slot and server: [C, N].
-
-    Args:
-        features: [C, d] (disjoint) or [C, N, d] (shared).
-        theta: [B, d].
-    """
-    if features.shape[-1] > linalg.SMALL:
-        if features.ndim == 3:
-            return features @ theta[0]
-        return features @ theta.T
-    slots_last = jnp.moveaxis(features, 0, -1)
-    if features.ndim == 2:
-        slots_last = slots_last[None]
-    parts = [slots_last[:, i] * theta[:, i, None] for i in range(theta.shape[-1])]
-    return linalg.settle(reduce(jnp.add, parts)).T
+        return State(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))

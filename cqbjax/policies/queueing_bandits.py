@@ -36,7 +36,7 @@ class QueueingBandit:
 
     informed = False
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return empty counts.
 
         Raises:

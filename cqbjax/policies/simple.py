@@ -43,9 +43,9 @@ class Optimal:
 
     informed = True
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return the empty state."""
-        del problem
+        del problem, contexts
         return ()
 
     def select(self, key: Array, state: State, observation: Observation) -> Action:
@@ -75,9 +75,9 @@ class RandomRouting:
 
     informed = False
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return the empty state."""
-        del problem
+        del problem, contexts
         return ()
 
     def select(self, key: Array, state: State, observation: Observation) -> Action:
@@ -132,9 +132,9 @@ class Routed:
         if not np.isfinite(scores).all():
             raise ValueError("scores must be finite numbers")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: Problem, contexts: Array) -> State:
         """Return the empty state."""
-        del problem
+        del problem, contexts
         return ()
 
     def select(self, key: Array, state: State, observation: Observation) -> Action:

@@ -1,0 +1,223 @@
+"""Belief over a table: what the posterior's root makes of each context, and nothing of size d x d.
+
+With W W' = V^-1, a run over I contexts needs W only through the image X W [I, d]: a sampled utility
+is a row of the image times a normal vector, a new row x changes V by rank one and the image by
+
+    X W <- X W - f (X W w) w',  w = W'x (a row of the image),  f = (1 - 1/sqrt(1 + |w|^2)) / |w|^2,
+
+and in the whitened coordinates phi = W^-1 theta gradient, Hessian and preconditioner of the
+likelihood are products with the image alone (`estimators.newton_cg`). A round reads the images of
+the K shown servers and the rows of the waiting queries, not N d^2 numbers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.estimators import newton_cg
+from cqbjax.estimators.history import Row
+from cqbjax.types import Observation, Problem
+
+# Slots scored together: the queue is read up to its last waiting query, this many slots at a time.
+SLOTS = 8
+# Rows of an image that are changed together on a CPU (measured: docs/performance.md).
+SHRINK_ROWS = 8
+
+
+class State(NamedTuple):
+    """Posterior and estimate of every server over the table.
+
+    Attributes:
+        image: [N, I, d] X W_j.
+        learnt: [N] float, in how many rounds each server was learnt from.
+        phi: [N, d] the estimate in whitened coordinates, theta_j = W_j phi_j.
+        scores: [N, I] X theta_j.
+        record: the history as the likelihood needs it.
+    """
+
+    image: Array
+    learnt: Array
+    phi: Array
+    scores: Array
+    record: newton_cg.Record
+
+
+def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
+    """Return V = lambda0 I and theta = 0.
+
+    Args:
+        problem: shapes; parameters must be disjoint.
+        contexts: [I, d] the run's table X.
+        lambda0: [] regularisation.
+    """
+    servers, rows = problem.num_servers, problem.num_rows
+    image = contexts / jnp.sqrt(lambda0)
+    return State(
+        jnp.broadcast_to(image, (servers, *image.shape)),
+        jnp.zeros(servers),
+        jnp.zeros((servers, problem.dim)),
+        jnp.zeros((servers, rows)),
+        newton_cg.init(problem),
+    )
+
+
+def learnt(state: State) -> Array:
+    """Return in how many rounds each server was learnt from: [N]."""
+    return state.learnt
+
+
+def theta(state: State, contexts: Array) -> Array:
+    """Return the estimates in the contexts' own coordinates: [N, d]; leading axes are kept.
+
+    theta lies in the span of the contexts, so the least-squares solution of X theta = scores is
+    it. For tests and notebooks: a run never needs it.
+
+    Args:
+        state: the belief, or its stack over rounds.
+        contexts: [I, d] the run's table X.
+    """
+    return state.scores @ jnp.linalg.pinv(contexts).T
+
+
+def sampled(state: State, observation: Observation, alpha: Array, normal: Array) -> Array:
+    """Return the largest of M sampled utilities of every slot and server.
+
+    Args:
+        state: the belief.
+        observation: the round.
+        alpha: [N] radius.
+        normal: [M, N, d] standard normals.
+
+    Returns:
+        [C, N] max over m of x' (theta + alpha W z_m); slots past the last waiting query hold zero.
+    """
+
+    def largest(rows: Array) -> Array:
+        return jnp.max(jnp.einsum("ncd,mnd->mnc", rows, normal), axis=0)
+
+    return _optimistic(state, observation, alpha, largest)
+
+
+def bounded(state: State, observation: Observation, alpha: Array) -> Array:
+    """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}, ||x||_{V^-1} = |W'x|: [C, N].
+
+    Slots past the last waiting query hold zero.
+    """
+    return _optimistic(state, observation, alpha, lambda rows: jnp.linalg.norm(rows, axis=-1))
+
+
+def _optimistic(
+    state: State, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
+) -> Array:
+    """Return scores + alpha * bonus(rows of the image) for the slots in use: [C, N]."""
+    queue, servers = observation.queue, observation.problem.num_servers
+    slots = queue.row.shape[0]
+    blocks = -(-slots // SLOTS)
+    rows = jnp.pad(queue.row, (0, blocks * SLOTS - slots))
+    last = jnp.max(jnp.where(queue.arrived > 0, jnp.arange(slots) + 1, 0))
+
+    def score(number: Array, found: Array) -> Array:
+        here = jax.lax.dynamic_slice(rows, (number * SLOTS,), (SLOTS,))
+        value = state.scores[:, here] + alpha[:, None] * bonus(state.image[:, here])
+        return jax.lax.dynamic_update_slice(found, value.T, (number * SLOTS, 0))
+
+    found = jnp.zeros((blocks * SLOTS, servers), state.scores.dtype)
+    return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, found)[:slots]
+
+
+def update(state: State, problem: Problem, lambda0: Array, new: Row, exact_steps: int = 0) -> State:
+    """Absorb one round: the images of the shown servers first, then their estimates.
+
+    Args:
+        state: the belief.
+        problem: shapes.
+        lambda0: [] regularisation; it is in the images already.
+        new: the round's row.
+        exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
+    """
+    del lambda0
+    image, phi, servers = state.image, state.phi, new.servers
+    rows, pushed = [], []
+    for server in servers:
+        own = _own_row(image, server, new)
+        grown = jnp.sqrt(1.0 + jnp.sum(own**2))
+        factor = 1.0 / (grown + 1.0) / grown  # (1 - 1/sqrt(1+s)) / s without the cancellation
+        # phi = W^-1 theta, theta unchanged: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
+        phi = phi.at[server].add(factor * grown * jnp.sum(own * phi[server]) * own)
+        image, along = _shrink(image, server, own, factor)
+        rows.append(own)
+        pushed.append(along / grown)  # S w after the change
+    record = newton_cg.append(state.record, new)
+    before = newton_cg.Shown(
+        tuple(jax.lax.dynamic_index_in_dim(image, one, keepdims=False) for one in servers),
+        phi[servers],
+        state.scores[servers],
+    )
+    newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
+
+    def learn(shown: newton_cg.Shown) -> newton_cg.Shown:
+        return newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
+
+    after = jax.lax.cond(new.valid, learn, lambda shown: shown, before)
+    scores = state.scores
+    for k, server in enumerate(servers):
+        phi, scores = phi.at[server].set(after.phi[k]), scores.at[server].set(after.scores[k])
+    hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
+    return State(image, state.learnt + (hit & new.valid), phi, scores, record)
+
+
+def _own_row(image: Array, server: Array, new: Row) -> Array:
+    """Return w = W'x [d] of the round's context, zero if there was none.
+
+    A branch, so that XLA keeps it instead of reading it again from the images after they changed,
+    which would cost a copy of all of them.
+    """
+
+    def read() -> Array:
+        return image[server, new.row]
+
+    return jax.lax.cond(new.valid, read, lambda: jnp.zeros(image.shape[-1], image.dtype))
+
+
+def _shrink(image: Array, server: Array, own: Array, factor: Array) -> tuple[Array, Array]:
+    """Put S - f (S w) w' in the place of a server's S.
+
+    On a CPU the rows go through the cache once, a few at a time: product and difference together,
+    three to five times faster than XLA's two passes. An accelerator wants them all at once.
+
+    Args:
+        image: [N, I, d] all S.
+        server: [] whose.
+        own: [d] w.
+        factor: [] f.
+
+    Returns:
+        The images, and S w [I] of the S before.
+    """
+    rows, dim = image.shape[1:]
+    few = next(n for n in range(SHRINK_ROWS, 0, -1) if rows % n == 0)
+
+    def in_turn(image: Array) -> tuple[Array, Array]:
+        def some(i: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
+            first = (i * few).astype(server.dtype)
+            at = (server, first, jnp.zeros_like(server))
+            block = jax.lax.dynamic_slice(both[0], at, (1, few, dim))[0]
+            along = block @ own
+            changed = block - (factor * along)[:, None] * own
+            return (
+                jax.lax.dynamic_update_slice(both[0], changed[None], at),
+                jax.lax.dynamic_update_slice(both[1], along, (first,)),
+            )
+
+        return jax.lax.fori_loop(0, rows // few, some, (image, jnp.zeros(rows, image.dtype)))
+
+    def at_once(image: Array) -> tuple[Array, Array]:
+        block = jax.lax.dynamic_index_in_dim(image, server, keepdims=False)
+        along = block @ own
+        changed = block - (factor * along)[:, None] * own
+        return jax.lax.dynamic_update_index_in_dim(image, changed, server, 0), along
+
+    return jax.lax.platform_dependent(image, cpu=in_turn, default=at_once)

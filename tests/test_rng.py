@@ -1,0 +1,43 @@
+"""Random numbers by address: the generator's bits, and the normals made of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+from scipy import stats
+
+from cqbjax import rng
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+def test_threefry_is_jax_own_block_cipher(seed):
+    key = jax.random.key_data(rng.run_key(seed))
+    first, second = np.arange(50, dtype=np.uint32), np.arange(50, 100, dtype=np.uint32) ** 3
+    mine = jnp.concatenate(rng.threefry(key, jnp.asarray(first), jnp.asarray(second)))
+    np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
+
+
+def test_normals_are_standard_and_independent_between_addresses():
+    draw = jax.jit(
+        lambda t: rng.normals(rng.round_key(rng.run_key(3), t), rng.Stream.NORMAL, (9, 5, 7))
+    )
+    drawn = np.stack([np.asarray(draw(t)) for t in range(400)])
+    assert stats.kstest(drawn.ravel(), "norm").pvalue > 0.01
+    rows = drawn.reshape(400, -1)
+    # Correlations between elements of one draw and between draws, in standard errors.
+    within = np.corrcoef(rows.T)[np.triu_indices(rows.shape[1], 1)] * np.sqrt(len(rows))
+    between = np.corrcoef(rows)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
+    for errors in (within, between):
+        assert np.abs(errors).max() < 6 and abs(errors.std() - 1.0) < 0.05
+
+
+def test_normals_of_odd_shape_and_of_a_batch_are_those_of_the_address_alone():
+    keys = jax.vmap(rng.run_key)(jnp.arange(4))
+    batch = jax.vmap(lambda key: rng.normals(key, rng.Stream.NORMAL, (3, 5)))(keys)
+    for key, mine in zip(keys, batch, strict=True):
+        alone = rng.normals(key, rng.Stream.NORMAL, (3, 5))
+        np.testing.assert_array_equal(alone, mine)
+        assert np.unique(alone).size == 15
+    other = rng.normals(keys[0], rng.Stream.BETA, (3, 5))
+    assert not np.intersect1d(other, batch[0]).size
