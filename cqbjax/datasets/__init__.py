@@ -3,6 +3,7 @@
 from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset
 from cqbjax.datasets.compact import read_compact
 from cqbjax.datasets.embedllm import read_embedllm
+from cqbjax.datasets.rates import Served, rates_by_rule, served_rates
 from cqbjax.datasets.routerbench import read_routerbench
 from cqbjax.datasets.source import RoutingSource, routing_source
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
@@ -28,6 +29,7 @@ __all__ = [
     "Rates",
     "RoutingSource",
     "RoutingTable",
+    "Served",
     "Split",
     "TableError",
     "check",
@@ -38,12 +40,14 @@ __all__ = [
     "load_dataset",
     "mnl_utilities",
     "normalise_cost",
+    "rates_by_rule",
     "raw_utility",
     "read_compact",
     "read_embedllm",
     "read_routerbench",
     "read_sprout",
     "routing_source",
+    "served_rates",
     "service_rates",
     "split",
     "take",
