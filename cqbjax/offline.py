@@ -45,7 +45,7 @@ class Trained:
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
-        return Routed(scores=rows, by="row", schedule=self.schedule)
+        return Routed(scores=jnp.asarray(rows, float), by="row", schedule=self.schedule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Projected:
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from projected contexts [I, e] of its pool."""
-        return Embedded(policy=self.base, contexts=rows)
+        return Embedded(policy=self.base, contexts=jnp.asarray(rows, float))
 
 
 Learnt = Trained | Projected
@@ -146,7 +146,7 @@ def read(source: RoutingSource, cache_dir: pathlib.Path) -> Data:
     digest = hashlib.sha256()
     for array in (embeddings, source.table.performance, source.cost):
         digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array))
+        digest.update(array.tobytes())
     return Data(source, embeddings, digest.hexdigest(), cache_dir / source.dataset)
 
 
@@ -229,9 +229,7 @@ def _fit_heads(
     available = np.zeros((len(seeds), table.num_prompts), bool)
     for row, parts in zip(available, splits, strict=True):
         row[parts.offline] = True
-    keys = [
-        rng.stream_key(rng.round_key(rng.run_key(seed), 0), rng.Stream.HEAD) for seed in seeds
-    ]
+    keys = [rng.stream_key(rng.round_key(rng.run_key(seed), 0), rng.Stream.HEAD) for seed in seeds]
     utilities = raw_utility(table.performance, source.cost, source.rho)
     return projection.fit_heads(jnp.stack(keys), data.embeddings, utilities, available, head)[0]
 
@@ -243,7 +241,9 @@ def _batches(seeds: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def _key(data: Data, parts: Split, seed: int, *settings: Any) -> str:
     """Hash what a fit depends on."""
-    split = hashlib.sha256(np.concatenate([parts.pool, [-1], parts.offline]).astype(np.int64))
+    split = hashlib.sha256(
+        np.concatenate([parts.pool, [-1], parts.offline]).astype(np.int64).tobytes()
+    )
     words = (FORMAT, data.digest, split.hexdigest(), str(seed), *map(repr, settings))
     return content_key(*words)
 

@@ -90,7 +90,7 @@ class Bar:
 
     def note(self, line: str) -> None:
         """Print a line above the bar."""
-        self._bar.console.print(line, markup=False, highlight=False)
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def steps(self, what: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -21,8 +21,8 @@ from rich.console import Console
 from cqbjax import backend, figures, offline, plan, results, tables
 from cqbjax.datasets import RoutingSource, rates_by_rule
 from cqbjax.offline import Learnt
-from cqbjax.policies import Optimal
 from cqbjax.plan import PerSeed
+from cqbjax.policies import Optimal
 from cqbjax.progress import Reporter
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
@@ -168,7 +168,9 @@ def arrival_rates(config: DictConfig) -> list[float] | str:
     rates = config.arrival_rate
     if isinstance(rates, str):
         if rates != BY_RULE:
-            raise ValueError(f"arrival_rate={rates} must be `{BY_RULE}`, a number or a list of them")
+            raise ValueError(
+                f"arrival_rate={rates} must be `{BY_RULE}`, a number or a list of them"
+            )
         return rates
     if rates is None:
         by_size = config.rates_by_K or {}
@@ -397,7 +399,7 @@ def run_all(
         source = make_source(point.config.source)
         point = settle(point, source)
         if isinstance(source, RoutingSource):
-            console.print(describe(source, point.config), markup=False)
+            console.print(describe(source, point.config), markup=False, soft_wrap=True)
         policies = train(point, source, make_policies(point.config.policy), progress)
         data = run(point, source, policies, progress)
         where = store(point, data, folder, time.perf_counter() - begun)

@@ -19,8 +19,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cqbjax import backend, study
-from cqbjax.progress import bar
 from cqbjax.offline import Learnt
+from cqbjax.progress import bar
 from cqbjax.types import Policy
 
 study.register_resolvers()

@@ -1,5 +1,6 @@
 """Host side: routing datasets read, checked and normalised into one `RoutingTable`."""
 
+from cqbjax.datasets import made_up
 from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset
 from cqbjax.datasets.compact import read_compact
 from cqbjax.datasets.embedllm import read_embedllm
@@ -38,6 +39,7 @@ __all__ = [
     "dataset",
     "departure_probabilities",
     "load_dataset",
+    "made_up",
     "mnl_utilities",
     "normalise_cost",
     "rates_by_rule",

@@ -56,7 +56,8 @@ def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> Served:
             "choose arrival rates by rule: give arrival_rate as numbers"
         )
     odds = np.asarray(probabilities / (1.0 - probabilities), order="F")
-    best, chosen, total = 0.0, (0,), np.zeros(len(odds))
+    best, total = 0.0, np.zeros(len(odds))
+    chosen: tuple[int, ...] = ()
     for assortment in itertools.combinations(range(servers), assortment_size):
         sums = odds[:, assortment].sum(axis=1)
         departs = sums / (1.0 + sums)
@@ -65,9 +66,7 @@ def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> Served:
         if rate > best:
             best, chosen = rate, assortment
     largest = np.sort(odds, axis=1)[:, -assortment_size:].sum(axis=1)
-    return Served(
-        _for_long(total / count), best, chosen, _for_long(largest / (1.0 + largest))
-    )
+    return Served(_for_long(total / count), best, chosen, _for_long(largest / (1.0 + largest)))
 
 
 def rates_by_rule(served: Served) -> tuple[float, float, float]:

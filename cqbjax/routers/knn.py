@@ -156,13 +156,9 @@ class KNN:
         loss = squared_error(split.performance)
         if self.criterion == "utility":
             loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
-        return choose_k(
-            split.embeddings, split.performance, loss, self.grid, self.fold_count, seed
-        )
+        return choose_k(split.embeddings, split.performance, loss, self.grid, self.fold_count, seed)
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedKNN:
         """Choose k on the split and store it."""
-        stored = Neighbourhood(
-            split.embeddings, split.performance, self.choose(split, rho, seed)
-        )
+        stored = Neighbourhood(split.embeddings, split.performance, self.choose(split, rho, seed))
         return FittedKNN(stored, rho * split.cost.mean(axis=0))

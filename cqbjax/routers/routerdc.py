@@ -47,13 +47,13 @@ class Batch(NamedTuple):
 class Grouping(NamedTuple):
     """Clusters laid out contiguously: order of the rows, each row's cluster start and size, [n].
 
-    The arrays may be padded at their end: `count` rows are real.
+    The arrays may be padded at their end: the first `real` ones count.
     """
 
     order: Array
     start: Array
     size: Array
-    count: Array
+    real: Array
 
 
 def _unit(x: Array) -> Array:
@@ -99,7 +99,7 @@ def sample_sample_loss(anchor: Array, same: Array, other: Array) -> Array:
 
 def draw_batch(key: Array, grouping: Grouping, size: int, others: int) -> Batch:
     """Draw rows, a row of the same cluster for each, and rows of other clusters, uniformly."""
-    n = grouping.count
+    n = grouping.real
     key_rows, key_same, key_other = jax.random.split(key, 3)
     rows = jax.random.randint(key_rows, (size,), 0, n)
     start, count = grouping.start[rows], grouping.size[rows]
