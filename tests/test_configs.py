@@ -118,7 +118,7 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
         (["alpha_scale=-1"], ["error: alpha_scale=-1 must be"]),
         (["slackness=0.29"], ["error: slackness=0.29 cannot be met", "seed"]),
-        (["policy=[q_ucb]", "K=2"], ["error: policy names only q_ucb", "K=1"]),
+        (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
         (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
         (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
         (["arrival_rate=fast"], ["error: arrival_rate=fast must be `by_rule`"]),

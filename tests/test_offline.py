@@ -88,12 +88,14 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
     identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
     head = projection.init_head(rng.run_key(0), 3, identity)
     contexts = [projection.project(head, world.contexts[pool], identity) for pool in pools(world)]
+    wider = [jnp.concatenate([table, jnp.zeros((12, 2))], axis=1) for table in contexts]
     turned = [table[:, ::-1] * 2 for table in contexts]
     data = sweep(
         {
             "acqb": base,
             "acqb_cl": PerSeed([Embedded(policy=base, contexts=table) for table in contexts]),
             "other": PerSeed([Embedded(policy=base, contexts=table) for table in turned]),
+            "wide": PerSeed([Embedded(policy=base, contexts=wide) for wide in wider]),
         },
         world,
     )
@@ -101,13 +103,14 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="acqb"), values.sel(policy="acqb_cl"))
     assert (data.regret.sel(policy="acqb") != data.regret.sel(policy="other")).any()
+    assert np.isfinite(data.regret.sel(policy="wide")).all()
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
     wide = Embedded(policy=Acqb(), contexts=jnp.ones((12, 5)))
     problem = dataset.source.problem(1, 8)
     assert wide.init(problem).posterior.root.shape[-2:] == (5, 5)
-    assert np.isfinite(sweep({"wide": PerSeed([wide] * 3)}, dataset.source).regret).all()
+    assert (wide.init(problem).estimate.theta.shape) == (11, 5)
 
 
 @pytest.mark.parametrize(
@@ -265,13 +268,13 @@ def test_a_served_rate_is_what_a_long_run_serves():
     world = Routing(contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3)
     fixed = Routed(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
-        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 20,
-        arrival_rates=[0.95], horizon=1500, capacity=1500, chunk=20,
+        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
+        arrival_rates=[0.95], horizon=500, capacity=500, chunk=40,
     )  # fmt: skip
-    per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 1500
+    per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500
     served = 1 / np.mean(1 / u[:, 0])
-    assert float(per_round.sel(policy="fixed")) == pytest.approx(served, abs=0.01)
-    assert float(per_round.sel(policy="random")) == pytest.approx(served_rates(u).random, abs=0.01)
+    assert float(per_round.sel(policy="fixed")) == pytest.approx(served, abs=0.015)
+    assert float(per_round.sel(policy="random")) == pytest.approx(served_rates(u).random, abs=0.015)
     assert served < u[:, 0].mean() - 0.1, "the mean departure probability is no service rate"
 
 
@@ -285,14 +288,13 @@ class Printed:
         self.lines.append(" ".join(map(str, words)))
 
 
-@pytest.mark.parametrize("name", ["embedllm", "sprout"])
-def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(name, tmp_path):
+def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
+    name = "sprout"
     made_up.write(name, tmp_path / "files", 60)
     prepare(name, tmp_path, tmp_path / "files", embedder=embed, progress=False)
     study.register_resolvers()
-    small = (
-        "{_target_: cqbjax.contrastive.ContrastiveConfig, outputs: 3, iota_pos: 0.2, iota_neg: 0}"
-    )
+    target = "cqbjax.contrastive.ContrastiveConfig"
+    small = f"{{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose(
             "config",
