@@ -355,20 +355,6 @@ def show(
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
 
 
-def describe(source: RoutingSource, config: DictConfig) -> str:
-    """Say what the dataset is, what fixed routing serves there, and at which rates it is run."""
-    table, served = source.table, source.served(config.K)
-    best = " + ".join(table.servers[j] for j in served.best_assortment)
-    rates = ", ".join(f"{rate:g}" for rate in config.arrival_rate)
-    marked = f" ({table.stand_in})" if table.stand_in else ""
-    return (
-        f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs; with "
-        f"K={config.K} and retrials random routing serves {served.random:.3f} queries a round, the "
-        f"best fixed choice {served.best_fixed:.3f} ({best}), the best of each prompt "
-        f"{served.oracle:.3f}; arrival rates {rates}"
-    )
-
-
 def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     """Keep the policies to draw."""
     if labels is None:
@@ -399,7 +385,7 @@ def run_all(
         source = make_source(point.config.source)
         point = settle(point, source)
         if isinstance(source, RoutingSource):
-            console.print(describe(source, point.config), markup=False, soft_wrap=True)
+            console.print(source.describe(point.config.K, point.config.arrival_rate), markup=False, soft_wrap=True)
         policies = train(point, source, make_policies(point.config.policy), progress)
         data = run(point, source, policies, progress)
         where = store(point, data, folder, time.perf_counter() - begun)

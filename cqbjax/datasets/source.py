@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +45,19 @@ class RoutingSource:
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
         return served_rates(self.probabilities, assortment_size)
+
+    def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
+        """Say what the dataset is, what fixed routing serves there, and at which rates it runs."""
+        table, served = self.table, self.served(assortment_size)
+        best = " + ".join(table.servers[j] for j in served.best_assortment)
+        rates = ", ".join(f"{rate:g}" for rate in arrival_rates)
+        marked = f" ({table.stand_in})" if table.stand_in else ""
+        return (
+            f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs; with "
+            f"K={assortment_size} and retrials random routing serves {served.random:.3f} queries a "
+            f"round, the best fixed choice {served.best_fixed:.3f} ({best}), the best of each "
+            f"prompt {served.oracle:.3f}; arrival rates {rates}"
+        )
 
     def split(self, seed: int) -> Split:
         """Return a seed's online pool, the one its runs draw, and its offline split.
