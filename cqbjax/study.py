@@ -385,7 +385,8 @@ def run_all(
         source = make_source(point.config.source)
         point = settle(point, source)
         if isinstance(source, RoutingSource):
-            console.print(source.describe(point.config.K, point.config.arrival_rate), markup=False, soft_wrap=True)
+            told = source.describe(point.config.K, point.config.arrival_rate)
+            console.print(told, markup=False, soft_wrap=True)
         policies = train(point, source, make_policies(point.config.policy), progress)
         data = run(point, source, policies, progress)
         where = store(point, data, folder, time.perf_counter() - begun)
