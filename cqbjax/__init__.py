@@ -9,7 +9,7 @@ data = cqbjax.sweep(chosen, source, arrival_rates=[0.7], seeds=20, horizon=1000)
 """
 
 from cqbjax import results
-from cqbjax.plan import QueueOverflow
+from cqbjax.plan import PerSeed, QueueOverflow
 from cqbjax.sweep import sweep
 
-__all__ = ["QueueOverflow", "results", "sweep"]
+__all__ = ["PerSeed", "QueueOverflow", "results", "sweep"]

@@ -16,6 +16,8 @@ from cqbjax.types import Policy, Problem, Source
 MAX_RECORDS = 250
 MAX_CALLS = 10
 START_CAPACITY = 64
+# A round over a pool of prompts costs far more than its slots, and real queues grow longer.
+START_CAPACITY_POOL = 256
 # Overflowing runs are repeated with this many times the slots: a compilation costs more than slots.
 GROWTH = 4
 # On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
@@ -34,16 +36,30 @@ class QueueOverflow(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
+class PerSeed:
+    """A policy that differs from seed to seed, in its leaves alone: trained on each seed's split.
+
+    Attributes:
+        policies: [S] one policy a seed, in the order of the sweep's seeds.
+    """
+
+    policies: Sequence[Policy]
+
+
+@dataclasses.dataclass(frozen=True)
 class Group:
     """Policies that share one compiled program: they differ in float leaves alone.
 
     Attributes:
         labels: the policies' labels.
-        stacked: one policy whose leaves have a leading axis over `labels`.
+        stacked: one policy whose leaves have two leading axes, over `labels` and over seeds; the
+            second is of length 1 where all seeds share one policy.
+        per_seed: whether each seed has a policy of its own.
     """
 
     labels: tuple[str, ...]
     stacked: Any
+    per_seed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +82,22 @@ class Records:
         return self.every * np.arange(1, self.per_call * self.calls + 1)
 
 
+def seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
+    """Return the seeds as an array.
+
+    Raises:
+        ValueError: if they are not integers.
+    """
+    if isinstance(seeds, int | np.integer):
+        return np.arange(seeds)
+    numbers = np.asarray(seeds)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError("seeds must be integers")
+    return numbers.astype(int)
+
+
 def check(
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, Policy | PerSeed],
     source: Source,
     arrival_rates: Sequence[float],
     seeds: np.ndarray,
@@ -115,28 +145,46 @@ def check(
     for rate in arrival_rates:
         source.check(seeds, rate, assortment_size)
     problem = source.problem(assortment_size, horizon)
-    for policy in policies.values():
-        if hasattr(policy, "check"):
-            policy.check(problem)
+    for label, policy in policies.items():
+        each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+        if isinstance(policy, PerSeed) and len(each) != len(seeds):
+            raise ValueError(
+                f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}"
+            )
+        for seed, one in zip(seeds, each, strict=False):
+            if _signature(one) != _signature(each[0]):
+                raise ValueError(
+                    f"policy {label} of seed {seed} must have the structure and the shapes of that "
+                    f"of seed {seeds[0]}"
+                )
+            if hasattr(one, "check"):
+                one.check(problem)
         # A policy that is not defined for these shapes says so here.
         contexts = jax.ShapeDtypeStruct(problem.contexts_shape, float)
-        jax.eval_shape(functools.partial(policy.init, problem), contexts)
+        jax.eval_shape(functools.partial(each[0].init, problem), contexts)
     return problem
 
 
-def group(policies: Mapping[str, Policy]) -> list[Group]:
+def _signature(policy: Policy) -> tuple[Any, tuple[tuple[int, ...], ...]]:
+    """Return what decides the compiled program: static structure and the leaves' shapes."""
+    return jax.tree.structure(policy), tuple(np.shape(leaf) for leaf in jax.tree.leaves(policy))
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    """Stack trees of equal structure along a new first axis."""
+    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(leaf, float) for leaf in x]), *trees)
+
+
+def group(policies: Mapping[str, Policy | PerSeed]) -> list[Group]:
     """Collect policies of equal static structure, so that each structure compiles once."""
     members: dict[Any, list[tuple[str, Any]]] = {}
     for label, policy in policies.items():
-        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), policy)
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(policy))
-        members.setdefault((jax.tree.structure(policy), shapes), []).append((label, policy))
+        per_seed = isinstance(policy, PerSeed)
+        each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+        members.setdefault((_signature(each[0]), per_seed), []).append((label, _stack(each)))
     return [
-        Group(
-            tuple(label for label, _ in same),
-            jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy for _, policy in same)),
-        )
-        for same in members.values()
+        Group(tuple(label for label, _ in same), _stack([policy for _, policy in same]), per_seed)
+        for (_, per_seed), same in members.items()
     ]
 
 
@@ -163,13 +211,13 @@ def records(horizon: int, every: int | None = None) -> Records:
 
 
 def bytes_a_run(policy: Policy, source: Source, problem: Problem, capacity: int) -> int:
-    """Return the bytes that one run keeps on the device between rounds."""
+    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
 
-    def begin() -> tuple[Any, Any]:
+    def begin() -> tuple[Any, ...]:
         key = rng.run_key(0)
         rate = jnp.zeros(())
         instance = simulate.prepare(key, source, rate, problem)._replace(key=jnp.zeros(2))
-        return instance, simulate.start(policy, problem, instance, capacity)
+        return instance, simulate.start(policy, problem, instance, capacity), policy
 
     shapes = jax.eval_shape(begin)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
@@ -202,3 +250,21 @@ def width(run_bytes: int, num_runs: int, devices: Sequence[jax.Device]) -> int:
     else:
         best = GPU_WIDTH
     return max(1, min(share, fitting, best))
+
+
+def describe(labels: Sequence[str], run_bytes: int, runs: int, each: int, devices: int) -> str:
+    """Say in a line what a group will take: bytes a run, runs a chunk, chunks.
+
+    Args:
+        labels: of the group.
+        run_bytes: bytes a run.
+        runs: runs of the group.
+        each: runs that a device batches at once.
+        devices: how many.
+    """
+    chunk = each * devices
+    return (
+        f"{', '.join(labels)}: {runs:,} runs of {run_bytes / 1e6:,.2f} MB, {chunk:,} a chunk on "
+        f"{devices} device{'s' if devices > 1 else ''} ({chunk * run_bytes / 1e6:,.0f} MB), "
+        f"{-(-runs // chunk):,} chunk{'s' if runs > chunk else ''}"
+    )

@@ -1,7 +1,7 @@
 """The progress bar of a sweep: rounds done, rounds a second, time left."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from rich.console import Console
@@ -29,6 +29,12 @@ class Reporter(Protocol):
     def advance(self, rounds: int) -> None:
         """Count round-runs as done."""
 
+    def note(self, line: str) -> None:
+        """Print a line that stays."""
+
+    def steps(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Show a bar of its own for other work; the function counts steps as done."""
+
 
 class Silent:
     """Report nothing."""
@@ -42,13 +48,23 @@ class Silent:
     def advance(self, rounds: int) -> None:
         """Ignore."""
 
+    def note(self, line: str) -> None:
+        """Ignore."""
+
+    @contextmanager
+    def steps(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Ignore."""
+        yield lambda count: None
+
 
 class _RateColumn(ProgressColumn):
-    """Rounds a second over the last moments."""
+    """Rounds (or fits) a second over the last moments."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} rounds/s" if speed else "- rounds/s", style="green")
+        unit = task.fields["unit"]
+        digits = 0 if unit == "rounds" else 2
+        return Text(f"{speed:,.{digits}f} {unit}/s" if speed else f"- {unit}/s", style="green")
 
 
 class Bar:
@@ -56,7 +72,7 @@ class Bar:
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
-        self._task = bar.add_task("starting", total=0)
+        self._task = bar.add_task("starting", total=0, unit="rounds")
         self._total = 0
 
     def expect(self, rounds: int) -> None:
@@ -71,6 +87,19 @@ class Bar:
     def advance(self, rounds: int) -> None:
         """Move the bar."""
         self._bar.advance(self._task, rounds)
+
+    def note(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def steps(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show a second bar."""
+        task = self._bar.add_task(what, total=total, unit="fits")
+        try:
+            yield lambda count: self._bar.advance(task, count)
+        finally:
+            self._bar.remove_task(task)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ class Stream(enum.IntEnum):
     ASSORTMENT = 8
     NORMAL = 9
     BETA = 10
+    HEAD = 11
 
 
 def run_key(seed: Array | int) -> Array:

@@ -18,8 +18,11 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
-from cqbjax import backend, figures, results, tables
-from cqbjax.datasets import RoutingSource
+from cqbjax import backend, figures, offline, plan, results, tables
+from cqbjax.datasets import RoutingSource, rates_by_rule
+from cqbjax.offline import Learnt
+from cqbjax.plan import PerSeed
+from cqbjax.policies import Optimal
 from cqbjax.progress import Reporter
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
@@ -27,6 +30,7 @@ from cqbjax.types import Policy, Source
 GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
 # Defined for one server a query; a point with more leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
+BY_RULE = "by_rule"
 WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "record_every", "chunk", "num_samples", "dim")
 NUMBER_KEYS = ("kappa", "lambda0", "alpha_scale", "c1")
 # V must be invertible; the other constants may be zero, which switches their part off.
@@ -43,13 +47,13 @@ class Point:
         name: the folder's name, e.g. `K=1,num_servers=3`.
         config: the resolved configuration, grid keys scalar.
         varied: the grid keys' values here.
-        left_out: policies that are not defined at this point.
+        left_out: policies that do not run at this point, each with the reason.
     """
 
     name: str
     config: DictConfig
     varied: dict[str, Any]
-    left_out: tuple[str, ...]
+    left_out: dict[str, str]
 
 
 def console() -> Console:
@@ -103,15 +107,28 @@ def compose(config: DictConfig) -> list[Point]:
         assert isinstance(one, DictConfig)
         OmegaConf.set_struct(one, False)
         one.arrival_rate = arrival_rates(one)
-        out = tuple(label for label in one.policy if one.K != 1 and label in SINGLE_SERVER)
+        out = left_out(one)
         for label in out:
             del one.policy[label]
         if not one.policy:
-            raise ValueError(f"policy names only {', '.join(out)}, which are defined for K=1 only")
+            reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
+            raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
         OmegaConf.resolve(one)
         name = ",".join(f"{key}={value}" for key, value in varied.items()) or f"K={one.K}"
         points.append(Point(name, one, varied, out))
     return points
+
+
+def left_out(config: DictConfig) -> dict[str, str]:
+    """Return the policies that do not run at a point, with the reason."""
+    kept = (config.policies_by_K or {}).get(config.K)
+    out = {}
+    for label in map(str, config.policy):
+        if config.K != 1 and label in SINGLE_SERVER:
+            out[label] = "defined for K=1 only"
+        elif kept is not None and label not in kept:
+            out[label] = f"not in policies_by_K of K={config.K}"
+    return out
 
 
 def check_types(config: DictConfig) -> None:
@@ -140,13 +157,21 @@ def check_types(config: DictConfig) -> None:
             raise ValueError(f"{key}={config[key]} must be one of {', '.join(allowed)}")
 
 
-def arrival_rates(config: DictConfig) -> list[float]:
+def arrival_rates(config: DictConfig) -> list[float] | str:
     """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
 
+    The word `by_rule` is returned as it is: `settle` turns it into rates when the table is known.
+
     Raises:
-        ValueError: neither is given for the point's K.
+        ValueError: neither is given for the point's K, or another word.
     """
     rates = config.arrival_rate
+    if isinstance(rates, str):
+        if rates != BY_RULE:
+            raise ValueError(
+                f"arrival_rate={rates} must be `{BY_RULE}`, a number or a list of them"
+            )
+        return rates
     if rates is None:
         by_size = config.rates_by_K or {}
         if config.K not in by_size:
@@ -158,18 +183,74 @@ def arrival_rates(config: DictConfig) -> list[float]:
     return [float(rate) for rate in (rates if isinstance(rates, ListConfig) else [rates])]
 
 
+def settle(point: Point, source: Source | RoutingSource) -> Point:
+    """Return the point with arrival rates in numbers, where they are chosen by rule.
+
+    Raises:
+        ValueError: rates by rule for a source that is no dataset.
+    """
+    if point.config.arrival_rate != BY_RULE:
+        return point
+    if not isinstance(source, RoutingSource):
+        raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
+    chosen = list(rates_by_rule(source.served(point.config.K)))
+    config = OmegaConf.merge(point.config, {"arrival_rate": chosen})
+    assert isinstance(config, DictConfig)
+    return dataclasses.replace(point, config=config)
+
+
+def train(
+    point: Point,
+    source: Source | RoutingSource,
+    policies: Mapping[str, Policy | Learnt],
+    progress: Reporter | None = None,
+) -> dict[str, Policy | PerSeed]:
+    """Return the policies of a point, those that learn offline trained for each of its seeds.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`.
+        progress: told of the fits.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range, before anything is trained.
+    """
+    config = point.config
+    learnt = [label for label, policy in policies.items() if isinstance(policy, Learnt)]
+    ready: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
+    if not learnt:
+        return ready
+    if not isinstance(source, RoutingSource):
+        raise ValueError(f"policy {learnt[0]} learns from a dataset's offline split: pick a source")
+    numbers = np.asarray(seeds(config))
+    plan.check(
+        ready or {"optimal": Optimal()}, source.source, config.arrival_rate, numbers,
+        config.horizon, config.K, config.capacity,
+    )  # fmt: skip
+    return offline.per_seed(
+        policies, source, numbers.tolist(), offline.cache_folder(config.cache_dir),
+        config.tuning_seed, progress,
+    )  # fmt: skip
+
+
+def seeds(config: DictConfig) -> range:
+    """Return the seeds of a study."""
+    return range(config.first_seed, config.first_seed + config.num_seeds)
+
+
 def run(
     point: Point,
     source: Source | RoutingSource,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, Policy | PerSeed],
     progress: Reporter | None = None,
 ) -> xr.Dataset:
     """Run one point.
 
     Args:
-        point: from `compose`.
+        point: from `settle`.
         source: made from `point.config.source`.
-        policies: label -> policy, made from `point.config.policy`.
+        policies: label -> policy, from `train`.
         progress: told of compiling and of rounds done.
 
     Returns:
@@ -189,7 +270,7 @@ def run(
         policies,
         drawn,
         arrival_rates=config.arrival_rate,
-        seeds=range(config.first_seed, config.first_seed + config.num_seeds),
+        seeds=seeds(config),
         horizon=config.horizon,
         assortment_size=config.K,
         record_every=config.record_every,
@@ -218,7 +299,7 @@ def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
         "experiment": point.config.name,
         "point": point.name,
         "varied": point.varied,
-        "left_out": list(point.left_out),
+        "left_out": point.left_out,
         "config": OmegaConf.to_container(point.config, resolve=True),
         "versions": {name: _version(name) for name in SHOWN_VERSIONS},
         "machine": backend.describe(),
@@ -285,7 +366,7 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
 def run_all(
     config: DictConfig,
     make_source: Callable[[DictConfig], Any],
-    make_policies: Callable[[DictConfig], Mapping[str, Policy]],
+    make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
     folder: Path,
     progress: Reporter,
     console: Console,
@@ -297,21 +378,17 @@ def run_all(
     """
     stored = []
     for point in compose(config):
-        if point.left_out:
-            names = ", ".join(point.left_out)
-            console.print(f"{point.name}: {names} left out (defined for K=1 only)")
+        for reason in sorted(set(point.left_out.values())):
+            names = ", ".join(label for label, why in point.left_out.items() if why == reason)
+            console.print(f"{point.name}: {names} left out ({reason})")
         begun = time.perf_counter()
         source = make_source(point.config.source)
+        point = settle(point, source)
         if isinstance(source, RoutingSource):
-            rates = source.rates
-            console.print(
-                f"{source.table.name}: {source.table.num_prompts:,} prompts, "
-                f"{source.table.num_servers} LLMs; with one LLM a query random routing serves "
-                f"{rates.random:.3f}, the best fixed LLM {rates.best_fixed:.3f} "
-                f"({source.table.servers[rates.best_server]}), the best LLM of each prompt "
-                f"{rates.oracle:.3f}"
-            )
-        data = run(point, source, make_policies(point.config.policy), progress)
+            told = source.describe(point.config.K, point.config.arrival_rate)
+            console.print(told, markup=False, soft_wrap=True)
+        policies = train(point, source, make_policies(point.config.policy), progress)
+        data = run(point, source, policies, progress)
         where = store(point, data, folder, time.perf_counter() - begun)
         stored += results.load_points(where)
     return stored

@@ -11,7 +11,7 @@ import xarray as xr
 from jax.sharding import Mesh, PartitionSpec
 
 from cqbjax import metrics, plan, rng, simulate
-from cqbjax.plan import Capacity, Group, QueueOverflow, Records
+from cqbjax.plan import Capacity, Group, PerSeed, QueueOverflow, Records
 from cqbjax.progress import Reporter, Silent
 from cqbjax.types import Policy, Problem, Source
 
@@ -25,11 +25,13 @@ class Runs(NamedTuple):
         member: index into the group's labels.
         rate: arrival rate.
         seed: seed.
+        place: index into the seeds of the group's stacked policy.
     """
 
     member: np.ndarray
     rate: np.ndarray
     seed: np.ndarray
+    place: np.ndarray
 
     def take(self, index: np.ndarray) -> "Runs":
         """Return the runs at these positions."""
@@ -69,7 +71,7 @@ class Program(NamedTuple):
 
 
 def sweep(
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, Policy | PerSeed],
     source: Source,
     *,
     arrival_rates: Sequence[float],
@@ -89,7 +91,7 @@ def sweep(
     float fields share one compiled program.
 
     Args:
-        policies: label -> policy.
+        policies: label -> policy, or `PerSeed` for one that each seed has its own of.
         source: where queries come from.
         arrival_rates: [L] lambda, queries a round, each in [0, 1].
         seeds: how many (0 .. n-1), or which.
@@ -112,7 +114,7 @@ def sweep(
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
-    numbers = _seed_numbers(seeds)
+    numbers = plan.seed_numbers(seeds)
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
     rates = np.asarray(arrival_rates, float)
@@ -120,7 +122,7 @@ def sweep(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
     kept = plan.records(horizon, record_every)
-    wanted = dict(policies)
+    wanted: dict[str, Policy | PerSeed] = dict(policies)
     if "optimal" not in wanted:
         from cqbjax.policies import Optimal
 
@@ -131,24 +133,12 @@ def sweep(
     )  # fmt: skip
     groups = plan.group(wanted)
     runner.progress.expect(len(wanted) * len(rates) * len(numbers) * horizon)
+    for group in groups:
+        runner.announce(group, runner.first_slots, len(group.labels) * len(rates) * len(numbers))
     measured = {}
     for group in groups:
         measured.update(runner.run_group(group, rates, numbers))
     return _dataset({label: measured[label] for label in wanted}, rates, numbers, kept, problem)
-
-
-def _seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
-    """Return the seeds as an array.
-
-    Raises:
-        ValueError: if they are not integers.
-    """
-    if isinstance(seeds, int | np.integer):
-        return np.arange(seeds)
-    numbers = np.asarray(seeds)
-    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError("seeds must be integers")
-    return numbers.astype(int)
 
 
 class Measured(NamedTuple):
@@ -193,9 +183,9 @@ class _Runner:
         """Run one group to the end, repeating overflowing runs with more slots."""
         shape = (len(group.labels), len(rates), len(seeds))
         member, rate, seed = (axis.ravel() for axis in np.indices(shape))
-        runs = Runs(member, rates[rate], seeds[seed])
-        capacity = self.capacity
-        slots = min(plan.START_CAPACITY, self.problem.horizon) if capacity == "auto" else capacity
+        place = seed if group.per_seed else np.zeros_like(seed)
+        runs = Runs(member, rates[rate], seeds[seed], place)
+        slots = self.first_slots
         compiled = ran = 0.0
         parts: list[tuple[np.ndarray, Outcome]] = []
         left = np.arange(len(member))
@@ -206,11 +196,13 @@ class _Runner:
             outcome = self.run(program, group, runs.take(left))
             ran += time.perf_counter() - begun
             lost = outcome.overflow > 0
-            if capacity != "auto" and lost.any():
+            if self.capacity != "auto" and lost.any():
                 self._refuse(group, runs.take(left), outcome, slots)
             parts.append((left[~lost], jax.tree.map(lambda leaf: leaf[~lost], outcome)))  # noqa: B023
             left, slots = left[lost], min(plan.GROWTH * slots, self.problem.horizon)
-            self.progress.expect(len(left) * self.problem.horizon)
+            if len(left):
+                self.progress.expect(len(left) * self.problem.horizon)
+                self.announce(group, slots, len(left))
         order = np.argsort(np.concatenate([index for index, _ in parts]))
         totals = jax.tree.map(
             lambda *leaves: np.concatenate(leaves)[order].reshape(*shape, -1),
@@ -222,13 +214,39 @@ class _Runner:
             for i, label in enumerate(group.labels)
         }
 
+    @property
+    def first_slots(self) -> int:
+        """Return the queue slots of the first attempt."""
+        if self.capacity != "auto":
+            return self.capacity
+        pooled = self.problem.pooled
+        start = plan.START_CAPACITY_POOL if pooled else plan.START_CAPACITY
+        return min(start, self.problem.horizon)
+
+    def one(self, group: Group) -> Any:
+        """Return one policy of a group, for its shapes."""
+        return jax.tree.map(lambda leaf: leaf[0, 0], group.stacked)
+
+    def bytes_a_run(self, group: Group, slots: int) -> int:
+        """Return the bytes of one run of a group."""
+        return plan.bytes_a_run(self.one(group), self.source, self.problem, slots)
+
+    def width(self, run_bytes: int) -> int:
+        """Return how many runs of this size each device batches at once."""
+        return self.chunk or plan.width(run_bytes, self.runs_a_policy, self.devices)
+
+    def announce(self, group: Group, slots: int, runs: int) -> None:
+        """Tell the memory plan of some runs of a group, before they are compiled."""
+        size, count = self.bytes_a_run(group, slots), len(self.devices)
+        told = plan.describe(group.labels, size, runs, self.width(size), count)
+        self.progress.note(f"{told}, {slots} queue slots")
+
     def compile(self, group: Group, slots: int) -> Program:
         """Compile what a group needs for one capacity."""
         self.progress.doing(f"compiling {group.labels[0]}")
         begun = time.perf_counter()
-        policy = jax.tree.map(lambda leaf: leaf[0], group.stacked)
-        run_bytes = plan.bytes_a_run(policy, self.source, self.problem, slots)
-        each = self.chunk or plan.width(run_bytes, self.runs_a_policy, self.devices)
+        policy = self.one(group)
+        each = self.width(self.bytes_a_run(group, slots))
         prepare = self.compile_prepare(each)
 
         def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
@@ -294,7 +312,7 @@ class _Runner:
     def _run_chunk(self, program: Program, group: Group, runs: Runs, real: int) -> Outcome:
         """Run one chunk over the whole horizon; its last runs may be padding."""
         self.progress.doing(f"running {group.labels[0]}")
-        policy = jax.tree.map(lambda leaf: leaf[runs.member], group.stacked)
+        policy = jax.tree.map(lambda leaf: leaf[runs.member, runs.place], group.stacked)
         rate = jnp.asarray(runs.rate, float)
         instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate, self.source)
         carry = program.start(policy, instance)
@@ -305,6 +323,12 @@ class _Runner:
             carry, totals = program.advance(policy, instance, carry, first)
             pieces.append(jax.tree.map(np.asarray, totals))
             self.progress.advance(real * rounds)
+            if (np.asarray(carry.overflow) > 0).all():
+                # Every run here is to be repeated: what is left of it is worth nothing.
+                left = self.kept.calls - call - 1
+                self.progress.advance(real * rounds * left)
+                pieces += pieces[-1:] * left
+                break
         totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
         outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
         return jax.tree.map(lambda leaf: leaf[:real], outcome)

@@ -1,10 +1,12 @@
 """Build a dataset's table and embeddings once: python scripts/prepare_data.py dataset=NAME."""
 
+import pathlib
+
 import hydra
 import omegaconf
 from rich.console import Console
 
-from cqbjax.datasets import departure_probabilities, load_dataset, service_rates
+from cqbjax.datasets import departure_probabilities, load_dataset, made_up, service_rates
 from cqbjax.datasets.prepare import prepare
 
 
@@ -13,10 +15,14 @@ def main(config: omegaconf.DictConfig) -> None:
     """Prepare one dataset and say what came of it; a wrong input is one sentence and status 2."""
     console = Console()
     try:
+        source = config.source
+        if config.made_up is not None:
+            source = pathlib.Path(config.data_dir) / "made_up" / config.dataset
+            made_up.write(config.dataset, source, config.made_up)
         done = prepare(
             config.dataset,
             config.data_dir,
-            config.source,
+            source,
             config.revision,
             config.model,
             config.batch_size,

@@ -19,6 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from cqbjax import backend, study
+from cqbjax.offline import Learnt
 from cqbjax.progress import bar
 from cqbjax.types import Policy
 
@@ -36,7 +37,7 @@ def job_name() -> str:
 def make(node: DictConfig) -> Any:
     """Make an object; an error of its own comes out as it is, without Hydra's wrapping."""
     try:
-        return instantiate(node)
+        return instantiate(node, _convert_="all")
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
@@ -51,7 +52,7 @@ def check_labels(words: Sequence[str]) -> None:
                     sys.exit(f"error: policy {label} is unknown; choose from {', '.join(known)}")
 
 
-def make_policies(nodes: DictConfig) -> dict[str, Policy]:
+def make_policies(nodes: DictConfig) -> dict[str, Policy | Learnt]:
     """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration."""
     return {str(label): make(node) for label, node in nodes.items()}
 

@@ -72,6 +72,7 @@ def main(config: DictConfig) -> None:
         with bar() as progress:
             for point in study.compose(config):
                 source = instantiate(point.config.source)
+                point = study.settle(point, source)
                 data = study.run(point, source, settings(point.config), progress)
                 found += rows(data)
     except ValueError as error:

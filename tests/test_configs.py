@@ -42,12 +42,14 @@ def test_experiment_composes_and_says_its_own_command(name):
         assert point.config.name == name
         policies = {k: hydra.utils.instantiate(v) for k, v in point.config.policy.items()}
         assert "acqb" in policies and "optimal" in policies
-        assert all(0 < rate < 1 for rate in point.config.arrival_rate)
+        rates = point.config.arrival_rate
+        assert rates == study.BY_RULE or all(0 < rate < 1 for rate in rates)
 
 
 def test_pairs_leave_out_the_policies_of_single_servers():
     points = study.compose(composed("experiment=synthetic"))
-    assert [point.left_out for point in points] == [(), ("q_ths", "q_ucb")]
+    why = "defined for K=1 only"
+    assert [point.left_out for point in points] == [{}, {"q_ths": why, "q_ucb": why}]
     assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
 
 
@@ -116,8 +118,12 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
         (["alpha_scale=-1"], ["error: alpha_scale=-1 must be"]),
         (["slackness=0.29"], ["error: slackness=0.29 cannot be met", "seed"]),
-        (["policy=[q_ucb]", "K=2"], ["error: policy names only q_ucb", "K=1"]),
+        (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
         (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
+        (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
+        (["arrival_rate=fast"], ["error: arrival_rate=fast must be `by_rule`"]),
+        (["arrival_rate=by_rule"], ["error: arrival_rate=by_rule needs a dataset"]),
+        (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),
         (["capacity=2"], ["error: capacity=2 overflowed in round", "would have been enough"]),
     ],
 )  # fmt: skip

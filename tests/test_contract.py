@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax import study
+from cqbjax import offline, study
 from cqbjax.contract import PROBLEM, ContractError, check_policy
-from cqbjax.policies import Acqb, Routed
+from cqbjax.policies import Acqb, Embedded, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Problem
@@ -31,7 +31,11 @@ def configured(label: str) -> Any:
     study.register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
-    return hydra.utils.instantiate(config.policy[label])
+    policy = hydra.utils.instantiate(config.policy[label])
+    if isinstance(policy, offline.Learnt):
+        columns = 4 if isinstance(policy, offline.Projected) else SINGLE.num_servers
+        return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
+    return policy
 
 
 def test_every_label_has_a_file():
@@ -44,7 +48,7 @@ def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # ACQB's many operations are slow one by one; the reference simulator of test_against_reference
     # and the single runs of test_invariants stand for them.
-    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb))
+    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | Embedded))
 
 
 @pytest.mark.parametrize(

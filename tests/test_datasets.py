@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqbjax import datasets as ds
+from cqbjax.datasets import made_up as schemas
 from cqbjax.datasets import prices
-from tests import data_schemas as schemas
 
 
 def small_table() -> ds.RoutingTable:

@@ -15,6 +15,7 @@ LAYERS = (
     "simulate",
     "plan progress sweep contract",
     "datasets contrastive embedding projection routers summaries results figures tables",
+    "offline",
     "study",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}

@@ -14,8 +14,8 @@ import pytest
 
 from cqbjax import datasets as ds
 from cqbjax.datasets import cache
+from cqbjax.datasets import made_up as schemas
 from cqbjax.datasets.prepare import prepare
-from tests import data_schemas as schemas
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -1,8 +1,10 @@
 """Host side: routing datasets read, checked and normalised into one `RoutingTable`."""
 
+from cqbjax.datasets import made_up
 from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset
 from cqbjax.datasets.compact import read_compact
 from cqbjax.datasets.embedllm import read_embedllm
+from cqbjax.datasets.rates import Served, rates_by_rule, served_rates
 from cqbjax.datasets.routerbench import read_routerbench
 from cqbjax.datasets.source import RoutingSource, routing_source
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
@@ -28,6 +30,7 @@ __all__ = [
     "Rates",
     "RoutingSource",
     "RoutingTable",
+    "Served",
     "Split",
     "TableError",
     "check",
@@ -36,14 +39,17 @@ __all__ = [
     "dataset",
     "departure_probabilities",
     "load_dataset",
+    "made_up",
     "mnl_utilities",
     "normalise_cost",
+    "rates_by_rule",
     "raw_utility",
     "read_compact",
     "read_embedllm",
     "read_routerbench",
     "read_sprout",
     "routing_source",
+    "served_rates",
     "service_rates",
     "split",
     "take",

@@ -2,17 +2,20 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from cqbjax.datasets.catalogue import load_dataset
+from cqbjax.datasets.rates import Served, served_rates
+from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
 from cqbjax.datasets.table import RoutingTable
 from cqbjax.datasets.utility import (
     DEFAULT_COST_RULE,
-    Rates,
     departure_probabilities,
     mnl_utilities,
-    service_rates,
+    normalise_cost,
 )
 from cqbjax.sources import Routing
 
@@ -23,13 +26,53 @@ class RoutingSource:
 
     Attributes:
         source: prompts, embeddings [P, d] and true log-odds [P, N].
+        dataset: its key in the catalogue.
         table: the dataset behind it; its `stand_in` must be shown with every result.
-        rates: what random, best fixed and per-prompt best routing serve at K = 1.
+        probabilities: [P, N] departure probabilities of single servers.
+        cost: [P, N] cost normalised to [0, 1].
+        rho: weight of the cost in the utility performance - rho * cost.
+        offline_size: most prompts of a seed's offline split; None is all the rest.
     """
 
     source: Routing
+    dataset: str
     table: RoutingTable
-    rates: Rates
+    probabilities: np.ndarray
+    cost: np.ndarray
+    rho: float
+    offline_size: int | None = None
+
+    def served(self, assortment_size: int) -> Served:
+        """Return what routing without learning can serve with K servers an assortment."""
+        return served_rates(self.probabilities, assortment_size)
+
+    def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
+        """Say what the dataset is, what fixed routing serves there, and at which rates it runs."""
+        table, served = self.table, self.served(assortment_size)
+        best = " + ".join(table.servers[j] for j in served.best_assortment)
+        rates = ", ".join(f"{rate:g}" for rate in arrival_rates)
+        marked = f" ({table.stand_in})" if table.stand_in else ""
+        return (
+            f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs; with "
+            f"K={assortment_size} and retrials random routing serves {served.random:.3f} queries a "
+            f"round, the best fixed choice {served.best_fixed:.3f} ({best}), the best of each "
+            f"prompt {served.oracle:.3f}; arrival rates {rates}"
+        )
+
+    def split(self, seed: int) -> Split:
+        """Return a seed's online pool, the one its runs draw, and its offline split.
+
+        Raises:
+            ValueError: the pool leaves no prompt, or an evaluation prompt leaked into the split.
+        """
+        parts = split(self.table.num_prompts, self.source.pool_size, seed)
+        parts = without_twins(parts, self.table.prompts)
+        size = self.offline_size
+        if size is not None and size < len(parts.offline):
+            chosen = np.random.default_rng(seed).permutation(len(parts.offline))[:size]
+            parts = parts._replace(offline=parts.offline[np.sort(chosen)])
+        check_no_leak(parts.pool, parts.offline, self.table.prompt_ids, self.table.prompts)
+        return parts
 
 
 def routing_source(
@@ -40,6 +83,7 @@ def routing_source(
     cost_rule: str = DEFAULT_COST_RULE,
     low: float = 0.1,
     high: float = 0.99,
+    offline_size: int | None = None,
 ) -> RoutingSource:
     """Load a dataset and turn performance and cost into departure probabilities.
 
@@ -51,11 +95,15 @@ def routing_source(
         cost_rule: one of `COST_RULES`.
         low: r_lo, the least departure probability.
         high: r_hi, the largest.
+        offline_size: most prompts of a seed's offline split, drawn by the seed; None is all that
+            the pool leaves.
 
     Raises:
         ValueError: one sentence, for a missing folder or file, a bad table, or embeddings that do
             not fit it.
     """
+    if offline_size is not None and offline_size < 1:
+        raise ValueError(f"offline_size={offline_size} must be at least 1, or null for all")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
         table.performance, table.cost, rho=rho, low=low, high=high, cost_rule=cost_rule
@@ -65,4 +113,5 @@ def routing_source(
         utilities=jnp.asarray(mnl_utilities(probabilities), float),
         pool_size=pool_size,
     )
-    return RoutingSource(source, table, service_rates(probabilities))
+    cost = normalise_cost(table.cost, cost_rule)
+    return RoutingSource(source, dataset, table, probabilities, cost, rho, offline_size)

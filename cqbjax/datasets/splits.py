@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cqbjax import rng
+from cqbjax.sources.routing import draw_pool
+
 
 class Split(NamedTuple):
     """Hold row indices of a table.
@@ -19,10 +22,10 @@ class Split(NamedTuple):
 
 
 def split(num_prompts: int, pool_size: int = 1000, seed: int = 0) -> Split:
-    """Draw the online pool without replacement; the offline split is everything else.
+    """Draw the online pool of a run; the offline split is everything else.
 
-    The result depends on the three arguments alone: not on the table's content, the policy or how
-    many seeds are run.
+    The pool is the one that the simulator draws for this seed. The result depends on the three
+    arguments alone: not on the table's content, the policy or how many seeds are run.
 
     Args:
         num_prompts: P.
@@ -41,8 +44,8 @@ def split(num_prompts: int, pool_size: int = 1000, seed: int = 0) -> Split:
         )
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}.")
-    order = np.random.default_rng(seed).permutation(num_prompts)
-    return Split(pool=order[:pool_size], offline=np.sort(order[pool_size:]))
+    pool = np.asarray(draw_pool(rng.run_key(seed), num_prompts, pool_size))
+    return Split(pool=pool, offline=np.setdiff1d(np.arange(num_prompts), pool))
 
 
 def without_twins(parts: Split, prompts: Sequence[str]) -> Split:

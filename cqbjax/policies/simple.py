@@ -103,12 +103,16 @@ class Routed:
     """A router trained beforehand: fixed scores for every prompt and server.
 
     Attributes:
-        scores: [P, N] predicted utility of every prompt of the dataset, higher is better.
+        scores: [P, N] predicted utility of every prompt of the dataset, higher is better; or [I, N]
+            of every row of the run's own context table, if `by="row"`.
+        by: what the rows of `scores` are: `prompt`, the same for all runs, or `row`. A row is
+            another prompt in each run: give `sweep` such a policy in a `PerSeed`.
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment of the highest predicted scores).
     """
 
     scores: Array
+    by: Literal["prompt", "row"] = static(default="prompt")
     schedule: Literal["joint", "oldest", "newest", "least_served", "random"] = static(
         default="oldest"
     )
@@ -122,9 +126,14 @@ class Routed:
             ValueError: naming what is wrong with `scores`.
         """
         scores = np.asarray(self.scores)
-        prompts = problem.num_prompts or problem.num_rows
-        if scores.ndim != 2 or scores.shape[0] != prompts:
-            raise ValueError(f"scores has {scores.shape[0]} rows, and the source {prompts} prompts")
+        if self.by == "prompt":
+            rows, what = problem.num_prompts or problem.num_rows, "the source {} prompts"
+        elif self.by == "row":
+            rows, what = problem.num_rows, "a run's table {} rows"
+        else:
+            raise ValueError(f"by={self.by} must be one of prompt, row")
+        if scores.ndim != 2 or scores.shape[0] != rows:
+            raise ValueError(f"scores has {scores.shape[0]} rows, and {what.format(rows)}")
         if scores.shape[1] != problem.num_servers:
             raise ValueError(
                 f"scores has {scores.shape[1]} columns, the source {problem.num_servers} servers"
@@ -140,7 +149,8 @@ class Routed:
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Take the K servers of the highest scores for the query picked."""
         del state
-        scores = self.scores[observation.prompts[observation.queue.row]]
+        rows = observation.queue.row
+        scores = self.scores[observation.prompts[rows] if self.by == "prompt" else rows]
         if self.schedule == "joint":
             slot, servers = best_pair(scores, observation)
             return Action(slot, servers, jnp.bool_(False))

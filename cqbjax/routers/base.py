@@ -81,6 +81,19 @@ class FittedRouter(Protocol):
 class Router(Protocol):
     """Settings of a router; a frozen dataclass."""
 
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Router":
+        """Choose the hyper-parameters by cross-validation on a split.
+
+        Args:
+            split: An offline split.
+            rho: As in `fit`.
+            seed: Seed of the folds and of what is trained on them.
+
+        Returns:
+            The same router with what was chosen fixed: its `fit` validates nothing more.
+        """
+        ...
+
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouter:
         """Train on the offline split alone.
 

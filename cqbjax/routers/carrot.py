@@ -1,5 +1,6 @@
 """CARROT (Somerstep et al.): separate nearest-neighbour estimates of performance and of cost."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from cqbjax.routers.base import Floats, OfflineSplit, check_grid
@@ -31,22 +32,43 @@ class Carrot:
     """Route by plug-in estimates of performance and cost, argmax perf - rho * cost.
 
     Attributes:
-        grid: Values of k, cross-validated for performance and for cost apart; one value fixes both.
+        grid: Values of k, cross-validated for performance; one value fixes it.
+        cost_grid: The same for cost; None is `grid`.
         fold_count: Folds of the cross-validation.
     """
 
     grid: tuple[int, ...] = GRID
+    cost_grid: tuple[int, ...] | None = None
     fold_count: int = 5
 
     def __post_init__(self) -> None:
-        """Check the grid."""
+        """Check the grids."""
         check_grid("CARROT grid", self.grid)
+        if self.cost_grid is not None:
+            check_grid("CARROT cost_grid", self.cost_grid)
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Carrot":
+        """Fix both k of least squared error."""
+        del rho
+        performance, cost = self.choose(split, seed)
+        return dataclasses.replace(self, grid=(performance,), cost_grid=(cost,))
+
+    def choose(self, split: OfflineSplit, seed: int) -> tuple[int, int]:
+        """Choose k for performance and for cost by cross-validation."""
+        performance, cost = (
+            choose_k(split.embeddings, values, squared_error(values), grid, self.fold_count, seed)
+            for values, grid in (
+                (split.performance, self.grid),
+                (split.cost, self.cost_grid or self.grid),
+            )
+        )
+        return performance, cost
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedCarrot:
         """Choose both k on the split and store them."""
-        x = split.embeddings
-        performance, cost = (
-            Neighbourhood(x, y, choose_k(x, y, squared_error(y), self.grid, self.fold_count, seed))
-            for y in (split.performance, split.cost)
+        k_performance, k_cost = self.choose(split, seed)
+        return FittedCarrot(
+            Neighbourhood(split.embeddings, split.performance, k_performance),
+            Neighbourhood(split.embeddings, split.cost, k_cost),
+            rho,
         )
-        return FittedCarrot(performance, cost, rho)

@@ -3,6 +3,7 @@
 The neighbours of a prompt are sorted once and cumulative means give every k of the grid at once.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -146,11 +147,18 @@ class KNN:
                 f"KNN criterion is {self.criterion!r}; allowed: {', '.join(CRITERIA)}."
             )
 
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "KNN":
+        """Fix the k that the criterion prefers."""
+        return dataclasses.replace(self, grid=(self.choose(split, rho, seed),))
+
+    def choose(self, split: OfflineSplit, rho: float, seed: int) -> int:
+        """Choose k by cross-validation."""
+        loss = squared_error(split.performance)
+        if self.criterion == "utility":
+            loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
+        return choose_k(split.embeddings, split.performance, loss, self.grid, self.fold_count, seed)
+
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedKNN:
         """Choose k on the split and store it."""
-        x, y, weighted_cost = split.embeddings, split.performance, rho * split.cost.mean(axis=0)
-        loss = squared_error(y)
-        if self.criterion == "utility":
-            loss = lost_utility(split.utility(rho), weighted_cost)
-        k = choose_k(x, y, loss, self.grid, self.fold_count, seed)
-        return FittedKNN(Neighbourhood(x, y, k), weighted_cost)
+        stored = Neighbourhood(split.embeddings, split.performance, self.choose(split, rho, seed))
+        return FittedKNN(stored, rho * split.cost.mean(axis=0))

@@ -1,5 +1,6 @@
 """MLP (RouterBench): networks from embedding to performance, minus rho times mean cost."""
 
+import dataclasses
 import warnings
 from dataclasses import dataclass
 
@@ -57,6 +58,11 @@ class MLP:
         """Check the grid."""
         if not self.grid or any(not sizes or min(sizes) < 1 for sizes in self.grid):
             raise ValueError(f"MLP grid is {self.grid}; each entry must list widths of at least 1.")
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "MLP":
+        """Fix the hidden layers of least squared error."""
+        del rho
+        return dataclasses.replace(self, grid=(self.choose(split, seed),))
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedMLP:
         """Choose the hidden layers on the split and train on all of it."""

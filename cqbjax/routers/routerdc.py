@@ -19,6 +19,7 @@ from sklearn.cluster import KMeans
 from cqbjax.routers.base import Floats, OfflineSplit, check_queries
 
 Params = dict[str, Any]
+PADDED = 256  # rows to a multiple of which a split is padded
 
 
 class DualModel(nn.Module):
@@ -44,11 +45,15 @@ class Batch(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Clusters laid out contiguously: order of the rows, each row's cluster start and size, [n]."""
+    """Clusters laid out contiguously: order of the rows, each row's cluster start and size, [n].
+
+    The arrays may be padded at their end: the first `real` ones count.
+    """
 
     order: Array
     start: Array
     size: Array
+    real: Array
 
 
 def _unit(x: Array) -> Array:
@@ -94,7 +99,7 @@ def sample_sample_loss(anchor: Array, same: Array, other: Array) -> Array:
 
 def draw_batch(key: Array, grouping: Grouping, size: int, others: int) -> Batch:
     """Draw rows, a row of the same cluster for each, and rows of other clusters, uniformly."""
-    n = grouping.order.shape[0]
+    n = grouping.real
     key_rows, key_same, key_other = jax.random.split(key, 3)
     rows = jax.random.randint(key_rows, (size,), 0, n)
     start, count = grouping.start[rows], grouping.size[rows]
@@ -203,22 +208,33 @@ class RouterDC:
             if getattr(self, name) < 1:
                 raise ValueError(f"RouterDC {name} is {getattr(self, name)}; it must be >= 1.")
 
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "RouterDC":
+        """Choose nothing, as the authors."""
+        del split, rho, seed
+        return self
+
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouterDC:
         """Cluster the split, then train the projection and the server embeddings."""
-        x = jnp.asarray(split.embeddings, jnp.float32)
-        target = jnp.asarray(split.utility(rho), jnp.float32)
-        grouping = group(split.embeddings, self.clusters, seed)
+        # Splits of nearly one size, as seeds have them, then share a compiled program.
+        padding = -len(split.embeddings) % PADDED
+        x, target = (
+            jnp.pad(jnp.asarray(values, jnp.float32), ((0, padding), (0, 0)))
+            for values in (split.embeddings, split.utility(rho))
+        )
+        grouping = group(split.embeddings, self.clusters, seed, padding)
         params, losses = train(jax.random.key(seed), x, target, grouping, self)
-        n, dimension = split.embeddings.shape
+        dimension = split.embeddings.shape[1]
         return FittedRouterDC(params, target.shape[1], self.width, dimension, np.asarray(losses))
 
 
-def group(embeddings: Floats, clusters: int, seed: int) -> Grouping:
-    """Cluster embeddings [n, d] by k-means and lay the clusters out contiguously."""
+def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:
+    """Cluster embeddings [n, d] by k-means, lay the clusters out contiguously, pad the arrays."""
     distinct = len(np.unique(embeddings, axis=0))
     count = min(clusters, distinct)
     labels = KMeans(n_clusters=count, n_init=4, random_state=seed).fit_predict(embeddings)
     size = np.bincount(labels, minlength=count)
     start = np.cumsum(size) - size
     order = np.argsort(labels, kind="stable")
-    return Grouping(*(jnp.asarray(a, jnp.int32) for a in (order, start[labels], size[labels])))
+    padded = (np.pad(each, (0, padding)) for each in (order, start[labels], size[labels]))
+    arrays = (jnp.asarray(each, jnp.int32) for each in (*padded, len(labels)))
+    return Grouping(*arrays)

@@ -1,5 +1,6 @@
 """UMR (UniRoute, Jitkrittum et al.): cluster prompts, route by the cluster's error and cost."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,11 @@ class UMR:
     def __post_init__(self) -> None:
         """Check the grid."""
         check_grid("UMR grid", self.grid)
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "UMR":
+        """Fix the number of clusters of least squared error."""
+        del rho
+        return dataclasses.replace(self, grid=(self.choose(split, seed),))
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedUMR:
         """Choose the number of clusters by squared error and cluster the whole split."""

@@ -32,6 +32,11 @@ class Zero:
     For a linear utility the best point of RouterBench's cost-quality hull is a vertex, one model.
     """
 
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Zero":
+        """Choose nothing: there is no hyper-parameter."""
+        del split, rho, seed
+        return self
+
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedZero:
         """Average the utilities; nothing is random."""
         return FittedZero(split.utility(rho).mean(axis=0), split.embeddings.shape[1])

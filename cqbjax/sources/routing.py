@@ -10,6 +10,12 @@ from cqbjax.pytree import pytree, static
 from cqbjax.types import Problem, World
 
 
+def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
+    """Draw a run's online pool: [I] int32 distinct numbers below P, by the run's key alone."""
+    at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
+    return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
+
+
 @pytree
 class Routing:
     """Prompts of a table arrive uniformly from each run's own pool.
@@ -34,9 +40,7 @@ class Routing:
 
     def pool(self, key: Array) -> Array:
         """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""
-        at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
-        order = jax.random.permutation(at, self.utilities.shape[0])
-        return order[: self.pool_size].astype(jnp.int32)
+        return draw_pool(key, self.utilities.shape[0], self.pool_size)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Gather the pool's rows; the arriving row of each round is uniform over the pool."""

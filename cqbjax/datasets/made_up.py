@@ -1,13 +1,16 @@
-"""Makers of small files in exactly the official schemas, at real N, with made-up content.
+"""Small files in exactly the official schemas, at real N, with made-up content.
 
+Prompts have topics, and every LLM is better at some of them, so that there is something to learn.
 Origins start with "synthetic", by which the loaders mark every table made of them.
 """
 
 import pathlib
-import re
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
+
+from cqbjax.datasets.table import TableError
 
 ROUTERBENCH_LLMS = (
     "WizardLM/WizardLM-13B-V1.2", "claude-instant-v1", "claude-v1", "claude-v2",
@@ -27,16 +30,37 @@ EMBEDLLM_LLMS = (
     "microsoft/phi-2",
     *(f"made-up/model-{k:03d}-{_SIZES[k % len(_SIZES)]}-chat" for k in range(111)),
 )
+TOPICS = tuple(
+    words.split()
+    for words in (
+        "sum even number prime fraction triangle integral product root matrix",
+        "python function loop string list compile integer variable recursion array",
+        "king war treaty empire century revolution parliament battle colony senate",
+        "cell protein enzyme virus blood heart tissue gene nerve hormone",
+        "contract court statute plaintiff appeal tort liability judge verdict clause",
+        "poem novel verse author rhyme drama metaphor stanza narrator sonnet",
+    )
+)
+
+
+def topics(count: int, seed: int = 0) -> np.ndarray:
+    """Return the topic [P] of every made-up prompt."""
+    return np.random.default_rng([seed, 1]).integers(0, len(TOPICS), count)
 
 
 def prompts(count: int, seed: int = 0) -> list[str]:
     """Return distinct prompts with the line breaks, commas and quotes that CSVs trip over."""
     rng = np.random.default_rng(seed)
-    words = np.array(re.findall(r"\w+", "what is the sum of a large even number and its mirror"))
     return [
-        f'Question {k}, "quoted":\n{" ".join(rng.choice(words, 8))}?\n\nA) yes, B) no'
-        for k in range(count)
+        f'Question {k}, "quoted":\n{" ".join(rng.choice(TOPICS[topic], 8))}?\n\nA) yes, B) no'
+        for k, topic in enumerate(topics(count, seed))
     ]
+
+
+def chances(count: int, servers: int, seed: int = 0) -> np.ndarray:
+    """Return the probability [P, N] that a server answers a prompt correctly: by its topic."""
+    skill = np.random.default_rng([seed, 2]).uniform(0.1, 0.9, (len(TOPICS), servers))
+    return skill[topics(count, seed)]
 
 
 def routerbench_frame(count: int = 12, seed: int = 0) -> pl.DataFrame:
@@ -47,8 +71,9 @@ def routerbench_frame(count: int = 12, seed: int = 0) -> pl.DataFrame:
         "prompt": [repr([text]) for text in prompts(count, seed)],
         "eval_name": ["synthetic"] * count,
     }
-    for llm in ROUTERBENCH_LLMS:
-        columns[llm] = rng.integers(0, 2, count).astype(float).tolist()
+    right = rng.random((count, len(ROUTERBENCH_LLMS))) < chances(count, len(ROUTERBENCH_LLMS), seed)
+    for j, llm in enumerate(ROUTERBENCH_LLMS):
+        columns[llm] = right[:, j].astype(float).tolist()
     for llm in ROUTERBENCH_LLMS:
         columns[f"{llm}|model_response"] = [
             f"['{answer}']" for answer in rng.choice(["A", "B"], count)
@@ -64,7 +89,8 @@ def write_embedllm(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Write train.csv, val.csv and test.csv; return labels [P, 112] and the prompts [P]."""
     rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 2, (count, len(EMBEDLLM_LLMS)))
+    shape = (count, len(EMBEDLLM_LLMS))
+    labels = (rng.random(shape) < chances(*shape, seed)).astype(int)
     texts = prompts(count, seed)
     cuts = (0, count // 2, 3 * count // 4, count)
     for part, first, last in zip(("train", "val", "test"), cuts[:-1], cuts[1:], strict=True):
@@ -91,7 +117,7 @@ def write_sprout(folder: pathlib.Path, count: int = 16, seed: int = 0) -> dict[s
     rng = np.random.default_rng(seed)
     shape = (count, len(SPROUT_LLMS))
     truth = {
-        "score": rng.choice([0.0, 0.25, 0.5, 1.0], shape),
+        "score": rng.binomial(4, chances(*shape, seed)) / 4.0,
         "num_input_tokens": rng.integers(10, 400, shape),
         "num_output_tokens": rng.integers(1, 900, shape),
     }
@@ -126,3 +152,31 @@ def write_sprout(folder: pathlib.Path, count: int = 16, seed: int = 0) -> dict[s
         )
         frame.write_parquet(folder / "data" / f"{part}-00000-of-00001.parquet")
     return truth
+
+
+def write(name: str, folder: pathlib.Path, count: int) -> None:
+    """Write a dataset's files into a folder.
+
+    Args:
+        name: `routerbench`, `embedllm` or `sprout`.
+        folder: is made if need be.
+        count: prompts.
+
+    Raises:
+        TableError: a dataset that has no schema of its own, or fewer than 12 prompts.
+    """
+    makers: dict[str, Callable[[pathlib.Path, int], object]] = {
+        "routerbench": _write_routerbench,
+        "embedllm": write_embedllm,
+        "sprout": write_sprout,
+    }
+    if name not in makers:
+        raise TableError(f"made_up content is for {', '.join(makers)}, not for dataset={name}.")
+    if count < 12:
+        raise TableError(f"made_up={count} must be at least 12 prompts.")
+    folder.mkdir(parents=True, exist_ok=True)
+    makers[name](folder, count)
+
+
+def _write_routerbench(folder: pathlib.Path, count: int) -> None:
+    routerbench_frame(count).write_csv(folder / "synthetic_train.csv")
