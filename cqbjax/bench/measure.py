@@ -5,6 +5,7 @@ drawing instances, all chunks, all devices, recording. `sweep` waits for a call'
 reports the call, so no span ends early.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import statistics
@@ -18,11 +19,13 @@ import numpy as np
 
 from cqbjax import plan
 from cqbjax.plan import Capacity
+from cqbjax.sources import Routing
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256
+COPY_BYTES = 2**30
 
 
 class Span(NamedTuple):
@@ -80,13 +83,13 @@ class Clock:
     def finish(self) -> list[Span]:
         """End the last span and return all of them."""
         self._close(time.perf_counter())
-        self._what = None
         return self.spans
 
     def _close(self, now: float) -> None:
         if self._what is not None:
             seconds = (self._last or now) - self._begun
             self.spans.append(Span(*self._what, seconds, self._rounds))
+            self._what = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,7 @@ def listen(case: Case, compile_only: bool = False) -> list[Span]:
     copies = -(-runs // seeds)
     numbered = itertools.product(case.policies.items(), range(copies))
     clock = Clock(compile_only)
-    try:
+    with contextlib.suppress(Compiled):
         sweep(
             {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
             case.source,
@@ -153,8 +156,6 @@ def listen(case: Case, compile_only: bool = False) -> list[Span]:
             chunk=case.batch,
             progress=clock,
         )
-    except Compiled:
-        pass
     return clock.finish()
 
 
@@ -213,7 +214,7 @@ def compile_again(case: Case) -> float:
     return listen(case, compile_only=True)[0].seconds
 
 
-def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Any:
+def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Routing:
     """Return a pool of random unit vectors with linear utilities, as a routing source.
 
     What a round costs depends on the shapes alone, so no dataset is needed.
@@ -223,8 +224,6 @@ def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Any:
         dim: d.
         prompts: P, all of which are in every run's pool.
     """
-    from cqbjax.sources import Routing
-
     draws = np.random.default_rng(0)
     contexts = draws.normal(size=(prompts, dim))
     contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
@@ -234,3 +233,22 @@ def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Any:
         utilities=jnp.asarray(utilities, jnp.float32),
         pool_size=prompts,
     )
+
+
+def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
+    """Measure what the first device moves in a copy: bytes read and written, a second.
+
+    Args:
+        size: of the array, in bytes.
+        tries: the fastest counts.
+    """
+    array = jax.device_put(jnp.zeros(size // 4, jnp.float32), jax.devices()[0])
+    # A copy alone would be optimised away; one addition costs nothing beside the memory.
+    copy = jax.jit(lambda x: x + 1)
+    copy(array).block_until_ready()
+    best = float("inf")
+    for _ in range(tries):
+        begun = time.perf_counter()
+        copy(array).block_until_ready()
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size / best

@@ -9,12 +9,14 @@ import contextlib
 import itertools
 import math
 import time
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+import threadpoolctl
 
 from cqbjax import posterior, rng, simulate
 from cqbjax.types import Source
@@ -212,9 +214,7 @@ def play(run: Recorded, constants: Constants) -> tuple[Played, Learner]:
 
 def one_thread() -> contextlib.AbstractContextManager[Any]:
     """Keep NumPy's linear algebra to one thread."""
-    import threadpoolctl
-
-    return threadpoolctl.threadpool_limits(1)  # type: ignore[no-any-return]
+    return threadpoolctl.threadpool_limits(1)
 
 
 def seconds_a_round(run: Recorded, constants: Constants) -> float:
@@ -223,3 +223,19 @@ def seconds_a_round(run: Recorded, constants: Constants) -> float:
         begun = time.perf_counter()
         play(run, constants)
         return (time.perf_counter() - begun) / len(run.rows)
+
+
+def reference_seconds(reference: ModuleType, run: Recorded, constants: Constants) -> float:
+    """Time the tests' reference simulator on the same draws, on one thread: seconds a round."""
+    horizon = len(run.rows)
+    world = reference.World(run.contexts, run.utilities, run.rows)
+    draws = reference.Draws(
+        np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
+        np.zeros(horizon), np.zeros(horizon, int),
+    )  # fmt: skip
+    size, *numbers = constants
+    settings = reference.Settings(size, "disjoint", 0.5, horizon, *numbers)
+    with one_thread():
+        begun = time.perf_counter()
+        reference.simulate("acqb", world, draws, settings)
+        return (time.perf_counter() - begun) / horizon

@@ -23,10 +23,11 @@ TITLES = {
 }
 EMPTY = {"device": "no GPU here: nothing measured", "study": "only on a GPU, or with --study"}
 HEADERS = {
-    "rounds_a_second": "rounds/s", "whole_rounds_a_second": "with repeats", "bytes_a_run": "bytes/run",
-    "compile_seconds": "compile s", "loop_seconds_a_round": "loop a round",
+    "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
+    "bytes_a_run": "bytes/run", "compile_seconds": "compile s", "seconds_a_round": "loop a round",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
-    "cold_seconds": "cold s", "second_process_seconds": "second process s", "share": "second / cold",
+    "cold_seconds": "cold s", "second_process_seconds": "second process s",
+    "share": "second / cold",
     "floor_bytes_a_round": "floor bytes", "bytes_a_second": "bytes/s",
     "copy_bytes_a_second": "copy bytes/s", "share_of_floor": "share of floor",
     "shapes_of": "shapes of",
@@ -153,6 +154,6 @@ def _text(column: str, value: Any) -> str:
         return str(value)
     if column in SHARES:
         return f"{value:.1%}"
-    if column in ("seconds_a_round_run", "loop_seconds_a_round"):
+    if column in ("seconds_a_round_run", "seconds_a_round"):
         return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
