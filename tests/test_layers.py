@@ -14,7 +14,7 @@ LAYERS = (
     "simulate",
     "plan progress sweep contract",
     "datasets contrastive embedding projection routers summaries results figures tables",
-    "study bench",
+    "study sensitivity bench",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
 MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))
