@@ -123,6 +123,7 @@ def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[d
     found = []
     for rate, one in itertools.product(data.arrival_rate.values, chosen):
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
+        row["stand_in"] = data.attrs.get("stand_in", "")
         row |= dataclasses.asdict(one) | {"preset": one == preset, "seeds": data.sizes["seed"]}
         for name in (MEASURE, OVER, "cumulative_regret"):
             cell = means[name].sel(arrival_rate=rate, policy=one.label) if name in means else None
@@ -134,9 +135,10 @@ def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[d
 
 
 def frame(found: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Collect rows, best first within a K and rate; rho is left out where no row has one."""
+    """Collect rows, best first within a K and rate; what no row has is left out."""
     made = pl.DataFrame(found, infer_schema_length=None)
-    made = made.drop([key for key in ("rho",) if made[key].is_null().all()])
+    empty = {"rho": made["rho"].is_null().all(), "stand_in": (made["stand_in"] == "").all()}
+    made = made.drop([key for key, none in empty.items() if none])
     return made.sort("K", "arrival_rate", MEASURE)
 
 
@@ -177,13 +179,19 @@ def draw(made: pl.DataFrame, title: str) -> Figure:
         for row, cell in zip(axes, cells, strict=True):
             own = cell.filter("preset").row(0, named=True)
             for panel, key in zip(row, keys, strict=False):
+                # Another rho is another problem, with a scale of its own.
+                if panel is not row[0] and key != "rho":
+                    panel.sharey(row[0])
                 _draw_constant(panel, cell, key, own, keys)
             row[0].set_ylabel(f"K = {own['K']}, λ = {own['arrival_rate']:g}\nmean of Q - Q*")
             _draw_grid(row[-1], cell, own, keys)
         for panel, key in zip(axes[-1], keys, strict=False):
             panel.set_xlabel(key)
-        seeds = made["seeds"].max()
-        note = f"{title}: mean over {seeds} seeds with 95% interval; red: the preset"
+        axes[0, -1].set_title("mean of Q - Q*")
+        seeds = made["seeds"].to_list()[0]
+        note = f"{title}: mean over {seeds} seeds with 95% interval; orange: the preset"
+        if "stand_in" in made.columns:
+            note += f"\nData: {made['stand_in'][0]}"
         figure.suptitle(note)
     return figure
 

@@ -208,3 +208,16 @@ def test_widths_are_powers_of_four_within_memory():
 
 def test_a_copy_moves_bytes():
     assert measure.copy_bytes_a_second(2**20, tries=2) > 1e6
+
+
+def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
+    monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
+    asked = sections.Bench(False, None, tmp_path, study=False, say=print)
+    asked.gpu = True
+    row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
+    small = row | {"case": NAME, "N": 5, "d": 5}
+    asked.rows["throughput"] = [small, row | {"case": "d=384 N=14 K=1"}]
+    (found,) = asked.device()
+    assert found["floor_bytes_a_round"] == 14 * 384 * 384 * 4
+    assert found["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
