@@ -34,7 +34,7 @@ COLUMNS = {
 def tiny(**fields) -> Case:
     """Return a case of one quick compilation: the yardstick of every sweep under ACQB's label."""
     settings = {"horizon": 20, "batch": 2, "chunks": 2} | fields
-    return Case(NAME, {"acqb": Optimal()}, measure.unit_vectors(5, 5, 30), **settings)
+    return Case(NAME, {"acqb": Optimal()}, cases.unit_vectors(5, 5, 30), **settings)
 
 
 @pytest.fixture(scope="module")

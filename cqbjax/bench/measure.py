@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cqbjax import plan
 from cqbjax.plan import Capacity
-from cqbjax.sources import Routing
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
 
@@ -212,27 +210,6 @@ def _steady(chunks: list[Span], full: int) -> float:
 def compile_again(case: Case) -> float:
     """Compile a case without running it and return the seconds."""
     return listen(case, compile_only=True)[0].seconds
-
-
-def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Routing:
-    """Return a pool of random unit vectors with linear utilities, as a routing source.
-
-    What a round costs depends on the shapes alone, so no dataset is needed.
-
-    Args:
-        servers: N.
-        dim: d.
-        prompts: P, all of which are in every run's pool.
-    """
-    draws = np.random.default_rng(0)
-    contexts = draws.normal(size=(prompts, dim))
-    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
-    utilities = contexts @ draws.normal(0.0, 1.5, size=(dim, servers)) + 0.3
-    return Routing(
-        contexts=jnp.asarray(contexts, jnp.float32),
-        utilities=jnp.asarray(utilities, jnp.float32),
-        pool_size=prompts,
-    )
 
 
 def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
