@@ -326,7 +326,7 @@ class _Runner:
             if (np.asarray(carry.overflow) > 0).all():
                 # Every run here is to be repeated: what is left of it is worth nothing.
                 left = self.kept.calls - call - 1
-                self.progress.advance(real * rounds * left)
+                self.progress.expect(-real * rounds * left)
                 pieces += pieces[-1:] * left
                 break
         totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)

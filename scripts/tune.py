@@ -1,87 +1,102 @@
-"""Compare ACQB's settings on seeds that no reported number uses, to choose a preset.
+"""Study how ACQB depends on its constants, on seeds that no reported number uses.
 
     python scripts/tune.py experiment=synthetic
     python scripts/tune.py experiment=routerbench num_seeds=8 horizon=2000
+    python scripts/tune.py experiment=synthetic +tune.M=[1,9] +tune.lambda0=[] +dry=true
 
-All settings of a point share one compiled program. Writes `tables/tuning_<name>` under
-`results_dir`: the time average of Q - Q* and the cumulative regret of every setting.
+One constant at a time around the preset (alpha_scale, lambda0, c1, rho, M), and the grid of
+alpha_scale and c1. All floats of a point share one compiled program; each M compiles its own; each
+rho is a source of its own. `+tune.NAME=[...]` replaces the values of a constant, an empty list
+leaves it at the preset's; `+dry=true` counts round-runs and stops. Writes `tables/tuning_<name>`
+and `figures/tuning_<name>` under `results_dir`.
 """
 
-import dataclasses
-import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
-import polars as pl
-import xarray as xr
 from hydra.utils import instantiate
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from cqbjax import backend, study, summaries, tables
-from cqbjax.policies import Acqb
-from cqbjax.progress import bar
+from cqbjax import backend, figures, sensitivity, study, tables
+from cqbjax.progress import Reporter, bar
+from cqbjax.sensitivity import Setting
+from cqbjax.study import Point
 
 study.register_resolvers()
 
 # Far from 0 .. num_seeds - 1, which every study reports.
 FIRST_SEED = 1_000_000
-ALPHA_SCALES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-C1 = (0.1, 0.25, 0.5, 1.0)
 
 
-def settings(config: DictConfig) -> dict[str, Acqb]:
-    """Return one ACQB for each pair of alpha_scale and c1; `tune_grid` may name fewer."""
-    base = Acqb(kappa=config.kappa, lambda0=config.lambda0, num_samples=config.num_samples)
-    grid = config.get("tune_grid", {})
-    pairs = itertools.product(grid.get("alpha_scale", ALPHA_SCALES), grid.get("c1", C1))
-    return {
-        f"alpha_scale={alpha:g} c1={c1:g}": dataclasses.replace(base, alpha_scale=alpha, c1=c1)
-        for alpha, c1 in pairs
-    }
+def chosen(point: Point) -> tuple[Setting, list[Setting]]:
+    """Return the preset at a point, and all settings to run there."""
+    config: Any = OmegaConf.to_container(point.config, resolve=True)
+    preset = sensitivity.preset_of(config, point.config.K)
+    values = sensitivity.values_of(preset, config.get("tune") or {})
+    return preset, sensitivity.settings(preset, values)
 
 
-def rows(data: xr.Dataset) -> list[dict[str, object]]:
-    """Summarise every setting: means over seeds with their 95% intervals."""
-    gap = summaries.mean_ci(summaries.queue_regret(data).mean("round"))
-    regret = summaries.mean_ci(data.regret.isel(round=-1))
+def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
+    """Run all settings of a point, those of one rho together."""
+    preset, all_ = chosen(point)
     found = []
-    for rate, label in itertools.product(data.arrival_rate.values, data.policy.values):
-        if label == "optimal":
-            continue
-        at = {"arrival_rate": rate, "policy": label}
-        row: dict[str, object] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
-        row |= {"setting": str(label)}
-        for name, summary in (("mean_queue_regret", gap), ("cumulative_regret", regret)):
-            row[name] = float(summary["mean"].sel(at))
-            row[f"{name}_low"] = float(summary["low"].sel(at))
-            row[f"{name}_high"] = float(summary["high"].sel(at))
-        found.append(row)
+    for rho in dict.fromkeys(one.rho for one in all_):
+        some = [one for one in all_ if one.rho == rho]
+        with open_dict(point.config):
+            if rho is not None:
+                point.config.source.rho = rho
+        source = instantiate(point.config.source)
+        policies = {one.label: one.policy(point.config.kappa) for one in some}
+        data = study.run(point, source, policies, progress)
+        found += sensitivity.rows(data, some, preset)
     return found
+
+
+def cost(points: list[Point]) -> str:
+    """Say how much there is to run: settings, the optimal policies, round-runs."""
+    lines, total = [], 0
+    for point in points:
+        _, all_ = chosen(point)
+        optimal = len({one.rho for one in all_})
+        runs = (len(all_) + optimal) * len(point.config.arrival_rate) * point.config.num_seeds
+        total += runs * point.config.horizon
+        programs = len({one.M for one in all_}) + 1
+        lines.append(
+            f"{point.name}: {len(all_)} settings in {programs} programs, {runs:,} runs of "
+            f"{point.config.horizon:,} rounds"
+        )
+    return "\n".join([*lines, f"{total:,} round-runs"])
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the grid at every point of an experiment and write the table."""
+    """Run the study at every point of an experiment, write table and figure, say what is best."""
     backend.configure()
     with open_dict(config):
         config.first_seed = FIRST_SEED
     console = study.console()
-    found: list[dict[str, object]] = []
     try:
+        points = [
+            study.settle(point, instantiate(point.config.source)) for point in study.compose(config)
+        ]
+        console.print(cost(points), markup=False)
+        if config.get("dry"):
+            return
         with bar() as progress:
-            for point in study.compose(config):
-                source = instantiate(point.config.source)
-                point = study.settle(point, source)
-                data = study.run(point, source, settings(point.config), progress)
-                found += rows(data)
+            found = [row for point in points for row in run(point, progress)]
     except ValueError as error:
         sys.exit(f"error: {error}")
-    frame = pl.DataFrame(found).sort("K", "arrival_rate", "mean_queue_regret")
-    stem = Path(config.results_dir) / "tables" / f"tuning_{config.name}"
+    made = sensitivity.frame(found)
+    root, stem = Path(config.results_dir), f"tuning_{config.name}"
     caption = f"Settings of ACQB, {config.name}, {config.num_seeds} seeds from {FIRST_SEED}"
-    tables.save_table(frame, stem, caption)
-    tables.print_table(frame, caption, console)
+    written = list(tables.save_table(made, root / "tables" / stem, caption))
+    tables.print_table(made, caption, console)
+    figure = sensitivity.draw(made, config.title or config.name)
+    written += figures.save_figure(figure, root / "figures" / stem)
+    for line in (*sensitivity.sentences(made), ", ".join(map(str, written))):
+        console.print(line, markup=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""What the benchmark runs: in full, or `quick` to see that it works."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import plan
+from cqbjax.bench.measure import Case
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.sources import Routing, Synthetic
+from cqbjax.types import Policy, Source
+
+ACQB = Acqb(alpha_scale=0.2, c1=0.25)
+BASELINES: dict[str, Policy] = {
+    "cqb_eps": dataclasses.replace(ACQB, exploration="phased", explore_rounds=100.0),
+    "acqb_ucb": dataclasses.replace(ACQB, optimism="ucb"),
+    "acqb_fifo": dataclasses.replace(ACQB, schedule="oldest"),
+    "q_ucb": QueueingBandit(index="ucb"),
+    "q_ths": QueueingBandit(index="thompson"),
+    "random": RandomRouting(schedule="random"),
+    "rand_rout": RandomRouting(schedule="oldest"),
+    "optimal": Optimal(),
+}
+# The paper's three datasets by their number of LLMs.
+STUDY_SERVERS = {"RouterBench": 11, "EmbedLLM": 112, "SPROUT": 14}
+STUDY_RATES = {1: (0.7, 0.8, 0.9), 2: (0.75, 0.85, 0.95)}
+# Widest batches of a CPU, by bytes a run: beyond, a batch takes minutes and is no faster.
+CPU_WIDEST = ((10_000_000, 16), (100_000_000, 2))
+CPU_WIDEST_SMALL = 1024
+
+
+def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Routing:
+    """Return a pool of random unit vectors with linear utilities, as a routing source.
+
+    What a round costs depends on the shapes alone, so no dataset is needed.
+
+    Args:
+        servers: N.
+        dim: d.
+        prompts: P, all of which are in every run's pool.
+    """
+    draws = np.random.default_rng(0)
+    contexts = draws.normal(size=(prompts, dim))
+    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
+    utilities = contexts @ draws.normal(0.0, 1.5, size=(dim, servers)) + 0.3
+    return Routing(
+        contexts=jnp.asarray(contexts, jnp.float32),
+        utilities=jnp.asarray(utilities, jnp.float32),
+        pool_size=prompts,
+    )
+
+
+def acqb(name: str, source: Source, **fields: object) -> Case:
+    """Return a case of ACQB alone."""
+    return dataclasses.replace(Case(name, {"acqb": ACQB}, source), **fields)  # type: ignore[arg-type]
+
+
+def problems(quick: bool) -> dict[str, Case]:
+    """Return name -> case of ACQB, its batch the narrowest."""
+    small, wide = (200, 40) if quick else (1000, 100)
+    found = {
+        f"d=5 N=5 K={size}": acqb("", Synthetic(), assortment_size=size, horizon=small, batch=1)
+        for size in ((1,) if quick else (1, 2))
+    }
+    sizes = ((14, 1),) if quick else ((14, 1), (14, 2), (112, 1))
+    for servers, size in sizes:
+        found[f"d=384 N={servers} K={size}"] = acqb(
+            "", unit_vectors(servers), assortment_size=size, horizon=wide, batch=1
+        )
+    return {name: dataclasses.replace(case, name=name) for name, case in found.items()}
+
+
+def widths(case: Case, quick: bool) -> list[int]:
+    """Return the batches to try: powers of 4 from 1 to as wide as memory allows.
+
+    A CPU stops earlier, where a batch no longer fits its caches by far.
+    """
+    device, run_bytes = jax.devices()[0], case.bytes_a_run(next(iter(case.policies)))
+    fitting = int(plan.MEMORY_SHARE * plan.memory_bytes(device)) // run_bytes
+    if device.platform == "cpu":
+        bound = CPU_WIDEST_SMALL if case.assortment_size == 1 else CPU_WIDEST_SMALL // 4
+        large = [widest for size, widest in CPU_WIDEST if run_bytes > size / 2]
+        fitting = min([fitting, bound, *large])
+    else:
+        fitting = min(fitting, plan.GPU_WIDTH)
+    # Pairs compile slowly: every second power tells how they grow.
+    powers = range(0, 9, 1 if case.assortment_size == 1 else 2)
+    found = [4**power for power in powers if 4**power <= max(1, fitting)]
+    if not quick:
+        return found
+    return [min(64, found[-1])] if run_bytes < 1_000_000 else [1]
+
+
+def throughput(quick: bool) -> list[Case]:
+    """Return ACQB at every batch width, then the baselines at one."""
+    found = [
+        dataclasses.replace(case, batch=width, chunks=2 if width >= 256 else 3)
+        for case in problems(quick).values()
+        for width in widths(case, quick)
+    ]
+    chosen = {label: BASELINES[label] for label in ("q_ucb", "random")} if quick else BASELINES
+    horizon, batch = (200, 64) if quick else (1000, 256)
+    return [*found, Case("d=5 N=5 K=1", chosen, Synthetic(), horizon=horizon, batch=batch)]
+
+
+def growth(quick: bool) -> dict[str, list[tuple[int, Case]]]:
+    """Return axis -> (value, case): how the cost of a round grows along each axis."""
+    few = {"batch": 64 if quick else 16, "chunks": 2}
+    # A quick run finds the first in the cache.
+    horizons = (200, 400) if quick else (1000, 10_000, 100_000)
+    found = {"horizon": [(t, acqb("d=5 N=5 K=1", Synthetic(), horizon=t, **few)) for t in horizons]}
+    if quick:
+        return found
+    small = {"horizon": 500, "batch": 64}
+    found["N"] = [(n, acqb("d=5 K=1", Synthetic(num_servers=n), **small)) for n in (3, 10, 30)]
+    found["d"] = [
+        (d, acqb("pool of 1,000, N=14 K=1", unit_vectors(14, d), horizon=100, batch=1))
+        for d in (16, 64, 128, 384)
+    ]
+    found["queue slots"] = [
+        (c, acqb("d=5 N=5 K=1", Synthetic(), capacity=c, **small)) for c in (128, 256, 512)
+    ]
+    return found
+
+
+def compiled(quick: bool) -> list[Case]:
+    """Return the static shapes whose compilation is timed, each at its planned batch."""
+    names = ("d=5 N=5 K=1",) if quick else tuple(problems(quick))
+    found = []
+    for name, case in problems(quick).items():
+        if name in names:
+            usual = 64 if case.bytes_a_run("acqb") < 1_000_000 else 1
+            found.append(dataclasses.replace(case, batch=usual, chunks=1))
+    return found
+
+
+def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[float]]]:
+    """Return K -> (source, policies, rates) of one dataset of the offline study."""
+    source = unit_vectors(servers)
+    single = ("q_ucb", "q_ths")
+    labels = ("cqb_eps", "q_ths", "q_ucb", "random", "rand_rout", "optimal")
+    return {
+        size: (
+            source,
+            {"acqb": ACQB} | {x: BASELINES[x] for x in labels if size == 1 or x not in single},
+            rates,
+        )
+        for size, rates in STUDY_RATES.items()
+    }

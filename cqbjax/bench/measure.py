@@ -1,0 +1,229 @@
+"""Time a sweep by its own progress reports: compiling apart, the first chunk apart.
+
+The clock listens where the progress bar does, so what is timed is `sweep` as a study calls it:
+drawing instances, all chunks, all devices, recording. `sweep` waits for a call's records before it
+reports the call, so no span ends early.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from cqbjax import plan
+from cqbjax.plan import Capacity
+from cqbjax.progress import Silent
+from cqbjax.sweep import sweep
+from cqbjax.types import Policy, Source
+
+# More runs than this become copies of the policy: checking a source draws contexts for every seed.
+MAX_SEEDS = 256
+COPY_BYTES = 2**30
+
+
+class Span(NamedTuple):
+    """One thing that a sweep did.
+
+    Attributes:
+        doing: `compiling` or `running`.
+        label: the first label of the group.
+        seconds: how long it took.
+        rounds: round-runs done, without padding.
+    """
+
+    doing: str
+    label: str
+    seconds: float
+    rounds: int
+
+
+class Compiled(Exception):
+    """Everything that was to be compiled is."""
+
+
+class Clock(Silent):
+    """Listen to a sweep and note when it did what.
+
+    Args:
+        compile_only: stop the sweep with `Compiled` before its first round.
+    """
+
+    def __init__(self, compile_only: bool = False) -> None:
+        self.spans: list[Span] = []
+        self.compile_only = compile_only
+        self._begun = 0.0
+        self._what: tuple[str, str] | None = None
+        self._rounds = 0
+        self._last = 0.0
+
+    def doing(self, what: str) -> None:
+        """Begin a span; the one before ends with its last round, or here if it had none."""
+        now = time.perf_counter()
+        self._close(now)
+        doing, _, label = what.partition(" ")
+        if self.compile_only and doing == "running":
+            raise Compiled
+        self._begun, self._what, self._rounds, self._last = now, (doing, label), 0, 0.0
+
+    def advance(self, rounds: int) -> None:
+        """Count rounds, done by now."""
+        self._last = time.perf_counter()
+        self._rounds += rounds
+
+    def finish(self) -> list[Span]:
+        """End the last span and return all of them."""
+        self._close(time.perf_counter())
+        return self.spans
+
+    def _close(self, now: float) -> None:
+        if self._what is not None:
+            seconds = (self._last or now) - self._begun
+            self.spans.append(Span(*self._what, seconds, self._rounds))
+            self._what = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One setting to measure.
+
+    Attributes:
+        name: of the problem, as the tables show it.
+        policies: label -> policy.
+        source: where queries come from.
+        assortment_size: K.
+        horizon: T, rounds.
+        batch: runs that a device batches at once.
+        chunks: how many batches a device goes through; the first is not counted if there are more.
+        arrival_rate: queries a round.
+        capacity: queue slots.
+    """
+
+    name: str
+    policies: Mapping[str, Policy]
+    source: Source
+    assortment_size: int = 1
+    horizon: int = 1000
+    batch: int = 64
+    chunks: int = 3
+    arrival_rate: float = 0.7
+    capacity: Capacity = "auto"
+
+    def slots(self) -> int:
+        """Return the queue slots that every run starts with."""
+        if self.capacity == "auto":
+            return min(plan.START_CAPACITY, self.horizon)
+        return self.capacity
+
+    def bytes_a_run(self, label: str) -> int:
+        """Return the bytes that one run of a policy keeps on the device."""
+        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.policies[label])
+        problem = self.source.problem(self.assortment_size, self.horizon)
+        return plan.bytes_a_run(policy, self.source, problem, self.slots())
+
+
+def listen(case: Case, compile_only: bool = False) -> list[Span]:
+    """Sweep a case and return what was done when.
+
+    Args:
+        case: what to run.
+        compile_only: stop before the first round of the first policy.
+    """
+    devices = len(jax.devices())
+    runs = case.chunks * case.batch * devices
+    seeds = min(runs, MAX_SEEDS)
+    copies = -(-runs // seeds)
+    numbered = itertools.product(case.policies.items(), range(copies))
+    clock = Clock(compile_only)
+    with contextlib.suppress(Compiled):
+        sweep(
+            {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
+            case.source,
+            arrival_rates=[case.arrival_rate],
+            seeds=seeds,
+            horizon=case.horizon,
+            assortment_size=case.assortment_size,
+            capacity=case.capacity,
+            chunk=case.batch,
+            progress=clock,
+        )
+    return clock.finish()
+
+
+def measure(case: Case) -> list[dict[str, Any]]:
+    """Measure every policy of a case.
+
+    Returns:
+        A row a policy: what ran; `rounds_a_second` of its steady chunks (whole batches after the
+        first, all devices together); `whole_rounds_a_second` of all chunks with the repeats of
+        overflowed runs; `repeated`, the share of runs repeated; `compile_seconds` of the first
+        program; `bytes_a_run`.
+    """
+    spans = listen(case)
+    labels = [group.labels[0] for group in plan.group(case.policies)]
+    return [_row(case, label, [span for span in spans if span.label == label]) for label in labels]
+
+
+def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
+    """Summarise one policy's spans."""
+    devices = len(jax.devices())
+    problem = case.source.problem(case.assortment_size, case.horizon)
+    compiled = [i for i, span in enumerate(spans) if span.doing == "compiling"]
+    again = compiled[1] if len(compiled) > 1 else len(spans)
+    first, repeats = spans[compiled[0] + 1 : again], spans[again:]
+    useful = sum(span.rounds for span in first)
+    whole = sum(span.seconds for span in (*first, *repeats) if span.doing == "running")
+    return {
+        "case": case.name,
+        "policy": label,
+        "d": problem.dim,
+        "N": problem.num_servers,
+        "K": case.assortment_size,
+        "horizon": case.horizon,
+        "batch": case.batch,
+        "devices": devices,
+        "slots": case.slots(),
+        "rounds_a_second": _steady(first, case.batch * devices * case.horizon),
+        "whole_rounds_a_second": useful / whole,
+        "repeated": sum(span.rounds for span in repeats) / useful,
+        "bytes_a_run": case.bytes_a_run(label),
+        "compile_seconds": spans[compiled[0]].seconds,
+    }
+
+
+def _steady(chunks: list[Span], full: int) -> float:
+    """Return the median rounds a second of full chunks, without the first where there are more.
+
+    The first also compiles the small programs that hand out its seeds.
+    """
+    speeds = [span.rounds / span.seconds for span in chunks if span.rounds == full]
+    return float(statistics.median(speeds[1:] or speeds))
+
+
+def compile_again(case: Case) -> float:
+    """Compile a case without running it and return the seconds."""
+    return listen(case, compile_only=True)[0].seconds
+
+
+def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
+    """Measure what the first device moves in a copy: bytes read and written, a second.
+
+    Args:
+        size: of the array, in bytes.
+        tries: the fastest counts.
+    """
+    array = jax.device_put(jnp.zeros(size // 4, jnp.float32), jax.devices()[0])
+    # A copy alone would be optimised away; one addition costs nothing beside the memory.
+    copy = jax.jit(lambda x: x + 1)
+    copy(array).block_until_ready()
+    best = float("inf")
+    for _ in range(tries):
+        begun = time.perf_counter()
+        copy(array).block_until_ready()
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size / best

@@ -1,0 +1,241 @@
+"""ACQB (Algorithm 2) in plain NumPy, one run in a Python loop: what the batched simulator is for.
+
+As quick as a loop gets without changing the algorithm: a rank-one root of V^-1, a queue scored by
+one product, Newton's method started from the last estimate and on the rows of the shown blocks
+alone. Float64, one thread. The tests play it against the independent reference.
+"""
+
+import contextlib
+import itertools
+import math
+import time
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import threadpoolctl
+
+from cqbjax import posterior, rng, simulate
+from cqbjax.types import Source
+
+Floats = npt.NDArray[np.float64]
+TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact
+
+
+class Recorded(NamedTuple):
+    """One run's instance and draws; entry t - 1 belongs to round t.
+
+    Attributes:
+        contexts: [I, d].
+        utilities: [I, N] true utilities.
+        rows: [T] the context of the query that arrives, if one does.
+        arrives: [T] whether one does.
+        choice: [T] uniforms of the choice.
+        explore: [T] uniforms that decide on exploration.
+        normal: [T, M, N, d] standard normals.
+    """
+
+    contexts: Floats
+    utilities: Floats
+    rows: npt.NDArray[np.int64]
+    arrives: npt.NDArray[np.bool_]
+    choice: Floats
+    explore: Floats
+    normal: Floats
+
+
+class Constants(NamedTuple):
+    """The policy's numbers."""
+
+    assortment_size: int
+    kappa: float = 1.0
+    lambda0: float = 1.0
+    alpha_scale: float = 0.2
+    c1: float = 0.25
+
+
+class Played(NamedTuple):
+    """What one run did, each [T]; -1 in a round with an empty queue.
+
+    Attributes:
+        query: arrival round of the served query.
+        servers: [T, K].
+        departed: whether the query left.
+        length: Q(t+1).
+    """
+
+    query: npt.NDArray[np.int64]
+    servers: npt.NDArray[np.int64]
+    departed: npt.NDArray[np.bool_]
+    length: npt.NDArray[np.int64]
+
+
+def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) -> Recorded:
+    """Draw the instance as the simulator does, and the policy's own draws with NumPy.
+
+    Args:
+        source: with disjoint parameters.
+        size: K.
+        rate: arrivals a round.
+        horizon: T.
+        seed: of the run.
+    """
+    problem = source.problem(size, horizon)
+    prepare = jax.jit(simulate.prepare, static_argnames="problem")
+    drawn = prepare(
+        rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem
+    )
+    world, own = drawn.world, np.random.default_rng(seed)
+    shape = (horizon, posterior.num_samples(size), problem.num_servers, problem.dim)
+    return Recorded(
+        np.asarray(world.contexts, np.float64),
+        np.asarray(world.utilities, np.float64),
+        np.asarray(world.arrival_rows, np.int64),
+        np.asarray(drawn.arrives),
+        np.asarray(drawn.choice, np.float64),
+        own.uniform(size=horizon),
+        own.normal(size=shape),
+    )
+
+
+class Learner:
+    """theta, the root of V^-1 and the history of every server."""
+
+    def __init__(self, run: Recorded, constants: Constants) -> None:
+        horizon, (servers, dim) = len(run.rows), (run.utilities.shape[1], run.contexts.shape[1])
+        self.constants = constants
+        self.theta = np.zeros((servers, dim))
+        self.root = np.tile(np.eye(dim) / math.sqrt(constants.lambda0), (servers, 1, 1))
+        self.shown = np.zeros(servers)
+        self.features = np.empty((horizon, dim))
+        self.servers = np.empty((horizon, constants.assortment_size), int)
+        self.chosen = np.empty(horizon, int)
+        self.of: list[list[int]] = [[] for _ in range(servers)]
+        self.count = 0
+
+    def samples(self, normal: Floats) -> Floats:
+        """Return theta + alpha W z of every server: [N, d, M] for normals [M, N, d]."""
+        s, dim = self.constants, self.theta.shape[1]
+        shown = self.shown
+        growth = dim * np.log1p(shown * s.assortment_size / (dim * s.lambda0))
+        growth += 4 * np.log(np.maximum(shown, 1))
+        alpha = s.alpha_scale * s.kappa * (np.sqrt(growth) / 2 + math.sqrt(s.lambda0))
+        pushed = self.root @ normal.transpose(1, 2, 0)
+        return self.theta[:, :, None] + alpha[:, None, None] * pushed
+
+    def learn(self, x: Floats, servers: npt.NDArray[np.int64], chosen: int) -> None:
+        """Add one round: V of the shown servers by rank one, their theta by Newton's method."""
+        for j in servers:
+            w = self.root[j].T @ x
+            r = math.sqrt(1 + w @ w)
+            self.root[j] -= np.outer(self.root[j] @ (w / (r * (r + 1))), w)
+            self.of[j].append(self.count)
+        self.features[self.count], self.servers[self.count] = x, servers
+        self.chosen[self.count] = chosen
+        self.shown[servers] += 1
+        self.count += 1
+        self._fit(servers)
+
+    def _fit(self, free: npt.NDArray[np.int64]) -> None:
+        """Minimise the regularised loss over the free servers' theta, the others held."""
+        rows: Any = self.of[free[0]]
+        if len(free) > 1:
+            rows = sorted(set(itertools.chain.from_iterable(self.of[j] for j in free)))
+        x, shown, dim = self.features[rows], self.servers[rows], self.theta.shape[1]
+        own = shown[:, :, None] == free
+        chosen = self.chosen[rows][:, None] == free
+        for _ in range(50):
+            utilities = np.einsum("nd,nkd->nk", x, self.theta[shown])
+            shift = np.maximum(utilities.max(axis=1, keepdims=True), 0)
+            weights = np.exp(utilities - shift)
+            weights /= np.exp(-shift) + weights.sum(axis=1, keepdims=True)
+            p = np.einsum("nk,nkf->nf", weights, own)
+            gradient = self.constants.lambda0 * self.theta[free] - (chosen - p).T @ x
+            if np.sqrt(np.sum(gradient**2)) < TOLERANCE:
+                return
+            hessian = self.constants.lambda0 * np.eye(len(free) * dim)
+            for i, k in itertools.product(range(len(free)), repeat=2):
+                curvature = p[:, i] * ((i == k) - p[:, k])
+                block = (x * curvature[:, None]).T @ x
+                hessian[i * dim : (i + 1) * dim, k * dim : (k + 1) * dim] += block
+            step = np.linalg.solve(hessian, gradient.ravel())
+            self.theta[free] -= step.reshape(len(free), dim)
+        raise ArithmeticError("Newton's method did not reach the minimiser in 50 steps")
+
+
+def best_pair(utilities: Floats, size: int) -> tuple[int, npt.NDArray[np.int64]]:
+    """Return the waiting query and the servers of the largest departure rate, of [Q, N]."""
+    if size == 1:
+        slot, server = divmod(int(np.argmax(utilities)), utilities.shape[1])
+        return slot, np.array([server])
+    top = np.argsort(-utilities, axis=1, kind="stable")[:, :size]
+    values = np.take_along_axis(utilities, top, axis=1)
+    scores = values[:, 0] + np.log(np.exp(values - values[:, :1]).sum(axis=1))
+    slot = int(np.argmax(scores))
+    return slot, np.sort(top[slot])
+
+
+def play(run: Recorded, constants: Constants) -> tuple[Played, Learner]:
+    """Play every round and return what happened, and what was learnt."""
+    size, learner = constants.assortment_size, Learner(run, constants)
+    assortments = np.array(
+        list(itertools.combinations(range(run.utilities.shape[1]), size)), dtype=int
+    )
+    turn, waiting, arrived = 0, list[int](), list[int]()
+    found: list[tuple[int, Any, bool, int]] = []
+    for t in range(1, len(run.rows) + 1):
+        query, servers, departed = -1, np.full(size, -1), False
+        if waiting:
+            new = t > 1 and run.arrives[t - 2]
+            if new and run.explore[t - 1] < min(1.0, constants.c1 / math.sqrt(t)):
+                slot, servers = len(waiting) - 1, assortments[turn]
+                turn = (turn + 1) % len(assortments)
+            else:
+                samples = learner.samples(run.normal[t - 1])
+                optimistic = np.tensordot(run.contexts[waiting], samples, (1, 1)).max(axis=-1)
+                slot, servers = best_pair(optimistic, size)
+            row, query = waiting[slot], arrived[slot]
+            weights = np.exp(run.utilities[row, servers])
+            reached = np.cumsum(weights / (1 + weights.sum()))
+            position = int(np.searchsorted(reached, run.choice[t - 1]))
+            departed = position < size
+            if departed:
+                del waiting[slot], arrived[slot]
+            learner.learn(run.contexts[row], servers, servers[position] if departed else -1)
+        if run.arrives[t - 1]:
+            waiting.append(int(run.rows[t - 1]))
+            arrived.append(t)
+        found.append((query, servers, departed, len(waiting)))
+    return Played(*(np.array(column) for column in zip(*found, strict=True))), learner
+
+
+def one_thread() -> contextlib.AbstractContextManager[Any]:
+    """Keep NumPy's linear algebra to one thread."""
+    return threadpoolctl.threadpool_limits(1)
+
+
+def seconds_a_round(run: Recorded, constants: Constants) -> float:
+    """Time the loop on one thread: seconds a round."""
+    with one_thread():
+        begun = time.perf_counter()
+        play(run, constants)
+        return (time.perf_counter() - begun) / len(run.rows)
+
+
+def reference_seconds(reference: ModuleType, run: Recorded, constants: Constants) -> float:
+    """Time the tests' reference simulator on the same draws, on one thread: seconds a round."""
+    horizon = len(run.rows)
+    world = reference.World(run.contexts, run.utilities, run.rows)
+    draws = reference.Draws(
+        np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
+        np.zeros(horizon), np.zeros(horizon, int),
+    )  # fmt: skip
+    size, *numbers = constants
+    settings = reference.Settings(size, "disjoint", 0.5, horizon, *numbers)
+    with one_thread():
+        begun = time.perf_counter()
+        reference.simulate("acqb", world, draws, settings)
+        return (time.perf_counter() - begun) / horizon

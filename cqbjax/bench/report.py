@@ -1,0 +1,159 @@
+"""The benchmark's report: JSON, the terminal, Markdown."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cqbjax.results import write_atomically
+
+TITLES = {
+    "throughput": "Rounds a second (runs x rounds / seconds, compiling apart)",
+    "numpy": "Against NumPy loops on one core, measured in the same process",
+    "growth": "How the cost grows",
+    "compile": "Compiling, and finding it again in the cache",
+    "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
+    "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
+    "targets": "Targets",
+}
+EMPTY = {"device": "no GPU here: nothing measured", "study": "only on a GPU, or with --study"}
+HEADERS = {
+    "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
+    "bytes_a_run": "bytes/run", "compile_seconds": "compile s", "seconds_a_round": "loop a round",
+    "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
+    "cold_seconds": "cold s", "second_process_seconds": "second process s",
+    "share": "second / cold",
+    "floor_bytes_a_round": "floor bytes", "bytes_a_second": "bytes/s",
+    "copy_bytes_a_second": "copy bytes/s", "share_of_floor": "share of floor",
+    "shapes_of": "shapes of",
+}  # fmt: skip
+TEXTS = ("case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of")
+SHARES = ("repeated", "share", "share_of_floor")
+
+
+class Section(NamedTuple):
+    """A section as text.
+
+    Attributes:
+        title: above the table.
+        columns: keys of the rows.
+        headers: one a column.
+        rows: cells, one a column.
+    """
+
+    title: str
+    columns: list[str]
+    headers: list[str]
+    rows: list[list[str]]
+
+
+def save(report: dict[str, Any], path: Path) -> None:
+    """Write a report as JSON, whole or not at all."""
+    write_atomically(Path(path), (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a report.
+
+    Raises:
+        ValueError: the file is missing or is no report of this schema.
+    """
+    from cqbjax.bench.sections import SCHEMA
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: it should hold a report of the benchmark")
+    try:
+        report = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is no report of the benchmark with schema {SCHEMA}")
+    return report
+
+
+def machine_name(report: dict[str, Any]) -> str:
+    """Return a file name for the machine, such as `intel_xeon_2_devices`."""
+    machine = report["machine"]
+    gpu = machine["platform"] == "gpu"
+    words = machine["device_kind"] if gpu else f"{machine['cpu']} {machine['num_devices']} devices"
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"\((r|tm)\)", "", words.lower())).strip("_")
+
+
+def heading(report: dict[str, Any]) -> str:
+    """Say on what machine, with which versions and when it was measured."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    gpu = machine["platform"] == "gpu"
+    devices = f"{machine['num_devices']} x {machine['device_kind']}; " if gpu else ""
+    quick = " QUICK: shows that all works, no figure to quote." if report["quick"] else ""
+    return (
+        f"{devices}{machine['cpu']}, {machine['cpu_cores']} cores, {machine['num_devices']} JAX "
+        f"device{'s' * (machine['num_devices'] > 1)} ({machine['platform']}); {versions}; "
+        f"{report['finished']}; took {report['seconds']:.0f} s.{quick}"
+    )
+
+
+def show(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print a report to the terminal."""
+    console = console or Console()
+    console.print(escape(heading(report)))
+    for name, section in _sections(report):
+        if not section.rows:
+            console.print(f"{escape(section.title)}: {EMPTY.get(name, 'not run')}")
+            continue
+        table = Table(title=escape(section.title))
+        for column, header in zip(section.columns, section.headers, strict=True):
+            table.add_column(escape(header), justify="left" if column in TEXTS else "right")
+        for cells in section.rows:
+            table.add_row(*map(escape, cells))
+        console.print(table)
+
+
+def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Path:
+    """Write a report as Markdown tables, `<machine>.md` in `folder`, and return the file."""
+    lines = ["# Benchmark", "", heading(report), ""]
+    for name, section in _sections(report):
+        lines += [f"## {section.title}", ""]
+        if section.rows:
+            aligned = ["---" if c in TEXTS else "---:" for c in section.columns]
+            for cells in (section.headers, aligned, *section.rows):
+                lines.append(f"| {' | '.join(cells)} |")
+        else:
+            lines.append(f"–, {EMPTY.get(name, 'not run')}")
+        lines.append("")
+    path = Path(folder) / f"{machine_name(report)}.md"
+    write_atomically(path, "\n".join(lines).encode())
+    return path
+
+
+def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
+    """Yield each section as text."""
+    for name, title in TITLES.items():
+        rows = report["sections"][name]
+        columns = list(rows[0]) if rows else []
+        headers = [HEADERS.get(column, column) for column in columns]
+        cells = [[_text(column, row[column]) for column in columns] for row in rows]
+        yield name, Section(title, columns, headers, cells)
+
+
+def _text(column: str, value: Any) -> str:
+    """Write one number to be read."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if column in SHARES:
+        return f"{value:.1%}"
+    if column in ("seconds_a_round_run", "seconds_a_round"):
+        return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

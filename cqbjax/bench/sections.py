@@ -1,0 +1,222 @@
+"""The benchmark's sections: each returns rows for the report."""
+
+import datetime
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from cqbjax import backend
+from cqbjax.bench import cases, numpy_loop
+from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
+from cqbjax.bench.numpy_loop import reference_seconds
+from cqbjax.bench.targets import compare
+from cqbjax.sweep import sweep
+
+Row = dict[str, Any]
+Rows = list[Row]
+SCHEMA = 1
+VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy")
+
+
+class Bench:
+    """One run of the benchmark: what was asked for, and the rows so far.
+
+    Args:
+        quick: few and short cases.
+        reference: the module of the tests' reference simulator, None where there are no tests.
+        cache: the compilation cache of this process, empty at its start.
+        study: time the whole offline study although this is no GPU.
+        say: is told what comes next.
+    """
+
+    def __init__(
+        self,
+        quick: bool,
+        reference: ModuleType | None,
+        cache: Path,
+        study: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.quick = quick
+        self.reference = reference
+        self.cache = cache
+        self.say = say
+        self.rows: dict[str, Rows] = {name: [] for name in SECTIONS}
+        self.gpu = jax.devices()[0].platform == "gpu"
+        self.study_wanted = study or self.gpu
+
+    def throughput(self) -> Rows:
+        """Rounds a second by batch width."""
+        found: Rows = []
+        for case in cases.throughput(self.quick):
+            self.say(f"{case.name}: {', '.join(case.policies)}, batch {case.batch}")
+            found += measure(case)
+        return found
+
+    def bests(self) -> dict[str, Row]:
+        """Return problem -> the fastest row of ACQB, of what was measured."""
+        found: dict[str, Row] = {}
+        for row in self.rows["throughput"]:
+            before = found.get(row["case"])
+            faster = before is None or row["rounds_a_second"] > before["rounds_a_second"]
+            if row["policy"] == "acqb" and faster:
+                found[row["case"]] = row
+        return found
+
+    def numpy(self) -> Rows:
+        """Compare with NumPy loops on one core: our own lean one, and the tests' reference."""
+        found = []
+        for name, case in cases.problems(self.quick).items():
+            small = case.bytes_a_run("acqb") < 1_000_000
+            rounds = case.horizon if small else 20 if self.quick else 60
+            run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, rounds)
+            constants = numpy_loop.Constants(case.assortment_size)
+            self.say(f"{name}: NumPy loops, {rounds} rounds")
+            timed = {"lean loop": numpy_loop.seconds_a_round(run, constants)}
+            if self.reference is not None and case.source.problem(1, 1).num_servers < 100:
+                timed["tests/reference.py"] = reference_seconds(self.reference, run, constants)
+            best = self.bests().get(name)
+            speed = best["rounds_a_second"] if best else None
+            for loop, seconds in timed.items():
+                row = {"case": name, "loop": loop, "rounds": rounds, "seconds_a_round": seconds}
+                row |= {"rounds_a_second": speed, "ratio": speed and speed * seconds}
+                found.append(row)
+        return found
+
+    def growth(self) -> Rows:
+        """Cost of a round as one thing grows; batch widths are in `throughput`."""
+        found: Rows = []
+        for axis, values in cases.growth(self.quick).items():
+            before = None
+            for value, case in values:
+                self.say(f"growth: {axis} {value}")
+                (row,) = measure(case)
+                seconds = 1 / row["rounds_a_second"]
+                run = seconds * case.horizon
+                kept = ("case", "horizon", "batch", "devices", "repeated")
+                found.append(
+                    {"axis": axis, "value": value, "seconds_a_round_run": seconds,
+                     "run_cost_over_row_above": before and run / before}
+                    | {key: row[key] for key in kept}
+                )  # fmt: skip
+                before = run
+        return found
+
+    def compile(self) -> Rows:
+        """Compile each static shape in this process, then in a second one with the same cache."""
+        found = []
+        for number, case in enumerate(cases.compiled(self.quick)):
+            self.say(f"{case.name}: compiling, and again in a second process")
+            cold = [
+                row["compile_seconds"]
+                for row in self.rows["throughput"]
+                if all(row[key] == getattr(case, other) for key, other in
+                       (("case", "name"), ("batch", "batch"), ("horizon", "horizon")))
+                and row["policy"] == "acqb"
+            ]  # fmt: skip
+            first = cold[0] if cold else compile_again(case)
+            second = _second_process(self.quick, number, self.cache)
+            row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
+            found.append(row | {"second_process_seconds": second, "share": second / first})
+        return found
+
+    def device(self) -> Rows:
+        """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
+        if not self.gpu:
+            return []
+        copied, found = copy_bytes_a_second(), []
+        for name in cases.problems(self.quick):
+            row = self.bests().get(name)
+            if row is None or row["d"] < 100:
+                continue
+            floor = 4 * row["N"] * row["d"] ** 2
+            reached = floor * row["rounds_a_second"]
+            found.append(
+                {"case": name, "batch": row["batch"], "floor_bytes_a_round": floor,
+                 "bytes_a_second": reached, "copy_bytes_a_second": copied,
+                 "share_of_floor": reached / copied}
+            )  # fmt: skip
+        return found
+
+    def study(self) -> Rows:
+        """Time the whole offline study of the paper, compiling included."""
+        if not self.study_wanted:
+            return []
+        seeds, horizon = (2, 50) if self.quick else (10, 5000)
+        found, begun = [], time.perf_counter()
+        for dataset, servers in cases.STUDY_SERVERS.items():
+            for size, (source, policies, rates) in cases.study(servers).items():
+                self.say(f"offline study: N={servers} K={size}")
+                start = time.perf_counter()
+                sweep(policies, source, arrival_rates=rates, seeds=seeds, horizon=horizon,
+                      assortment_size=size)  # fmt: skip
+                row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
+                row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
+                found.append(row | {"seconds": time.perf_counter() - start})
+        whole = {"shapes_of": "all", "seconds": time.perf_counter() - begun}
+        return [*found, {key: whole.get(key) for key in found[0]}]
+
+    def targets(self) -> Rows:
+        """Set what was measured beside what was asked for."""
+        speeds = {name: row["rounds_a_second"] for name, row in self.bests().items()}
+        return compare(self.rows, speeds, self.gpu, self.quick)
+
+
+SECTIONS = ("throughput", "numpy", "growth", "compile", "device", "study", "targets")
+
+
+def run(
+    cache: Path,
+    quick: bool = False,
+    reference: ModuleType | None = None,
+    only: Sequence[str] = (),
+    study: bool = False,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Run the benchmark and return the report, JSON values only.
+
+    Args:
+        cache: an empty folder, JAX's compilation cache in this process (`backend.configure`).
+        quick: few and short cases: shows that all works, reaches no target.
+        reference: the tests' reference simulator, if there is one.
+        only: sections to run; none named is all of them. `targets` always is.
+        study: time the offline study on a CPU too.
+        say: is told what comes next.
+
+    Raises:
+        ValueError: `only` names no section.
+    """
+    for name in only:
+        if name not in SECTIONS:
+            raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
+    begun, bench = time.perf_counter(), Bench(quick, reference, cache, study, say)
+    for name in SECTIONS:
+        if not only or name in only or name == "targets":
+            bench.rows[name] = getattr(bench, name)()
+    return {
+        "schema": SCHEMA,
+        "quick": quick,
+        "only": list(only),
+        "machine": backend.describe(),
+        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": time.perf_counter() - begun,
+        "sections": bench.rows,
+    }
+
+
+def _second_process(quick: bool, number: int, cache: Path) -> float:
+    """Compile the same case in a process of its own, with the same cache: seconds."""
+    words = [sys.executable, "-m", "cqbjax.bench.again", json.dumps([quick, number, str(cache)])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the second process failed: {done.stderr.strip()[-300:]}")
+    return float(done.stdout)
