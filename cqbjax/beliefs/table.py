@@ -140,22 +140,19 @@ def update(state: State, problem: Problem, lambda0: Array, new: Row, exact_steps
     """
     del lambda0
     image, phi, servers = state.image, state.phi, new.servers
-    rows, pushed = [], []
+    rows, pushed, images = [], [], []
     for server in servers:
         own = _own_row(image, server, new)
         grown = jnp.sqrt(1.0 + jnp.sum(own**2))
         factor = 1.0 / (grown + 1.0) / grown  # (1 - 1/sqrt(1+s)) / s without the cancellation
         # phi = W^-1 theta, theta unchanged: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
         phi = phi.at[server].add(factor * grown * jnp.sum(own * phi[server]) * own)
-        image, along = _shrink(image, server, own, factor)
+        image, changed, along = _shrink(image, server, own, factor)
+        images.append(changed)
         rows.append(own)
         pushed.append(along / grown)  # S w after the change
     record = newton_cg.append(state.record, new)
-    before = newton_cg.Shown(
-        tuple(jax.lax.dynamic_index_in_dim(image, one, keepdims=False) for one in servers),
-        phi[servers],
-        state.scores[servers],
-    )
+    before = newton_cg.Shown(tuple(images), phi[servers], state.scores[servers])
     newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
 
     def learn(shown: newton_cg.Shown) -> newton_cg.Shown:
@@ -182,7 +179,9 @@ def _own_row(image: Array, server: Array, new: Row) -> Array:
     return jax.lax.cond(new.valid, read, lambda: jnp.zeros(image.shape[-1], image.dtype))
 
 
-def _shrink(image: Array, server: Array, own: Array, factor: Array) -> tuple[Array, Array]:
+def _shrink(
+    image: Array, server: Array, own: Array, factor: Array
+) -> tuple[Array, Array, Array]:
     """Put S - f (S w) w' in the place of a server's S.
 
     On a CPU the rows go through the cache once, a few at a time: product and difference together,
@@ -195,29 +194,32 @@ def _shrink(image: Array, server: Array, own: Array, factor: Array) -> tuple[Arr
         factor: [] f.
 
     Returns:
-        The images, and S w [I] of the S before.
+        The images, the changed one alone [I, d], and S w [I] of the one before.
     """
     rows, dim = image.shape[1:]
     few = next(n for n in range(SHRINK_ROWS, 0, -1) if rows % n == 0)
 
-    def in_turn(image: Array) -> tuple[Array, Array]:
-        def some(i: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
-            first = (i * few).astype(server.dtype)
-            at = (server, first, jnp.zeros_like(server))
-            block = jax.lax.dynamic_slice(both[0], at, (1, few, dim))[0]
+    def in_turn(image: Array) -> tuple[Array, Array, Array]:
+        def some(i: Array, kept: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            whole, alone, pushed = kept
+            at = (server, (i * few).astype(server.dtype), jnp.zeros_like(server))
+            block = jax.lax.dynamic_slice(whole, at, (1, few, dim))[0]
             along = block @ own
             changed = block - (factor * along)[:, None] * own
             return (
-                jax.lax.dynamic_update_slice(both[0], changed[None], at),
-                jax.lax.dynamic_update_slice(both[1], along, (first,)),
+                jax.lax.dynamic_update_slice(whole, changed[None], at),
+                jax.lax.dynamic_update_slice(alone, changed, at[1:]),
+                jax.lax.dynamic_update_slice(pushed, along, at[1:2]),
             )
 
-        return jax.lax.fori_loop(0, rows // few, some, (image, jnp.zeros(rows, image.dtype)))
+        empty = jnp.zeros((rows, dim), image.dtype), jnp.zeros(rows, image.dtype)
+        return jax.lax.fori_loop(0, rows // few, some, (image, *empty))
 
-    def at_once(image: Array) -> tuple[Array, Array]:
+    def at_once(image: Array) -> tuple[Array, Array, Array]:
         block = jax.lax.dynamic_index_in_dim(image, server, keepdims=False)
         along = block @ own
         changed = block - (factor * along)[:, None] * own
-        return jax.lax.dynamic_update_index_in_dim(image, changed, server, 0), along
+        whole = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
+        return whole, changed, along
 
     return jax.lax.platform_dependent(image, cpu=in_turn, default=at_once)
