@@ -142,7 +142,11 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
     """
     root = posterior.root
     if root.shape[-1] <= linalg.SMALL:
-        pushed = linalg.vecmat(linalg.settle(normal), root)
+        # A coordinate at a time: vectors of M B numbers, not of d.
+        normal, root = linalg.settle((normal, root))
+        dim = range(root.shape[-1])
+        parts = [linalg.total(jnp.stack([root[:, j, i] * normal[..., j] for j in dim]), 0) for i in dim]
+        pushed = jnp.stack(parts, axis=-1)
     else:
         pushed = jnp.einsum("bji,mbj->mbi", root, normal)
     return linalg.settle(theta + alpha[:, None] * pushed)

@@ -1,11 +1,10 @@
 """Cubic models of the loss: its gradient as a polynomial of second degree in the parameters.
 
 The polynomial is kept about theta = 0, so that models of different rows add up whatever estimates
-they were expanded about; `shift` moves it elsewhere exactly.
+they were expanded about; `shift` moves it elsewhere.
 """
 
 import functools
-import itertools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,20 +14,22 @@ from jax import Array
 from cqbjax import linalg
 from cqbjax.types import Problem
 
-# The third derivative is kept up to this dimension and this many numbers a block; beyond, models
-# are quadratic (measured: docs/estimator.md).
-MOST_DIM = 8
+# The third derivative is kept while it is no more numbers than this a block; beyond, models are
+# quadratic.
 MOST_NUMBERS = 4096
 
 
 class Cubic(NamedTuple):
-    """The gradient of one block, offset + sum_m linear_m theta_m + 1/2 sum_ml third_ml[theta theta].
+    """The gradient of one block b, as it depends on the W blocks that its rows couple.
+
+    Symmetric matrices are kept as their P = d (d + 1) / 2 upper elements (`upper`).
 
     Attributes:
-        offset: [..., d].
-        linear: [..., W, d, d] the Hessian's row of blocks.
-        third: [..., E, Q] third derivatives: E triples i <= j <= k of coordinates, Q pairs m <= l
-            of blocks; E = 0 for a quadratic model.
+        offset: [d] the gradient at theta = 0.
+        linear: [W, P] its derivatives there with respect to theta_m.
+        third: [D, W, d, P] second derivatives by theta_l and theta_m, l in 1 .. D = W; where a row
+            couples two blocks, D = 2: by theta_m twice, and by theta_b and theta_m (zero at b). D =
+            0 for a quadratic model.
     """
 
     offset: Array
@@ -42,72 +43,106 @@ def width(problem: Problem) -> int:
     return problem.num_servers if coupled else 1
 
 
-@functools.cache
-def block_pairs(wide: int) -> np.ndarray:
-    """Return [Q, 2], the pairs m <= l of blocks."""
-    return np.array(list(itertools.combinations_with_replacement(range(wide), 2)))
+def paired(problem: Problem) -> bool:
+    """Tell whether rows couple two blocks: others than those two never meet in one row."""
+    return problem.parameters == "disjoint" and problem.assortment_size == 2
 
 
-@functools.cache
-def triples(problem: Problem) -> np.ndarray:
-    """Return [E, 3], the triples of coordinates that a model keeps."""
-    kept = np.array(list(itertools.combinations_with_replacement(range(problem.dim), 3))) \
-        if problem.dim <= MOST_DIM else np.zeros((0, 3), int)
-    numbers = len(kept) * len(block_pairs(width(problem)))
-    return kept if numbers <= MOST_NUMBERS else kept[:0]
-
-
-@functools.cache
-def _triple_numbers(dim: int) -> dict[tuple[int, ...], int]:
-    """Return the place of every sorted triple."""
-    every = itertools.combinations_with_replacement(range(dim), 3)
-    return {triple: number for number, triple in enumerate(every)}
-
-
-def zeros(problem: Problem, *lead: int) -> Cubic:
-    """Return models of no rows."""
+def directions(problem: Problem) -> int:
+    """Return D, the leading size of the second derivatives that a model keeps."""
     wide, dim = width(problem), problem.dim
-    third = (len(triples(problem)), len(block_pairs(wide)))
-    return Cubic(
-        jnp.zeros((*lead, dim)), jnp.zeros((*lead, wide, dim, dim)), jnp.zeros((*lead, *third))
-    )
+    kinds = 2 if paired(problem) else wide
+    return kinds if kinds * wide * dim * len(upper(dim)[0]) <= MOST_NUMBERS else 0
 
 
-def shift(model: Cubic, theta: Array) -> Cubic:
-    """Write one block's model about theta [W, d]: its offset is then the gradient there."""
-    linear = model.linear
-    if model.third.shape[0]:
-        linear = linalg.settle(linear + _third_times(model.third, theta))
+@functools.cache
+def upper(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and columns of the upper elements: [P] each."""
+    return np.triu_indices(dim)
+
+
+@functools.cache
+def places(dim: int) -> np.ndarray:
+    """Return where each element of a matrix is among the upper ones: [d, d]."""
+    place = np.zeros((dim, dim), int)
+    row, column = upper(dim)
+    place[row, column] = place[column, row] = np.arange(len(row))
+    return place
+
+
+def full(packed: Array, dim: int) -> Array:
+    """Return whole symmetric matrices: [..., P] -> [..., d, d]."""
+    place = places(dim)
+    if dim > linalg.SMALL:
+        return packed[..., place]
+    whole = jnp.stack([packed[..., at] for at in place.ravel()], axis=-1)
+    return whole.reshape(*packed.shape[:-1], dim, dim)
+
+
+def products(weights: Array, features: Array) -> Array:
+    """Return the upper elements of sum_l w_ql x_l x_l': [Q, L], [d, L] -> [Q, P]."""
+    dim = features.shape[0]
+    row, column = upper(dim)
+    if dim <= linalg.SMALL:
+        return weights @ linalg.settle(features[row] * features[column]).T
+    return ((weights[:, None] * features) @ features.T)[:, row, column]
+
+
+def sizes(problem: Problem) -> tuple[int, ...]:
+    """Return how many numbers `offset`, `linear` and `third` are."""
+    wide, dim, size = width(problem), problem.dim, len(upper(problem.dim)[0])
+    return dim, wide * size, directions(problem) * wide * dim * size
+
+
+def pack(model: Cubic) -> Array:
+    """Return a model as one vector, which is how models are stored: [F]."""
+    return jnp.concatenate([part.reshape(-1) for part in model])
+
+
+def unpack(problem: Problem, packed: Array) -> Cubic:
+    """Return the model that a vector [F] holds."""
+    first, second, _ = np.cumsum(sizes(problem))
+    wide, dim = width(problem), problem.dim
+    linear = packed[first:second].reshape(wide, -1)
+    third = packed[second:].reshape(directions(problem), wide, dim, linear.shape[1])
+    return Cubic(packed[:first], linear, third)
+
+
+def shift(problem: Problem, model: Cubic, theta: Array, own: Array) -> Cubic:
+    """Write one block's model about another point: its offset is then the gradient there.
+
+    Args:
+        problem: shapes.
+        model: of one block b.
+        theta: [W, d].
+        own: [W] one at block b, else zero.
+    """
+    bend = jnp.zeros(())
+    if directions(problem):
+        bend = linalg.settle(bend_of(problem, model.third, theta, own))
+    linear = linalg.settle(model.linear + bend)
     mean = 0.5 * (model.linear + linear)
-    offset = model.offset + linalg.total(linalg.matvec(mean, theta), axis=0)
+    met = linalg.settle(linalg.matmul(theta.T, mean))  # [d, P]
+    dim = problem.dim
+    offset = model.offset + linalg.total(met[np.arange(dim), places(dim)], axis=1)
     return Cubic(offset, linear, model.third)
 
 
-def _third_times(third: Array, theta: Array) -> Array:
-    """Return sum_l third_ml theta_l: [E, Q], [W, d] -> [W, d, d]."""
-    wide, dim = theta.shape
-    first, second = block_pairs(wide).T
-    number = _triple_numbers(dim)
-    weights = linalg.settle(theta[second].T)  # [d, Q]
-    mirrored = linalg.settle((theta[first] * (first != second)[:, None]).T)
-    upper = list(itertools.combinations_with_replacement(range(dim), 2))
+def bend_of(problem: Problem, third: Array, theta: Array, own: Array) -> Array:
+    """Return how the derivatives by each block change from zero to theta.
 
-    def contract(weights: Array) -> Array:
-        sums = [
-            linalg.total(
-                jnp.stack([third[number[tuple(sorted((i, j, k)))]] * weights[k] for k in range(dim)]), 0
-            )
-            for i, j in upper
-        ]
-        return linalg.settle(jnp.stack(sums))  # [d (d + 1) / 2, Q]
+    Args:
+        problem: shapes.
+        third: [D, W, d, P], as `Cubic.third`.
+        theta: [W, d].
+        own: [W].
 
-    if wide == 1:
-        found = contract(weights).T
-    else:
-        numbers = np.arange(wide)
-        into_first = (first[:, None] == numbers).astype(np.float32)
-        into_second = (second[:, None] == numbers).astype(np.float32)
-        found = (contract(weights) @ into_first + contract(mirrored) @ into_second).T
-    place = {pair: at for at, pair in enumerate(upper)}
-    full = np.array([[place[min(i, j), max(i, j)] for j in range(dim)] for i in range(dim)])
-    return found[:, full]
+    Returns:
+        [W, P].
+    """
+    if not paired(problem):
+        return linalg.total(linalg.vecmat(theta[:, None], third), axis=0)
+    here = linalg.vecmat(own, theta)
+    met = linalg.total(linalg.vecmat(theta, third[1]), axis=0)
+    bend = linalg.vecmat(theta, third[0]) + linalg.vecmat(here, third[1])
+    return bend + own[:, None] * met

@@ -38,89 +38,77 @@ def entries(problem: Problem, new: Row) -> Array:
     return jnp.where(new.valid, found, 0.0)
 
 
-def expand(problem: Problem, rows: Array, theta: Array, block: Array) -> Cubic:
+def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     """Expand the gradient of some rows of a block about an estimate, written about theta = 0.
 
     Args:
         problem: shapes.
         rows: [F, L] as `entries` gives them; zero rows add nothing.
-        theta: [B, d] the estimate.
-        block: [] int32 whose gradient.
+        theta: [W, d] the estimates that the block's gradient depends on.
+        own: [W] one at the block, else zero.
     """
     if problem.parameters == "shared":
-        return _expand_shared(problem, rows, theta)
+        return _expand_shared(problem, rows, theta, own)
     dim, wide = problem.dim, cubic.width(problem)
     features, chosen, member = rows[:dim], rows[dim], rows[dim + 1 :]
-    about = theta if wide > 1 else theta[block][None]
-    utilities = _utilities(about, features)
+    utilities = linalg.settle(linalg.matmul(theta, features))
     p = linalg.settle(_probabilities(utilities, member))
-    own = (jnp.arange(wide) == block)[:, None] if wide > 1 else jnp.ones((1, 1), bool)
-    chance = p[block] if wide > 1 else p[0]
-    apart = own - p
-    slope = chance * apart  # [W, L]
-    excess = chance - chosen
-    if cubic.triples(problem).shape[0]:
-        first, second = cubic.block_pairs(wide).T
-        same = (first == second)[:, None]
-        curve = chance * (apart[first] * apart[second] - p[first] * (same - p[second]))
-        slope0 = slope - _times(curve, utilities)
-        excess = excess - 0.5 * linalg.total((slope + slope0) * utilities, axis=0)
-        slope = slope0
-    else:
-        curve = jnp.zeros((len(cubic.block_pairs(wide)), rows.shape[1]))
-        excess = excess - linalg.total(slope * utilities, axis=0)
-    excess, slope, curve = linalg.settle((excess, slope, curve))
-    left = linalg.settle((slope[:, None] * features).reshape(wide * dim, -1))
-    return Cubic(
-        features @ excess,
-        (left @ features.T).reshape(wide, dim, dim),
-        _monomials(problem, features) @ curve.T,
-    )
+    chance = linalg.vecmat(own, p)
+    apart = own[:, None] - p
+    slope = chance * apart  # [W, L] the derivatives of `chance` by the utilities
+    bend = jnp.zeros(())
+    curves = _curves(problem, chance, p, own[:, None])
+    if len(curves):
+        bend = _bend(problem, curves, utilities, own[:, None])
+    at_zero = linalg.settle(slope - bend)
+    excess = chance - chosen - 0.5 * linalg.total((slope + at_zero) * utilities, axis=0)
+    excess, curves = linalg.settle((excess, curves))
+    bent = (curves[:, :, None] * features).reshape(-1, rows.shape[1])
+    sums = cubic.products(linalg.settle(jnp.concatenate([at_zero, bent])), features)
+    third = sums[wide:].reshape(*curves.shape[:2], dim, -1)
+    return Cubic(linalg.settle(features @ excess), sums[:wide], third)
 
 
-def _utilities(theta: Array, features: Array) -> Array:
-    """Return theta_m' x of every row: [W, d], [d, L] -> [W, L]."""
-    if features.shape[0] > linalg.SMALL:
-        return theta @ features
-    return linalg.total(jnp.stack([theta[:, i, None] * features[i] for i in range(features.shape[0])]), 0)
+def _curves(problem: Problem, chance: Array, p: Array, own: Array) -> Array:
+    """Return second derivatives of p_b by the utilities, as `Cubic.third` lists them: [D, W, L]."""
+    kinds, apart = cubic.directions(problem), own - p
+    if kinds == 0:
+        return jnp.zeros((0, *p.shape))
+    if cubic.paired(problem):
+        twice = chance * (apart * apart - p * (1.0 - p))
+        return jnp.stack([twice, (1.0 - own) * chance * p * (2.0 * chance - 1.0)])
+    same = jnp.eye(kinds)[:, :, None]
+    return chance * (apart[:, None] * apart - p * (same - p[:, None]))
 
 
-def _times(curve: Array, utilities: Array) -> Array:
-    """Return sum_l curve_ml u_l: [Q, L], [W, L] -> [W, L]."""
-    wide = utilities.shape[0]
-    place = {pair: at for at, pair in enumerate(map(tuple, cubic.block_pairs(wide).tolist()))}
-    return jnp.stack([
-        sum(curve[place[min(m, n), max(m, n)]] * utilities[n] for n in range(wide))
-        for m in range(wide)
-    ])
+def _bend(problem: Problem, curves: Array, utilities: Array, own: Array) -> Array:
+    """Return how the slopes change from utility zero to these utilities: [W, L]."""
+    if not cubic.paired(problem):
+        return linalg.total(curves * utilities[:, None], axis=0)
+    here = linalg.total(own * utilities, axis=0)
+    met = linalg.total(curves[1] * utilities, axis=0)
+    return curves[0] * utilities + curves[1] * here + own * met
 
 
-def _monomials(problem: Problem, features: Array) -> Array:
-    """Return x_i x_j x_k of every kept triple: [d, L] -> [E, L]."""
-    i, j, k = cubic.triples(problem).T
-    return linalg.settle(features[i] * features[j] * features[k])
-
-
-def _expand_shared(problem: Problem, rows: Array, theta: Array) -> Cubic:
+def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     """Expand rows of K feature vectors each: cumulants of the chosen feature vector."""
     size, dim = problem.assortment_size, problem.dim
     features = rows[: size * dim].reshape(size, dim, -1)
     chosen, here = rows[size * dim : -1], rows[-1]
-    utilities = linalg.total(jnp.moveaxis(features, 1, 0) * theta[0][:, None, None], axis=0)
+    utilities = linalg.vecmat(jnp.broadcast_to(theta, (size, dim)), features)
     p = linalg.settle(_probabilities(utilities, jnp.broadcast_to(here, utilities.shape)))
     mean = linalg.total(p[:, None] * features, axis=0)
-    outside = here - linalg.total(p, axis=0)
     # The outside option is a choice with features zero; a row that is not there has no chance.
     apart = jnp.concatenate([features - mean, -mean[None]])
     apart = linalg.settle(jnp.moveaxis(apart, 1, 0).reshape(dim, -1))  # [d, (K + 1) L]
-    chance = linalg.settle(jnp.concatenate([p, outside[None]]).reshape(-1))
-    gradient = linalg.total((p - chosen)[:, None] * features, axis=0)
-    model = Cubic(
-        jnp.sum(gradient, axis=-1),
-        ((chance * apart) @ apart.T)[None],
-        (_monomials(problem, apart) @ chance)[:, None],
-    )
-    return cubic.shift(model, -theta)
+    chance = jnp.concatenate([p, (here - linalg.total(p, axis=0))[None]]).reshape(1, -1)
+    weights = jnp.concatenate([chance, chance * apart])
+    if cubic.directions(problem) == 0:
+        weights = chance
+    sums = cubic.products(linalg.settle(weights), apart)
+    gradient = jnp.sum(linalg.total((p - chosen)[:, None] * features, axis=0), axis=-1)
+    third = sums[1:].reshape(cubic.directions(problem), 1, dim, -1)
+    return cubic.shift(problem, Cubic(gradient, sums[:1], third), -theta, own)
 
 
 def _probabilities(utilities: Array, member: Array) -> Array:

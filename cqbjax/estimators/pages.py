@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.estimators import cubic, likelihood
-from cqbjax.estimators.cubic import Cubic
 from cqbjax.types import Problem
 
 # Rows in a page (measured: docs/estimator.md).
-PAGE = 64
+PAGE = 32
 
 
 class Pages(NamedTuple):
@@ -21,7 +20,7 @@ class Pages(NamedTuple):
 
     Attributes:
         rows: [P, F, PAGE] each row's numbers (`likelihood.entries`); zero where none is.
-        models: [P] models of each page's rows, as last expanded.
+        models: [P, G] the model (`cubic.pack`) of each page's rows, as last expanded.
         numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
         turn: [B] int32 visits so far.
         length: [B] int32 rows.
@@ -29,7 +28,7 @@ class Pages(NamedTuple):
     """
 
     rows: Array
-    models: Cubic
+    models: Array
     numbers: Array
     turn: Array
     length: Array
@@ -48,7 +47,7 @@ def init(problem: Problem) -> Pages:
     total = blocks + touched * problem.horizon // PAGE
     return Pages(
         jnp.zeros((total, likelihood.numbers(problem), PAGE)),
-        cubic.zeros(problem, total),
+        jnp.zeros((total, sum(cubic.sizes(problem)))),
         jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
         jnp.zeros(blocks, jnp.int32),
         jnp.zeros(blocks, jnp.int32),

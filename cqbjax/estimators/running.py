@@ -30,14 +30,30 @@ class State(NamedTuple):
 
     Attributes:
         theta: [B, d] the estimate.
-        model: [B] models of the blocks' gradients.
-        lost: [B] what rounding took off `model` so far (compensated summation).
+        model: [B, G] the models of the blocks' gradients (`cubic.pack`).
+        lost: [B, G] what rounding took off `model` so far (compensated summation).
         pages: the rows.
     """
 
     theta: Array
-    model: Cubic
-    lost: Cubic
+    model: Array
+    lost: Array
+    pages: Pages
+
+
+class Work(NamedTuple):
+    """A round's own part of the state.
+
+    Attributes:
+        theta: [B, d].
+        model: [A, G] of the shown blocks.
+        lost: [A, G] theirs.
+        pages: the rows.
+    """
+
+    theta: Array
+    model: Array
+    lost: Array
     pages: Pages
 
 
@@ -45,8 +61,10 @@ def init(problem: Problem, lambda0: Array) -> State:
     """Return theta = 0 with the regulariser as the whole model."""
     blocks, dim, wide = problem.num_blocks, problem.dim, cubic.width(problem)
     own = jnp.eye(blocks, wide) if wide > 1 else jnp.ones((blocks, 1))
-    none = cubic.zeros(problem, blocks)
-    model = none._replace(linear=lambda0 * own[:, :, None, None] * jnp.eye(dim))
+    none = jnp.zeros((blocks, sum(cubic.sizes(problem))))
+    ridge = lambda0 * own[:, :, None] * jnp.eye(dim)[cubic.upper(dim)]
+    ridge = ridge.reshape(blocks, -1)
+    model = none.at[:, dim : dim + ridge.shape[1]].set(ridge)
     return State(jnp.zeros((blocks, dim)), model, none, pages.init(problem))
 
 
@@ -65,84 +83,93 @@ def update(
     """
     del root, lambda0
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
-    state = _absorb(state, problem, new, blocks)
-
-    def visit(state: State) -> State:
-        return _solve(_visit(state, problem, new, blocks), problem, new, blocks)
-
+    work = Work(state.theta, state.model[blocks], state.lost[blocks], state.pages)
+    work = _absorb(work, problem, new, blocks)
     if exact_steps:
         visits = exact_steps * pages.most_of_a_block(problem)
-        return jax.lax.fori_loop(0, visits, lambda _, state: visit(state), state)
-    for _ in range(VISITS):
-        state = visit(state)
-    return state
+        work = jax.lax.fori_loop(
+            0, visits, lambda _, work: _visit(work, problem, new, blocks), work
+        )
+    else:
+        for _ in range(VISITS):
+            work = _visit(work, problem, new, blocks)
+    return State(
+        work.theta,
+        state.model.at[blocks].set(work.model),
+        state.lost.at[blocks].set(work.lost),
+        work.pages,
+    )
 
 
-def _absorb(state: State, problem: Problem, new: Row, blocks: Array) -> State:
+def _absorb(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     """Minimise model + new row over the shown blocks, store the row and add its model there."""
-    state = _added(state, blocks, _row_step(state, problem, new, blocks), new.valid)
+    theta = _added(work.theta, blocks, _row_step(work, problem, new, blocks), new.valid)
     entries = likelihood.entries(problem, new)
-    models = _expand(problem, entries[:, :, None], state.theta, blocks)
-    page, stored = pages.append(state.pages, blocks, entries, new.valid)
-    stored = stored._replace(models=_map(lambda a, b: a.at[page].add(b), stored.models, models))
-    return _grown(state, blocks, models)._replace(pages=stored)
+    models = _expand(theta, problem, entries[:, :, None], blocks)
+    page, stored = pages.append(work.pages, blocks, entries, new.valid)
+    stored = stored._replace(models=stored.models.at[page].add(models))
+    return _grown(work._replace(theta=theta, pages=stored), models)
 
 
-def _visit(state: State, problem: Problem, new: Row, blocks: Array) -> State:
-    """Expand the next page of every shown block anew, about the current estimate."""
-    page, stored = pages.turn(state.pages, blocks)
-    rows, old = linalg.settle((stored.rows[page], _map(lambda a: a[page], stored.models)))
-    fresh = linalg.settle(_expand(problem, rows, state.theta, blocks))
-    fresh = _map(lambda a, b: jnp.where(new.valid, a, b), fresh, old)
-    change = _map(jnp.subtract, fresh, old)
-    stored = stored._replace(models=_map(lambda a, b: a.at[page].set(b), stored.models, fresh))
-    return _grown(state, blocks, change)._replace(pages=stored)
+def _visit(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
+    """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
+    page, stored = pages.turn(work.pages, blocks)
+    old = stored.models[page]
+    fresh = _expand(work.theta, problem, stored.rows[page], blocks)
+    fresh = linalg.settle(jnp.where(new.valid, fresh, old))
+    stored = stored._replace(models=stored.models.at[page].set(fresh))
+    work = _grown(work._replace(pages=stored), fresh - old)
+    slope, hessian = _system(work, problem, blocks)
+    step = -linalg.matvec(invert(hessian), slope).reshape(blocks.shape[0], -1)
+    return work._replace(theta=_added(work.theta, blocks, step, new.valid))
 
 
-def _expand(problem: Problem, rows: Array, theta: Array, blocks: Array) -> Cubic:
-    """Expand [A, F, L] rows of the shown blocks."""
-    one = [likelihood.expand(problem, rows[a], theta, blocks[a]) for a in range(len(blocks))]
-    return Cubic(*map(jnp.stack, zip(*one, strict=True)))
+def _grown(work: Work, change: Array) -> Work:
+    """Add models [A, G] to the shown blocks' sums, keeping what rounding takes off."""
+    more = work.lost + change
+    model = linalg.settle(work.model + more)
+    return work._replace(model=model, lost=more - (model - work.model))
 
 
-def _map(function, *models):
-    """Apply a function to the parts of models."""
-    return Cubic(*map(function, *models))
+def _around(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array]:
+    """Return what the models of the shown blocks depend on: [A, W, d] and [A, W], one at each."""
+    if cubic.width(problem) == 1:
+        return theta[blocks][:, None], jnp.ones((len(blocks), 1), theta.dtype)
+    own = (blocks[:, None] == jnp.arange(problem.num_blocks)).astype(theta.dtype)
+    return jnp.broadcast_to(theta, (len(blocks), *theta.shape)), own
 
 
-def _grown(state: State, blocks: Array, change: Cubic) -> State:
-    """Add [A] models to the shown blocks' sums, keeping what rounding takes off."""
-    here = blocks[:, None] == jnp.arange(state.theta.shape[0])
-    model, lost = [], []
-    for old, gone, more in zip(state.model, state.lost, change, strict=True):
-        mask = here.reshape(*here.shape, *[1] * (more.ndim - 1))
-        more = linalg.total(jnp.where(mask, more[:, None], 0.0), axis=0) + gone
-        new = linalg.settle(old + more)
-        model.append(new)
-        lost.append(more - (new - old))
-    return state._replace(model=Cubic(*model), lost=Cubic(*lost))
+def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> Array:
+    """Expand [A, F, L] rows of the shown blocks: [A, G]."""
+    about, own = _around(theta, problem, blocks)
+
+    def one(rows: Array, about: Array, own: Array) -> Array:
+        return cubic.pack(likelihood.expand(problem, rows, about, own))
+
+    return linalg.settle(jax.vmap(one)(rows, about, own))
 
 
-def _system(state: State, problem: Problem, blocks: Array) -> tuple[Array, Array]:
+def _system(work: Work, problem: Problem, blocks: Array) -> tuple[Array, Array]:
     """Return the shown blocks' gradient [A d] and Hessian [A d, A d] at the estimate."""
-    slopes, rows = [], []
-    for block in blocks:
-        wide = cubic.width(problem) > 1
-        about = state.theta if wide else state.theta[block][None]
-        here = cubic.shift(_map(lambda a, b=block: a[b], state.model), about)
-        slopes.append(here.offset)
-        strip = here.linear[blocks] if wide else here.linear
-        rows.append(jnp.moveaxis(strip, 0, 1).reshape(problem.dim, -1))
-    return linalg.settle((jnp.concatenate(slopes), jnp.concatenate(rows)))
+    about, own = _around(work.theta, problem, blocks)
+
+    def one(packed: Array, about: Array, own: Array) -> Cubic:
+        return cubic.shift(problem, cubic.unpack(problem, packed), about, own)
+
+    here = jax.vmap(one)(work.model, about, own)
+    linear = here.linear[:, blocks] if cubic.width(problem) > 1 else here.linear
+    size = len(blocks) * problem.dim
+    hessian = jnp.swapaxes(cubic.full(linalg.settle(linear), problem.dim), 1, 2)
+    return linalg.settle((here.offset.reshape(-1), hessian.reshape(size, size)))
 
 
-def _row_step(state: State, problem: Problem, new: Row, blocks: Array) -> Array:
+def _row_step(work: Work, problem: Problem, new: Row, blocks: Array) -> Array:
     """Return the step [A, d] to the minimum of the quadratic model about the estimate + new row.
 
     With P the inverse Hessian, X the rows [K, A d] and e = p - y, stationarity reads
     step = -P (gradient + X'e), which leaves K equations in e, solved by Newton's method.
     """
-    slope, hessian = _system(state, problem, blocks)
+    slope, hessian = _system(work, problem, blocks)
     inverse = invert(hessian)
     size = problem.assortment_size
     rows = new.features
@@ -151,7 +178,7 @@ def _row_step(state: State, problem: Problem, new: Row, blocks: Array) -> Array:
     chosen = (jnp.arange(size) == new.choice).astype(rows.dtype)
     pushed = linalg.settle(linalg.matvec(inverse, rows))  # [K, A d], the rows of X P
     moved = linalg.settle(linalg.matvec(inverse, slope))
-    start = linalg.dot(rows, state.theta[blocks].reshape(-1) - moved)
+    start = linalg.dot(rows, work.theta[blocks].reshape(-1) - moved)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
     excess = jnp.zeros_like(chosen)
@@ -162,18 +189,11 @@ def _row_step(state: State, problem: Problem, new: Row, blocks: Array) -> Array:
     return (-moved - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
 
 
-def _solve(state: State, problem: Problem, new: Row, blocks: Array) -> State:
-    """Take a Newton step of the shown blocks jointly on the model."""
-    slope, hessian = _system(state, problem, blocks)
-    step = -linalg.matvec(invert(hessian), slope).reshape(blocks.shape[0], -1)
-    return _added(state, blocks, step, new.valid)
-
-
-def _added(state: State, blocks: Array, step: Array, valid: Array) -> State:
+def _added(theta: Array, blocks: Array, step: Array, valid: Array) -> Array:
     """Add [A, d] to the shown blocks' estimates where the round is valid."""
-    here = (blocks[:, None] == jnp.arange(state.theta.shape[0])) & valid
+    here = (blocks[:, None] == jnp.arange(theta.shape[0])) & valid
     moved = linalg.total(jnp.where(here[:, :, None], step[:, None], 0.0), axis=0)
-    return state._replace(theta=linalg.settle(state.theta + moved))
+    return linalg.settle(theta + moved)
 
 
 def invert(matrix: Array) -> Array:
