@@ -88,24 +88,20 @@ def products(weights: Array, features: Array) -> Array:
     return ((weights[:, None] * features) @ features.T)[:, row, column]
 
 
-def sizes(problem: Problem) -> tuple[int, ...]:
-    """Return how many numbers `offset`, `linear` and `third` are."""
-    wide, dim, size = width(problem), problem.dim, len(upper(problem.dim)[0])
-    return dim, wide * size, directions(problem) * wide * dim * size
+def size(problem: Problem) -> int:
+    """Return G, how many numbers `offset` and `linear` are together."""
+    return problem.dim + width(problem) * len(upper(problem.dim)[0])
 
 
 def pack(model: Cubic) -> Array:
-    """Return a model as one vector, which is how models are stored: [F]."""
-    return jnp.concatenate([part.reshape(-1) for part in model])
+    """Return `offset` and `linear` as one vector, which is how they are stored: [G]."""
+    return jnp.concatenate([model.offset, model.linear.reshape(-1)])
 
 
-def unpack(problem: Problem, packed: Array) -> Cubic:
-    """Return the model that a vector [F] holds."""
-    first, second, _ = np.cumsum(sizes(problem))
-    wide, dim = width(problem), problem.dim
-    linear = packed[first:second].reshape(wide, -1)
-    third = packed[second:].reshape(directions(problem), wide, dim, linear.shape[1])
-    return Cubic(packed[:first], linear, third)
+def unpack(problem: Problem, packed: Array, third: Array) -> Cubic:
+    """Return the model of a vector [G] and second derivatives."""
+    dim = problem.dim
+    return Cubic(packed[:dim], packed[dim:].reshape(width(problem), -1), third)
 
 
 def shift(problem: Problem, model: Cubic, theta: Array, own: Array) -> Cubic:

@@ -1,10 +1,9 @@
 """Expansions of the loss of some rows, about an estimate, to the third derivative."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, mnl
 from cqbjax.estimators import cubic
 from cqbjax.estimators.cubic import Cubic
 from cqbjax.estimators.history import Row
@@ -14,27 +13,30 @@ from cqbjax.types import Problem
 def numbers(problem: Problem) -> int:
     """Return F, the numbers of one stored row."""
     if problem.parameters == "shared":
-        return problem.assortment_size * (problem.dim + 1) + 1
-    return problem.dim + 1 + cubic.width(problem)
+        return problem.assortment_size * (problem.dim + 2) + 1
+    return problem.dim + 1 + 2 * cubic.width(problem)
 
 
-def entries(problem: Problem, new: Row) -> Array:
+def entries(problem: Problem, new: Row, theta: Array) -> Array:
     """Return a round as each block it touches stores it: [A, F], zero where it is not valid.
 
-    Disjoint: features [d], whether the block's server was chosen, and which blocks the row couples
-    [W]. Shared: features [K d], the chosen position [K], and a one.
+    Disjoint: features [d], whether the block's server was chosen, which blocks the row couples [W],
+    and their probabilities [W]. Shared: features [K d], the chosen position [K], a one, and the
+    probabilities [K]. The probabilities are those of the estimate given here, for good.
     """
-    dtype = new.features.dtype
-    chosen = (jnp.arange(problem.assortment_size) == new.choice).astype(dtype)
+    size, dtype = problem.assortment_size, new.features.dtype
+    chosen = (jnp.arange(size) == new.choice).astype(dtype)
     if problem.parameters == "shared":
-        found = jnp.concatenate([new.features.reshape(-1), chosen, jnp.ones(1, dtype)])[None]
-    else:
-        member = jnp.ones(1, dtype)
-        if cubic.width(problem) > 1:
-            equal = new.servers[:, None] == jnp.arange(problem.num_servers)
-            member = jnp.any(equal, axis=0).astype(dtype)
-        same = jnp.concatenate([new.features, jnp.zeros(1, dtype), member])
-        found = same + chosen[:, None] * (jnp.arange(same.shape[0]) == problem.dim)
+        p = mnl.choice_probabilities(linalg.matvec(new.features, theta[0]))
+        parts = [new.features.reshape(-1), chosen, jnp.ones(1, dtype), p]
+        return jnp.where(new.valid, jnp.concatenate(parts), 0.0)[None]
+    p = mnl.choice_probabilities(linalg.matvec(theta[new.servers], new.features))
+    member = jnp.ones(1, dtype)
+    if cubic.width(problem) > 1:
+        spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
+        member, p = linalg.total(spread, axis=0), linalg.vecmat(p, spread)
+    same = jnp.concatenate([new.features, jnp.zeros(1, dtype), member, p])
+    found = same + chosen[:, None] * (jnp.arange(same.shape[0]) == problem.dim)
     return jnp.where(new.valid, found, 0.0)
 
 
@@ -50,28 +52,26 @@ def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     if problem.parameters == "shared":
         return _expand_shared(problem, rows, theta, own)
     dim, wide = problem.dim, cubic.width(problem)
-    features, chosen, member = rows[:dim], rows[dim], rows[dim + 1 :]
+    features, chosen = rows[:dim], rows[dim]
+    member, held = rows[dim + 1 : dim + 1 + wide], rows[dim + 1 + wide :]
     utilities = linalg.settle(linalg.matmul(theta, features))
     p = linalg.settle(_probabilities(utilities, member))
     chance = linalg.vecmat(own, p)
-    apart = own[:, None] - p
-    slope = chance * apart  # [W, L] the derivatives of `chance` by the utilities
-    bend = jnp.zeros(())
-    curves = _curves(problem, chance, p, own[:, None])
-    if len(curves):
-        bend = _bend(problem, curves, utilities, own[:, None])
-    at_zero = linalg.settle(slope - bend)
+    slope = chance * (own[:, None] - p)  # [W, L] the derivatives of `chance` by the utilities
+    curves = _curves(problem, held, own[:, None])
+    bend = _bend(problem, curves, utilities, own[:, None]) if len(curves) else jnp.zeros(())
+    at_zero = slope - bend
     excess = chance - chosen - 0.5 * linalg.total((slope + at_zero) * utilities, axis=0)
-    excess, curves = linalg.settle((excess, curves))
+    excess, at_zero = linalg.settle((excess, at_zero))
     bent = (curves[:, :, None] * features).reshape(-1, rows.shape[1])
-    sums = cubic.products(linalg.settle(jnp.concatenate([at_zero, bent])), features)
-    third = sums[wide:].reshape(*curves.shape[:2], dim, -1)
-    return Cubic(linalg.settle(features @ excess), sums[:wide], third)
+    third = cubic.products(bent, features).reshape(*curves.shape[:2], dim, -1)
+    return Cubic(linalg.settle(features @ excess), cubic.products(at_zero, features), third)
 
 
-def _curves(problem: Problem, chance: Array, p: Array, own: Array) -> Array:
+def _curves(problem: Problem, p: Array, own: Array) -> Array:
     """Return second derivatives of p_b by the utilities, as `Cubic.third` lists them: [D, W, L]."""
     kinds, apart = cubic.directions(problem), own - p
+    chance = linalg.total(own * p, axis=0)
     if kinds == 0:
         return jnp.zeros((0, *p.shape))
     if cubic.paired(problem):
@@ -94,21 +94,35 @@ def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> C
     """Expand rows of K feature vectors each: cumulants of the chosen feature vector."""
     size, dim = problem.assortment_size, problem.dim
     features = rows[: size * dim].reshape(size, dim, -1)
-    chosen, here = rows[size * dim : -1], rows[-1]
+    chosen, here, held = jnp.split(rows[size * dim :], [size, size + 1])
     utilities = linalg.vecmat(jnp.broadcast_to(theta, (size, dim)), features)
     p = linalg.settle(_probabilities(utilities, jnp.broadcast_to(here, utilities.shape)))
-    mean = linalg.total(p[:, None] * features, axis=0)
-    # The outside option is a choice with features zero; a row that is not there has no chance.
-    apart = jnp.concatenate([features - mean, -mean[None]])
-    apart = linalg.settle(jnp.moveaxis(apart, 1, 0).reshape(dim, -1))  # [d, (K + 1) L]
-    chance = jnp.concatenate([p, (here - linalg.total(p, axis=0))[None]]).reshape(1, -1)
-    weights = jnp.concatenate([chance, chance * apart])
-    if cubic.directions(problem) == 0:
-        weights = chance
-    sums = cubic.products(linalg.settle(weights), apart)
+    chance, apart = _outcomes(features, p, here)
+    linear = cubic.products(chance, apart)
+    third = jnp.zeros((0, 1, dim, linear.shape[1]))
+    if cubic.directions(problem):
+        chance, apart = _outcomes(features, held, here)
+        third = cubic.products(chance * apart, apart)[None, None]
     gradient = jnp.sum(linalg.total((p - chosen)[:, None] * features, axis=0), axis=-1)
-    third = sums[1:].reshape(cubic.directions(problem), 1, dim, -1)
-    return cubic.shift(problem, Cubic(gradient, sums[:1], third), -theta, own)
+    return cubic.shift(problem, Cubic(gradient, linear, third), -theta, own)
+
+
+def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
+    """List the outcomes of every row, the outside option being one with features zero.
+
+    Args:
+        features: [K, d, L].
+        p: [K, L].
+        here: [1, L] one, or zero where there is no row.
+
+    Returns:
+        [1, (K + 1) L] probabilities, and [d, (K + 1) L] features less the row's mean.
+    """
+    mean = linalg.total(p[:, None] * features, axis=0)
+    apart = jnp.concatenate([features - mean, -mean[None]])
+    apart = jnp.moveaxis(apart, 1, 0).reshape(features.shape[1], -1)
+    chance = jnp.concatenate([p, here - linalg.total(p, axis=0)]).reshape(1, -1)
+    return linalg.settle((chance, apart))
 
 
 def _probabilities(utilities: Array, member: Array) -> Array:

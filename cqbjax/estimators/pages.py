@@ -47,7 +47,7 @@ def init(problem: Problem) -> Pages:
     total = blocks + touched * problem.horizon // PAGE
     return Pages(
         jnp.zeros((total, likelihood.numbers(problem), PAGE)),
-        jnp.zeros((total, sum(cubic.sizes(problem)))),
+        jnp.zeros((total, cubic.size(problem))),
         jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
         jnp.zeros(blocks, jnp.int32),
         jnp.zeros(blocks, jnp.int32),

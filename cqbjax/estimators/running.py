@@ -32,12 +32,14 @@ class State(NamedTuple):
         theta: [B, d] the estimate.
         model: [B, G] the models of the blocks' gradients (`cubic.pack`).
         lost: [B, G] what rounding took off `model` so far (compensated summation).
+        third: [B, D, W, d, P] sums of the rows' second derivatives, as each was when it came.
         pages: the rows.
     """
 
     theta: Array
     model: Array
     lost: Array
+    third: Array
     pages: Pages
 
 
@@ -48,12 +50,14 @@ class Work(NamedTuple):
         theta: [B, d].
         model: [A, G] of the shown blocks.
         lost: [A, G] theirs.
+        third: [A, D, W, d, P] theirs.
         pages: the rows.
     """
 
     theta: Array
     model: Array
     lost: Array
+    third: Array
     pages: Pages
 
 
@@ -61,11 +65,12 @@ def init(problem: Problem, lambda0: Array) -> State:
     """Return theta = 0 with the regulariser as the whole model."""
     blocks, dim, wide = problem.num_blocks, problem.dim, cubic.width(problem)
     own = jnp.eye(blocks, wide) if wide > 1 else jnp.ones((blocks, 1))
-    none = jnp.zeros((blocks, sum(cubic.sizes(problem))))
+    none = jnp.zeros((blocks, cubic.size(problem)))
     ridge = lambda0 * own[:, :, None] * jnp.eye(dim)[cubic.upper(dim)]
     ridge = ridge.reshape(blocks, -1)
     model = none.at[:, dim : dim + ridge.shape[1]].set(ridge)
-    return State(jnp.zeros((blocks, dim)), model, none, pages.init(problem))
+    third = jnp.zeros((blocks, cubic.directions(problem), wide, dim, len(cubic.upper(dim)[0])))
+    return State(jnp.zeros((blocks, dim)), model, none, third, pages.init(problem))
 
 
 def update(
@@ -83,7 +88,8 @@ def update(
     """
     del root, lambda0
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
-    work = Work(state.theta, state.model[blocks], state.lost[blocks], state.pages)
+    model, lost, third = state.model[blocks], state.lost[blocks], state.third[blocks]
+    work = Work(state.theta, model, lost, third, state.pages)
     work = _absorb(work, problem, new, blocks)
     if exact_steps:
         visits = exact_steps * pages.most_of_a_block(problem)
@@ -97,6 +103,7 @@ def update(
         work.theta,
         state.model.at[blocks].set(work.model),
         state.lost.at[blocks].set(work.lost),
+        state.third.at[blocks].set(work.third),
         work.pages,
     )
 
@@ -104,18 +111,19 @@ def update(
 def _absorb(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     """Minimise model + new row over the shown blocks, store the row and add its model there."""
     theta = _added(work.theta, blocks, _row_step(work, problem, new, blocks), new.valid)
-    entries = likelihood.entries(problem, new)
-    models = _expand(theta, problem, entries[:, :, None], blocks)
+    entries = likelihood.entries(problem, new, theta)
+    models, third = _expand(theta, problem, entries[:, :, None], blocks)
     page, stored = pages.append(work.pages, blocks, entries, new.valid)
     stored = stored._replace(models=stored.models.at[page].add(models))
-    return _grown(work._replace(theta=theta, pages=stored), models)
+    third = linalg.settle(work.third + third)
+    return _grown(work._replace(theta=theta, third=third, pages=stored), models)
 
 
 def _visit(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
     page, stored = pages.turn(work.pages, blocks)
     old = stored.models[page]
-    fresh = _expand(work.theta, problem, stored.rows[page], blocks)
+    fresh, _ = _expand(work.theta, problem, stored.rows[page], blocks)
     fresh = linalg.settle(jnp.where(new.valid, fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))
     work = _grown(work._replace(pages=stored), fresh - old)
@@ -139,24 +147,23 @@ def _around(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array
     return jnp.broadcast_to(theta, (len(blocks), *theta.shape)), own
 
 
-def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> Array:
-    """Expand [A, F, L] rows of the shown blocks: [A, G]."""
-    about, own = _around(theta, problem, blocks)
+def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple[Array, Array]:
+    """Expand [A, F, L] rows of the shown blocks: [A, G], and the second derivatives."""
 
-    def one(rows: Array, about: Array, own: Array) -> Array:
-        return cubic.pack(likelihood.expand(problem, rows, about, own))
+    def one(rows: Array, about: Array, own: Array) -> tuple[Array, Array]:
+        model = likelihood.expand(problem, rows, about, own)
+        return cubic.pack(model), model.third
 
-    return linalg.settle(jax.vmap(one)(rows, about, own))
+    return jax.vmap(one)(rows, *_around(theta, problem, blocks))
 
 
 def _system(work: Work, problem: Problem, blocks: Array) -> tuple[Array, Array]:
     """Return the shown blocks' gradient [A d] and Hessian [A d, A d] at the estimate."""
-    about, own = _around(work.theta, problem, blocks)
 
-    def one(packed: Array, about: Array, own: Array) -> Cubic:
-        return cubic.shift(problem, cubic.unpack(problem, packed), about, own)
+    def one(packed: Array, third: Array, about: Array, own: Array) -> Cubic:
+        return cubic.shift(problem, cubic.unpack(problem, packed, third), about, own)
 
-    here = jax.vmap(one)(work.model, about, own)
+    here = jax.vmap(one)(work.model, work.third, *_around(work.theta, problem, blocks))
     linear = here.linear[:, blocks] if cubic.width(problem) > 1 else here.linear
     size = len(blocks) * problem.dim
     hessian = jnp.swapaxes(cubic.full(linalg.settle(linear), problem.dim), 1, 2)
