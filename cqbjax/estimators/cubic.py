@@ -138,7 +138,8 @@ def bend_of(problem: Problem, third: Array, theta: Array, own: Array) -> Array:
     """
     if not paired(problem):
         return linalg.total(linalg.vecmat(theta[:, None], third), axis=0)
-    here = linalg.vecmat(own, theta)
-    met = linalg.total(linalg.vecmat(theta, third[1]), axis=0)
-    bend = linalg.vecmat(theta, third[0]) + linalg.vecmat(here, third[1])
+    here = linalg.settle(linalg.vecmat(own, theta))
+    both = jnp.stack([theta, jnp.broadcast_to(here, theta.shape)])
+    bend = linalg.settle(linalg.total(linalg.vecmat(both, third), axis=0))
+    met = linalg.settle(linalg.total(linalg.vecmat(theta, third[1]), axis=0))
     return bend + own[:, None] * met

@@ -12,7 +12,7 @@ from cqbjax.estimators import cubic, likelihood
 from cqbjax.types import Problem
 
 # Rows in a page (measured: docs/estimator.md).
-PAGE = 32
+PAGE = 64
 
 
 class Pages(NamedTuple):
