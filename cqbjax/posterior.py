@@ -155,7 +155,9 @@ def _pushed(root: Array, normal: Array) -> Array:
     row, root = linalg.settle((normal.reshape(-1), root))
     columns = [jax.lax.slice(row, (j,), row.shape, (dim,)) for j in range(dim)]
     sums = [
-        linalg.total(jnp.stack([jnp.tile(root[:, j, i], samples) * columns[j] for j in range(dim)]), 0)
+        linalg.total(
+            jnp.stack([jnp.tile(root[:, j, i], samples) * columns[j] for j in range(dim)]), 0
+        )
         for i in range(dim)
     ]
     return jnp.stack(sums, axis=-1).reshape(normal.shape)

@@ -64,7 +64,9 @@ def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     excess = chance - chosen - 0.5 * linalg.total((slope + at_zero) * utilities, axis=0)
     excess, at_zero = linalg.settle((excess, at_zero))
     bent = (curves[:, :, None] * features).reshape(-1, rows.shape[1])
-    third = cubic.products(bent, features).reshape(*curves.shape[:2], dim, -1)
+    third = jnp.zeros((0, wide, dim, len(cubic.upper(dim)[0])))
+    if len(curves):
+        third = cubic.products(bent, features).reshape(*curves.shape[:2], *third.shape[2:])
     return Cubic(linalg.settle(features @ excess), cubic.products(at_zero, features), third)
 
 

@@ -55,9 +55,7 @@ def init(problem: Problem) -> Pages:
     )
 
 
-def append(
-    pages: Pages, blocks: Array, entries: Array, valid: Array
-) -> tuple[Array, Pages]:
+def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[Array, Pages]:
     """Write one row behind the last one of each shown block, on a new page where that is full.
 
     Args:
@@ -88,6 +86,4 @@ def turn(pages: Pages, blocks: Array) -> tuple[Array, Pages]:
     """Go on to the next page of each shown block: [A] page numbers, and the pages."""
     count = jnp.maximum(-(-pages.length[blocks] // PAGE), 1)
     order = pages.turn[blocks] % count
-    return pages.numbers[blocks, order], pages._replace(
-        turn=pages.turn.at[blocks].set(order + 1)
-    )
+    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(order + 1))

@@ -1,9 +1,9 @@
-"""Maximum likelihood for few dimensions: a rolling cubic model of the history.
+"""Maximum likelihood for few dimensions: a rolling model of the history, bounded work a round.
 
-Every block keeps its rows in pages, and each page a cubic model of its rows' loss, expanded about
-the estimate at which the page was last visited. A round solves the model with its own row exactly,
-then visits a page of each shown block, expands it anew and takes a Newton step on the sum of all
-pages' models. The work of a round is the same however long the history.
+Every block keeps its rows in pages, and each page its rows' gradient and Hessian, expanded about
+the estimate at which the page was last visited; the third derivatives of all rows are summed as
+each was when its row came. A round solves the model with its own row exactly, then visits a page or
+two of each shown block, expands them anew and takes a Newton step on the sum of all pages.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,9 @@ from cqbjax.estimators.history import Row
 from cqbjax.estimators.pages import Pages
 from cqbjax.types import Problem
 
-# Pages visited a round and shown block.
-VISITS = 1
+# Pages visited a round and shown block, where rows couple several blocks and where they do not
+# (measured: docs/estimator.md).
+VISITS_COUPLED, VISITS_ALONE = 1, 2
 # Newton steps on the new row's K residuals, the rest of the model being eliminated exactly.
 PASSES = 4
 
@@ -84,7 +85,8 @@ def update(
         root: unused here (the other estimator's preconditioner).
         lambda0: unused after `init`.
         new: the round's row.
-        exact_steps: 0 for `VISITS` pages; n > 0 visits every page n times, to the exact minimiser.
+        exact_steps: 0 for the visits that the constants above fix; n > 0 visits every page n times,
+            which ends at the exact minimiser.
     """
     del root, lambda0
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
@@ -97,7 +99,7 @@ def update(
             0, visits, lambda _, work: _visit(work, problem, new, blocks), work
         )
     else:
-        for _ in range(VISITS):
+        for _ in range(VISITS_COUPLED if cubic.width(problem) > 1 else VISITS_ALONE):
             work = _visit(work, problem, new, blocks)
     return State(
         work.theta,
