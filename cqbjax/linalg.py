@@ -7,12 +7,15 @@ vectorised over the batch and is several times faster on a CPU (docs/performance
 
 from collections.abc import Callable
 from functools import reduce
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 SMALL = 16
+
+Settled = TypeVar("Settled", Array, tuple[Array, Array])
 
 
 def _fold(combine: Callable[[Array, Array], Array], parts: list[Array]) -> Array:
@@ -164,6 +167,6 @@ def running_count(mask: Array) -> Array:
     return count
 
 
-def settle(array: Array) -> Array:
-    """Keep XLA from computing an array again inside each of its consumers."""
-    return jax.lax.optimization_barrier(array)
+def settle(arrays: Settled) -> Settled:
+    """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers."""
+    return cast(Settled, jax.lax.optimization_barrier(arrays))

@@ -142,10 +142,25 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
     """
     root = posterior.root
     if root.shape[-1] <= linalg.SMALL:
-        pushed = linalg.vecmat(linalg.settle(normal), root)
+        pushed = _pushed(root, normal)
     else:
         pushed = jnp.einsum("bji,mbj->mbi", root, normal)
     return linalg.settle(theta + alpha[:, None] * pushed)
+
+
+def _pushed(root: Array, normal: Array) -> Array:
+    """Return W z for few dimensions, a coordinate at a time: vectors of M B numbers, not of d."""
+    samples, _, dim = normal.shape
+    # Read from one long row: the normals are then computed along it, several times faster.
+    row, root = linalg.settle((normal.reshape(-1), root))
+    columns = [jax.lax.slice(row, (j,), row.shape, (dim,)) for j in range(dim)]
+    sums = [
+        linalg.total(
+            jnp.stack([jnp.tile(root[:, j, i], samples) * columns[j] for j in range(dim)]), 0
+        )
+        for i in range(dim)
+    ]
+    return jnp.stack(sums, axis=-1).reshape(normal.shape)
 
 
 def spread(posterior: Posterior, features: Array) -> Array:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax import linalg
+
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
@@ -74,8 +76,9 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
     words = threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
-    drawn = jnp.concatenate([_normal(word) for word in words])
-    return drawn[:size].reshape(shape).astype(float)
+    # One long row, settled before it is reshaped: in short rows XLA computes number by number.
+    drawn = linalg.settle(jnp.concatenate([_normal(word) for word in words])[:size])
+    return drawn.reshape(shape).astype(float)
 
 
 def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
 from cqbjax import mnl, posterior
-from cqbjax.estimators import running
+from cqbjax.estimators import Row, cubic, likelihood, running
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from scripts import estimator_study as study
@@ -24,19 +25,58 @@ def worst(source, size, rate, horizon, scale=0.2, seed=0):
     return study.percent(found, scale).max()
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("parameters", ["disjoint", "shared"])
+@pytest.mark.parametrize(
+    ("parameters", "size"),
+    [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 1), ("shared", 2)],
+)
 def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
     assert worst(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
 
 
-def test_without_corrections_it_would_not(monkeypatch):
-    monkeypatch.setattr(running, "CORRECTIONS", 0)
+def test_pages_never_expanded_anew_would_not(monkeypatch):
+    expand = running._expand
+
+    def stale(theta, problem, rows, blocks):
+        return expand(theta if rows.shape[-1] == 1 else 0.0 * theta, problem, rows, blocks)
+
+    monkeypatch.setattr(running, "_expand", stale)
     jax.clear_caches()
     try:
-        assert worst(Synthetic(), 1, 0.7, 200) > LIMIT
+        assert worst(Synthetic(), 2, 0.7, 200) > LIMIT
     finally:
         jax.clear_caches()
+
+
+def operations(size, horizon, parameters):
+    """Return every primitive of one default update with the shapes that it computes."""
+    problem = Synthetic(parameters=parameters).problem(size, horizon)
+    state = running.init(problem, jnp.float32(1.0))
+    shared = parameters == "shared"
+    new = Row(
+        jnp.int32(1), jnp.int32(0), jnp.zeros((size, 5) if shared else 5),
+        jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True), jnp.zeros(0),
+    )  # fmt: skip
+    run = jax.make_jaxpr(lambda state, new: running.update(state, problem, None, 1.0, new))
+    jaxpr = run(state, new).jaxpr
+    return list(equations(jaxpr))
+
+
+def equations(jaxpr):
+    """Yield the primitives and shapes of a jaxpr and of those inside it."""
+    for one in jaxpr.eqns:
+        yield one.primitive.name, tuple(v.aval.shape for v in one.outvars)
+        for inner in jaxprs_in_params(one.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize(("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("shared", 2)])
+def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
+    short, long = (operations(size, horizon, parameters) for horizon in (640, 64_000))
+    names = {name for name, _ in short}
+    assert not names & {"while", "scan", "cond"}
+    # All that may be as long as the history are the arrays that a row or a page is written into.
+    grows = {one for (one, few), (_, many) in zip(short, long, strict=True) if few != many}
+    assert grows <= {"scatter", "scatter-add"}, grows
 
 
 @pytest.mark.parametrize(("size", "rate"), [(1, 0.8), (2, 0.9)])
@@ -64,10 +104,45 @@ def test_the_exact_minimiser_is_what_scipy_finds():
 
 def test_blocks_are_inverted():
     rng = np.random.default_rng(0)
-    factors = rng.normal(size=(6, 5, 5))
-    matrices = factors @ factors.transpose(0, 2, 1) + 0.5 * np.eye(5)
-    found = np.asarray(running._invert(jnp.asarray(matrices)))
-    np.testing.assert_allclose(found @ matrices, np.broadcast_to(np.eye(5), (6, 5, 5)), atol=1e-4)
+    for dim in (5, 10, 40):
+        factor = rng.normal(size=(dim, dim))
+        matrix = factor @ factor.T + 0.5 * np.eye(dim)
+        found = np.asarray(running.invert(jnp.asarray(matrix)))
+        np.testing.assert_allclose(found @ matrix, np.eye(dim), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 2)]
+)
+def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
+    problem = Synthetic(parameters=parameters, dim=3, num_servers=4).problem(size, 100)
+    rng = np.random.default_rng(5)
+    shape = (problem.num_blocks, problem.dim)
+    theta, at = jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.normal(size=shape))
+    servers = jnp.arange(size, dtype=jnp.int32) + 1
+    features = jnp.asarray(rng.normal(size=(size, 3) if parameters == "shared" else 3))
+    new = Row(0, 0, features, servers, jnp.int32(0), jnp.bool_(True), None)
+
+    def gradient(theta):
+        def loss(theta):
+            u = features @ theta[0] if parameters == "shared" else theta[servers] @ features
+            return jnp.log1p(jnp.sum(jnp.exp(u))) - u[0]
+
+        return jax.grad(loss)(theta)
+
+    def along(point):
+        return jax.jvp(gradient, (point,), (at - theta,))[1]
+
+    bent = jax.jvp(along, (theta,), (at - theta,))[1]
+    taylor = gradient(theta) + along(theta) + 0.5 * bent
+    blocks = jnp.zeros(1, jnp.int32) if parameters == "shared" else servers
+    rows = likelihood.entries(problem, new, theta)[:, :, None]
+    for a, block in enumerate(blocks):
+        about, own = running._around(theta, problem, blocks)
+        model = likelihood.expand(problem, rows[a], about[a], own[a])
+        there = running._around(at, problem, blocks)[0][a]
+        found = cubic.shift(problem, model, there, own[a]).offset
+        np.testing.assert_allclose(found, taylor[block], atol=1e-9)
 
 
 @pytest.mark.parametrize("p", [[0.3], [0.2, 0.5], [0.1, 0.2, 0.6], [0.0, 0.4, 0.0]])

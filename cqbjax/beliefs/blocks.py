@@ -55,7 +55,7 @@ def sampled(state: State, observation: Observation, alpha: Array, normal: Array)
         [C, N] max over m of x' (theta + alpha W z_m).
     """
     drawn = posterior.sample(state.posterior, state.estimate.theta, alpha, normal)
-    return reduce(jnp.maximum, [inner(observation.features, one) for one in drawn])
+    return largest_inner(observation.features, drawn)
 
 
 def bounded(state: State, observation: Observation, alpha: Array) -> Array:
@@ -88,3 +88,20 @@ def inner(features: Array, theta: Array) -> Array:
         slots_last = slots_last[None]
     parts = [slots_last[:, i] * theta[:, i, None] for i in range(theta.shape[-1])]
     return linalg.settle(reduce(jnp.add, parts)).T
+
+
+def largest_inner(features: Array, drawn: Array) -> Array:
+    """Return max_m x_c' theta~_mj of every slot and server: [C, N].
+
+    Args:
+        features: [C, d] (disjoint) or [C, N, d] (shared).
+        drawn: [M, B, d].
+    """
+    if features.shape[-1] > linalg.SMALL or features.ndim == 3:
+        return reduce(jnp.maximum, [inner(features, one) for one in drawn])
+    # A server at a time, so that one kernel runs along the slots with a server's samples at hand.
+    servers = [
+        reduce(jnp.maximum, [linalg.vecmat(one, features.T) for one in samples])
+        for samples in jnp.swapaxes(drawn, 0, 1)
+    ]
+    return linalg.settle(jnp.stack(servers)).T

@@ -179,9 +179,7 @@ def _own_row(image: Array, server: Array, new: Row) -> Array:
     return jax.lax.cond(new.valid, read, lambda: jnp.zeros(image.shape[-1], image.dtype))
 
 
-def _shrink(
-    image: Array, server: Array, own: Array, factor: Array
-) -> tuple[Array, Array, Array]:
+def _shrink(image: Array, server: Array, own: Array, factor: Array) -> tuple[Array, Array, Array]:
     """Put S - f (S w) w' in the place of a server's S.
 
     On a CPU the rows go through the cache once, a few at a time: product and difference together,

@@ -1,0 +1,89 @@
+"""The rows of every parameter block in pages that an estimator visits in turn.
+
+Pages come from one pool, so that blocks may grow as unevenly as they like.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.estimators import cubic, likelihood
+from cqbjax.types import Problem
+
+# Rows in a page (measured: docs/estimator.md).
+PAGE = 64
+
+
+class Pages(NamedTuple):
+    """Pages of all blocks, P in all.
+
+    Attributes:
+        rows: [P, F, PAGE] each row's numbers (`likelihood.entries`); zero where none is.
+        models: [P, G] the model (`cubic.pack`) of each page's rows, as last expanded.
+        numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
+        turn: [B] int32 visits so far.
+        length: [B] int32 rows.
+        free: [] int32 the first page that no block has.
+    """
+
+    rows: Array
+    models: Array
+    numbers: Array
+    turn: Array
+    length: Array
+    free: Array
+
+
+def most_of_a_block(problem: Problem) -> int:
+    """Return H, how many pages a block can have."""
+    return -(-problem.horizon // PAGE)
+
+
+def init(problem: Problem) -> Pages:
+    """Return no pages, and room for the whole horizon."""
+    blocks = problem.num_blocks
+    touched = 1 if problem.parameters == "shared" else problem.assortment_size
+    total = blocks + touched * problem.horizon // PAGE
+    return Pages(
+        jnp.zeros((total, likelihood.numbers(problem), PAGE)),
+        jnp.zeros((total, cubic.size(problem))),
+        jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
+        jnp.zeros(blocks, jnp.int32),
+        jnp.zeros(blocks, jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[Array, Pages]:
+    """Write one row behind the last one of each shown block, on a new page where that is full.
+
+    Args:
+        pages: all pages.
+        blocks: [A] int32, distinct.
+        entries: [A, F] the rows.
+        valid: [] bool; False changes nothing.
+
+    Returns:
+        [A] the pages written to, and the pages.
+    """
+    length = pages.length[blocks]
+    order, position = length // PAGE, length % PAGE
+    grows = (position == 0) & valid
+    fresh = pages.free + jnp.cumsum(grows) - grows
+    held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
+    page = jnp.where(grows, fresh, held).astype(jnp.int32)
+    # An invalid round adds zeros to a row that is not there yet.
+    return page, pages._replace(
+        rows=pages.rows.at[page, :, position].add(jnp.where(valid, entries, 0.0)),
+        numbers=pages.numbers.at[blocks, order].set(page, mode="drop"),
+        length=pages.length.at[blocks].add(valid.astype(jnp.int32)),
+        free=pages.free + jnp.sum(grows, dtype=jnp.int32),
+    )
+
+
+def turn(pages: Pages, blocks: Array) -> tuple[Array, Pages]:
+    """Go on to the next page of each shown block: [A] page numbers, and the pages."""
+    count = jnp.maximum(-(-pages.length[blocks] // PAGE), 1)
+    order = pages.turn[blocks] % count
+    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(order + 1))
