@@ -8,7 +8,8 @@ from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
 from cqbjax import mnl, posterior
-from cqbjax.estimators import Row, cubic, likelihood, running
+from cqbjax.estimators import cubic, likelihood, running
+from cqbjax.estimators.history import Row
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from scripts import estimator_study as study
