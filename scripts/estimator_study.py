@@ -197,6 +197,7 @@ def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]
     found: dict[str, tuple[Source, int, float, int, int]] = {
         "d=5 N=5 K=1 disjoint": (Synthetic(), 1, 0.7, 1000, 4),
         "d=5 N=5 K=2 disjoint": (Synthetic(), 2, 0.7, 1000, 4),
+        "d=5 N=5 K=3 disjoint": (Synthetic(), 3, 0.7, 1000, 4),
         "d=5 N=5 K=1 shared": (shared, 1, 0.7, 1000, 4),
         "d=5 N=5 K=2 shared": (shared, 2, 0.7, 1000, 4),
         "d=384 N=11 K=1 random unit vectors": (unit_vectors(), 1, 0.6, 400, 1),
