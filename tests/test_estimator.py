@@ -57,7 +57,7 @@ def operations(size, horizon, parameters):
         jnp.int32(1), jnp.int32(0), jnp.zeros((size, 5) if shared else 5),
         jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True), jnp.zeros(0),
     )  # fmt: skip
-    run = jax.make_jaxpr(lambda state, new: running.update(state, problem, None, 1.0, new))
+    run = jax.make_jaxpr(lambda state, new: running.update(state, problem, new))
     jaxpr = run(state, new).jaxpr
     return list(equations(jaxpr))
 

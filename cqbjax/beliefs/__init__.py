@@ -10,13 +10,10 @@ from types import ModuleType
 from typing import Literal
 
 from cqbjax.beliefs import blocks, table
+from cqbjax.estimators import cubic
 from cqbjax.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
-
-# The running model of `blocks` holds d x d matrices and inverts them when refreshed; past this many
-# dimensions that costs more than a preconditioned step (measured: docs/performance.md).
-BLOCKS_DIM_LIMIT = 32
 
 State = blocks.State | table.State
 
@@ -26,12 +23,15 @@ __all__ = ["Estimator", "State", "choose"]
 def choose(estimator: Estimator, problem: Problem) -> ModuleType:
     """Return the module that implements an estimator for a problem.
 
+    `auto` takes `blocks` where its models are small enough to carry third derivatives, without
+    which they are not held to their accuracy (docs/estimator.md), and for shared parameters.
+
     Raises:
         ValueError: if `newton_cg` is asked for shared parameters.
     """
     if estimator == "auto":
-        small = problem.dim <= BLOCKS_DIM_LIMIT
-        estimator = "running" if small or problem.parameters == "shared" else "newton_cg"
+        close = problem.parameters == "shared" or cubic.directions(problem) > 0
+        estimator = "running" if close else "newton_cg"
     if estimator == "newton_cg" and problem.parameters == "shared":
         raise ValueError("estimator=newton_cg needs parameters=disjoint; use estimator=running")
     return blocks if estimator == "running" else table

@@ -74,21 +74,16 @@ def init(problem: Problem, lambda0: Array) -> State:
     return State(jnp.zeros((blocks, dim)), model, none, third, pages.init(problem))
 
 
-def update(
-    state: State, problem: Problem, root: Array, lambda0: Array, new: Row, exact_steps: int = 0
-) -> State:
+def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
     """Absorb one row, visit pages, and move the shown blocks' estimates.
 
     Args:
         state: the model.
         problem: shapes.
-        root: unused here (the other estimator's preconditioner).
-        lambda0: unused after `init`.
         new: the round's row.
         exact_steps: 0 for the visits that the constants above fix; n > 0 visits every page n times,
             which ends at the exact minimiser.
     """
-    del root, lambda0
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
     model, lost, third = state.model[blocks], state.lost[blocks], state.third[blocks]
     work = Work(state.theta, model, lost, third, state.pages)
