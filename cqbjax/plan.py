@@ -23,7 +23,7 @@ GROWTH = 4
 # On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
 # fastest alone on its core (measured: docs/performance.md).
 CPU_WIDTH = 256
-CPU_BYTES_ALONE = 1_000_000
+CPU_BYTES_ALONE = 4_000_000
 GPU_WIDTH = 65_536
 # The share of memory that runs may fill; the rest is for temporaries, which mirror part of a carry.
 MEMORY_SHARE = 0.4

@@ -82,8 +82,9 @@ def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[A
     )
 
 
-def turn(pages: Pages, blocks: Array) -> tuple[Array, Pages]:
-    """Go on to the next page of each shown block: [A] page numbers, and the pages."""
+def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
+    """Go on to the next page of each shown block, if the round is valid: [A] page numbers."""
     count = jnp.maximum(-(-pages.length[blocks] // PAGE), 1)
     order = pages.turn[blocks] % count
-    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(order + 1))
+    after = jnp.where(valid, order + 1, pages.turn[blocks])
+    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(after))

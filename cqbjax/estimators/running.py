@@ -118,7 +118,7 @@ def _absorb(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
 
 def _visit(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
-    page, stored = pages.turn(work.pages, blocks)
+    page, stored = pages.turn(work.pages, blocks, new.valid)
     old = stored.models[page]
     fresh, _ = _expand(work.theta, problem, stored.rows[page], blocks)
     fresh = linalg.settle(jnp.where(new.valid, fresh, old))
