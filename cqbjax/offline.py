@@ -6,6 +6,7 @@ came out by content, and returns what `sweep` takes. The fits know neither K nor
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from cqbjax.routers import OfflineSplit, Router
 from cqbjax.types import Policy
 
 FORMAT = "1"  # raise when the same settings would give another fit
+# Libraries whose versions are part of a fit's key.
+FITTING = ("scikit-learn", "jax", "flax", "optax", "numpy")
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
 
@@ -244,7 +247,8 @@ def _key(data: Data, parts: Split, seed: int, *settings: Any) -> str:
     split = hashlib.sha256(
         np.concatenate([parts.pool, [-1], parts.offline]).astype(np.int64).tobytes()
     )
-    words = (FORMAT, data.digest, split.hexdigest(), str(seed), *map(repr, settings))
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
+    words = (FORMAT, *versions, data.digest, split.hexdigest(), str(seed), *map(repr, settings))
     return content_key(*words)
 
 

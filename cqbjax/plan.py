@@ -210,6 +210,14 @@ def records(horizon: int, every: int | None = None) -> Records:
     return Records(every, count // calls, calls)
 
 
+def first_slots(problem: Problem, capacity: Capacity) -> int:
+    """Return the queue slots of a run's first attempt."""
+    if capacity != "auto":
+        return int(capacity)
+    start = START_CAPACITY_POOL if problem.pooled else START_CAPACITY
+    return min(start, problem.horizon)
+
+
 def bytes_a_run(policy: Policy, source: Source, problem: Problem, capacity: int) -> int:
     """Return the bytes that one run keeps on the device between rounds, its policy's included."""
 

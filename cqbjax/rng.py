@@ -62,7 +62,7 @@ def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
 
 
 def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
-    """Draw standard normals from a stream of a round's key, equal on CPU and GPU.
+    """Draw standard normals from a stream of a round's key; the bits are equal on CPU and GPU.
 
     The bits are threefry's, as `jax.random.normal` uses them, but both words of a block are used
     and the rounds are written out, so that bits and normals are one vectorised loop: twice as fast

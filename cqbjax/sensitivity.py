@@ -26,7 +26,7 @@ from cqbjax.policies import Acqb
 CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
 VALUES: dict[str, tuple[float, ...]] = {
     "alpha_scale": (0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
-    "lambda0": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "lambda0": (0.3, 1.0, 3.0, 10.0),
     "c1": (0.1, 0.25, 0.5, 1.0),
     "rho": (0.0, 1.0, 2.0, 5.0, 10.0),
     "M": (1, 3, 9, 27),

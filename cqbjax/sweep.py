@@ -217,11 +217,7 @@ class _Runner:
     @property
     def first_slots(self) -> int:
         """Return the queue slots of the first attempt."""
-        if self.capacity != "auto":
-            return self.capacity
-        pooled = self.problem.pooled
-        start = plan.START_CAPACITY_POOL if pooled else plan.START_CAPACITY
-        return min(start, self.problem.horizon)
+        return plan.first_slots(self.problem, self.capacity)
 
     def one(self, group: Group) -> Any:
         """Return one policy of a group, for its shapes."""

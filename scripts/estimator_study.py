@@ -21,9 +21,6 @@ from cqbjax.sources import Routing, Synthetic
 from cqbjax.types import Problem, Source
 from tests import reference
 
-SCALES = (0.3, 0.5, 1.0)
-LIMIT = 2.0
-
 
 class Run(NamedTuple):
     """What one run served and estimated, as NumPy arrays.

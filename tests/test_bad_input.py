@@ -83,6 +83,7 @@ CASES = {
     ),
     "an unknown optimism": (SOURCE, {"acqb": Acqb(optimism="greedy")}, {}, ["optimism=greedy"]),
     "no regularisation": (SOURCE, {"acqb": Acqb(lambda0=0.0)}, {}, ["lambda0", "above 0"]),
+    "too little of it": (SOURCE, {"acqb": Acqb(lambda0=0.1)}, {}, ["lambda0=0.1", "at least 0.3"]),
     "a radius that is no number": (
         SOURCE, {"acqb": Acqb(alpha_scale=NAN)}, {}, ["alpha_scale", "finite"],
     ),

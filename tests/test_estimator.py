@@ -55,7 +55,7 @@ def operations(size, horizon, parameters):
     shared = parameters == "shared"
     new = Row(
         jnp.int32(1), jnp.int32(0), jnp.zeros((size, 5) if shared else 5),
-        jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True), jnp.zeros(0),
+        jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True),
     )  # fmt: skip
     run = jax.make_jaxpr(lambda state, new: running.update(state, problem, new))
     jaxpr = run(state, new).jaxpr

@@ -15,6 +15,9 @@ from cqbjax.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
 
+# Below this the rolling model of `blocks` extrapolates too far in young runs and may diverge.
+LEAST_LAMBDA0 = 0.3
+
 State = blocks.State | table.State
 
 __all__ = ["Estimator", "State", "choose"]
@@ -35,3 +38,8 @@ def choose(estimator: Estimator, problem: Problem) -> ModuleType:
     if estimator == "newton_cg" and problem.parameters == "shared":
         raise ValueError("estimator=newton_cg needs parameters=disjoint; use estimator=running")
     return blocks if estimator == "running" else table
+
+
+def least_lambda0(estimator: Estimator, problem: Problem) -> float:
+    """Return the least regularisation at which an estimator is held to its accuracy."""
+    return LEAST_LAMBDA0 if choose(estimator, problem) is blocks else 0.0

@@ -116,9 +116,8 @@ class Case:
 
     def slots(self) -> int:
         """Return the queue slots that every run starts with."""
-        if self.capacity == "auto":
-            return min(plan.START_CAPACITY, self.horizon)
-        return self.capacity
+        problem = self.source.problem(self.assortment_size, self.horizon)
+        return plan.first_slots(problem, self.capacity)
 
     def bytes_a_run(self, label: str) -> int:
         """Return the bytes that one run of a policy keeps on the device."""
@@ -202,7 +201,8 @@ def _steady(chunks: list[Span], full: int) -> float:
     The first also compiles the small programs that hand out its seeds.
     """
     speeds = [span.rounds / span.seconds for span in chunks if span.rounds == full]
-    return float(statistics.median(speeds[1:] or speeds))
+    # Chunks of which every run overflowed end early: then there is no steady speed to report.
+    return float(statistics.median(speeds[1:] or speeds)) if speeds else float("nan")
 
 
 def compile_again(case: Case) -> float:

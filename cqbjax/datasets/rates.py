@@ -49,10 +49,9 @@ def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> Served:
     servers = probabilities.shape[1]
     if not 1 <= assortment_size <= servers:
         raise ValueError(f"K={assortment_size} must lie in 1..N, and N={servers} servers")
-    count = math.comb(servers, assortment_size)
-    if count > MAX_ASSORTMENTS:
+    if not countable(servers, assortment_size):
         raise ValueError(
-            f"K={assortment_size} of N={servers} servers gives {count:,} assortments, too many to "
+            f"K={assortment_size} of N={servers} servers gives assortments too many to "
             "choose arrival rates by rule: give arrival_rate as numbers"
         )
     odds = np.asarray(probabilities / (1.0 - probabilities), order="F")
@@ -66,7 +65,14 @@ def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> Served:
         if rate > best:
             best, chosen = rate, assortment
     largest = np.sort(odds, axis=1)[:, -assortment_size:].sum(axis=1)
-    return Served(_for_long(total / count), best, chosen, _for_long(largest / (1.0 + largest)))
+    uniform = total / math.comb(servers, assortment_size)
+    oracle = largest / (1.0 + largest)
+    return Served(_for_long(uniform), best, chosen, _for_long(oracle))
+
+
+def countable(num_servers: int, assortment_size: int) -> bool:
+    """Return whether there are few enough assortments to try each."""
+    return math.comb(num_servers, assortment_size) <= MAX_ASSORTMENTS
 
 
 def rates_by_rule(served: Served) -> tuple[float, float, float]:
@@ -78,9 +84,17 @@ def rates_by_rule(served: Served) -> tuple[float, float, float]:
 
     Args:
         served: from `served_rates`.
+
+    Raises:
+        ValueError: routing makes no difference.
     """
     first, second = sorted((served.random, served.best_fixed))
     quarter = second + HIGH_SHARE * (served.oracle - second)
+    if not first < second < served.oracle:
+        raise ValueError(
+            "random, best fixed and per-prompt best routing serve the same here (K = N?), so there "
+            "is no rule for arrival rates: give arrival_rate as numbers"
+        )
     return (
         _round(LOW_SHARE * first, 0.0, first),
         _round((first + second) / 2, first, second),

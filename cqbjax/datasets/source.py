@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.datasets.catalogue import load_dataset
-from cqbjax.datasets.rates import Served, served_rates
+from cqbjax.datasets.rates import Served, countable, served_rates
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
 from cqbjax.datasets.table import RoutingTable
 from cqbjax.datasets.utility import (
@@ -48,15 +48,18 @@ class RoutingSource:
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
         """Say what the dataset is, what fixed routing serves there, and at which rates it runs."""
-        table, served = self.table, self.served(assortment_size)
+        table = self.table
+        marked = f" ({table.stand_in})" if table.stand_in else ""
+        name = f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs"
+        if not countable(table.num_servers, assortment_size):
+            return f"{name}; K={assortment_size} has too many assortments to try each"
+        served = self.served(assortment_size)
         best = " + ".join(table.servers[j] for j in served.best_assortment)
         rates = ", ".join(f"{rate:g}" for rate in arrival_rates)
-        marked = f" ({table.stand_in})" if table.stand_in else ""
         return (
-            f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs; with "
-            f"K={assortment_size} and retrials random routing serves {served.random:.3f} queries a "
-            f"round, the best fixed choice {served.best_fixed:.3f} ({best}), the best of each "
-            f"prompt {served.oracle:.3f}; arrival rates {rates}"
+            f"{name}; with K={assortment_size} and retrials random routing serves "
+            f"{served.random:.3f} queries a round, the best fixed choice {served.best_fixed:.3f} "
+            f"({best}), the best of each prompt {served.oracle:.3f}; arrival rates {rates}"
         )
 
     def split(self, seed: int) -> Split:

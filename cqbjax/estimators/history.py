@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax.types import Problem
 
-# Rows read at once when a model is expanded anew; short, for refreshes come most often early on.
+# Rows read at once when the likelihood of K > 1 walks the history (`newton_cg`).
 BLOCK = 64
 
 
@@ -22,7 +22,6 @@ class Row(NamedTuple):
         servers: [K] int32 the assortment.
         choice: [] int32 position of the chosen server, K for the outside option.
         valid: [] bool False for a round with an empty queue.
-        contexts: the run's whole table, [I, d] or [I, N, d].
     """
 
     round: Array
@@ -31,7 +30,6 @@ class Row(NamedTuple):
     servers: Array
     choice: Array
     valid: Array
-    contexts: Array
 
 
 class History(NamedTuple):
@@ -78,22 +76,6 @@ def block(history: History, number: Array) -> History:
 def blocks_until(round_: Array) -> Array:
     """Return how many blocks hold the rounds 1 .. t."""
     return (round_ + BLOCK - 1) // BLOCK
-
-
-def shown(rows: History, num_servers: int) -> tuple[Array, Array]:
-    """Spread rows over servers.
-
-    Returns:
-        [L, N] bool, which servers a row showed (none where it had no feedback), and [L, N] float,
-        one at the chosen server.
-    """
-    numbers = jnp.arange(num_servers)
-    size = rows.servers.shape[-1]
-    positions = jnp.arange(size)
-    equal = rows.servers[..., None] == numbers
-    member = jnp.any(equal, axis=-2) & (rows.choice >= 0)[..., None]
-    picked = (rows.choice[..., None] == positions)[..., None] & equal
-    return member, jnp.any(picked, axis=-2).astype(jnp.result_type(float))
 
 
 def shown_probabilities(utilities: Array, member: Array) -> Array:

@@ -72,7 +72,8 @@ class Acqb:
         explore_query: the queue rule of `exploration="independent"`.
         num_samples: M; None is the paper's.
         estimator: `auto`, `running` or `newton_cg`.
-        exact_steps: 0 for the estimator's own schedule, n > 0 for n full Newton steps every round.
+        exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
+            round: n visits of every page (`running`), n Newton steps (`newton_cg`).
     """
 
     kappa: Array | float = 1.0
@@ -96,7 +97,6 @@ class Acqb:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        del problem
         for key, words in WORDS.items():
             if getattr(self, key) not in words:
                 raise ValueError(f"{key}={getattr(self, key)} must be one of {', '.join(words)}")
@@ -108,6 +108,11 @@ class Acqb:
                 raise ValueError(f"{key}={value:g} must be finite and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
+        if float(self.lambda0) < beliefs.least_lambda0(self.estimator, problem):
+            raise ValueError(
+                f"lambda0={float(self.lambda0):g} must be at least {beliefs.LEAST_LAMBDA0:g} here: "
+                "with less the running estimate is not held to its accuracy (docs/estimator.md)"
+            )
 
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return V = lambda0 I, theta = 0, c = 0."""
@@ -180,10 +185,7 @@ class Acqb:
         features = observation.features[action.slot]
         if problem.parameters == "shared":
             features = features[action.servers]
-        new = Row(
-            observation.round, row, features, action.servers, feedback.choice, feedback.valid,
-            observation.contexts,
-        )  # fmt: skip
+        new = Row(observation.round, row, features, action.servers, feedback.choice, feedback.valid)
         belief = beliefs.choose(self.estimator, problem)
         lambda0 = jnp.asarray(self.lambda0, float)
         learnt = belief.update(state.belief, problem, lambda0, new, self.exact_steps)
