@@ -23,8 +23,6 @@ from cqbjax.types import Observation, Problem
 
 # Slots scored together: the queue is read up to its last waiting query, this many slots at a time.
 SLOTS = 8
-# Rows of an image that are changed together on a CPU (measured: docs/performance.md).
-SHRINK_ROWS = 8
 
 
 class State(NamedTuple):
@@ -139,85 +137,48 @@ def update(state: State, problem: Problem, lambda0: Array, new: Row, exact_steps
         exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
     """
     del lambda0
-    image, phi, servers = state.image, state.phi, new.servers
-    rows, pushed, images = [], [], []
-    for server in servers:
-        own = _own_row(image, server, new)
-        grown = jnp.sqrt(1.0 + jnp.sum(own**2))
-        factor = 1.0 / (grown + 1.0) / grown  # (1 - 1/sqrt(1+s)) / s without the cancellation
-        # phi = W^-1 theta, theta unchanged: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
-        phi = phi.at[server].add(factor * grown * jnp.sum(own * phi[server]) * own)
-        image, changed, along = _shrink(image, server, own, factor)
-        images.append(changed)
-        rows.append(own)
-        pushed.append(along / grown)  # S w after the change
+    servers = new.servers
     record = newton_cg.append(state.record, new)
-    before = newton_cg.Shown(tuple(images), phi[servers], state.scores[servers])
-    newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
 
     def learn(shown: newton_cg.Shown) -> newton_cg.Shown:
+        shown, newest = _shrink(shown, new.row)
         return newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
 
-    after = jax.lax.cond(new.valid, learn, lambda shown: shown, before)
-    scores = state.scores
+    # The branch keeps XLA from reading the images again after they were overwritten, which would
+    # cost a copy of all of them each round.
+    shown = jax.lax.cond(new.valid, learn, lambda shown: shown, _take(state, servers))
+    image, phi, scores = state.image, state.phi, state.scores
     for k, server in enumerate(servers):
-        phi, scores = phi.at[server].set(after.phi[k]), scores.at[server].set(after.scores[k])
+        # One slice after another is written in place; one scatter of K slices copies every image.
+        image = jax.lax.dynamic_update_index_in_dim(image, shown.images[k], server, 0)
+        phi = jax.lax.dynamic_update_index_in_dim(phi, shown.phi[k], server, 0)
+        scores = jax.lax.dynamic_update_index_in_dim(scores, shown.scores[k], server, 0)
     hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
     return State(image, state.learnt + (hit & new.valid), phi, scores, record)
 
 
-def _own_row(image: Array, server: Array, new: Row) -> Array:
-    """Return w = W'x [d] of the round's context, zero if there was none.
-
-    A branch, so that XLA keeps it instead of reading it again from the images after they changed,
-    which would cost a copy of all of them.
-    """
-
-    def read() -> Array:
-        return image[server, new.row]
-
-    return jax.lax.cond(new.valid, read, lambda: jnp.zeros(image.shape[-1], image.dtype))
+def _take(state: State, servers: Array) -> newton_cg.Shown:
+    """Return what is held of the shown servers."""
+    images = [jax.lax.dynamic_index_in_dim(state.image, one, keepdims=False) for one in servers]
+    return newton_cg.Shown(tuple(images), state.phi[servers], state.scores[servers])
 
 
-def _shrink(image: Array, server: Array, own: Array, factor: Array) -> tuple[Array, Array, Array]:
-    """Put S - f (S w) w' in the place of a server's S.
-
-    On a CPU the rows go through the cache once, a few at a time: product and difference together,
-    three to five times faster than XLA's two passes. An accelerator wants them all at once.
-
-    Args:
-        image: [N, I, d] all S.
-        server: [] whose.
-        own: [d] w.
-        factor: [] f.
+def _shrink(shown: newton_cg.Shown, row: Array) -> tuple[newton_cg.Shown, newton_cg.Direction]:
+    """Add one context to V of the shown servers: their images and phi, theta staying where it is.
 
     Returns:
-        The images, the changed one alone [I, d], and S w [I] of the one before.
+        The shown servers, and the direction w = W'x of the row with S w of the changed images.
     """
-    rows, dim = image.shape[1:]
-    few = next(n for n in range(SHRINK_ROWS, 0, -1) if rows % n == 0)
-
-    def in_turn(image: Array) -> tuple[Array, Array, Array]:
-        def some(i: Array, kept: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            whole, alone, pushed = kept
-            at = (server, (i * few).astype(server.dtype), jnp.zeros_like(server))
-            block = jax.lax.dynamic_slice(whole, at, (1, few, dim))[0]
-            along = block @ own
-            changed = block - (factor * along)[:, None] * own
-            return (
-                jax.lax.dynamic_update_slice(whole, changed[None], at),
-                jax.lax.dynamic_update_slice(alone, changed, at[1:]),
-                jax.lax.dynamic_update_slice(pushed, along, at[1:2]),
-            )
-
-        empty = jnp.zeros((rows, dim), image.dtype), jnp.zeros(rows, image.dtype)
-        return jax.lax.fori_loop(0, rows // few, some, (image, *empty))
-
-    def at_once(image: Array) -> tuple[Array, Array, Array]:
-        block = jax.lax.dynamic_index_in_dim(image, server, keepdims=False)
-        along = block @ own
-        changed = block - (factor * along)[:, None] * own
-        whole = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
-        return whole, changed, along
-
-    return jax.lax.platform_dependent(image, cpu=in_turn, default=at_once)
+    images, phis, rows, pushed = [], [], [], []
+    for image, phi in zip(shown.images, shown.phi, strict=True):
+        own = image[row]
+        grown = jnp.sqrt(1.0 + jnp.sum(own**2))
+        factor = 1.0 / (grown + 1.0) / grown  # (1 - 1/sqrt(1+s)) / s without the cancellation
+        along = image @ own
+        images.append(image - (factor * along)[:, None] * own)
+        # phi = W^-1 theta: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
+        phis.append(phi + factor * grown * jnp.sum(own * phi) * own)
+        rows.append(own)
+        pushed.append(along / grown)
+    newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
+    return newton_cg.Shown(tuple(images), jnp.stack(phis), shown.scores), newest
