@@ -122,7 +122,7 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
     theta, at = jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.normal(size=shape))
     servers = jnp.arange(size, dtype=jnp.int32) + 1
     features = jnp.asarray(rng.normal(size=(size, 3) if parameters == "shared" else 3))
-    new = Row(0, 0, features, servers, jnp.int32(0), jnp.bool_(True), None)
+    new = Row(0, 0, features, servers, jnp.int32(0), jnp.bool_(True))
 
     def gradient(theta):
         def loss(theta):
