@@ -177,6 +177,7 @@ class _Runner:
         self.devices = list(devices)
         self.runs_a_policy = runs_a_policy
         self.progress = progress
+        self.first_slots = plan.first_slots(problem, capacity)
         self.prepared: dict[int, Any] = {}
 
     def run_group(self, group: Group, rates: np.ndarray, seeds: np.ndarray) -> dict[str, Measured]:
@@ -213,11 +214,6 @@ class _Runner:
             label: Measured(jax.tree.map(lambda leaf: leaf[i], totals), cost, compiled)  # noqa: B023
             for i, label in enumerate(group.labels)
         }
-
-    @property
-    def first_slots(self) -> int:
-        """Return the queue slots of the first attempt."""
-        return plan.first_slots(self.problem, self.capacity)
 
     def one(self, group: Group) -> Any:
         """Return one policy of a group, for its shapes."""

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import datasets, posterior, results, rng, simulate
+from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.types import Problem, Source
@@ -176,18 +177,6 @@ def routerbench(folder: pathlib.Path) -> Routing:
     return Routing(contexts=jnp.asarray(contexts), utilities=jnp.asarray(utilities))
 
 
-def unit_vectors(prompts: int = 1000, dim: int = 384, servers: int = 11) -> Routing:
-    """Return prompts with random unit vectors as embeddings and linear utilities."""
-    generator = np.random.default_rng(0)
-    contexts = generator.normal(size=(prompts, dim))
-    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
-    utilities = contexts @ generator.normal(0.0, 1.5, size=(dim, servers)) + 0.3
-    return Routing(
-        contexts=jnp.asarray(contexts, jnp.float32), utilities=jnp.asarray(utilities, jnp.float32),
-        pool_size=prompts,
-    )  # fmt: skip
-
-
 def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]]:
     """Return name -> (source, K, arrival rate, rounds, seeds)."""
     shared = Synthetic(parameters="shared")
@@ -197,7 +186,7 @@ def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]
         "d=5 N=5 K=3 disjoint": (Synthetic(), 3, 0.7, 1000, 4),
         "d=5 N=5 K=1 shared": (shared, 1, 0.7, 1000, 4),
         "d=5 N=5 K=2 shared": (shared, 2, 0.7, 1000, 4),
-        "d=384 N=11 K=1 random unit vectors": (unit_vectors(), 1, 0.6, 400, 1),
+        "d=384 N=11 K=1 random unit vectors": (unit_vectors(11), 1, 0.6, 400, 1),
     }
     if (folder / "routerbench").is_dir():
         slice_ = routerbench(folder)

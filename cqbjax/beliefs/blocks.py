@@ -65,9 +65,8 @@ def bounded(state: State, observation: Observation, alpha: Array) -> Array:
     return inner(features, state.estimate.theta) + alpha * spread
 
 
-def update(state: State, problem: Problem, lambda0: Array, new: Row, exact_steps: int = 0) -> State:
+def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
     """Absorb one round: V first, then the estimate (Algorithm 1 lines 9 to 11)."""
-    del lambda0
     shape = posterior.observe(state.posterior, problem, new.features, new.servers, new.valid)
     estimate = running.update(state.estimate, problem, new, exact_steps)
     return State(shape, estimate)

@@ -126,17 +126,15 @@ def _optimistic(
     return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, found)[:slots]
 
 
-def update(state: State, problem: Problem, lambda0: Array, new: Row, exact_steps: int = 0) -> State:
+def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
     """Absorb one round: the images of the shown servers first, then their estimates.
 
     Args:
         state: the belief.
         problem: shapes.
-        lambda0: [] regularisation; it is in the images already.
         new: the round's row.
         exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
     """
-    del lambda0
     servers = new.servers
     record = newton_cg.append(state.record, new)
 

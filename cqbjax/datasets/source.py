@@ -41,10 +41,17 @@ class RoutingSource:
     cost: np.ndarray
     rho: float
     offline_size: int | None = None
+    _served: dict[int, Served] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
-        return served_rates(self.probabilities, assortment_size)
+        if assortment_size not in self._served:
+            # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
+            found = served_rates(self.probabilities, assortment_size)
+            self._served[assortment_size] = found
+        return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
         """Say what the dataset is, what fixed routing serves there, and at which rates it runs."""

@@ -27,31 +27,13 @@ PASSES = 4
 
 
 class State(NamedTuple):
-    """The model of the whole loss.
+    """The model of the whole loss; within a round, `model`, `lost`, `third` of the A shown blocks.
 
     Attributes:
         theta: [B, d] the estimate.
         model: [B, G] the models of the blocks' gradients (`cubic.pack`).
         lost: [B, G] what rounding took off `model` so far (compensated summation).
         third: [B, D, W, d, P] sums of the rows' second derivatives, as each was when it came.
-        pages: the rows.
-    """
-
-    theta: Array
-    model: Array
-    lost: Array
-    third: Array
-    pages: Pages
-
-
-class Work(NamedTuple):
-    """A round's own part of the state.
-
-    Attributes:
-        theta: [B, d].
-        model: [A, G] of the shown blocks.
-        lost: [A, G] theirs.
-        third: [A, D, W, d, P] theirs.
         pages: the rows.
     """
 
@@ -85,8 +67,9 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
             which ends at the exact minimiser.
     """
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
-    model, lost, third = state.model[blocks], state.lost[blocks], state.third[blocks]
-    work = Work(state.theta, model, lost, third, state.pages)
+    work = state._replace(
+        model=state.model[blocks], lost=state.lost[blocks], third=state.third[blocks]
+    )
     work = _absorb(work, problem, new, blocks)
     if exact_steps:
         visits = exact_steps * pages.most_of_a_block(problem)
@@ -96,16 +79,14 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
     else:
         for _ in range(VISITS_COUPLED if cubic.width(problem) > 1 else VISITS_ALONE):
             work = _visit(work, problem, new, blocks)
-    return State(
-        work.theta,
-        state.model.at[blocks].set(work.model),
-        state.lost.at[blocks].set(work.lost),
-        state.third.at[blocks].set(work.third),
-        work.pages,
+    return work._replace(
+        model=state.model.at[blocks].set(work.model),
+        lost=state.lost.at[blocks].set(work.lost),
+        third=state.third.at[blocks].set(work.third),
     )
 
 
-def _absorb(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
+def _absorb(work: State, problem: Problem, new: Row, blocks: Array) -> State:
     """Minimise model + new row over the shown blocks, store the row and add its model there."""
     theta = _added(work.theta, blocks, _row_step(work, problem, new, blocks), new.valid)
     entries = likelihood.entries(problem, new, theta)
@@ -116,7 +97,7 @@ def _absorb(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     return _grown(work._replace(theta=theta, third=third, pages=stored), models)
 
 
-def _visit(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
+def _visit(work: State, problem: Problem, new: Row, blocks: Array) -> State:
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
     page, stored = pages.turn(work.pages, blocks, new.valid)
     old = stored.models[page]
@@ -129,7 +110,7 @@ def _visit(work: Work, problem: Problem, new: Row, blocks: Array) -> Work:
     return work._replace(theta=_added(work.theta, blocks, step, new.valid))
 
 
-def _grown(work: Work, change: Array) -> Work:
+def _grown(work: State, change: Array) -> State:
     """Add models [A, G] to the shown blocks' sums, keeping what rounding takes off."""
     more = work.lost + change
     model = linalg.settle(work.model + more)
@@ -154,7 +135,7 @@ def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple
     return jax.vmap(one)(rows, *_around(theta, problem, blocks))
 
 
-def _system(work: Work, problem: Problem, blocks: Array) -> tuple[Array, Array]:
+def _system(work: State, problem: Problem, blocks: Array) -> tuple[Array, Array]:
     """Return the shown blocks' gradient [A d] and Hessian [A d, A d] at the estimate."""
 
     def one(packed: Array, third: Array, about: Array, own: Array) -> Cubic:
@@ -167,7 +148,7 @@ def _system(work: Work, problem: Problem, blocks: Array) -> tuple[Array, Array]:
     return linalg.settle((here.offset.reshape(-1), hessian.reshape(size, size)))
 
 
-def _row_step(work: Work, problem: Problem, new: Row, blocks: Array) -> Array:
+def _row_step(work: State, problem: Problem, new: Row, blocks: Array) -> Array:
     """Return the step [A, d] to the minimum of the quadratic model about the estimate + new row.
 
     With P the inverse Hessian, X the rows [K, A d] and e = p - y, stationarity reads

@@ -187,8 +187,7 @@ class Acqb:
             features = features[action.servers]
         new = Row(observation.round, row, features, action.servers, feedback.choice, feedback.valid)
         belief = beliefs.choose(self.estimator, problem)
-        lambda0 = jnp.asarray(self.lambda0, float)
-        learnt = belief.update(state.belief, problem, lambda0, new, self.exact_steps)
+        learnt = belief.update(state.belief, problem, new, self.exact_steps)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         return State(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))
