@@ -39,6 +39,20 @@ def init(problem: Problem, lambda0: Array) -> Posterior:
     return Posterior(jnp.broadcast_to(eye, (blocks, *eye.shape)), jnp.zeros(blocks))
 
 
+def shrinkage(size: Array) -> Array:
+    """Return (1 - 1/sqrt(1 + s)) / s without the cancellation at small s.
+
+    It is the factor f of W <- W - f (W w) w', with w = W'x and s = w'w.
+    """
+    inverse = 1.0 / jnp.sqrt(1.0 + size)
+    return inverse / (1.0 + 1.0 / inverse)
+
+
+def shown(problem: Problem, servers: Array) -> Array:
+    """Return which servers an assortment [K] shows: [N] bool."""
+    return jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
+
+
 def shrink(root: Array, row: Array) -> Array:
     """Add x x' to V by the rank-one update of its inverse square root.
 
@@ -51,9 +65,7 @@ def shrink(root: Array, row: Array) -> Array:
     """
     projected = linalg.settle(linalg.matvec(root, row))
     size = linalg.dot(projected, projected)
-    inverse = 1.0 / jnp.sqrt(1.0 + size)
-    # (1 - 1/sqrt(1+s)) / s without the cancellation at small s.
-    factor = inverse / (1.0 + 1.0 / inverse)
+    factor = shrinkage(size)
     pushed = linalg.settle(factor[..., None] * linalg.vecmat(projected, root))
     return root - linalg.outer(projected, pushed)
 
@@ -78,14 +90,13 @@ def observe(
             root = shrink(root, rows[k])
         return Posterior(root, learnt + step)
     if root.size <= MASKED_PASS_LIMIT:
-        hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
+        hit = shown(problem, servers)
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
-    hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
-    return Posterior(root, learnt + hit * step)
+    return Posterior(root, learnt + shown(problem, servers) * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:

@@ -231,6 +231,15 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters):
         assert mine.regret.max() <= 1e-6 and best.valid.sum() > 20
 
 
+def test_float32_and_float64_runs_share_a_process():
+    source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05)
+    problem = source.problem(2, 20)
+    for wide in (True, False, True):
+        with jax.enable_x64(wide):
+            played = worlds.play(Acqb(), source, 0.5, problem, CAPACITY, 0)
+        assert played.decision.regret.dtype == (np.float64 if wide else np.float32)
+
+
 # A sweep adds the optimal policy; under its label another one runs without that company.
 ONLY = "optimal"
 INTEGERS = ("queue_length", "departures", "explored", "optimal_queue_length")

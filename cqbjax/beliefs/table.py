@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax import posterior
 from cqbjax.estimators import newton_cg
 from cqbjax.estimators.history import Row
 from cqbjax.types import Observation, Problem
@@ -151,8 +152,8 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
         image = jax.lax.dynamic_update_index_in_dim(image, shown.images[k], server, 0)
         phi = jax.lax.dynamic_update_index_in_dim(phi, shown.phi[k], server, 0)
         scores = jax.lax.dynamic_update_index_in_dim(scores, shown.scores[k], server, 0)
-    hit = jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
-    return State(image, state.learnt + (hit & new.valid), phi, scores, record)
+    learnt = state.learnt + (posterior.shown(problem, servers) & new.valid)
+    return State(image, learnt, phi, scores, record)
 
 
 def _take(state: State, servers: Array) -> newton_cg.Shown:
@@ -170,8 +171,8 @@ def _shrink(shown: newton_cg.Shown, row: Array) -> tuple[newton_cg.Shown, newton
     images, phis, rows, pushed = [], [], [], []
     for image, phi in zip(shown.images, shown.phi, strict=True):
         own = image[row]
-        grown = jnp.sqrt(1.0 + jnp.sum(own**2))
-        factor = 1.0 / (grown + 1.0) / grown  # (1 - 1/sqrt(1+s)) / s without the cancellation
+        size = jnp.sum(own**2)
+        grown, factor = jnp.sqrt(1.0 + size), posterior.shrinkage(size)
         along = image @ own
         images.append(image - (factor * along)[:, None] * own)
         # phi = W^-1 theta: (I - f w w')^-1 = I + f sqrt(1+s) w w'.

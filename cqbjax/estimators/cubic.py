@@ -4,7 +4,6 @@ The polynomial is kept about theta = 0, so that models of different rows add up 
 they were expanded about; `shift` moves it elsewhere.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -55,13 +54,15 @@ def directions(problem: Problem) -> int:
     return kinds if kinds * wide * dim * len(upper(dim)[0]) <= MOST_NUMBERS else 0
 
 
-@functools.cache
 def upper(dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of the upper elements: [P] each."""
+    """Return the rows and columns of the upper elements: [P] each.
+
+    Made anew each time: JAX remembers the dtype that it gave to an array, so one kept from a
+    float64 trace would carry int64 into a float32 one.
+    """
     return np.triu_indices(dim)
 
 
-@functools.cache
 def places(dim: int) -> np.ndarray:
     """Return where each element of a matrix is among the upper ones: [d, d]."""
     place = np.zeros((dim, dim), int)
