@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import rich.progress
 
-from cqbjax.datasets.files import content_key, sha256, write_atomic
+from cqbjax.files import content_key, sha256, write_atomic
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512

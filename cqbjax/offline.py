@@ -20,7 +20,7 @@ import platformdirs
 from cqbjax import projection, rng
 from cqbjax.contrastive import PRESETS, ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, raw_utility
-from cqbjax.datasets.files import content_key, write_atomic
+from cqbjax.files import content_key, write_atomic
 from cqbjax.plan import PerSeed
 from cqbjax.policies import Embedded, Routed
 from cqbjax.progress import Reporter, Silent

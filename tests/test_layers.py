@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "types rng pytree linalg backend",
+    "types rng pytree linalg backend files",
     "mnl queueing",
     "posterior estimators metrics",
     "beliefs",

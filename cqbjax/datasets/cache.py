@@ -15,8 +15,8 @@ import polars as pl
 
 from cqbjax.datasets.catalogue import read_embeddings
 from cqbjax.datasets.compact import COST, SCORE, read_compact
-from cqbjax.datasets.files import write_atomic
 from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.files import write_atomic
 
 
 def cache_folder(data_dir: pathlib.Path) -> pathlib.Path:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cqbjax.datasets.cache import read_json, write_json
-from cqbjax.datasets.files import sha256
 from cqbjax.datasets.table import TableError
+from cqbjax.files import sha256
 
 
 def download(

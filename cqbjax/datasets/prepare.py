@@ -14,10 +14,10 @@ from cqbjax.datasets.catalogue import (
     dataset,
     read_embeddings,
 )
-from cqbjax.datasets.files import content_key, sha256
 from cqbjax.datasets.prices import shipped
 from cqbjax.datasets.table import RoutingTable, TableError, complete
 from cqbjax.embedding import embed, model_identity
+from cqbjax.files import content_key, sha256
 
 FORMAT = "1"  # raise when the same files would give another table or another layout
 
