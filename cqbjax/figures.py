@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from cqbjax.results import write_atomically
+from cqbjax.files import write_atomic
 from cqbjax.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
 
 Spread = Literal["ci", "sd"]
@@ -168,7 +168,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
         with matplotlib.rc_context({"pdf.fonttype": 42}):
             figure.savefig(buffer, format=kind, dpi=150, metadata=entries)
         path = stem.with_name(f"{stem.name}.{kind}")
-        write_atomically(path, buffer.getvalue())
+        write_atomic(path, buffer.getvalue())
         paths.append(path)
     return paths[0], paths[1]
 

@@ -3,27 +3,27 @@
 import hashlib
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
 
-def write_atomic(path: pathlib.Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file under a temporary name and move it into place when it is whole.
+def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
+    """Write a file so that a reader sees its old content or all of the new, never a part.
 
     Args:
         path: where it shall stand; its folder is made.
-        write: given the open binary file.
+        content: what to write, or a function that writes it, given the open binary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(name, path)
-    except BaseException:
-        pathlib.Path(name).unlink(missing_ok=True)
-        raise
+        with partial.open("wb") as file:
+            content(file) if callable(content) else file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sha256(path: pathlib.Path) -> str:

@@ -194,7 +194,7 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
     if not path.is_file():
         chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
         text = json.dumps(dataclasses.asdict(chosen))  # type: ignore[call-overload]
-        write_atomic(path, lambda file: file.write(text.encode()))
+        write_atomic(path, text.encode())
     fields = json.loads(path.read_text())
     return type(router)(**{key: _frozen(value) for key, value in fields.items()})
 

@@ -126,17 +126,6 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
     return manifest
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees its old content or all of the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        _write_synced(partial, content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _check_point(dataset: xr.Dataset, manifest: Mapping[str, Any]) -> None:
     for name, dims in VARIABLES.items():
         if name not in dataset:

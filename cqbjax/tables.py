@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cqbjax.figures import STYLE, style_of
-from cqbjax.results import write_atomically
+from cqbjax.files import write_atomic
 from cqbjax.summaries import (
     at_round,
     differing,
@@ -175,8 +175,8 @@ def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Pat
     for cells in (headers, aligned, *rows):
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
-    write_atomically(csv, frame.write_csv().encode())
-    write_atomically(markdown, ("\n".join(lines) + "\n").encode())
+    write_atomic(csv, frame.write_csv().encode())
+    write_atomic(markdown, ("\n".join(lines) + "\n").encode())
     return csv, markdown
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import datasets, posterior, results, rng, simulate
+from cqbjax import datasets, files, posterior, rng, simulate
 from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb
 from cqbjax.sources import Routing, Synthetic
@@ -222,4 +222,4 @@ if __name__ == "__main__":
     measured = study(where)
     target = pathlib.Path("results/bench/estimator.json")
     target.parent.mkdir(parents=True, exist_ok=True)
-    results.write_atomically(target, json.dumps(measured, indent=1).encode())
+    files.write_atomic(target, json.dumps(measured, indent=1).encode())

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from fabricated import fabricate
 
-from cqbjax import results
+from cqbjax import files, results
 
 
 def store(folder: Path, ds: xr.Dataset, **varied: Any) -> None:
@@ -268,12 +268,12 @@ def test_a_file_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "table.csv"
-    results.write_atomically(target, b"old")
+    files.write_atomic(target, b"old")
 
     def fail(*_: Any) -> None:
         raise OSError("no")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no"):
-        results.write_atomically(target, b"new")
+        files.write_atomic(target, b"new")
     assert target.read_bytes() == b"old" and hidden(tmp_path) == []

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cqbjax.results import write_atomically
+from cqbjax.files import write_atomic
 
 TITLES = {
     "throughput": "Rounds a second (runs x rounds / seconds, compiling apart)",
@@ -54,7 +54,7 @@ class Section(NamedTuple):
 
 def save(report: dict[str, Any], path: Path) -> None:
     """Write a report as JSON, whole or not at all."""
-    write_atomically(Path(path), (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(Path(path), (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
             lines.append(f"–, {EMPTY.get(name, 'not run')}")
         lines.append("")
     path = Path(folder) / f"{machine_name(report)}.md"
-    write_atomically(path, "\n".join(lines).encode())
+    write_atomic(path, "\n".join(lines).encode())
     return path
 
 

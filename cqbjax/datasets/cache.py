@@ -85,7 +85,7 @@ def load_cached(name: str, data_dir: pathlib.Path) -> tuple[RoutingTable, np.nda
 def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     """Write JSON atomically."""
     text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_atomic(path, text.encode())
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
