@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import itertools
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -244,6 +245,7 @@ def run(
     source: Source | RoutingSource,
     policies: Mapping[str, Policy | PerSeed],
     progress: Reporter | None = None,
+    resume: Path | None = None,
 ) -> xr.Dataset:
     """Run one point.
 
@@ -252,6 +254,7 @@ def run(
         source: made from `point.config.source`.
         policies: label -> policy, from `train`.
         progress: told of compiling and of rounds done.
+        resume: folder of the point's finished policies, as in `sweep`.
 
     Returns:
         The dataset of `sweep`, its attributes complete for `store`.
@@ -277,6 +280,7 @@ def run(
         capacity=config.capacity,
         chunk=config.chunk,
         progress=progress,
+        resume=resume,
     )
     return data.assign_attrs(experiment=config.name, **origin)
 
@@ -388,7 +392,9 @@ def run_all(
             told = source.describe(point.config.K, point.config.arrival_rate)
             console.print(told, markup=False, soft_wrap=True)
         policies = train(point, source, make_policies(point.config.policy), progress)
-        data = run(point, source, policies, progress)
+        resume = folder / f".{point.name}.unfinished"
+        data = run(point, source, policies, progress, resume)
         where = store(point, data, folder, time.perf_counter() - begun)
+        shutil.rmtree(resume, ignore_errors=True)
         stored += results.load_points(where)
     return stored

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ import numpy as np
 import xarray as xr
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import metrics, plan, rng, simulate
+from cqbjax import checkpoint, metrics, plan, rng, simulate
+from cqbjax.checkpoint import Measured
 from cqbjax.plan import Capacity, Group, PerSeed, QueueOverflow, Records
 from cqbjax.progress import Reporter, Silent
 from cqbjax.types import Policy, Problem, Source
@@ -83,6 +85,7 @@ def sweep(
     chunk: int | None = None,
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | None = None,
+    resume: Path | None = None,
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
@@ -103,6 +106,8 @@ def sweep(
         chunk: runs a device batches at once; None plans it from memory.
         devices: where to run; None is all of them.
         progress: told of compiling and of rounds done.
+        resume: a folder that keeps each group of policies as soon as it is finished; the same sweep
+            called again takes it from there. None keeps nothing.
 
     Returns:
         Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
@@ -129,7 +134,7 @@ def sweep(
         wanted["optimal"] = Optimal()
     runner = _Runner(
         source, problem, kept, capacity, chunk, devices or jax.devices(),
-        len(rates) * len(numbers), progress or Silent(),
+        len(rates) * len(numbers), progress or Silent(), resume,
     )  # fmt: skip
     groups = plan.group(wanted)
     runner.progress.expect(len(wanted) * len(rates) * len(numbers) * horizon)
@@ -137,22 +142,8 @@ def sweep(
         runner.announce(group, runner.first_slots, len(group.labels) * len(rates) * len(numbers))
     measured = {}
     for group in groups:
-        measured.update(runner.run_group(group, rates, numbers))
+        measured.update(runner.resume_group(group, rates, numbers))
     return _dataset({label: measured[label] for label in wanted}, rates, numbers, kept, problem)
-
-
-class Measured(NamedTuple):
-    """One policy's results.
-
-    Attributes:
-        totals: each [L, S, R].
-        seconds_per_round: run seconds a round-run.
-        compile_seconds: of the group's programs.
-    """
-
-    totals: metrics.Totals
-    seconds_per_round: float
-    compile_seconds: float
 
 
 class _Runner:
@@ -168,6 +159,7 @@ class _Runner:
         devices: Sequence[jax.Device],
         runs_a_policy: int,
         progress: Reporter,
+        resume: Path | None,
     ) -> None:
         self.source = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), source)
         self.problem = problem
@@ -177,8 +169,26 @@ class _Runner:
         self.devices = list(devices)
         self.runs_a_policy = runs_a_policy
         self.progress = progress
+        self.resume = resume
         self.first_slots = plan.first_slots(problem, capacity)
         self.prepared: dict[int, Any] = {}
+
+    def resume_group(
+        self, group: Group, rates: np.ndarray, seeds: np.ndarray
+    ) -> dict[str, Measured]:
+        """Take a group from the folder of finished ones, or run it and keep it there."""
+        if self.resume is None:
+            return self.run_group(group, rates, seeds)
+        parts = group.stacked, self.source, self.problem, self.kept.rounds, rates, seeds
+        path = self.resume / f"{checkpoint.key(group.labels, self.capacity, *parts)}.npz"
+        kept = checkpoint.load(path)
+        if kept is None:
+            kept = self.run_group(group, rates, seeds)
+            checkpoint.save(path, kept)
+        else:
+            self.progress.note(f"{', '.join(kept)}: finished before, taken from {path}")
+            self.progress.advance(len(kept) * rates.size * seeds.size * self.problem.horizon)
+        return kept
 
     def run_group(self, group: Group, rates: np.ndarray, seeds: np.ndarray) -> dict[str, Measured]:
         """Run one group to the end, repeating overflowing runs with more slots."""

@@ -13,7 +13,7 @@ LAYERS = (
     "beliefs",
     "sources policies",
     "simulate",
-    "plan progress sweep contract",
+    "plan progress checkpoint sweep contract",
     "datasets contrastive embedding projection routers summaries results figures tables",
     "offline",
     "study sensitivity bench",

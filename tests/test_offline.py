@@ -319,6 +319,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
             console,  # type: ignore[arg-type]
         )
     assert [point.attrs["K"] for point in points] == [1, 2]
+    assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
     written = study.show(points, config, name)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
