@@ -1,7 +1,6 @@
 """An interrupted sweep goes on where it stopped; any change starts anew."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import cqbjax
 from cqbjax import checkpoint, metrics, sources
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.progress import Silent
+from cqbjax.runner import Runner
 
 POLICIES: dict[str, Any] = {
     "random": RandomRouting(),
@@ -56,8 +56,7 @@ def unrun(monkeypatch):
         none = checkpoint.Measured(metrics.Totals(zero, zero * 1.0, zero, zero), 1.0, 1.0)
         return dict.fromkeys(group.labels, none)
 
-    # `cqbjax.sweep` is the function; its module is reached by name.
-    monkeypatch.setattr(sys.modules["cqbjax.sweep"]._Runner, "run_group", run_group)
+    monkeypatch.setattr(Runner, "run_group", run_group)
 
 
 def compiled(folder, policies=POLICIES, source=SOURCE, **changed) -> list[str]:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 import cqbjax
 from cqbjax import mnl, plan, rng, simulate, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.runner import Runner
 
 HORIZON, CAPACITY = 48, 48
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
@@ -276,14 +276,13 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
     keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
     large = cqbjax.sweep({ONLY: planted}, SYNTHETIC, capacity=64, **keys)
     compiled = []
-    runner = sys.modules[cqbjax.sweep.__module__]._Runner
-    compile_ = runner.compile
+    compile_ = Runner.compile
 
     def spy(self, group, slots):
         compiled.append(slots)
         return compile_(self, group, slots)
 
-    monkeypatch.setattr(runner, "compile", spy)
+    monkeypatch.setattr(Runner, "compile", spy)
     monkeypatch.setattr(plan, "START_CAPACITY", 2)
     grown = cqbjax.sweep({ONLY: planted}, SYNTHETIC, capacity="auto", **keys)
     assert_same(grown, large)

@@ -13,7 +13,7 @@ LAYERS = (
     "beliefs",
     "sources policies",
     "simulate",
-    "plan progress checkpoint sweep contract",
+    "plan progress checkpoint runner sweep contract",
     "datasets contrastive embedding projection routers summaries results figures tables",
     "offline",
     "study sensitivity bench",
@@ -57,7 +57,7 @@ def test_a_module_sees_only_the_layers_before_it(path):
     assert not any(name.split(".")[0] in ("hydra", "scripts") for name in imports(path))
 
 
-@pytest.mark.parametrize("name", ["simulate", "plan", "sweep", "metrics", "contract"])
+@pytest.mark.parametrize("name", ["simulate", "plan", "runner", "sweep", "metrics", "contract"])
 def test_the_simulator_knows_protocols_alone(name):
     concrete = {"policies", "sources"}
     assert not rooms(imports(ROOT / "cqbjax" / f"{name}.py", everywhere=False)) & concrete
