@@ -113,6 +113,20 @@ def check(
     Raises:
         ValueError: for the first key that is out of range.
     """
+    _check_runs(seeds, horizon, capacity)
+    _check_rates(arrival_rates)
+    if not policies:
+        raise ValueError("policies must name at least one policy")
+    _check_assortments(source.problem(1, horizon).num_servers, assortment_size)
+    for rate in arrival_rates:
+        source.check(seeds, rate, assortment_size)
+    problem = source.problem(assortment_size, horizon)
+    for label, policy in policies.items():
+        _check_policy(label, policy, seeds, problem)
+    return problem
+
+
+def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:
     if horizon < 1:
         raise ValueError(f"horizon={horizon} must be at least 1 round")
     if len(seeds) < 1:
@@ -121,8 +135,13 @@ def check(
         raise ValueError("seeds must be distinct and not negative")
     if seeds.max() >= 2**31:
         raise ValueError("seeds must be below 2^31")
-    if not policies:
-        raise ValueError("policies must name at least one policy")
+    if isinstance(capacity, str) and capacity != "auto":
+        raise ValueError(f"capacity={capacity} must be `auto` or a number of slots")
+    if capacity != "auto" and capacity < 1:
+        raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
+
+
+def _check_rates(arrival_rates: Sequence[float]) -> None:
     if not arrival_rates:
         raise ValueError("arrival_rate must name at least one rate")
     if len(set(arrival_rates)) < len(arrival_rates):
@@ -130,11 +149,9 @@ def check(
     for rate in arrival_rates:
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"arrival_rate={rate:g} must lie in [0, 1] queries a round")
-    if isinstance(capacity, str) and capacity != "auto":
-        raise ValueError(f"capacity={capacity} must be `auto` or a number of slots")
-    if capacity != "auto" and capacity < 1:
-        raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
-    num_servers = source.problem(1, horizon).num_servers
+
+
+def _check_assortments(num_servers: int, assortment_size: int) -> None:
     if not 1 <= assortment_size <= num_servers:
         raise ValueError(f"K={assortment_size} must lie in 1..N, and N={num_servers} servers")
     if mnl.num_assortments(num_servers, assortment_size) >= 2**31:
@@ -142,27 +159,25 @@ def check(
             f"K={assortment_size} of N={num_servers} servers gives 2^31 assortments or more, too "
             "many for the round-robin; lower K"
         )
-    for rate in arrival_rates:
-        source.check(seeds, rate, assortment_size)
-    problem = source.problem(assortment_size, horizon)
-    for label, policy in policies.items():
-        each = policy.policies if isinstance(policy, PerSeed) else (policy,)
-        if isinstance(policy, PerSeed) and len(each) != len(seeds):
+
+
+def _check_policy(
+    label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
+) -> None:
+    each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+    if isinstance(policy, PerSeed) and len(each) != len(seeds):
+        raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
+    for seed, one in zip(seeds, each, strict=False):
+        if _signature(one) != _signature(each[0]):
             raise ValueError(
-                f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}"
+                f"policy {label} of seed {seed} must have the structure and the shapes of that "
+                f"of seed {seeds[0]}"
             )
-        for seed, one in zip(seeds, each, strict=False):
-            if _signature(one) != _signature(each[0]):
-                raise ValueError(
-                    f"policy {label} of seed {seed} must have the structure and the shapes of that "
-                    f"of seed {seeds[0]}"
-                )
-            if hasattr(one, "check"):
-                one.check(problem)
-        # A policy that is not defined for these shapes says so here.
-        contexts = jax.ShapeDtypeStruct(problem.contexts_shape, float)
-        jax.eval_shape(functools.partial(each[0].init, problem), contexts)
-    return problem
+        if hasattr(one, "check"):
+            one.check(problem)
+    # A policy that is not defined for these shapes says so here.
+    contexts = jax.ShapeDtypeStruct(problem.contexts_shape, float)
+    jax.eval_shape(functools.partial(each[0].init, problem), contexts)
 
 
 def _signature(policy: Policy) -> tuple[Any, tuple[tuple[int, ...], ...]]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
+from run import make
 
 from cqbjax import backend, figures, sensitivity, study, tables
 from cqbjax.progress import Reporter, bar
@@ -47,7 +47,7 @@ def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
         with open_dict(point.config):
             if rho is not None:
                 point.config.source.rho = rho
-        source = instantiate(point.config.source)
+        source = make(point.config.source)
         policies = {one.label: one.policy(point.config.kappa) for one in some}
         data = study.run(point, source, policies, progress)
         found += sensitivity.rows(data, some, preset)
@@ -78,9 +78,7 @@ def main(config: DictConfig) -> None:
         config.first_seed = FIRST_SEED
     console = study.console()
     try:
-        points = [
-            study.settle(point, instantiate(point.config.source)) for point in study.compose(config)
-        ]
+        points = [study.settle(point, make(point.config.source)) for point in study.compose(config)]
         console.print(cost(points), markup=False)
         if config.get("dry"):
             return
