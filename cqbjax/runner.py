@@ -144,9 +144,13 @@ class Runner:
             lambda *leaves: np.concatenate(leaves)[order].reshape(*shape, -1),
             *(outcome.totals for _, outcome in parts),
         )
-        cost = ran / (member.size * self.problem.horizon)
+        rounds = member.size * self.problem.horizon
+        self.progress.note(
+            f"{', '.join(group.labels)}: {rounds:,} rounds in {ran:.1f} s, {rounds / ran:,.0f} a "
+            f"second, after {compiled:.1f} s of compiling"
+        )
         return {
-            label: Measured(jax.tree.map(lambda leaf: leaf[i], totals), cost, compiled)  # noqa: B023
+            label: Measured(jax.tree.map(lambda leaf: leaf[i], totals), ran / rounds, compiled)  # noqa: B023
             for i, label in enumerate(group.labels)
         }
 
