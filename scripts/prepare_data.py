@@ -6,7 +6,7 @@ import hydra
 import omegaconf
 from rich.console import Console
 
-from cqbjax.datasets import departure_probabilities, load_dataset, made_up, service_rates
+from cqbjax.datasets import departure_probabilities, load_dataset, made_up, served_rates
 from cqbjax.datasets.prepare import prepare
 
 
@@ -33,7 +33,8 @@ def main(config: omegaconf.DictConfig) -> None:
         raise SystemExit(_fail("dataset=NAME is missing, it must be given.")) from error
     except (ValueError, OSError) as error:
         raise SystemExit(_fail(str(error))) from error
-    rates = service_rates(departure_probabilities(table.performance, table.cost))
+    served = served_rates(departure_probabilities(table.performance, table.cost))
+    best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
     console.print(
@@ -45,9 +46,9 @@ def main(config: omegaconf.DictConfig) -> None:
     if table.stand_in:
         console.print(f"  note: {table.stand_in}")
     console.print(
-        f"departure rate of random routing {rates.random:.3f}, of the best fixed server "
-        f"{rates.best_fixed:.3f} ({table.servers[rates.best_server]}), of the best server a "
-        f"prompt {rates.oracle:.3f}"
+        f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
+        f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
+        f"{served.oracle:.3f}"
     )
 
 

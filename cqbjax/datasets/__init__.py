@@ -13,12 +13,10 @@ from cqbjax.datasets.table import Dropped, RoutingTable, TableError, check, comp
 from cqbjax.datasets.utility import (
     COST_RULES,
     DEFAULT_COST_RULE,
-    Rates,
     departure_probabilities,
     mnl_utilities,
     normalise_cost,
     raw_utility,
-    service_rates,
 )
 
 __all__ = [
@@ -27,7 +25,6 @@ __all__ = [
     "DEFAULT_COST_RULE",
     "Dataset",
     "Dropped",
-    "Rates",
     "RoutingSource",
     "RoutingTable",
     "Served",
@@ -50,7 +47,6 @@ __all__ = [
     "read_sprout",
     "routing_source",
     "served_rates",
-    "service_rates",
     "split",
     "take",
     "without_twins",

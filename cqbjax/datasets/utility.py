@@ -5,8 +5,6 @@ dataset experiments". The paper says that the cost is normalised to [0, 1] and n
 therefore an argument everywhere, and docs/datasets.md compares the rules and argues the default.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 COST_RULES = (
@@ -19,22 +17,6 @@ COST_RULES = (
     "none",
 )
 DEFAULT_COST_RULE = "global_max"
-
-
-class Rates(NamedTuple):
-    """Say what departure rates simple routing reaches with one server an assortment.
-
-    Attributes:
-        random: a uniformly random server.
-        best_fixed: the best single server.
-        best_server: its index.
-        oracle: the best server for each prompt.
-    """
-
-    random: float
-    best_fixed: float
-    best_server: int
-    oracle: float
 
 
 def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarray:
@@ -160,18 +142,6 @@ def mnl_utilities(probabilities: np.ndarray) -> np.ndarray:
     if not ((probabilities > 0) & (probabilities < 1)).all():
         raise ValueError("probabilities must lie strictly between 0 and 1.")
     return np.log(probabilities) - np.log1p(-probabilities)
-
-
-def service_rates(probabilities: np.ndarray) -> Rates:
-    """Return what random, best fixed and per-prompt best routing serve, for departure
-    probabilities [P, N] of single servers and prompts drawn uniformly."""  # noqa: D205, D209
-    mean = probabilities.mean(axis=0)
-    return Rates(
-        random=float(probabilities.mean()),
-        best_fixed=float(mean.max()),
-        best_server=int(mean.argmax()),
-        oracle=float(probabilities.max(axis=1).mean()),
-    )
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray | float) -> np.ndarray:
