@@ -1,0 +1,149 @@
+"""RouterBench's files: CSVs against the Parquet row for row, pickles that may run nothing."""
+
+import pathlib
+import pickle
+
+import numpy as np
+import polars as pl
+import pytest
+
+from cqbjax import datasets as ds
+from cqbjax.datasets import made_up as schemas
+
+
+def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):
+    folder = shared_data / "routerbench"
+    table = ds.read_routerbench(folder)
+    twin = ds.read_compact(folder / "routerbench.parquet")
+    assert table.performance.shape == (3164, 11)
+    for field in ("prompt_ids", "prompts", "origins", "servers"):
+        assert getattr(table, field) == getattr(twin, field)
+    np.testing.assert_array_equal(table.cost, twin.cost)
+    given = ~np.isnan(twin.performance)
+    assert (~given).sum() == 14
+    np.testing.assert_array_equal(table.performance[given], twin.performance[given])
+    ds.check(table)  # the 14 that the parquet lacks are found in the rows of the same id
+    assert table.notes == ("merged 28 rows into 14 prompts of the same id",)
+
+
+def test_routerbench_lends_a_score_only_for_the_same_response(tmp_path):
+    frame = schemas.routerbench_frame(3)
+    llm, rest = (
+        schemas.ROUTERBENCH_LLMS[4],
+        [m for m in schemas.ROUTERBENCH_LLMS if m != schemas.ROUTERBENCH_LLMS[4]],
+    )
+    lacks = frame[1].with_columns(pl.lit(None, pl.Float64).alias(llm))
+    lends = frame[1].with_columns(
+        *(pl.lit(None, pl.Float64).alias(m) for m in rest), pl.lit("['long']").alias("prompt")
+    )
+    other = lends.with_columns(pl.lit("['another answer']").alias(f"{llm}|model_response"))
+    for name, lender, missing in (("same", lends, 0), ("other", other, 1)):
+        file = tmp_path / f"{name}.csv"
+        pl.concat([frame[0], lends.clear(), lacks, lender, frame[2]]).write_csv(file)
+        table = ds.read_routerbench(file)
+        assert np.isnan(table.performance).sum() == missing
+        assert table.prompts == tuple(schemas.prompts(3))
+        np.testing.assert_allclose(table.cost[1, 4], frame[f"{llm}|total_cost"][1])
+    twice = tmp_path / "twice.csv"
+    pl.concat([frame, frame[1]]).write_csv(twice)
+    with pytest.raises(ds.TableError, match="duplicate prompt id 'synthetic.dev.1'"):
+        ds.read_routerbench(twice)
+
+
+def test_routerbench_rows_without_scores_are_dropped_and_counted(tmp_path):
+    frame = schemas.routerbench_frame(4)
+    empty = frame[2].with_columns(
+        pl.lit(None, pl.Float64).alias(m) for m in schemas.ROUTERBENCH_LLMS
+    )
+    pl.concat([frame[:2], empty, frame[3]]).write_csv(tmp_path / "a.csv")
+    table = ds.read_routerbench(tmp_path)
+    assert table.num_prompts == 3
+    assert table.notes == ("dropped 1 rows without any score",)
+
+
+def test_routerbench_faults_are_named(tmp_path):
+    frame = schemas.routerbench_frame(4)
+    llm = schemas.ROUTERBENCH_LLMS[0]
+    faults = {
+        f"column '{llm}\\|total_cost' is missing": frame.drop(f"{llm}|total_cost"),
+        "column 'eval_name' is missing": frame.drop("eval_name"),
+        "row 0, column 'claude-v1' must be a number, got 'good'": frame.with_columns(
+            pl.lit("good").alias("claude-v1")
+        ),
+        "row 0 .*'score\\|claude-v1' must be in \\[0, 1\\], got 7.0": frame.with_columns(
+            pl.lit(7.0).alias("claude-v1")
+        ),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_csv(tmp_path / "x.csv")
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_routerbench(tmp_path / "x.csv")
+    with pytest.raises(ds.TableError, match="no such file"):
+        ds.read_routerbench(tmp_path / "absent")
+    frame.write_csv(tmp_path / "x.csv")
+    whole = (tmp_path / "x.csv").read_bytes()
+    (tmp_path / "x.csv").write_bytes(whole[: int(len(whole) * 0.6)])
+    with pytest.raises(ds.TableError, match="x.csv"):
+        ds.read_routerbench(tmp_path / "x.csv")
+
+
+# -- pickles ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_real_pickled_frame_reads_like_the_csv(tmp_path, protocol):
+    pd = pytest.importorskip("pandas")
+    frame = schemas.routerbench_frame(6)
+    frame.write_csv(tmp_path / "a.csv")
+    old = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
+    texts = [name for name in old.columns if frame[name].dtype == pl.String]
+    old[texts] = old[texts].astype(object)  # the official frames are older than string dtypes
+    old.columns = pd.Index(frame.columns, dtype=object)
+    old.iloc[0, 3] = np.nan
+    (tmp_path / "official.pkl").write_bytes(pickle.dumps(old, protocol=protocol))
+    table = ds.read_routerbench(tmp_path / "official.pkl")
+    twin = ds.read_routerbench(tmp_path / "a.csv")
+    assert (table.prompts, table.servers) == (twin.prompts, twin.servers)
+    np.testing.assert_array_equal(table.cost, twin.cost)
+    assert np.isnan(table.performance[0, 0])
+    np.testing.assert_array_equal(table.performance.ravel()[1:], twin.performance.ravel()[1:])
+
+
+class Hostile:
+    """Makes a file when unpickled by the ordinary means."""
+
+    def __init__(self, target: pathlib.Path, call) -> None:
+        self.target, self.call = target, call
+
+    def __reduce__(self):
+        return self.call, (str(self.target),)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_hostile_pickle_is_refused_by_name_and_never_runs(tmp_path, protocol):
+    import os
+
+    target = tmp_path / "was-run"
+    payload = pickle.dumps({"frame": Hostile(target, os.mkdir)}, protocol=protocol)
+    pickle.loads(payload)
+    assert target.is_dir(), "the payload must be able to run code, or the test proves nothing"
+    target.rmdir()
+    (tmp_path / "evil.pkl").write_bytes(payload)
+    with pytest.raises(ds.TableError, match=f"refused: it asks for {os.mkdir.__module__}.mkdir"):
+        ds.read_routerbench(tmp_path / "evil.pkl")
+    assert not target.exists()
+
+
+def test_other_ways_into_a_pickle_are_refused(tmp_path):
+    dotted = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
+    cases = {
+        "builtins.eval": pickle.dumps(Hostile(tmp_path, eval)),
+        "numpy.ndarray.tofile": dotted,
+        "not a whole pickled frame|truncated": pickle.dumps(np.zeros(100))[:80],
+        "holds a dict, not a frame": pickle.dumps({"a": 1}),
+        "outside object": b"\x80\x04\x8c\x01xQ.",
+    }
+    for words, payload in cases.items():
+        (tmp_path / "x.pkl").write_bytes(payload)
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_routerbench(tmp_path / "x.pkl")

@@ -1,0 +1,156 @@
+"""The checked table, departure probabilities (the appendix, cell by cell) and splits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cqbjax import datasets as ds
+
+
+def small_table() -> ds.RoutingTable:
+    rng = np.random.default_rng(0)
+    return ds.RoutingTable(
+        "small", ("a", "b", "c"), ("x", "y", "z"), ("s",) * 3, ("m", "n"),
+        rng.uniform(size=(3, 2)), rng.uniform(size=(3, 2)),
+    )  # fmt: skip
+
+
+def with_cell(column: str, i: int, j: int, value: float) -> ds.RoutingTable:
+    table = small_table()
+    array = getattr(table, column).copy()
+    array[i, j] = value
+    return dataclasses.replace(table, **{column: array})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("performance", np.nan, "column 'score|n' is missing"),
+        ("performance", 1.5, r"column 'score|n' must be in \[0, 1\], got 1.5"),
+        ("performance", -0.1, r"column 'score|n' must be in \[0, 1\]"),
+        ("cost", -1.0, "column 'cost|n' must not be negative"),
+        ("cost", np.nan, "column 'cost|n' is missing"),
+        ("cost", np.inf, "column 'cost|n' is missing or not finite"),
+    ],
+)
+def test_a_bad_cell_is_named_by_file_row_and_column(column, value, words):
+    with pytest.raises(ds.TableError, match=words.replace("|", r"\|")) as caught:
+        ds.check(with_cell(column, 2, 1, value), "file.csv")
+    assert str(caught.value).startswith("file.csv: row 2 (prompt id 'c')")
+
+
+def test_ids_servers_and_shapes_are_checked():
+    table = small_table()
+    ds.check(table)
+    with pytest.raises(ds.TableError, match="prompt id 'a'.* 2 times"):
+        ds.check(dataclasses.replace(table, prompt_ids=("a", "b", "a")))
+    with pytest.raises(ds.TableError, match="at least 2 servers"):
+        ds.check(ds.take(table, [0, 1], [0]))
+    with pytest.raises(ds.TableError, match="float64 of shape"):
+        ds.check(dataclasses.replace(table, cost=table.cost[:2]))
+
+
+def test_nothing_is_dropped_unasked_and_all_is_counted():
+    table = with_cell("performance", 1, 0, np.nan)
+    with pytest.raises(ds.TableError, match="is missing"):
+        ds.complete(table)
+    kept, dropped = ds.complete(table, drop_incomplete_prompts=True)
+    assert kept.prompt_ids == ("a", "c")
+    assert dropped.kept_rows.tolist() == [0, 2]
+    assert kept.notes == ("dropped 1 prompts with a missing score",)
+    wide = dataclasses.replace(
+        table, servers=("m", "n", "o"),
+        performance=np.column_stack([table.performance, [0.0, 1.0, 0.5]]),
+        cost=np.column_stack([table.cost, np.ones(3)]),
+    )  # fmt: skip
+    kept, dropped = ds.complete(wide, drop_servers_below=0.9, drop_incomplete_prompts=True)
+    assert kept.servers == ("n", "o")
+    assert dropped.servers == (("m", 1),)
+    assert kept.num_prompts == 3
+
+
+# -- utilities --------------------------------------------------------------------------------
+
+
+def loop_probabilities(performance, cost, rho, low, high):
+    """The appendix, a cell at a time, on normalised costs."""
+    out = np.zeros(performance.shape)
+    for i in range(performance.shape[0]):
+        raw = [p - rho * c for p, c in zip(performance[i], cost[i], strict=True)]
+        for j, value in enumerate(raw):
+            out[i, j] = low + (high - low) * (value - min(raw)) / (max(raw) - min(raw))
+    return out
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([rule for rule in ds.COST_RULES if rule != "none"]),
+    st.floats(0.5, 10),
+)
+def test_probabilities_are_the_appendix(seed, rule, rho):
+    rng = np.random.default_rng(seed)
+    performance, cost = rng.uniform(size=(7, 4)), rng.exponential(size=(7, 4))
+    normal = ds.normalise_cost(cost, rule)
+    assert normal.min() >= 0
+    assert normal.max() <= 1
+    np.testing.assert_allclose(ds.normalise_cost(1e-5 * cost, rule), normal, atol=1e-12)
+    chance = ds.departure_probabilities(performance, cost, rho, cost_rule=rule)
+    np.testing.assert_allclose(chance, loop_probabilities(performance, normal, rho, 0.1, 0.99))
+    np.testing.assert_allclose(1 / (1 + np.exp(-ds.mnl_utilities(chance))), chance)
+
+
+def test_equal_rows_and_wrong_settings():
+    performance, cost = np.full((2, 3), 0.5), np.full((2, 3), 0.01)
+    assert ds.departure_probabilities(performance, cost)[0].tolist() == [0.545] * 3
+    best = ds.departure_probabilities(performance, cost, equal_rows=1.0)
+    np.testing.assert_allclose(best, 0.99)
+    for wrong in ({"rho": -1}, {"low": 0}, {"high": 1}, {"cost_rule": "x"}, {"equal_rows": 2}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ds.departure_probabilities(performance, cost, **wrong)
+    with pytest.raises(ValueError, match="strictly between"):
+        ds.mnl_utilities(np.array([[0.0, 0.5]]))
+
+
+def test_the_default_rule_gives_the_documented_rates_of_the_slice(shared_data):
+    table = ds.read_routerbench(shared_data / "routerbench")
+    departs = ds.departure_probabilities(table.performance, table.cost)
+    means = departs.mean(axis=0)
+    assert (round(departs.mean(), 2), round(means.max(), 2)) == (0.67, 0.85)
+    assert table.servers[means.argmax()] == "zero-one-ai/Yi-34B-Chat"
+
+
+# -- splits -----------------------------------------------------------------------------------
+
+
+def test_splits_are_disjoint_whole_and_depend_on_the_seed_alone():
+    one, again, other = ds.split(3164, 1000, 7), ds.split(3164, 1000, 7), ds.split(3164, 1000, 8)
+    assert len(one.pool) == 1000
+    assert sorted([*one.pool, *one.offline]) == list(range(3164))
+    np.testing.assert_array_equal(one.pool, again.pool)
+    assert set(one.pool) != set(other.pool)
+    # two independent pools share 1000 * 1000 / 3164 = 316 on average, sd 12
+    assert abs(len(set(one.pool) & set(other.pool)) - 316) < 60
+    for wrong in (0, 3164):
+        with pytest.raises(ValueError, match="pool_size"):
+            ds.split(3164, wrong, 0)
+
+
+def test_a_planted_evaluation_prompt_is_caught_by_row_id_and_text(shared_data):
+    table, _ = ds.load_dataset("mmlu_pro", shared_data)
+    parts = ds.split(table.num_prompts, 1000, 0)
+    clean = ds.without_twins(parts, table.prompts)
+    ds.check_no_leak(clean.pool, clean.offline, table.prompt_ids, table.prompts)
+    assert len(clean.offline) < len(parts.offline), "MMLU-Pro repeats texts under other ids"
+    with pytest.raises(ValueError, match="has the same text as pool row"):
+        ds.check_no_leak(parts.pool, parts.offline, table.prompt_ids, table.prompts)
+    planted = np.append(clean.offline, clean.pool[3])
+    with pytest.raises(ValueError, match="is itself in the online pool"):
+        ds.check_no_leak(clean.pool, planted, table.prompt_ids, table.prompts)
+    prompts = list(table.prompts)
+    prompts[clean.offline[5]] = prompts[clean.pool[0]] + "\n"
+    with pytest.raises(ValueError, match="same text"):
+        ds.check_no_leak(clean.pool, clean.offline, table.prompt_ids, prompts)
