@@ -53,6 +53,15 @@ def test_pairs_leave_out_the_policies_of_single_servers():
     assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
 
 
+def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
+    tuned, ones = composed("experiment=synthetic"), composed("experiment=synthetic_unscaled")
+    changed = {key for key in tuned if OmegaConf.to_container(tuned)[key] != ones[key]}
+    assert {"alpha_scale", "c1", "name", "title"} <= changed
+    assert changed <= {"alpha_scale", "c1", "name", "title", "policy"}
+    assert (ones.kappa, ones.lambda0, ones.alpha_scale, ones.c1) == (1, 1, 1, 1)
+    assert set(ones.policy) == set(tuned.policy)
+
+
 def test_overrides_reach_the_objects():
     config = composed(
         "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"
