@@ -18,6 +18,21 @@ def test_threefry_is_jax_own_block_cipher(seed):
     np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
 
 
+def test_addresses_and_uniforms_are_jax_own():
+    key = rng.run_key(5)
+    for number in (0, 1, 4999, 2**31 - 1):
+        mine, theirs = rng.round_key(key, number), jax.random.fold_in(key, number)
+        np.testing.assert_array_equal(jax.random.key_data(mine), jax.random.key_data(theirs))
+        for stream in (rng.Stream.CHOICE, rng.Stream.EXPLORE):
+            expected = jax.random.uniform(jax.random.fold_in(theirs, int(stream)))
+            assert rng.uniform(mine, stream) == expected
+    rounds = jnp.arange(1, 2000)
+    drawn = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    alone = [rng.uniform(rng.round_key(key, t), rng.Stream.ARRIVAL) for t in (1, 7, 1999)]
+    np.testing.assert_array_equal(drawn[np.array([0, 6, 1998])], np.asarray(alone))
+    assert stats.kstest(np.asarray(drawn), "uniform").pvalue > 0.01
+
+
 def test_normals_are_standard_and_independent_between_addresses():
     draw = jax.jit(
         lambda t: rng.normals(rng.round_key(rng.run_key(3), t), rng.Stream.NORMAL, (9, 5, 7))
