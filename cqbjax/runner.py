@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import checkpoint, metrics, plan, rng, simulate
+from cqbjax import backend, checkpoint, metrics, plan, rng, simulate
 from cqbjax.checkpoint import Measured
 from cqbjax.plan import Capacity, Group, QueueOverflow, Records
 from cqbjax.progress import Reporter
@@ -189,12 +189,12 @@ class Runner:
             )
 
         policies = self.shapes(policy, each)
-        start_program = self.split(start, each, 2).lower(policies, prepare.out_info).compile()
+        start_program = self.finish(self.split(start, each, 2).lower(policies, prepare.out_info))
         first = jax.ShapeDtypeStruct((), jnp.int32)
-        advance_program = (
-            self.split(advance, each, 3, donate=2)
-            .lower(policies, prepare.out_info, start_program.out_info, first)
-            .compile()
+        advance_program = self.finish(
+            self.split(advance, each, 3, donate=2).lower(
+                policies, prepare.out_info, start_program.out_info, first
+            )
         )
         seconds = time.perf_counter() - begun
         return Program(prepare, start_program, advance_program, each * len(self.devices), seconds)
@@ -209,9 +209,13 @@ class Runner:
 
             scalars = jnp.zeros((), jnp.int32), jnp.zeros(())
             shapes = self.shapes(scalars, each)
-            program = self.split(prepare, each, 2).lower(*shapes, self.source).compile()
-            self.prepared[each] = program
+            lowered = self.split(prepare, each, 2).lower(*shapes, self.source)
+            self.prepared[each] = self.finish(lowered)
         return self.prepared[each]
+
+    def finish(self, lowered: Any) -> Any:
+        """Compile a lowered function with the options of the platform."""
+        return lowered.compile(compiler_options=backend.compiler_options(self.devices[0].platform))
 
     def shapes(self, tree: Any, each: int) -> Any:
         """Return the shapes of a tree of one run's arrays, batched to a whole chunk."""

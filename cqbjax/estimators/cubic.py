@@ -16,12 +16,14 @@ from cqbjax.types import Problem
 # The third derivative is kept while it is no more numbers than this a block; beyond, models are
 # quadratic.
 MOST_NUMBERS = 4096
+# Numbers that a processor takes at once: rows of third derivatives are a multiple of it long.
+LANES = 8
 
 
 class Cubic(NamedTuple):
     """The gradient of one block b, as it depends on the W blocks that its rows couple.
 
-    Symmetric matrices are kept as their P = d (d + 1) / 2 upper elements (`upper`).
+    Symmetric matrices are kept as their P upper elements (`upper`), d (d + 1) / 2 and a few more.
 
     Attributes:
         offset: [d] the gradient at theta = 0.
@@ -57,16 +59,19 @@ def directions(problem: Problem) -> int:
 def upper(dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and columns of the upper elements: [P] each.
 
+    P is rounded up to a multiple of `LANES`; the elements too many are element (0, 0) once more.
     Made anew each time: JAX remembers the dtype that it gave to an array, so one kept from a
     float64 trace would carry int64 into a float32 one.
     """
-    return np.triu_indices(dim)
+    row, column = np.triu_indices(dim)
+    more = -len(row) % LANES
+    return np.pad(row, (0, more)), np.pad(column, (0, more))
 
 
 def places(dim: int) -> np.ndarray:
     """Return where each element of a matrix is among the upper ones: [d, d]."""
     place = np.zeros((dim, dim), int)
-    row, column = upper(dim)
+    row, column = np.triu_indices(dim)
     place[row, column] = place[column, row] = np.arange(len(row))
     return place
 
@@ -83,10 +88,21 @@ def full(packed: Array, dim: int) -> Array:
 def products(weights: Array, features: Array) -> Array:
     """Return the upper elements of sum_l w_ql x_l x_l': [Q, L], [d, L] -> [Q, P]."""
     dim = features.shape[0]
-    row, column = upper(dim)
     if dim <= linalg.SMALL:
+        row, column = upper(dim)
         return weights @ linalg.settle(features[row] * features[column]).T
-    return ((weights[:, None] * features) @ features.T)[:, row, column]
+    return packed((weights[:, None] * features) @ features.T)
+
+
+def packed(whole: Array) -> Array:
+    """Return the upper elements of symmetric matrices: [..., d, d] -> [..., P]."""
+    dim = whole.shape[-1]
+    if dim > linalg.SMALL:
+        row, column = upper(dim)
+        return whole[..., row, column]
+    parts = [whole[..., i, i:] for i in range(dim)]
+    more = len(upper(dim)[0]) - dim * (dim + 1) // 2
+    return jnp.concatenate([*parts, *[whole[..., 0, :1]] * more], axis=-1)
 
 
 def size(problem: Problem) -> int:

@@ -63,11 +63,33 @@ def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     at_zero = slope - bend
     excess = chance - chosen - 0.5 * linalg.total((slope + at_zero) * utilities, axis=0)
     excess, at_zero = linalg.settle((excess, at_zero))
-    bent = (curves[:, :, None] * features).reshape(-1, rows.shape[1])
     third = jnp.zeros((0, wide, dim, len(cubic.upper(dim)[0])))
     if len(curves):
+        bent = (curves[:, :, None] * features).reshape(-1, rows.shape[1])
         third = cubic.products(bent, features).reshape(*curves.shape[:2], *third.shape[2:])
-    return Cubic(linalg.settle(features @ excess), cubic.products(at_zero, features), third)
+    return Cubic(*_sums(at_zero, excess, features), third)
+
+
+def _sums(weights: Array, excess: Array, features: Array) -> tuple[Array, Array]:
+    """Return sum_l e_l x_l and the upper elements of sum_l w_ql x_l x_l'.
+
+    By one product for one w; for several, products x_l x_l' of their own cost less.
+
+    Args:
+        weights: [Q, L] w.
+        excess: [L] e.
+        features: [d, L] x.
+
+    Returns:
+        [d] and [Q, P].
+    """
+    dim, length = features.shape
+    if len(weights) > 1:
+        return linalg.settle(features @ excess), cubic.products(weights, features)
+    weighted = (weights[:, None] * features).reshape(-1, length)
+    left = linalg.settle(jnp.concatenate([weighted, excess[None]]))
+    met = linalg.settle(left @ features.T)
+    return met[-1], cubic.packed(met[:-1].reshape(-1, dim, dim))
 
 
 def _curves(problem: Problem, p: Array, own: Array) -> Array:

@@ -11,15 +11,16 @@ from jax import Array
 from cqbjax.estimators import cubic, likelihood
 from cqbjax.types import Problem
 
-# Rows in a page (measured: docs/estimator.md).
-PAGE = 64
+# Rows in a page, where rows couple several blocks and where they do not (measured:
+# docs/estimator.md).
+PAGE_COUPLED, PAGE_ALONE = 64, 128
 
 
 class Pages(NamedTuple):
-    """Pages of all blocks, P in all.
+    """Pages of all blocks, P in all, of L rows each.
 
     Attributes:
-        rows: [P, F, PAGE] each row's numbers (`likelihood.entries`); zero where none is.
+        rows: [P, F, L] each row's numbers (`likelihood.entries`); zero where none is.
         models: [P, G] the model (`cubic.pack`) of each page's rows, as last expanded.
         numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
         turn: [B] int32 visits so far.
@@ -35,18 +36,24 @@ class Pages(NamedTuple):
     free: Array
 
 
+def most_of_a_page(problem: Problem) -> int:
+    """Return L, how many rows a page holds."""
+    return PAGE_COUPLED if cubic.width(problem) > 1 else PAGE_ALONE
+
+
 def most_of_a_block(problem: Problem) -> int:
     """Return H, how many pages a block can have."""
-    return -(-problem.horizon // PAGE)
+    return -(-problem.horizon // most_of_a_page(problem))
 
 
 def init(problem: Problem) -> Pages:
     """Return no pages, and room for the whole horizon."""
     blocks = problem.num_blocks
     touched = 1 if problem.parameters == "shared" else problem.assortment_size
-    total = blocks + touched * problem.horizon // PAGE
+    most = most_of_a_page(problem)
+    total = blocks + touched * problem.horizon // most
     return Pages(
-        jnp.zeros((total, likelihood.numbers(problem), PAGE)),
+        jnp.zeros((total, likelihood.numbers(problem), most)),
         jnp.zeros((total, cubic.size(problem))),
         jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
         jnp.zeros(blocks, jnp.int32),
@@ -67,8 +74,8 @@ def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[A
     Returns:
         [A] the pages written to, and the pages.
     """
-    length = pages.length[blocks]
-    order, position = length // PAGE, length % PAGE
+    length, most = pages.length[blocks], pages.rows.shape[-1]
+    order, position = length // most, length % most
     grows = (position == 0) & valid
     fresh = pages.free + jnp.cumsum(grows) - grows
     held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
@@ -84,7 +91,7 @@ def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[A
 
 def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
     """Go on to the next page of each shown block, if the round is valid: [A] page numbers."""
-    count = jnp.maximum(-(-pages.length[blocks] // PAGE), 1)
+    count = jnp.maximum(-(-pages.length[blocks] // pages.rows.shape[-1]), 1)
     order = pages.turn[blocks] % count
     after = jnp.where(valid, order + 1, pages.turn[blocks])
     return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(after))

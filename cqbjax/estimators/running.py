@@ -2,8 +2,8 @@
 
 Every block keeps its rows in pages, and each page its rows' gradient and Hessian, expanded about
 the estimate at which the page was last visited; the third derivatives of all rows are summed as
-each was when its row came. A round solves the model with its own row exactly, then visits a page or
-two of each shown block, expands them anew and takes a Newton step on the sum of all pages.
+each was when its row came. A round solves the model with its own row exactly, then visits a page of
+each shown block, expands it anew and takes a Newton step on the sum of all pages.
 """
 
 from typing import NamedTuple
@@ -19,9 +19,6 @@ from cqbjax.estimators.history import Row
 from cqbjax.estimators.pages import Pages
 from cqbjax.types import Problem
 
-# Pages visited a round and shown block, where rows couple several blocks and where they do not
-# (measured: docs/estimator.md).
-VISITS_COUPLED, VISITS_ALONE = 1, 2
 # Newton steps on the new row's K residuals, the rest of the model being eliminated exactly.
 PASSES = 4
 
@@ -63,8 +60,8 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
         state: the model.
         problem: shapes.
         new: the round's row.
-        exact_steps: 0 for the visits that the constants above fix; n > 0 visits every page n times,
-            which ends at the exact minimiser.
+        exact_steps: 0 for one visit; n > 0 visits every page n times, which ends at the exact
+            minimiser.
     """
     blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
     work = state._replace(
@@ -77,8 +74,7 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
             0, visits, lambda _, work: _visit(work, problem, new, blocks), work
         )
     else:
-        for _ in range(VISITS_COUPLED if cubic.width(problem) > 1 else VISITS_ALONE):
-            work = _visit(work, problem, new, blocks)
+        work = _visit(work, problem, new, blocks)
     return work._replace(
         model=state.model.at[blocks].set(work.model),
         lost=state.lost.at[blocks].set(work.lost),
