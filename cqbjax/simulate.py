@@ -43,7 +43,7 @@ class Carry(NamedTuple):
     Attributes:
         queue: the masked queue.
         slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
-            runs along contiguous slots; empty for a pooled source.
+            runs along contiguous slots; None for a pooled source.
         arrived: [] bool A(t-1).
         newest: [] int32 slot of x^(t-1).
         state: the policy's.
@@ -53,7 +53,7 @@ class Carry(NamedTuple):
     """
 
     queue: Queue
-    slot_features: Array
+    slot_features: Array | None
     arrived: Array
     newest: Array
     state: Any
@@ -84,10 +84,10 @@ def prepare(key: Array, source: Source, arrival_rate: Array, problem: Problem) -
 def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -> Carry:
     """Return the state before round 1: an empty queue of `capacity` slots."""
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
-    slots = 0 if problem.pooled else capacity
     return Carry(
         queueing.empty(capacity),
-        jnp.zeros((*one, slots)),
+        # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
+        None if problem.pooled else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),
@@ -102,7 +102,7 @@ def observe(
 ) -> Observation:
     """Gather what the policy may see at the beginning of a round."""
     world, queue = instance.world, carry.queue
-    if problem.pooled:
+    if carry.slot_features is None:
         features = world.contexts[queue.row]
     else:
         features = jnp.moveaxis(carry.slot_features, -1, 0)
@@ -168,10 +168,12 @@ def run_round(
     return after, metrics.decision(observation, action, feedback, regret, state)
 
 
-def _store(slots: Array, contexts: Array, row: Array, slot: Array, here: Array) -> Array:
+def _store(
+    slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
+) -> Array | None:
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
-    if slots.shape[-1] == 0:
-        return slots
+    if slots is None:
+        return None
     mark = (jnp.arange(slots.shape[-1]) == slot) & here
     return jnp.where(mark, contexts[row][..., None], slots)
 
