@@ -197,7 +197,7 @@ def test_the_script_end_to_end(shared_data, tmp_path):
     first = script(*words)
     assert first.returncode == 0, first.stderr
     assert "RouterBench slice: built" in first.stdout
-    assert "random routing 0.668" in first.stdout.replace("\n", " ")
+    assert "random routing serves 0.648" in first.stdout.replace("\n", " ")
     table, embeddings = ds.load_dataset("routerbench", tmp_path / "data")
     twin, given = ds.load_dataset("routerbench", shared_data)
     assert (table.prompt_ids, table.stand_in, table.notes) == (
