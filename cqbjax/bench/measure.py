@@ -195,14 +195,14 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
     }
 
 
-def _steady(chunks: list[Span], full: int) -> float:
+def _steady(chunks: list[Span], full: int) -> float | None:
     """Return the median rounds a second of full chunks, without the first where there are more.
 
     The first also compiles the small programs that hand out its seeds.
     """
     speeds = [span.rounds / span.seconds for span in chunks if span.rounds == full]
     # Chunks of which every run overflowed end early: then there is no steady speed to report.
-    return float(statistics.median(speeds[1:] or speeds)) if speeds else float("nan")
+    return float(statistics.median(speeds[1:] or speeds)) if speeds else None
 
 
 def compile_again(case: Case) -> float:
