@@ -7,8 +7,8 @@ old file is not looked at. `study.py` drops the folder when the point is stored.
 
 import dataclasses
 import functools
-import hashlib
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import metrics
-from cqbjax.files import content_key, write_atomic
+from cqbjax.files import arrays_digest, content_key, sha256, write_atomic
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -34,16 +34,12 @@ def key(*parts: Any) -> str:
         A file name without ending.
     """
     leaves, structure = jax.tree.flatten(parts)
-    data = hashlib.sha256()
-    for leaf in leaves:
-        array = np.asarray(leaf)
-        assert array.dtype != object, f"{type(leaf)} has no bytes to hash"
-        data.update(f"{array.shape} {array.dtype}".encode())
-        data.update(array.tobytes())
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    assert all(array.dtype != object for array in arrays), "an object has no bytes to hash"
     modules = sorted({module for part in parts for module in _modules(part)})
     setup = (jax.__version__, jax.default_backend(), str(jnp.zeros(()).dtype))
     code = (_package_digest(), *(_file_digest(module) for module in modules))
-    return content_key(str(structure), data.hexdigest(), *setup, *code)
+    return content_key(str(structure), arrays_digest(arrays), *setup, *code)
 
 
 def _modules(tree: Any) -> Iterator[str]:
@@ -57,21 +53,18 @@ def _modules(tree: Any) -> Iterator[str]:
 
 
 def _file_digest(module: str) -> str:
-    """Hash a module's file; one without a file (a notebook's) has none to tell a change by."""
+    """Hash a module's file; without one (a notebook) changes go unseen, so no two are alike."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return f"{module} of one process {id(sys.modules.get(module))}"
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return uuid.uuid4().hex if file is None else sha256(Path(file))
 
 
 @functools.cache
 def _package_digest() -> str:
     """Hash this package's own code."""
-    data = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        data.update(path.relative_to(PACKAGE).as_posix().encode())
-        data.update(path.read_bytes())
-    return data.hexdigest()
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return content_key(
+        *(f"{path.relative_to(PACKAGE).as_posix()} {sha256(path)}" for path in paths)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

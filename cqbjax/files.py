@@ -3,8 +3,10 @@
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import IO, Any
+
+import numpy as np
 
 
 def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
@@ -30,6 +32,15 @@ def sha256(path: pathlib.Path) -> str:
     """Return a file's SHA-256, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
+    """Return a SHA-256, in hex, of shapes, dtypes and contents."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def content_key(*parts: str) -> str:

@@ -20,7 +20,7 @@ import platformdirs
 from cqbjax import projection, rng
 from cqbjax.contrastive import PRESETS, ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, raw_utility
-from cqbjax.files import content_key, write_atomic
+from cqbjax.files import arrays_digest, content_key, write_atomic
 from cqbjax.plan import PerSeed
 from cqbjax.policies import Embedded, Routed
 from cqbjax.progress import Reporter, Silent
@@ -146,11 +146,8 @@ def per_seed(
 def read(source: RoutingSource, cache_dir: pathlib.Path) -> Data:
     """Return the data of a dataset's fits."""
     embeddings = np.asarray(source.source.contexts, np.float32)
-    digest = hashlib.sha256()
-    for array in (embeddings, source.table.performance, source.cost):
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(array.tobytes())
-    return Data(source, embeddings, digest.hexdigest(), cache_dir / source.dataset)
+    digest = arrays_digest([embeddings, source.table.performance, source.cost])
+    return Data(source, embeddings, digest, cache_dir / source.dataset)
 
 
 def _preset(dataset: str) -> ContrastiveConfig:

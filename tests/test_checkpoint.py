@@ -128,6 +128,10 @@ def test_a_changed_policy_of_the_users_own_is_another_one(tmp_path, monkeypatch)
     assert [checkpoint._file_digest(module) for module in modules] != before
 
 
+def test_a_policy_without_a_file_is_never_taken_for_another():
+    assert checkpoint._file_digest("no_such_module") != checkpoint._file_digest("no_such_module")
+
+
 def test_a_damaged_file_is_named(tmp_path, unrun):
     compiled(tmp_path)
     for path in tmp_path.glob("*.npz"):

@@ -83,13 +83,11 @@ def _sums(weights: Array, excess: Array, features: Array) -> tuple[Array, Array]
     Returns:
         [d] and [Q, P].
     """
-    dim, length = features.shape
     if len(weights) > 1:
         return linalg.settle(features @ excess), cubic.products(weights, features)
-    weighted = (weights[:, None] * features).reshape(-1, length)
-    left = linalg.settle(jnp.concatenate([weighted, excess[None]]))
+    left = linalg.settle(jnp.concatenate([weights * features, excess[None]]))
     met = linalg.settle(left @ features.T)
-    return met[-1], cubic.packed(met[:-1].reshape(-1, dim, dim))
+    return met[-1], cubic.packed(met[None, :-1])
 
 
 def _curves(problem: Problem, p: Array, own: Array) -> Array:
