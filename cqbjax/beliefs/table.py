@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import posterior
+from cqbjax import linalg, posterior
 from cqbjax.estimators import newton_cg
 from cqbjax.estimators.history import Row
 from cqbjax.types import Observation, Problem
@@ -42,6 +42,22 @@ class State(NamedTuple):
     phi: Array
     scores: Array
     record: newton_cg.Record
+
+
+class Change(NamedTuple):
+    """What a round changes of the K shown servers.
+
+    Attributes:
+        along: [K, I] and
+        row: [K, d], the change of their images, S <- S - along row'.
+        phi: [K, d] their new estimates.
+        scores: [K, I] X theta of these.
+    """
+
+    along: Array
+    row: Array
+    phi: Array
+    scores: Array
 
 
 def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
@@ -93,9 +109,10 @@ def sampled(state: State, observation: Observation, alpha: Array, normal: Array)
     Returns:
         [C, N] max over m of x' (theta + alpha W z_m); slots past the last waiting query hold zero.
     """
+    columns = linalg.settle(normal.transpose(1, 2, 0))
 
     def largest(rows: Array) -> Array:
-        return jnp.max(jnp.einsum("ncd,mnd->mnc", rows, normal), axis=0)
+        return jnp.max(rows @ columns, axis=-1)
 
     return _optimistic(state, observation, alpha, largest)
 
@@ -138,46 +155,62 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
     """
     servers = new.servers
     record = newton_cg.append(state.record, new)
+    stale = _images(state, servers)
 
-    def learn(shown: newton_cg.Shown) -> newton_cg.Shown:
-        shown, newest = _shrink(shown, new.row)
-        return newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
+    def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+        shown, newest = _absorb(stale, phi, scores, new.row)
+        shown = newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
+        along = jnp.stack([image.along for image in shown.images])
+        return Change(along, newest.phi, shown.phi, shown.scores)
+
+    def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+        return Change(jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores)
 
     # The branch keeps XLA from reading the images again after they were overwritten, which would
     # cost a copy of all of them each round.
-    shown = jax.lax.cond(new.valid, learn, lambda shown: shown, _take(state, servers))
+    before = state.phi[servers], state.scores[servers]
+    change = jax.lax.cond(new.valid, learn, skip, stale, *before)
     image, phi, scores = state.image, state.phi, state.scores
     for k, server in enumerate(servers):
         # One slice after another is written in place; one scatter of K slices copies every image.
-        image = jax.lax.dynamic_update_index_in_dim(image, shown.images[k], server, 0)
-        phi = jax.lax.dynamic_update_index_in_dim(phi, shown.phi[k], server, 0)
-        scores = jax.lax.dynamic_update_index_in_dim(scores, shown.scores[k], server, 0)
+        changed = stale[k] - jnp.outer(change.along[k], change.row[k])
+        image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
+        phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
+        scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
     learnt = state.learnt + (posterior.shown(problem, servers) & new.valid)
     return State(image, learnt, phi, scores, record)
 
 
-def _take(state: State, servers: Array) -> newton_cg.Shown:
-    """Return what is held of the shown servers."""
+def _images(state: State, servers: Array) -> tuple[Array, ...]:
+    """Return the images of the shown servers, copied once and read from there."""
     images = [jax.lax.dynamic_index_in_dim(state.image, one, keepdims=False) for one in servers]
-    return newton_cg.Shown(tuple(images), state.phi[servers], state.scores[servers])
+    return linalg.settle(tuple(images))
 
 
-def _shrink(shown: newton_cg.Shown, row: Array) -> tuple[newton_cg.Shown, newton_cg.Direction]:
+def _absorb(
+    stale: tuple[Array, ...], phi: Array, scores: Array, row: Array
+) -> tuple[newton_cg.Shown, newton_cg.Direction]:
     """Add one context to V of the shown servers: their images and phi, theta staying where it is.
+
+    Args:
+        stale: K times [I, d] their images before the round.
+        phi: [K, d] and
+        scores: [K, I] of the same.
+        row: [] int32 the context's table row.
 
     Returns:
         The shown servers, and the direction w = W'x of the row with S w of the changed images.
     """
     images, phis, rows, pushed = [], [], [], []
-    for image, phi in zip(shown.images, shown.phi, strict=True):
+    for image, before in zip(stale, phi, strict=True):
         own = image[row]
         size = jnp.sum(own**2)
         grown, factor = jnp.sqrt(1.0 + size), posterior.shrinkage(size)
         along = image @ own
-        images.append(image - (factor * along)[:, None] * own)
+        images.append(newton_cg.Image(image, factor * along, own))
         # phi = W^-1 theta: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
-        phis.append(phi + factor * grown * jnp.sum(own * phi) * own)
+        phis.append(before + factor * grown * jnp.sum(own * before) * own)
         rows.append(own)
         pushed.append(along / grown)
     newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
-    return newton_cg.Shown(tuple(images), jnp.stack(phis), shown.scores), newest
+    return newton_cg.Shown(tuple(images), jnp.stack(phis), scores), newest

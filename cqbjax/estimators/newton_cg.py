@@ -35,23 +35,50 @@ class Record(NamedTuple):
 
     Attributes:
         shown: [N, I] float, how often the server was shown for the table row.
-        choices: K = 1: [N, I] float, how often its answer was accepted; else every row in turn.
+        accepted: [N, I] float, how often its answer was chosen.
+        company: who was shown beside it. K = 1: nothing; K = 2: [N, N, I] float, how often the two
+            were shown for the row; K > 2: every round in turn.
     """
 
     shown: Array
-    choices: Array | History
+    accepted: Array
+    company: Array | History | None
+
+
+class Image(NamedTuple):
+    """A server's image S = X W as the round leaves it: stale - along row'.
+
+    The change is kept apart: written first, it would cost two more passes over the image.
+
+    Attributes:
+        stale: [I, d] the image before the round.
+        along: [I] how far each row moves
+        row: [d] against this one.
+    """
+
+    stale: Array
+    along: Array
+    row: Array
+
+    def push(self, y: Array) -> Array:
+        """Return S y: [d] -> [I]."""
+        return self.stale @ y - self.along * jnp.sum(self.row * y)
+
+    def pull(self, v: Array) -> Array:
+        """Return S' v: [I] -> [d]."""
+        return v @ self.stale - jnp.sum(self.along * v) * self.row
 
 
 class Shown(NamedTuple):
     """The K servers of the round's assortment.
 
     Attributes:
-        images: K times [I, d], X W.
+        images: K of them, the round absorbed.
         phi: [K, d] estimates in whitened coordinates.
         scores: [K, I] their utilities of the whole table.
     """
 
-    images: tuple[Array, ...]
+    images: tuple[Image, ...]
     phi: Array
     scores: Array
 
@@ -70,20 +97,30 @@ class Direction(NamedTuple):
 
 def init(problem: Problem) -> Record:
     """Return the record of no round."""
-    zeros = jnp.zeros((problem.num_servers, problem.num_rows))
-    return Record(zeros, zeros if problem.assortment_size == 1 else past.init(problem))
+    servers, rows = problem.num_servers, problem.num_rows
+    zeros = jnp.zeros((servers, rows))
+    if problem.assortment_size == 1:
+        return Record(zeros, zeros, None)
+    if problem.assortment_size == 2:
+        return Record(zeros, zeros, jnp.zeros((servers, servers, rows)))
+    return Record(zeros, zeros, past.init(problem))
 
 
 def append(record: Record, new: Row) -> Record:
     """Record a round."""
-    one = jnp.where(new.valid, 1.0, 0.0).astype(record.shown.dtype)
-    shown = record.shown
+    shown, accepted, company = record
+    size = len(new.servers)
+    one = jnp.where(new.valid, 1.0, 0.0).astype(shown.dtype)
     for server in new.servers:
         shown = shown.at[server, new.row].add(one)
-    if isinstance(record.choices, History):
-        return Record(shown, past.append(record.choices, new))
-    accepted = one * (new.choice == 0)
-    return Record(shown, record.choices.at[new.servers[0], new.row].add(accepted))
+    chosen = new.servers[jnp.minimum(new.choice, size - 1)]
+    accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
+    if isinstance(company, History):
+        company = past.append(company, new)
+    elif company is not None:
+        first, second = new.servers
+        company = company.at[first, second, new.row].add(one).at[second, first, new.row].add(one)
+    return Record(shown, accepted, company)
 
 
 def update(
@@ -143,18 +180,18 @@ def _step_along(
     return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
 
 
-def _push(images: tuple[Array, ...], direction: Array) -> Array:
+def _push(images: tuple[Image, ...], direction: Array) -> Array:
     """Return S_k y_k: [K, d] -> [K, I]."""
-    return jnp.stack([image @ one for image, one in zip(images, direction, strict=True)])
+    return jnp.stack([image.push(one) for image, one in zip(images, direction, strict=True)])
 
 
-def _pull(images: tuple[Array, ...], values: Array) -> Array:
+def _pull(images: tuple[Image, ...], values: Array) -> Array:
     """Return S_k' v_k: [K, I] -> [K, d]."""
-    return jnp.stack([one @ image for image, one in zip(images, values, strict=True)])
+    return jnp.stack([image.pull(one) for image, one in zip(images, values, strict=True)])
 
 
 def conjugate_gradient(
-    images: tuple[Array, ...], weight: Array, count: Array, target: Array, iterations: int
+    images: tuple[Image, ...], weight: Array, count: Array, target: Array, iterations: int
 ) -> tuple[Array, Array]:
     """Solve for a joint step of the K shown blocks by conjugate gradients.
 
@@ -162,7 +199,7 @@ def conjugate_gradient(
     the step without another product, and the last iteration needs no product with S'.
 
     Args:
-        images: K times [I, d] S.
+        images: K of them, S.
         weight: [K, K, I] w.
         count: [K, I] n.
         target: [K, d].
@@ -201,32 +238,59 @@ def _table_sums(
         residual [K, I], the sum of p_j - y_j, and curvature [K, K, I], the sum of the entries of
         diag(p) - p p' between the shown servers.
     """
-    if isinstance(record.choices, History):
-        return _row_sums(record.choices, scores.at[new.servers].set(own), problem, new)
-    shown, accepted = record.shown[new.servers], record.choices[new.servers]
-    p = jax.nn.sigmoid(own)
-    return shown * p - accepted, (shown * p * (1.0 - p))[None]
+    shown, accepted = record.shown[new.servers], record.accepted[new.servers]
+    if record.company is None:
+        p = jax.nn.sigmoid(own)
+        return shown * p - accepted, (shown * p * (1.0 - p))[None]
+    scores = scores.at[new.servers].set(own)
+    if isinstance(record.company, History):
+        mass, curvature = _history_sums(record.company, scores, problem, new)
+    else:
+        mass, curvature = _pair_sums(record.company[new.servers], scores, own, new.servers)
+    return mass - accepted, curvature
 
 
-def _row_sums(history: History, scores: Array, problem: Problem, new: Row) -> tuple[Array, Array]:
-    """Walk the history in blocks and scatter each row's residual and curvature to its table row."""
+def _pair_sums(together: Array, scores: Array, own: Array, servers: Array) -> tuple[Array, Array]:
+    """Sum p and curvature of the two shown servers over all their pairs, the whole table at once.
+
+    Args:
+        together: [2, N, I] how often each was shown with each other server.
+        scores: [N, I] utilities.
+        own: [2, I] those of the two.
+        servers: [2] int32.
+
+    Returns:
+        [2, I] and [2, 2, I].
+    """
+    # An infinite exponential is a probability of zero.
+    rivals = jnp.exp(scores - own[:, None])
+    p = 1.0 / (1.0 + jnp.exp(-own)[:, None] + rivals)
+    mass = jnp.sum(together * p, axis=1)
+    diagonal = jnp.sum(together * p * (1.0 - p), axis=1)
+    first, second = servers
+    cross = -together[0, second] * p[0, second] * p[1, first]
+    return mass, jnp.stack([jnp.stack([diagonal[0], cross]), jnp.stack([cross, diagonal[1]])])
+
+
+def _history_sums(
+    history: History, scores: Array, problem: Problem, new: Row
+) -> tuple[Array, Array]:
+    """Walk the history in blocks and scatter each row's p and curvature to its table row.
+
+    Returns:
+        [K, I] and [K, K, I].
+    """
     size, table_rows = problem.assortment_size, problem.num_rows
-    positions = jnp.arange(size)
 
     def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = past.block(history, number)
         utilities = scores[rows.servers, rows.row[:, None]]
         valid = (rows.choice >= 0)[:, None]
         p = past.shown_probabilities(utilities, jnp.broadcast_to(valid, utilities.shape))
-        excess = jnp.where(valid, p - (rows.choice[:, None] == positions), 0.0)
         match = (rows.servers[None] == new.servers[:, None, None]) & valid
         own = jnp.sum(jnp.where(match, p, 0.0), axis=-1)  # [K, L], p of each shown server
-        residual = jnp.sum(jnp.where(match, excess, 0.0), axis=-1)
         curvature = jnp.eye(size)[:, :, None] * own - own[:, None] * own[None, :]
-        return (
-            sums[0].at[:, rows.row].add(residual),
-            sums[1].at[:, :, rows.row].add(curvature),
-        )
+        return sums[0].at[:, rows.row].add(own), sums[1].at[:, :, rows.row].add(curvature)
 
     zeros = jnp.zeros((size, table_rows)), jnp.zeros((size, size, table_rows))
     return jax.lax.fori_loop(0, past.blocks_until(new.round), add, zeros)
