@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,11 @@ from cqbjax.datasets import RoutingSource, Split, raw_utility
 from cqbjax.files import arrays_digest, content_key, write_atomic
 from cqbjax.plan import PerSeed
 from cqbjax.policies import Embedded, Routed
+from cqbjax.policies.simple import Schedule
 from cqbjax.progress import Reporter, Silent
+from cqbjax.pytree import check_words
 from cqbjax.routers import OfflineSplit, Router
-from cqbjax.types import Policy
+from cqbjax.types import Policy, Problem
 
 FORMAT = "1"  # raise when the same settings would give another fit
 # Libraries whose versions are part of a fit's key.
@@ -44,7 +46,16 @@ class Trained:
     """
 
     router: Router
-    schedule: Literal["joint", "oldest", "newest", "least_served", "random"] = "oldest"
+    schedule: Schedule = "oldest"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse an unknown schedule.
+
+        Raises:
+            ValueError: naming it and those that there are.
+        """
+        del problem
+        check_words(self)
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
@@ -62,6 +73,15 @@ class Projected:
 
     base: Policy
     head: ContrastiveConfig | None = None
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the policy itself refuses.
+
+        Raises:
+            ValueError: naming the setting and what is allowed.
+        """
+        if hasattr(self.base, "check"):
+            self.base.check(problem)
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from projected contexts [I, e] of its pool."""

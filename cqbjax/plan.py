@@ -104,6 +104,7 @@ def check(
     horizon: int,
     assortment_size: int,
     capacity: Capacity,
+    chunk: int | None = None,
 ) -> Problem:
     """Refuse what cannot run, in one sentence that names the key, before anything compiles.
 
@@ -114,6 +115,8 @@ def check(
         ValueError: for the first key that is out of range.
     """
     _check_runs(seeds, horizon, capacity)
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
     _check_rates(arrival_rates)
     if not policies:
         raise ValueError("policies must name at least one policy")
@@ -135,8 +138,8 @@ def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:
         raise ValueError("seeds must be distinct and not negative")
     if seeds.max() >= 2**31:
         raise ValueError("seeds must be below 2^31")
-    if isinstance(capacity, str) and capacity != "auto":
-        raise ValueError(f"capacity={capacity} must be `auto` or a number of slots")
+    if capacity != "auto" and not isinstance(capacity, int | np.integer):
+        raise ValueError(f"capacity={capacity} must be `auto` or a whole number of slots")
     if capacity != "auto" and capacity < 1:
         raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
 

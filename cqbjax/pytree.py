@@ -1,7 +1,7 @@
 """Frozen dataclasses that are JAX pytrees: floats and arrays are leaves, shapes are static."""
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import jax
 
@@ -21,3 +21,15 @@ def pytree(cls: type[T]) -> type[T]:
     subtree), so that it can be traced, batched by `vmap` and changed without recompiling.
     """
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+def check_words(instance: Any) -> None:
+    """Refuse a field that is none of the words of its `Literal` type.
+
+    Raises:
+        ValueError: naming the field and the words.
+    """
+    for name, kind in get_type_hints(type(instance)).items():
+        value = getattr(instance, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise ValueError(f"{name}={value} must be one of {', '.join(get_args(kind))}")

@@ -89,6 +89,9 @@ def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
 
     Returns:
         [] int32 slot.
+
+    Raises:
+        ValueError: for a rule that there is none of.
     """
     here = waiting(queue)
     far = jnp.iinfo(jnp.int32).max

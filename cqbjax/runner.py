@@ -1,7 +1,7 @@
 """Many runs of one group: `vmap` in a chunk, `shard_map` over devices, chunks one after another."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,10 @@ from cqbjax.progress import Reporter
 from cqbjax.types import Policy, Problem, Source
 
 AXIS = "run"
+# Compiled programs of this process by all that they depend on, so that a second sweep that differs
+# in floats, seeds or rates compiles nothing. The oldest goes when there are more than this many.
+PROGRAMS: dict[Any, Any] = {}
+MAX_PROGRAMS = 64
 
 
 class Runs(NamedTuple):
@@ -96,7 +100,6 @@ class Runner:
         self.progress = progress
         self.resume = resume
         self.first_slots = plan.first_slots(problem, capacity)
-        self.prepared: dict[int, Any] = {}
 
     def resume_group(
         self, group: Group, rates: np.ndarray, seeds: np.ndarray
@@ -173,11 +176,25 @@ class Runner:
         self.progress.note(f"{told}, {slots} queue slots")
 
     def compile(self, group: Group, slots: int) -> Program:
-        """Compile what a group needs for one capacity."""
+        """Compile what a group needs for one capacity, or take what an earlier sweep compiled."""
         self.progress.doing(f"compiling {group.labels[0]}")
         begun = time.perf_counter()
-        policy = self.one(group)
         each = self.width(self.bytes_a_run(group, slots))
+        made = _remembered(
+            (self.fixed(each), self.kept, slots, _kind(self.one(group))),
+            lambda: self.compile_group(group, slots, each),
+        )
+        prepare, start, advance = made
+        seconds = time.perf_counter() - begun
+        return Program(prepare, start, advance, each * len(self.devices), seconds)
+
+    def fixed(self, each: int) -> Any:
+        """Return what every program of a chunk size depends on."""
+        return tuple(self.devices), each, self.problem, _kind(self.source)
+
+    def compile_group(self, group: Group, slots: int, each: int) -> tuple[Any, Any, Any]:
+        """Compile prepare, start and advance of a group."""
+        policy = self.one(group)
         prepare = self.compile_prepare(each)
 
         def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
@@ -196,22 +213,21 @@ class Runner:
                 policies, prepare.out_info, start_program.out_info, first
             )
         )
-        seconds = time.perf_counter() - begun
-        return Program(prepare, start_program, advance_program, each * len(self.devices), seconds)
+        return prepare, start_program, advance_program
 
     def compile_prepare(self, each: int) -> Any:
         """Compile the drawing of instances, once a chunk size."""
-        if each not in self.prepared:
-            # The source is an argument, not a constant: another slackness or table then finds the
-            # same program in the compilation cache.
-            def prepare(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
-                return simulate.prepare(rng.run_key(seed), source, rate, self.problem)
 
-            scalars = jnp.zeros((), jnp.int32), jnp.zeros(())
-            shapes = self.shapes(scalars, each)
-            lowered = self.split(prepare, each, 2).lower(*shapes, self.source)
-            self.prepared[each] = self.finish(lowered)
-        return self.prepared[each]
+        # The source is an argument, not a constant: another slackness or table then finds the same
+        # program.
+        def prepare(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
+            return simulate.prepare(rng.run_key(seed), source, rate, self.problem)
+
+        def make() -> Any:
+            shapes = self.shapes((jnp.zeros((), jnp.int32), jnp.zeros(())), each)
+            return self.finish(self.split(prepare, each, 2).lower(*shapes, self.source))
+
+        return _remembered((self.fixed(each), "prepare"), make)
 
     def finish(self, lowered: Any) -> Any:
         """Compile a lowered function with the options of the platform."""
@@ -282,6 +298,22 @@ class Runner:
             f"{group.labels[runs.member[worst]]}, seed {runs.seed[worst]}, arrival_rate "
             f"{runs.rate[worst]:g}; capacity={peak} would have been enough, or use capacity=auto"
         )
+
+
+def _kind(tree: Any) -> Any:
+    """Return what of a pytree decides a program: its structure, the leaves' shapes and types."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def _remembered(key: Any, make: Callable[[], Any]) -> Any:
+    """Return the program of a key, made if this process has not made it."""
+    if key not in PROGRAMS:
+        made = make()
+        while len(PROGRAMS) >= MAX_PROGRAMS:
+            del PROGRAMS[next(iter(PROGRAMS))]
+        PROGRAMS[key] = made
+    return PROGRAMS[key]
 
 
 def _batch(function: Any, each: int, batched: int) -> Any:

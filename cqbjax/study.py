@@ -10,33 +10,27 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
-from cqbjax import backend, figures, offline, plan, results, tables
+from cqbjax import backend, figures, offline, plan, results, settings, tables
 from cqbjax.datasets import RoutingSource, rates_by_rule
 from cqbjax.offline import Learnt
 from cqbjax.plan import PerSeed
 from cqbjax.policies import Optimal
 from cqbjax.progress import Reporter
+from cqbjax.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
 
-GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
 # Defined for one server a query; a point with more leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
-BY_RULE = "by_rule"
-WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "record_every", "chunk", "num_samples", "dim")
-NUMBER_KEYS = ("kappa", "lambda0", "alpha_scale", "c1")
-# V must be invertible; the other constants may be zero, which switches their part off.
-POSITIVE_KEYS = ("lambda0",)
-CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 SHOWN_VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core")
 
 
@@ -67,7 +61,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
 
 
-def exploration_length(rule: str | float, horizon: int, c1: float) -> float:
+def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
     """Return tau in rounds.
 
     Args:
@@ -77,13 +71,13 @@ def exploration_length(rule: str | float, horizon: int, c1: float) -> float:
         c1: exploration constant.
 
     Raises:
-        ValueError: for another word or a negative number.
+        ValueError: for another word, nothing or a negative number.
     """
     if rule == "tenth":
         return float(horizon // 10)
     if rule == "stabilised":
         return float(max(1, int(np.ceil(c1**2 - 1))))
-    if isinstance(rule, str) or rule < 0:
+    if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
         raise ValueError(
             f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
         )
@@ -94,16 +88,13 @@ def compose(config: DictConfig) -> list[Point]:
     """Return the points of a configuration: one for each combination of its list-valued keys.
 
     Raises:
-        ValueError: a grid key is an empty list, or a point has no policy left.
+        ValueError: a key has a value that it may not have, or a point has no policy left.
     """
-    check_types(config)
-    listed = {key: list(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
-    for key, values in listed.items():
-        if not values:
-            raise ValueError(f"{key} must be a value or a list of at least one value")
+    settings.check(config)
+    grid = {key: listed(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
     points = []
-    for chosen in itertools.product(*listed.values()):
-        varied = dict(zip(listed, chosen, strict=True))
+    for chosen in itertools.product(*grid.values()):
+        varied = dict(zip(grid, chosen, strict=True))
         one = OmegaConf.merge(config, varied)
         assert isinstance(one, DictConfig)
         OmegaConf.set_struct(one, False)
@@ -132,47 +123,17 @@ def left_out(config: DictConfig) -> dict[str, str]:
     return out
 
 
-def check_types(config: DictConfig) -> None:
-    """Refuse words where numbers are wanted, and constants out of range.
-
-    Raises:
-        ValueError: naming the key and what is allowed.
-    """
-    for key in WHOLE_KEYS:
-        value = config.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ValueError(f"{key}={value} must be a whole number")
-    for key in ("K", "num_servers"):
-        values = config[key] if isinstance(config[key], ListConfig) else [config[key]]
-        if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-            raise ValueError(f"{key}={config[key]} must be a whole number or a list of them")
-    for key in NUMBER_KEYS:
-        value, least = config[key], "above 0" if key in POSITIVE_KEYS else "of at least 0"
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 <= value < float("inf") or (key in POSITIVE_KEYS and value == 0):
-            raise ValueError(f"{key}={value} must be a number {least}")
-    if isinstance(config.capacity, str) and config.capacity != "auto":
-        raise ValueError(f"capacity={config.capacity} must be `auto` or a whole number of slots")
-    for key, allowed in CHOICES.items():
-        if config[key] not in allowed:
-            raise ValueError(f"{key}={config[key]} must be one of {', '.join(allowed)}")
-
-
 def arrival_rates(config: DictConfig) -> list[float] | str:
     """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
 
     The word `by_rule` is returned as it is: `settle` turns it into rates when the table is known.
 
     Raises:
-        ValueError: neither is given for the point's K, or another word.
+        ValueError: neither is given for the point's K.
     """
     rates = config.arrival_rate
-    if isinstance(rates, str):
-        if rates != BY_RULE:
-            raise ValueError(
-                f"arrival_rate={rates} must be `{BY_RULE}`, a number or a list of them"
-            )
-        return rates
+    if rates == BY_RULE:
+        return BY_RULE
     if rates is None:
         by_size = config.rates_by_K or {}
         if config.K not in by_size:
@@ -181,7 +142,7 @@ def arrival_rates(config: DictConfig) -> list[float] | str:
                 f"arrival_rate is not given, and rates_by_K is for {have}, not for K={config.K}"
             )
         rates = by_size[config.K]
-    return [float(rate) for rate in (rates if isinstance(rates, ListConfig) else [rates])]
+    return [float(rate) for rate in listed(rates)]
 
 
 def settle(point: Point, source: Source | RoutingSource) -> Point:
@@ -200,6 +161,43 @@ def settle(point: Point, source: Source | RoutingSource) -> Point:
     return dataclasses.replace(point, config=config)
 
 
+def check(
+    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+) -> None:
+    """Refuse what a point cannot run, before anything is trained or compiled.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    config, learnt = point.config, _learnt(policies)
+    if learnt and not isinstance(source, RoutingSource):
+        label = next(iter(learnt))
+        raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
+    drawn = source.source if isinstance(source, RoutingSource) else source
+    others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
+    problem = plan.check(
+        others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
+        config.horizon, config.K, config.capacity, config.chunk,
+    )  # fmt: skip
+    for policy in learnt.values():
+        policy.check(problem)
+    first = plan.records(config.horizon, config.record_every).every
+    if min(config.table_rounds) < min(first, config.horizon):
+        raise ValueError(
+            f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
+            "recorded: raise it, or lower record_every"
+        )
+
+
+def _learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+    return {label: policy for label, policy in policies.items() if isinstance(policy, Learnt)}
+
+
 def train(
     point: Point,
     source: Source | RoutingSource,
@@ -211,26 +209,16 @@ def train(
     Args:
         point: from `settle`.
         source: made from `point.config.source`.
-        policies: label -> policy, made from `point.config.policy`.
+        policies: label -> policy, made from `point.config.policy`; `check` has passed them.
         progress: told of the fits.
-
-    Raises:
-        ValueError: in one sentence, for anything out of range, before anything is trained.
     """
-    config = point.config
-    learnt = [label for label, policy in policies.items() if isinstance(policy, Learnt)]
-    ready: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
-    if not learnt:
+    if not _learnt(policies):
+        ready: dict[str, Any] = dict(policies)
         return ready
-    if not isinstance(source, RoutingSource):
-        raise ValueError(f"policy {learnt[0]} learns from a dataset's offline split: pick a source")
-    numbers = np.asarray(seeds(config))
-    plan.check(
-        ready or {"optimal": Optimal()}, source.source, config.arrival_rate, numbers,
-        config.horizon, config.K, config.capacity,
-    )  # fmt: skip
+    assert isinstance(source, RoutingSource)
+    config = point.config
     return offline.per_seed(
-        policies, source, numbers.tolist(), offline.cache_folder(config.cache_dir),
+        policies, source, list(seeds(config)), offline.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip
 
@@ -289,10 +277,10 @@ def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
     """Store one point's arrays, manifest and resolved configuration atomically.
 
     Args:
-        point: from `compose`.
+        point: from `settle`.
         data: from `run`.
         folder: of the experiment; the point goes below it.
-        seconds: the point took, compiling included.
+        seconds: the point took, fits and compiling included.
 
     Returns:
         The point's folder.
@@ -367,34 +355,71 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
-def run_all(
+class Ready(NamedTuple):
+    """A point that has been checked, with what it runs.
+
+    Attributes:
+        point: from `settle`.
+        source: made from its configuration.
+        policies: label -> policy, those that learn offline still untrained.
+    """
+
+    point: Point
+    source: Source | RoutingSource
+    policies: Mapping[str, Policy | Learnt]
+
+
+def prepare(
     config: DictConfig,
     make_source: Callable[[DictConfig], Any],
     make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
-    folder: Path,
-    progress: Reporter,
-    console: Console,
+) -> list[Ready]:
+    """Compose and check every point of a configuration.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range at any point.
+    """
+    ready = []
+    for point in compose(config):
+        source, policies = make_source(point.config.source), make_policies(point.config.policy)
+        point = settle(point, source)
+        check(point, source, policies)
+        ready.append(Ready(point, source, policies))
+    return ready
+
+
+def run_all(
+    ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console
 ) -> list[xr.Dataset]:
-    """Compose, run and store every point of a configuration.
+    """Train, run and store every point.
+
+    Args:
+        ready: from `prepare`: all are checked before the first runs.
+        folder: of the experiment.
+        progress: told of fits, compiling and rounds.
+        console: told of what is left out and of the dataset.
 
     Returns:
         The stored points, read back.
     """
     stored = []
-    for point in compose(config):
-        for reason in sorted(set(point.left_out.values())):
-            names = ", ".join(label for label, why in point.left_out.items() if why == reason)
-            console.print(f"{point.name}: {names} left out ({reason})")
+    for point, source, policies in ready:
+        tell(point, source, console)
         begun = time.perf_counter()
-        source = make_source(point.config.source)
-        point = settle(point, source)
-        if isinstance(source, RoutingSource):
-            told = source.describe(point.config.K, point.config.arrival_rate)
-            console.print(told, markup=False, soft_wrap=True)
-        policies = train(point, source, make_policies(point.config.policy), progress)
+        trained = train(point, source, policies, progress)
         resume = folder / f".{point.name}.unfinished"
-        data = run(point, source, policies, progress, resume)
+        data = run(point, source, trained, progress, resume)
         where = store(point, data, folder, time.perf_counter() - begun)
         shutil.rmtree(resume, ignore_errors=True)
         stored += results.load_points(where)
     return stored
+
+
+def tell(point: Point, source: Source | RoutingSource, console: Console) -> None:
+    """Print what a point leaves out, and what is known of its dataset."""
+    for reason in sorted(set(point.left_out.values())):
+        names = ", ".join(label for label, why in point.left_out.items() if why == reason)
+        console.print(f"{point.name}: {names} left out ({reason})")
+    if isinstance(source, RoutingSource):
+        told = source.describe(point.config.K, point.config.arrival_rate)
+        console.print(told, markup=False, soft_wrap=True)

@@ -16,9 +16,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from cqbjax import backend, study
+from cqbjax import backend, settings, study
 from cqbjax.offline import Learnt
 from cqbjax.progress import bar
 from cqbjax.types import Policy
@@ -42,14 +42,21 @@ def make(node: DictConfig) -> Any:
         raise (error.__cause__ or error) from None
 
 
-def check_labels(words: Sequence[str]) -> None:
-    """Refuse `policy=[...]` with a label that has no file: Hydra would not say which there are."""
-    known = sorted(path.stem for path in CONF.glob("policy/*.yaml"))
+def check_words(words: Sequence[str]) -> None:
+    """Refuse a key that is none, and a choice that has no file: Hydra would say it in pages."""
+    config = OmegaConf.load(CONF / "config.yaml")
+    given = [entry for entry in config.defaults if isinstance(entry, DictConfig)]
+    groups = [str(name) for entry in given for name in entry]
+    keys = [str(key) for key in config if key != "defaults"]
     for word in words:
-        if word.startswith("policy="):
-            for label in re.findall(r"\w+", word.removeprefix("policy=")):
-                if label not in known:
-                    sys.exit(f"error: policy {label} is unknown; choose from {', '.join(known)}")
+        key, equals, value = word.partition("=")
+        if key in groups:
+            known = sorted(path.stem for path in CONF.glob(f"{key}/*.yaml"))
+            for label in re.findall(r"[^\s,\[\]'\"]+", value):
+                if label not in [*known, "null"]:
+                    sys.exit(f"error: {key} {label} is unknown; choose from {', '.join(known)}")
+        elif equals and key.isidentifier() and key not in keys:
+            sys.exit(f"error: {key} is no key; choose from {', '.join(sorted([*keys, *groups]))}")
 
 
 def make_policies(nodes: DictConfig) -> dict[str, Policy | Learnt]:
@@ -65,8 +72,10 @@ def main(config: DictConfig) -> None:
     job = job_name()
     folder = Path(config.results_dir) / "data" / config.name / job
     try:
+        settings.check_overrides(HydraConfig.get().overrides.task, config)
+        ready = study.prepare(config, make, make_policies)
         with bar() as progress:
-            points = study.run_all(config, make, make_policies, folder, progress, console)
+            points = study.run_all(ready, folder, progress, console)
         stem = "-".join(part for part in (config.name, job) if part)
         written = study.show(points, config, stem, console)
     except ValueError as error:
@@ -78,5 +87,5 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    check_labels(sys.argv[1:])
+    check_words(sys.argv[1:])
     main()

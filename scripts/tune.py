@@ -17,7 +17,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
-from run import make
+from run import check_words, make
 
 from cqbjax import backend, figures, sensitivity, study, tables
 from cqbjax.progress import Reporter, bar
@@ -98,4 +98,5 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    check_words(sys.argv[1:])
     main()

@@ -1,10 +1,12 @@
-"""Fixtures and the strict settings under which every test runs."""
+"""Fixtures of many tests."""
 
 import os
 import pathlib
 
 import jax
 import pytest
+
+from cqbjax import runner
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
@@ -29,3 +31,9 @@ def x64():
     """Run one test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_programs_of_earlier_tests():
+    """Let each test compile its own programs: some plant faults in what is compiled."""
+    runner.PROGRAMS.clear()

@@ -73,6 +73,7 @@ CASES = {
     "seeds that are no integers": (SOURCE, RANDOM, {"seeds": [0.5, 1.5]}, ["seeds", "integer"]),
     "seeds beyond 32 bits": (SOURCE, RANDOM, {"seeds": [2**40, 2**41]}, ["seeds", "2^31"]),
     "a word for a capacity": (SOURCE, RANDOM, {"capacity": "many"}, ["capacity=many", "auto"]),
+    "half a slot": (SOURCE, RANDOM, {"capacity": 2.5}, ["capacity=2.5", "auto", "whole number"]),
     "a negative chunk": (SOURCE, RANDOM, {"chunk": -1}, ["chunk=-1", "at least 1"]),
     "no dimensions": (Synthetic(dim=0), RANDOM, {}, ["dim=0", "at least 1"]),
     "unknown parameters": (
@@ -82,6 +83,17 @@ CASES = {
         SOURCE, {"acqb": Acqb(schedule="fifo")}, {}, ["schedule=fifo", "oldest"],
     ),
     "an unknown optimism": (SOURCE, {"acqb": Acqb(optimism="greedy")}, {}, ["optimism=greedy"]),
+    "a word for a radius": (
+        SOURCE, {"acqb": Acqb(alpha_scale="abc")}, {}, ["alpha_scale=abc", "finite number"],
+    ),
+    "an unknown index": (SOURCE, {"q": QueueingBandit(index="foo")}, {}, ["index=foo", "thompson"]),
+    "an unknown rule": (
+        SOURCE, {"random": RandomRouting(schedule="fifo")}, {}, ["schedule=fifo", "oldest"],
+    ),
+    "an unknown schedule of a router": (
+        table(), {"knn": Routed(scores=SCORES, schedule="fifo")}, {}, ["schedule=fifo", "joint"],
+    ),
+    "rows of nothing": (table(), {"knn": Routed(scores=SCORES, by="all")}, {}, ["by=all", "row"]),
     "no regularisation": (SOURCE, {"acqb": Acqb(lambda0=0.0)}, {}, ["lambda0", "above 0"]),
     "too little of it": (SOURCE, {"acqb": Acqb(lambda0=0.1)}, {}, ["lambda0=0.1", "at least 0.3"]),
     "a radius that is no number": (
@@ -98,10 +110,6 @@ CASES = {
 }  # fmt: skip
 
 
-SCORES = np.zeros((4, 3))
-
-
-# What a sweep should refuse and does not, or not before it compiles; a case moves up when it does.
 @pytest.fixture
 def nothing_compiles(monkeypatch):
     """Fail the moment that a sweep compiles or runs a program."""

@@ -119,9 +119,11 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["experiment=nothing"], ["experiment/nothing", "synthetic_servers"]),
+        (["experiment=nothing"], ["error: experiment nothing is unknown", "synthetic_servers"]),
+        (["preset=best"], ["error: preset best is unknown", "tuned_routing"]),
         (["policy=[acqb,nobody]"], ["error: policy nobody is unknown", "acqb_fifo"]),
-        (["K=9"], ["error: K=9 must lie in 1..N, and N=5"]),
+        (["rate=0.5"], ["error: rate is no key", "arrival_rate"]),
+        (["K=[1,9]"], ["error: K=9 must lie in 1..N, and N=5"]),
         (["arrival_rate=1.5"], ["error: arrival_rate=1.5 must lie in [0, 1]"]),
         (["arrival_rate=-0.5"], ["error: arrival_rate=-0.5 must lie in [0, 1]"]),
         (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
@@ -133,6 +135,7 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         (["arrival_rate=fast"], ["error: arrival_rate=fast must be `by_rule`"]),
         (["arrival_rate=by_rule"], ["error: arrival_rate=by_rule needs a dataset"]),
         (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),
+        (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
         (["capacity=2"], ["error: capacity=2 overflowed in round", "would have been enough"]),
     ],
 )  # fmt: skip
@@ -143,4 +146,5 @@ def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path)
     for part in said:
         assert part in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 or words == ["capacity=2"], "one sentence"
     assert not list(tmp_path.rglob("*.nc"))

@@ -8,25 +8,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import worlds
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import cqbjax
-from cqbjax import mnl, plan, rng, simulate, sources
+from cqbjax import plan, rng, runner, simulate, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.runner import Runner
 
 HORIZON, CAPACITY = 48, 48
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
+SHARED = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
 POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 WORLDS = {
     "synthetic": (SYNTHETIC, SYNTHETIC.problem(1, HORIZON)),
     "pool": (POOL, POOL.problem(2, HORIZON)),
+    "triples": (POOL, POOL.problem(3, HORIZON)),
+    "shared": (SHARED, SHARED.problem(2, HORIZON)),
 }
 # Static settings come from this short list, so that few programs are compiled; floats are free.
 CASES = {
     "acqb": ("synthetic", Acqb()),
     "acqb_pair": ("pool", Acqb(schedule="least_served", exploration="independent")),
+    "acqb_triple": ("triples", Acqb()),
+    "acqb_shared": ("shared", Acqb(optimism="ucb")),
     "random": ("pool", RandomRouting()),
     "rand_rout": ("synthetic", RandomRouting(schedule="oldest")),
     "q_ths": ("synthetic", QueueingBandit(index="thompson")),
@@ -135,8 +140,7 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     drawn = np.concatenate([source.candidates(key, block) for block in range(12)])
     best = jax.nn.sigmoid((drawn @ np.asarray(source.theta(key)).T).max(axis=-1))
     clear = np.abs(best - wanted).min() > 1e-5
-    if (best >= wanted).sum() < 64 or not clear:
-        return
+    assume((best >= wanted).sum() >= 64 and clear)
     world = prepared(seed, source, rate, problem).world
     np.testing.assert_array_equal(world.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
     twin = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
@@ -194,10 +198,11 @@ def test_exploration_on_arrivals_serves_the_query_that_just_came():
     assert counts.max() - counts.min() <= 1
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_without_bonus_and_exploration_acqb_is_greedy(seed):
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.2, 0.45))
+def test_without_bonus_and_exploration_acqb_is_greedy(seed, rate):
     """Each decision maximises x' theta over what waits, theta as after the round before."""
-    played = run("acqb", seed, 0.45, alpha_scale=0.0, c1=0.0)
+    played = run("acqb", seed, rate, alpha_scale=0.0, c1=0.0)
     theta = played.decision.state.belief.estimate.theta
     checked = 0
     for i in range(1, HORIZON):
@@ -211,24 +216,27 @@ def test_without_bonus_and_exploration_acqb_is_greedy(seed):
         assert values[mine] >= values.max() - 1e-6
         assert not played.decision.explored[i]
         checked += len(waiting) > 1
-    assert checked >= 5, "no round in which there was a choice of queries"
+    assume(checked >= 3)  # rounds in which there was a choice of queries
 
 
-@pytest.mark.parametrize(("size", "parameters"), [(1, "disjoint"), (2, "disjoint"), (2, "shared")])
-def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters):
+@pytest.mark.parametrize(
+    ("size", "parameters"), [(1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (2, "shared")]
+)
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.2, 0.45))
+def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, rate):
     source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05, parameters=parameters)
     problem = source.problem(size, HORIZON)
-    for seed in (0, 1):
-        theta = jnp.atleast_2d(source.theta(rng.run_key(seed)))
-        planted = worlds.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
-        mine, best = (
-            worlds.first(worlds.play(policy, source, 0.5, problem, CAPACITY, seed)).decision
-            for policy in (planted, Optimal())
-        )
-        for name in ("query", "servers", "choice"):
-            valid = best.valid
-            np.testing.assert_array_equal(getattr(mine, name)[valid], getattr(best, name)[valid])
-        assert mine.regret.max() <= 1e-6 and best.valid.sum() > 20
+    theta = jnp.atleast_2d(source.theta(rng.run_key(seed)))
+    planted = worlds.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
+    mine, best = (
+        worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed)).decision
+        for policy in (planted, Optimal())
+    )
+    for name in ("query", "servers", "choice"):
+        valid = best.valid
+        np.testing.assert_array_equal(getattr(mine, name)[valid], getattr(best, name)[valid])
+    assert mine.regret.max() <= 1e-6 and best.valid.any()
 
 
 def test_float32_and_float64_runs_share_a_process():
@@ -242,6 +250,7 @@ def test_float32_and_float64_runs_share_a_process():
 
 # A sweep adds the optimal policy; under its label another one runs without that company.
 ONLY = "optimal"
+TIMES = ["compile_seconds", "seconds_per_round"]
 INTEGERS = ("queue_length", "departures", "explored", "optimal_queue_length")
 
 
@@ -317,7 +326,22 @@ def test_changing_floats_does_not_trace_the_run_again():
     assert calls == 1
 
 
-def test_lexicographic_turns_match_the_group_members():
-    count = mnl.num_assortments(4, 2)
-    listed = [mnl.unrank_assortment(jnp.int32(i), 4, 2).tolist() for i in range(count)]
-    assert listed == [list(pair) for pair in itertools.combinations(range(4), 2)]
+def test_a_second_sweep_that_differs_in_floats_compiles_nothing(quickly, monkeypatch):
+    def play(weight, rate, seeds, scale):
+        source = worlds.routing(scale * POOL.utilities, POOL.contexts)
+        policies = {ONLY: worlds.Traced(weight=weight, log=worlds.Log())}
+        return cqbjax.sweep(policies, source, arrival_rates=[rate], seeds=seeds, horizon=8, chunk=2)
+
+    play(1.0, 0.3, [0, 1], 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Runner, "finish", lambda *_: pytest.fail("a program was compiled"))
+        again = play(2.0, 0.6, [4, 5, 6], 0.5)
+    runner.PROGRAMS.clear()
+    assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))
+
+
+def test_programs_are_kept_up_to_a_number(monkeypatch):
+    monkeypatch.setattr(runner, "MAX_PROGRAMS", 3)
+    for key in range(5):
+        assert runner._remembered(key, lambda key=key: -key) == -key
+    assert list(runner.PROGRAMS) == [2, 3, 4]

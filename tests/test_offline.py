@@ -310,14 +310,12 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         )  # fmt: skip
     console = Printed()
     with worlds.quick_compiles():
-        points = study.run_all(
+        ready = study.prepare(
             config,
             hydra.utils.instantiate,
             lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
-            tmp_path / "results",
-            Silent(),
-            console,  # type: ignore[arg-type]
         )
+        points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy

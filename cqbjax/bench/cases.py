@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ BASELINES: dict[str, Policy] = {
     "rand_rout": RandomRouting(schedule="oldest"),
     "optimal": Optimal(),
 }
+# These fall behind at the rate of the benchmark, and get slots enough for it at once.
+CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")
+CROWDED_SLOTS = 512
 # The paper's three datasets by their number of LLMs.
 STUDY_SERVERS = {"RouterBench": 11, "EmbedLLM": 112, "SPROUT": 14}
 STUDY_RATES = {1: (0.7, 0.8, 0.9), 2: (0.75, 0.85, 0.95)}
@@ -101,17 +105,27 @@ def throughput(quick: bool) -> list[Case]:
         for case in problems(quick).values()
         for width in widths(case, quick)
     ]
-    chosen = {label: BASELINES[label] for label in ("q_ucb", "random")} if quick else BASELINES
     horizon, batch = (200, 64) if quick else (1000, 256)
-    return [*found, Case("d=5 N=5 K=1", chosen, Synthetic(), horizon=horizon, batch=batch)]
+    labels = ("q_ucb", "optimal") if quick else tuple(BASELINES)
+    for crowded in (False, True):
+        chosen = {label: BASELINES[label] for label in labels if (label in CROWDED) == crowded}
+        case = Case("d=5 N=5 K=1", chosen, Synthetic(), horizon=horizon, batch=batch)
+        found.append(dataclasses.replace(case, capacity=CROWDED_SLOTS) if crowded else case)
+    return found
 
 
-def growth(quick: bool) -> dict[str, list[tuple[int, Case]]]:
-    """Return axis -> (value, case): how the cost of a round grows along each axis."""
+def growth(quick: bool) -> dict[str, list[tuple[float, Case]]]:
+    """Return axis -> (value, case): how the cost of a round grows along each axis.
+
+    Over a pool a round scores the queue up to its last waiting query, so that the arrival rate
+    stands for the queue's length; with few dimensions it scores every slot.
+    """
     few = {"batch": 64 if quick else 16, "chunks": 2}
     # A quick run finds the first in the cache.
     horizons = (200, 400) if quick else (1000, 10_000, 100_000)
-    found = {"horizon": [(t, acqb("d=5 N=5 K=1", Synthetic(), horizon=t, **few)) for t in horizons]}
+    found: dict[str, list[tuple[float, Case]]] = {
+        "horizon": [(t, acqb("d=5 N=5 K=1", Synthetic(), horizon=t, **few)) for t in horizons]
+    }
     if quick:
         return found
     small = {"horizon": 500, "batch": 64}
@@ -119,6 +133,15 @@ def growth(quick: bool) -> dict[str, list[tuple[int, Case]]]:
     found["d"] = [
         (d, acqb("pool of 1,000, N=14 K=1", unit_vectors(14, d), horizon=100, batch=1))
         for d in (16, 64, 128, 384)
+    ]
+    pool: dict[str, Any] = {"source": unit_vectors(14), "batch": 1, "chunks": 2}
+    found["horizon, d=384"] = [
+        (t, acqb("pool of 1,000, N=14 K=2", assortment_size=2, horizon=t, **pool))
+        for t in (100, 1000, 5000)
+    ]
+    found["arrival rate, d=384"] = [
+        (rate, acqb("pool of 1,000, N=14 K=1", arrival_rate=rate, horizon=400, **pool))
+        for rate in (0.3, 0.7, 1.0)
     ]
     found["queue slots"] = [
         (c, acqb("d=5 N=5 K=1", Synthetic(), capacity=c, **small)) for c in (128, 256, 512)

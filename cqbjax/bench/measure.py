@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cqbjax import plan
+from cqbjax import plan, runner
 from cqbjax.plan import Capacity
 from cqbjax.progress import Silent
 from cqbjax.sweep import sweep
@@ -139,6 +139,7 @@ def listen(case: Case, compile_only: bool = False) -> list[Span]:
     copies = -(-runs // seeds)
     numbered = itertools.product(case.policies.items(), range(copies))
     clock = Clock(compile_only)
+    runner.PROGRAMS.clear()  # so that compiling is timed, whatever ran before
     with contextlib.suppress(Compiled):
         sweep(
             {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},

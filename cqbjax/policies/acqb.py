@@ -5,26 +5,19 @@ CQB-eps, the scheduling ablations and the exploration variants are settings of i
 """
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import beliefs, linalg, mnl, posterior, queueing, rng
+from cqbjax import beliefs, mnl, posterior, queueing, rng
 from cqbjax.estimators.history import Row
-from cqbjax.pytree import pytree, static
+from cqbjax.policies.simple import Schedule, best_pair
+from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
-Schedule = Literal["joint", "oldest", "newest", "least_served", "random"]
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
-WORDS = {
-    "schedule": get_args(Schedule),
-    "optimism": get_args(Optimism),
-    "exploration": get_args(Exploration),
-    "explore_query": get_args(queueing.Rule),
-    "estimator": get_args(beliefs.Estimator),
-}
 
 
 class State(NamedTuple):
@@ -97,15 +90,13 @@ class Acqb:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        for key, words in WORDS.items():
-            if getattr(self, key) not in words:
-                raise ValueError(f"{key}={getattr(self, key)} must be one of {', '.join(words)}")
+        check_words(self)
         if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"num_samples={self.num_samples} must be at least 1")
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
-            value = float(getattr(self, key))
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"{key}={value:g} must be finite and not negative")
+            value = getattr(self, key)
+            if isinstance(value, str) or not 0 <= float(value) < math.inf:
+                raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
         if float(self.lambda0) < beliefs.least_lambda0(self.estimator, problem):
@@ -141,13 +132,12 @@ class Acqb:
         explored, explore_slot = self._exploration(draws, observation)
         optimistic = self._optimistic(draws, state, observation)
         if self.schedule == "joint":
-            score = mnl.best_score(optimistic, size)
-            here = queueing.waiting(observation.queue)
-            slot = linalg.first_argmax(jnp.where(here, score, -jnp.inf))
+            slot, best = best_pair(optimistic, observation)
         else:
             slot = queueing.pick(self.schedule, observation.queue, draws.query)
+            best = mnl.best_servers(optimistic[slot], size)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, size)
-        servers = jnp.where(explored, turn, mnl.best_servers(optimistic[slot], size))
+        servers = jnp.where(explored, turn, best)
         return Action(jnp.where(explored, explore_slot, slot), servers, explored)
 
     def _exploration(self, draws: Draws, observation: Observation) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax import queueing, rng
 from cqbjax.policies.simple import random_assortment
-from cqbjax.pytree import pytree, static
+from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
@@ -36,17 +36,21 @@ class QueueingBandit:
 
     informed = False
 
-    def init(self, problem: Problem, contexts: Array) -> State:
-        """Return empty counts.
+    def check(self, problem: Problem) -> None:
+        """Refuse an unknown index and K > 1, for which the algorithms are not defined.
 
         Raises:
-            ValueError: if K > 1, for which the algorithms are not defined.
+            ValueError: naming what is allowed.
         """
+        check_words(self)
         if problem.assortment_size != 1:
             raise ValueError(
                 f"q_ucb and q_ths are defined for K=1 only, and K={problem.assortment_size}: "
                 "leave them out of `policies`"
             )
+
+    def init(self, problem: Problem, contexts: Array) -> State:
+        """Return empty counts."""
         zeros = jnp.zeros(problem.num_servers)
         return State(zeros, zeros)
 
@@ -57,7 +61,7 @@ class QueueingBandit:
         explored = rng.uniform(key, rng.Stream.EXPLORE) < rate
         index = self._ucb(state, t) if self.index == "ucb" else self.sample(key, state)
         server = jnp.where(explored, random_assortment(key, problem), jnp.argmax(index))
-        slot = queueing.pick("oldest", observation.queue, t)
+        slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
         return Action(slot, server.astype(jnp.int32)[None], explored)
 
     def _ucb(self, state: State, t: Array) -> Array:

@@ -8,10 +8,12 @@ import numpy as np
 from jax import Array
 
 from cqbjax import linalg, mnl, queueing, rng
-from cqbjax.pytree import pytree, static
+from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 State = tuple[()]
+# A queue rule, or `joint`: the query and the assortment of the highest score together.
+Schedule = Literal["joint", "oldest", "newest", "least_served", "random"]
 
 
 def best_pair(utilities: Array, observation: Observation) -> tuple[Array, Array]:
@@ -75,6 +77,15 @@ class RandomRouting:
 
     informed = False
 
+    def check(self, problem: Problem) -> None:
+        """Refuse an unknown queue rule.
+
+        Raises:
+            ValueError: naming it and those that there are.
+        """
+        del problem
+        check_words(self)
+
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return the empty state."""
         del problem, contexts
@@ -113,25 +124,22 @@ class Routed:
 
     scores: Array
     by: Literal["prompt", "row"] = static(default="prompt")
-    schedule: Literal["joint", "oldest", "newest", "least_served", "random"] = static(
-        default="oldest"
-    )
+    schedule: Schedule = static(default="oldest")
 
     informed = False
 
     def check(self, problem: Problem) -> None:
-        """Refuse scores that do not fit the source.
+        """Refuse an unknown word, and scores that do not fit the source.
 
         Raises:
-            ValueError: naming what is wrong with `scores`.
+            ValueError: naming the word, or what is wrong with `scores`.
         """
+        check_words(self)
         scores = np.asarray(self.scores)
         if self.by == "prompt":
             rows, what = problem.num_prompts or problem.num_rows, "the source {} prompts"
-        elif self.by == "row":
-            rows, what = problem.num_rows, "a run's table {} rows"
         else:
-            raise ValueError(f"by={self.by} must be one of prompt, row")
+            rows, what = problem.num_rows, "a run's table {} rows"
         if scores.ndim != 2 or scores.shape[0] != rows:
             raise ValueError(f"scores has {scores.shape[0]} rows, and {what.format(rows)}")
         if scores.shape[1] != problem.num_servers:

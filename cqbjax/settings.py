@@ -1,0 +1,107 @@
+"""Which values the keys of a study may have: refused in one sentence that names the key."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+BY_RULE = "by_rule"
+# A list in one of these is a grid.
+GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
+# Read by the synthetic source alone.
+SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
+WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "dim")
+# null leaves these to the program.
+OPEN_KEYS = ("record_every", "chunk", "num_samples")
+NUMBER_KEYS = ("kappa", "lambda0", "alpha_scale", "c1")
+# V must be invertible; the other constants may be zero, which switches their part off.
+POSITIVE_KEYS = ("lambda0",)
+CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
+
+
+def check(config: DictConfig) -> None:
+    """Refuse words where numbers are wanted, and constants out of range.
+
+    Args:
+        config: a study's, before its grid is taken apart.
+
+    Raises:
+        ValueError: naming the key and what is allowed.
+    """
+    for key in WHOLE_KEYS:
+        _refuse_unless(_whole(config[key]), config, key, "must be a whole number")
+    for key in OPEN_KEYS:
+        fine = config[key] is None or _whole(config[key])
+        _refuse_unless(fine, config, key, "must be a whole number or null")
+    for key in NUMBER_KEYS:
+        value, least = config[key], "above 0" if key in POSITIVE_KEYS else "of at least 0"
+        fine = _number(value) and 0 <= value < float("inf")
+        fine = fine and not (key in POSITIVE_KEYS and value == 0)
+        _refuse_unless(fine, config, key, f"must be a number {least}")
+    fine = config.capacity == "auto" or _whole(config.capacity)
+    _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
+    for key, allowed in CHOICES.items():
+        _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
+    _check_grid(config, ("K", "num_servers"), _whole, "a whole number")
+    _check_grid(config, ("slackness",), _number, "a number")
+    _check_grid(config, ("parameters",), lambda word: isinstance(word, str), "a word")
+    _check_rates(config)
+    rounds = listed(config.table_rounds)
+    fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
+    _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+
+
+def check_overrides(words: Sequence[str], config: DictConfig) -> None:
+    """Refuse a key given for this run that its source does not read.
+
+    Args:
+        words: `key=value` as given.
+        config: of the study.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if "dataset" not in config.source:
+        return
+    for word in words:
+        key = word.partition("=")[0]
+        if key in SYNTHETIC_KEYS:
+            raise ValueError(
+                f"{key} is of the synthetic source, and the source here is the dataset "
+                f"{config.source.dataset}: leave it out"
+            )
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a value of the configuration as a list: its items, or itself alone."""
+    return list(value) if isinstance(value, ListConfig) else [value]
+
+
+def _check_grid(
+    config: DictConfig, keys: Sequence[str], allowed: Callable[[Any], bool], what: str
+) -> None:
+    for key in keys:
+        values = listed(config[key])
+        if not values:
+            raise ValueError(f"{key} must be a value or a list of at least one value")
+        fine = all(allowed(value) for value in values) and len(set(values)) == len(values)
+        _refuse_unless(fine, config, key, f"must be {what} or a list of distinct ones")
+
+
+def _check_rates(config: DictConfig) -> None:
+    rates = config.arrival_rate
+    fine = rates is None or rates == BY_RULE or all(_number(rate) for rate in listed(rates))
+    _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
+
+
+def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:
+    if not fine:
+        raise ValueError(f"{key}={config[key]} {allowed}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
