@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import rich.progress
 
-from cqbjax.datasets.prices import price_by_size, read_size_prices, shipped
+from cqbjax.datasets.prices import prices_by_size, read_size_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check
 
 SPLITS = ("train", "val", "test")
@@ -109,7 +109,7 @@ def read_embedllm(
         occurs is NaN. Repeated pairs are collapsed by max and counted in the notes.
 
     Raises:
-        TableError: one sentence naming file, row and column; an LLM that cannot be priced by name.
+        TableError: one sentence naming file, row and column, or all LLMs that cannot be priced.
     """
     path = pathlib.Path(path)
     price_list = read_size_prices(prices if prices is not None else shipped("embedllm"))
@@ -125,7 +125,7 @@ def read_embedllm(
     servers = tuple(long.servers)
     scores = long.scores[: len(long.prompts), : len(servers)].copy()
     repeated = long.rows - int((~np.isnan(scores)).sum())
-    price = np.array([price_by_size(server, price_list) for server in servers])
+    price = np.array(prices_by_size(servers, price_list))
     table = RoutingTable(
         name=name,
         prompt_ids=tuple(long.prompts),

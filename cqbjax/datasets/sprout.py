@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.prices import Price, read_prices, shipped
+from cqbjax.datasets.prices import Price, prices_by_name, read_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check
 
 FIELDS = ("num_input_tokens", "num_output_tokens", "score")
@@ -39,17 +39,15 @@ def read_sprout(
         struct is null lacks that score (NaN).
 
     Raises:
-        TableError: one sentence naming file, row and column; an LLM without a price by its name.
+        TableError: one sentence naming file, row and column, or all LLMs without a price.
     """
     path = pathlib.Path(path)
     price_file = pathlib.Path(prices) if prices is not None else shipped("sprout")
     listed = read_prices(price_file)
     files = _files(path)
     servers = _servers(files[0])
-    for server in servers:
-        if server not in listed:
-            raise TableError(f"{price_file}: LLM {server!r} of {files[0].name} has no price.")
-    parts = [_read_file(file, servers, listed) for file in files]
+    priced = prices_by_name(servers, listed, price_file)
+    parts = [_read_file(file, servers, priced) for file in files]
     ids, prompts, origins, scores, costs = (list(column) for column in zip(*parts, strict=True))
     table = RoutingTable(
         name=name,
@@ -97,7 +95,7 @@ def _servers(file: pathlib.Path) -> tuple[str, ...]:
 
 
 def _read_file(
-    file: pathlib.Path, servers: tuple[str, ...], prices: dict[str, Price]
+    file: pathlib.Path, servers: tuple[str, ...], prices: list[Price]
 ) -> tuple[list[str], list[str], list[str], np.ndarray, np.ndarray]:
     """Read one split; responses, nearly all of the file, are never materialised."""
     here = _servers(file)
@@ -129,7 +127,7 @@ def _read_file(
         frame.select(pl.col(f"{server}|{field}").fill_null(np.nan) for server in servers).to_numpy()
         for field in ("score", "num_input_tokens", "num_output_tokens")
     )
-    into = np.array([prices[server].input for server in servers])
-    out = np.array([prices[server].output for server in servers])
+    into = np.array([price.input for price in prices])
+    out = np.array([price.output for price in prices])
     cost = (tokens_in * into + tokens_out * out) / 1e6
     return [f"{split}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost
