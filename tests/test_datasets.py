@@ -75,6 +75,9 @@ def test_compact_faults_are_named(tmp_path):
         ),
         "'cost|m' must not be negative": frame.with_columns(pl.lit(-1.0).alias("cost|m")),
         "'cost|m' is missing": frame.with_columns(pl.lit(None, pl.Float64).alias("cost|m")),
+        "rows 0 and 1, column 'prompt_id': 'a' occurs twice": frame.with_columns(
+            pl.lit("a").alias("prompt_id")
+        ),
     }
     for words, spoilt in faults.items():
         spoilt.write_csv(file)
@@ -148,7 +151,7 @@ def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
     j = table.servers.index("aws-claude-3-5-sonnet-v1")
     tokens = truth["num_input_tokens"][:, j], truth["num_output_tokens"][:, j]
     np.testing.assert_allclose(table.cost[:, j], (3 * tokens[0] + 15 * tokens[1]) / 1e6)
-    assert table.prompt_ids[8] == "validation:0"
+    assert table.prompt_ids[8] == "validation-00000-of-00001:0"
     assert "made-up content" in ds.dataset("sprout").read(tmp_path).stand_in
 
 
@@ -168,6 +171,73 @@ def test_sprout_is_strict_about_structs_alone(tmp_path):
     frame.rename({"openai-gpt-4o": "openai-new"}).write_parquet(file)
     with pytest.raises(ds.TableError, match=r"1 LLM cannot .*\('openai-new'\): give prices="):
         ds.read_sprout(tmp_path)
+
+
+def test_sprout_faults_are_named_by_row_and_field(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file)
+    llm = "openai-gpt-4o"
+
+    def with_field(field: str, value: object, text: bool = False) -> pl.DataFrame:
+        rows = frame[llm].to_list()
+        if text:
+            rows = [row | {field: str(row[field])} for row in rows]
+        rows[3] |= {field: value}
+        return frame.with_columns(pl.Series(llm, rows))
+
+    where = rf"train-00000-of-00001.parquet: row 3 \(prompt id '3'\), column '{llm}', field "
+    faults = {
+        where + r"'score' must be in \[0, 1\], got 7.0": with_field("score", 7.0),
+        rf"row 3, column '{llm}', field 'score' must be a number, got 'good'": with_field(
+            "score", "good", text=True
+        ),
+        where + "'num_input_tokens' must not be negative, got -5.0": with_field(
+            "num_input_tokens", -5
+        ),
+        where + "'num_output_tokens' is missing": with_field("num_output_tokens", None),
+        "train-00000-of-00001.parquet: rows 0 and 1, column 'key': '0'": frame.with_columns(
+            pl.lit("0").alias("key")
+        ),
+        "row 0, column 'key' is empty": frame.with_columns(pl.lit(None, pl.String).alias("key")),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_parquet(file)
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_sprout(tmp_path)
+    with_field("score", None).write_parquet(file)
+    table = ds.read_sprout(tmp_path)
+    assert np.argwhere(np.isnan(table.performance)).tolist() == [[3, table.servers.index(llm)]]
+
+
+def test_sprout_shards_without_keys_do_not_collide(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file).drop("key")
+    frame[:4].write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet")
+    frame[4:].write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet")
+    file.unlink()
+    table = ds.read_sprout(tmp_path)
+    assert table.num_prompts == 16
+    assert table.prompt_ids[3:5] == ("train-00000-of-00002:3", "train-00001-of-00002:0")
+    frame.write_parquet(tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(ds.TableError, match="has the same name, each needs one of its own"):
+        ds.read_sprout(tmp_path)
+
+
+def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
+    labels, _ = schemas.write_embedllm(tmp_path)
+    for part in ("train", "val"):
+        file = tmp_path / f"{part}.csv"
+        pl.read_csv(file).write_csv(file, quote_style="always", include_bom=True)
+    (tmp_path / "test.csv").unlink()
+    table = ds.read_embedllm(tmp_path)
+    np.testing.assert_array_equal(table.performance, labels[:15])
+    assert table.notes == ("read without test.csv",)
+    assert ds.read_embedllm(tmp_path / "train.csv").notes == ()
+    (tmp_path / "train.csv").write_text("")
+    with pytest.raises(ds.TableError, match="train.csv: column 'prompt_id' is missing"):
+        ds.read_embedllm(tmp_path)
 
 
 def test_shipped_prices_and_sizes(tmp_path):
