@@ -1,5 +1,7 @@
 """The other datasets: official schemas, what is dropped and counted, planted faults."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -38,8 +40,10 @@ def test_load_routerbench_gives_the_given_embeddings(shared_data):
 def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):
     with pytest.raises(ValueError, match="dataset must be one of routerbench, mmlu_pro"):
         ds.load_dataset("nope", tmp_path)
-    with pytest.raises(ValueError, match="run python scripts/prepare_data.py dataset=sprout"):
-        ds.load_dataset("sprout", tmp_path)
+    words = f"run python scripts/prepare_data.py data_dir={tmp_path} dataset="
+    for name, ending in (("sprout", r"sprout\."), ("mmlu_pro", r"mmlu_pro source=PATH\.")):
+        with pytest.raises(ValueError, match=re.escape(words) + ending):
+            ds.load_dataset(name, tmp_path)
     folder = tmp_path / "routerbench"
     folder.mkdir()
     file = folder / ds.catalogue.EMBEDDINGS_FILE
@@ -100,7 +104,7 @@ def test_embedllm_in_blocks_at_its_112_llms(tmp_path, block_bytes):
     # 8x7B is a mixture of 56 billion: 0.6 USD a million tokens, 1,000 tokens a query
     eight = next(j for j, name in enumerate(table.servers) if "8x7B" in name)
     assert table.cost[0, eight] == pytest.approx(0.6e-3)
-    entry = ds.dataset("embedllm").read(tmp_path)
+    entry = ds.dataset("embedllm").read(tmp_path, None)
     assert "made-up content" in entry.stand_in
 
 
@@ -152,7 +156,7 @@ def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
     tokens = truth["num_input_tokens"][:, j], truth["num_output_tokens"][:, j]
     np.testing.assert_allclose(table.cost[:, j], (3 * tokens[0] + 15 * tokens[1]) / 1e6)
     assert table.prompt_ids[8] == "validation-00000-of-00001:0"
-    assert "made-up content" in ds.dataset("sprout").read(tmp_path).stand_in
+    assert "made-up content" in ds.dataset("sprout").read(tmp_path, None).stand_in
 
 
 def test_sprout_is_strict_about_structs_alone(tmp_path):
@@ -171,6 +175,29 @@ def test_sprout_is_strict_about_structs_alone(tmp_path):
     frame.rename({"openai-gpt-4o": "openai-new"}).write_parquet(file)
     with pytest.raises(ds.TableError, match=r"1 LLM cannot .*\('openai-new'\): give prices="):
         ds.read_sprout(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["routerbench", "embedllm", "sprout"])
+def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
+    schemas.write(name, tmp_path, 20)
+    table = ds.dataset(name).read(tmp_path, None)
+    title = ds.dataset(name).title
+    assert table.name == f"{title} (synthetic)"
+    what = f"made-up content in the schema of {title}, standing in for its real data"
+    assert table.stand_in == what
+    # Half of the rows claim a real origin: a mixture is no real data either.
+    for file in tmp_path.rglob("*.*"):
+        column = {"routerbench": "eval_name", "embedllm": "category", "sprout": "dataset"}[name]
+        read = pl.read_parquet if file.suffix == ".parquet" else pl.read_csv
+        frame = read(file)
+        first = pl.int_range(pl.len()) < pl.len() // 2
+        mixed = frame.with_columns(
+            pl.when(first).then(pl.lit("mmlu")).otherwise(pl.col(column)).alias(column)
+        )
+        mixed.write_parquet(file) if file.suffix == ".parquet" else mixed.write_csv(file)
+    table = ds.dataset(name).read(tmp_path, None)
+    assert table.name == f"{title} (synthetic)"
+    assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.stand_in)
 
 
 def test_sprout_faults_are_named_by_row_and_field(tmp_path):
