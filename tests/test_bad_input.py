@@ -98,10 +98,6 @@ CASES = {
 }  # fmt: skip
 
 
-SCORES = np.zeros((4, 3))
-
-
-# What a sweep should refuse and does not, or not before it compiles; a case moves up when it does.
 @pytest.fixture
 def nothing_compiles(monkeypatch):
     """Fail the moment that a sweep compiles or runs a program."""
