@@ -170,8 +170,9 @@ def dataset(name: str) -> Dataset:
 def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable, np.ndarray]:
     """Load a dataset's table and its prompts' embeddings, row for row.
 
-    From `data_dir/<name>/` when `minilm_l6_v2.npy` lies beside the files there (one row a prompt of
-    the files), else from what `scripts/prepare_data.py` built under `data_dir/cache/`.
+    From what `scripts/prepare_data.py` built under `data_dir/cache/`, with the price list that it
+    was given; else from `data_dir/<name>/` when `minilm_l6_v2.npy` lies beside the files there, one
+    row a prompt of the files.
 
     Args:
         name: a key of `CATALOGUE`, or the name under which a user's own table was prepared.
@@ -188,14 +189,14 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
     # The cache is built from catalogue entries, so it can only be imported once they exist.
     from cqbjax.datasets.cache import load_cached
 
+    cached = load_cached(name, pathlib.Path(data_dir))
+    if cached is not None:
+        return cached
     folder = pathlib.Path(data_dir) / name
     file = folder / EMBEDDINGS_FILE
     if name in CATALOGUE and file.is_file():
         return _beside(CATALOGUE[name], folder, file)
-    cached = load_cached(name, pathlib.Path(data_dir))
-    if cached is None:
-        raise TableError(_unprepared(name, pathlib.Path(data_dir)))
-    return cached
+    raise TableError(_unprepared(name, pathlib.Path(data_dir)))
 
 
 def _unprepared(name: str, data_dir: pathlib.Path) -> str:
