@@ -3,11 +3,24 @@
 import pathlib
 
 import hydra
+import numpy as np
 import omegaconf
 from rich.console import Console
 
-from cqbjax.datasets import departure_probabilities, load_dataset, made_up, served_rates
+from cqbjax.datasets import (
+    CATALOGUE,
+    Dataset,
+    RoutingTable,
+    dataset,
+    departure_probabilities,
+    load_dataset,
+    made_up,
+    own_table,
+    served_rates,
+)
 from cqbjax.datasets.prepare import prepare
+
+SOURCES = pathlib.Path(__file__).resolve().parent.parent / "conf" / "source"
 
 
 @hydra.main(version_base="1.3", config_path="../conf/prepare", config_name="config")
@@ -15,25 +28,26 @@ def main(config: omegaconf.DictConfig) -> None:
     """Prepare one dataset and say what came of it; a wrong input is one sentence and status 2."""
     console = Console()
     try:
-        source = config.source
+        entry, source = _entry(config), config.source
         if config.made_up is not None:
-            source = pathlib.Path(config.data_dir) / "made_up" / config.dataset
-            made_up.write(config.dataset, source, config.made_up)
+            source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"
+            made_up.write(entry.name, source, config.made_up)
         done = prepare(
-            config.dataset,
+            entry,
             config.data_dir,
             source,
             config.revision,
             config.model,
             config.batch_size,
             config.progress,
+            prices=config.prices,
         )
-        table, embeddings = load_dataset(config.dataset, config.data_dir)
+        table, embeddings = load_dataset(entry.name, config.data_dir)
     except omegaconf.errors.MissingMandatoryValue as error:
         raise SystemExit(_fail("dataset=NAME is missing, it must be given.")) from error
     except (ValueError, OSError) as error:
         raise SystemExit(_fail(str(error))) from error
-    served = served_rates(departure_probabilities(table.performance, table.cost))
+    served = served_rates(_probabilities(entry, table))
     best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
@@ -50,6 +64,27 @@ def main(config: omegaconf.DictConfig) -> None:
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
         f"{served.oracle:.3f}"
     )
+
+
+def _entry(config: omegaconf.DictConfig) -> Dataset:
+    """Return what is to be prepared."""
+    if config.dataset == "compact":
+        return own_table(config.name, config.drop_servers_below, config.drop_incomplete_prompts)
+    if config.drop_servers_below is not None or config.drop_incomplete_prompts:
+        raise ValueError(
+            f"drop_servers_below and drop_incomplete_prompts are for dataset=compact, what is "
+            f"dropped from {config.dataset} is fixed."
+        )
+    return dataset(config.dataset)
+
+
+def _probabilities(entry: Dataset, table: RoutingTable) -> np.ndarray:
+    """Return departure probabilities [P, N] by the settings with which the dataset is run."""
+    name = entry.name if entry.name in CATALOGUE else "compact"
+    settings = omegaconf.OmegaConf.load(SOURCES / f"{name}.yaml")
+    keys = ("rho", "cost_rule", "low", "high")
+    chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
+    return departure_probabilities(table.performance, table.cost, **chosen)
 
 
 def _fail(sentence: str) -> int:

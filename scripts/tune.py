@@ -1,7 +1,7 @@
 """Study how ACQB depends on its constants, on seeds that no reported number uses.
 
     python scripts/tune.py experiment=synthetic
-    python scripts/tune.py experiment=routerbench num_seeds=8 horizon=2000
+    python scripts/tune.py experiment=routerbench data_dir=PATH num_seeds=8 horizon=2000
     python scripts/tune.py experiment=synthetic +tune.M=[1,9] +tune.lambda0=[] +dry=true
 
 One constant at a time around the preset (alpha_scale, lambda0, c1, rho, M), and the grid of

@@ -1,5 +1,7 @@
 """The other datasets: official schemas, what is dropped and counted, planted faults."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -38,8 +40,10 @@ def test_load_routerbench_gives_the_given_embeddings(shared_data):
 def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):
     with pytest.raises(ValueError, match="dataset must be one of routerbench, mmlu_pro"):
         ds.load_dataset("nope", tmp_path)
-    with pytest.raises(ValueError, match="run python scripts/prepare_data.py dataset=sprout"):
-        ds.load_dataset("sprout", tmp_path)
+    words = f"run python scripts/prepare_data.py data_dir={tmp_path} dataset="
+    for name, ending in (("sprout", r"sprout\."), ("mmlu_pro", r"mmlu_pro source=PATH\.")):
+        with pytest.raises(ValueError, match=re.escape(words) + ending):
+            ds.load_dataset(name, tmp_path)
     folder = tmp_path / "routerbench"
     folder.mkdir()
     file = folder / ds.catalogue.EMBEDDINGS_FILE
@@ -75,6 +79,9 @@ def test_compact_faults_are_named(tmp_path):
         ),
         "'cost|m' must not be negative": frame.with_columns(pl.lit(-1.0).alias("cost|m")),
         "'cost|m' is missing": frame.with_columns(pl.lit(None, pl.Float64).alias("cost|m")),
+        "rows 0 and 1, column 'prompt_id': 'a' occurs twice": frame.with_columns(
+            pl.lit("a").alias("prompt_id")
+        ),
     }
     for words, spoilt in faults.items():
         spoilt.write_csv(file)
@@ -97,7 +104,7 @@ def test_embedllm_in_blocks_at_its_112_llms(tmp_path, block_bytes):
     # 8x7B is a mixture of 56 billion: 0.6 USD a million tokens, 1,000 tokens a query
     eight = next(j for j, name in enumerate(table.servers) if "8x7B" in name)
     assert table.cost[0, eight] == pytest.approx(0.6e-3)
-    entry = ds.dataset("embedllm").read(tmp_path)
+    entry = ds.dataset("embedllm").read(tmp_path, None)
     assert "made-up content" in entry.stand_in
 
 
@@ -125,7 +132,7 @@ def test_embedllm_faults_are_named(tmp_path):
         "row 700, column 'prompt': prompt id '6' has two": frame.with_columns(
             pl.when(at).then(pl.lit("other")).otherwise(pl.col("prompt")).alias("prompt")
         ),
-        "LLM 'nameless/chat' cannot be priced, its name states no size": frame.with_columns(
+        r"1 LLM cannot be priced \('nameless/chat'\)": frame.with_columns(
             pl.when(at).then(pl.lit("nameless/chat")).otherwise("model_name").alias("model_name")
         ),
     }
@@ -148,8 +155,8 @@ def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
     j = table.servers.index("aws-claude-3-5-sonnet-v1")
     tokens = truth["num_input_tokens"][:, j], truth["num_output_tokens"][:, j]
     np.testing.assert_allclose(table.cost[:, j], (3 * tokens[0] + 15 * tokens[1]) / 1e6)
-    assert table.prompt_ids[8] == "validation:0"
-    assert "made-up content" in ds.dataset("sprout").read(tmp_path).stand_in
+    assert table.prompt_ids[8] == "validation-00000-of-00001:0"
+    assert "made-up content" in ds.dataset("sprout").read(tmp_path, None).stand_in
 
 
 def test_sprout_is_strict_about_structs_alone(tmp_path):
@@ -166,8 +173,98 @@ def test_sprout_is_strict_about_structs_alone(tmp_path):
     with pytest.raises(ds.TableError, match="'openai-gpt-4o' is a struct without the field"):
         ds.read_sprout(tmp_path)
     frame.rename({"openai-gpt-4o": "openai-new"}).write_parquet(file)
-    with pytest.raises(ds.TableError, match="sprout.csv: LLM 'openai-new' of .* has no price"):
+    with pytest.raises(ds.TableError, match=r"1 LLM cannot .*\('openai-new'\): give prices="):
         ds.read_sprout(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["routerbench", "embedllm", "sprout"])
+def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
+    schemas.write(name, tmp_path, 20)
+    table = ds.dataset(name).read(tmp_path, None)
+    title = ds.dataset(name).title
+    assert table.name == f"{title} (synthetic)"
+    what = f"made-up content in the schema of {title}, standing in for its real data"
+    assert table.stand_in == what
+    # Half of the rows claim a real origin: a mixture is no real data either.
+    for file in tmp_path.rglob("*.*"):
+        column = {"routerbench": "eval_name", "embedllm": "category", "sprout": "dataset"}[name]
+        read = pl.read_parquet if file.suffix == ".parquet" else pl.read_csv
+        frame = read(file)
+        first = pl.int_range(pl.len()) < pl.len() // 2
+        mixed = frame.with_columns(
+            pl.when(first).then(pl.lit("mmlu")).otherwise(pl.col(column)).alias(column)
+        )
+        mixed.write_parquet(file) if file.suffix == ".parquet" else mixed.write_csv(file)
+    table = ds.dataset(name).read(tmp_path, None)
+    assert table.name == f"{title} (synthetic)"
+    assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.stand_in)
+
+
+def test_sprout_faults_are_named_by_row_and_field(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file)
+    llm = "openai-gpt-4o"
+
+    def with_field(field: str, value: object, text: bool = False) -> pl.DataFrame:
+        rows = frame[llm].to_list()
+        if text:
+            rows = [row | {field: str(row[field])} for row in rows]
+        rows[3] |= {field: value}
+        return frame.with_columns(pl.Series(llm, rows))
+
+    where = rf"train-00000-of-00001.parquet: row 3 \(prompt id '3'\), column '{llm}', field "
+    faults = {
+        where + r"'score' must be in \[0, 1\], got 7.0": with_field("score", 7.0),
+        rf"row 3, column '{llm}', field 'score' must be a number, got 'good'": with_field(
+            "score", "good", text=True
+        ),
+        where + "'num_input_tokens' must not be negative, got -5.0": with_field(
+            "num_input_tokens", -5
+        ),
+        where + "'num_output_tokens' is missing": with_field("num_output_tokens", None),
+        "train-00000-of-00001.parquet: rows 0 and 1, column 'key': '0'": frame.with_columns(
+            pl.lit("0").alias("key")
+        ),
+        "row 0, column 'key' is empty": frame.with_columns(pl.lit(None, pl.String).alias("key")),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_parquet(file)
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_sprout(tmp_path)
+    with_field("score", None).write_parquet(file)
+    table = ds.read_sprout(tmp_path)
+    assert np.argwhere(np.isnan(table.performance)).tolist() == [[3, table.servers.index(llm)]]
+
+
+def test_sprout_shards_without_keys_do_not_collide(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file).drop("key")
+    frame[:4].write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet")
+    frame[4:].write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet")
+    file.unlink()
+    table = ds.read_sprout(tmp_path)
+    assert table.num_prompts == 16
+    assert table.prompt_ids[3:5] == ("train-00000-of-00002:3", "train-00001-of-00002:0")
+    frame.write_parquet(tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(ds.TableError, match="has the same name, each needs one of its own"):
+        ds.read_sprout(tmp_path)
+
+
+def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
+    labels, _ = schemas.write_embedllm(tmp_path)
+    for part in ("train", "val"):
+        file = tmp_path / f"{part}.csv"
+        pl.read_csv(file).write_csv(file, quote_style="always", include_bom=True)
+    (tmp_path / "test.csv").unlink()
+    table = ds.read_embedllm(tmp_path)
+    np.testing.assert_array_equal(table.performance, labels[:15])
+    assert table.notes == ("read without test.csv",)
+    assert ds.read_embedllm(tmp_path / "train.csv").notes == ()
+    (tmp_path / "train.csv").write_text("")
+    with pytest.raises(ds.TableError, match="train.csv: column 'prompt_id' is missing"):
+        ds.read_embedllm(tmp_path)
 
 
 def test_shipped_prices_and_sizes(tmp_path):
@@ -178,13 +275,83 @@ def test_shipped_prices_and_sizes(tmp_path):
         "x/Yi-34B": 0.8, "x/opt-1.3b": 0.1, "microsoft/phi-2": 0.1, "x/qwen-72B": 0.9,
         "zhengr/MixTAO-7Bx2-MoE-v8.1": 0.6, "x/llama-2-70b": 0.9, "x/SOLAR-10.7B": 0.3,
     }  # fmt: skip
-    assert {name: prices.price_by_size(name, sizes) for name in names} == names
-    for name in ("x/CatPPT-base", "x/grok-314b"):
-        with pytest.raises(ds.TableError, match=f"'{name}' cannot be priced"):
-            prices.price_by_size(name, sizes)
+    assert dict(zip(names, prices.prices_by_size(list(names), sizes), strict=True)) == names
+    nameless = ["x/CatPPT-base", "x/Yi-34B", "x/grok-314b"]
+    with pytest.raises(
+        ds.TableError, match=r"2 LLMs cannot be priced \('x/CatPPT-base', 'x/grok-314b'\).*prices="
+    ):
+        prices.prices_by_size(nameless, sizes)
     bad = tmp_path / "bad.csv"
     bad.write_text("kind,key,usd_per_million_tokens,source,date\ndense,4,-1,x,y\n")
     with pytest.raises(
         ds.TableError, match="row 0, column 'usd_per_million_tokens' must be at least"
     ):
         prices.read_size_prices(bad)
+
+
+# Appendix A.1 of EmbedLLM's paper (arXiv 2410.02223): 122 names, though it speaks of 112.
+PAPER_NAMES = """
+meta-llama/LlamaGuard-7b meta-llama/Llama-2-13b-chat-hf 01-ai/Yi-34B-Chat
+meta-llama/Llama-2-70b-chat-hf WizardLM/WizardLM-70B-V1.0 allenai/tulu-2-dpo-70b
+lmsys/vicuna-13b-v1.5 lmsys/vicuna-33b-v1.3 Qwen/Qwen-14B-Chat upstage/SOLAR-10.7B-Instruct-v1.0
+openchat/openchat-3.5-0106 openchat/openchat-3.5 berkeley-nest/Starling-LM-7B-alpha
+HuggingFaceH4/zephyr-7b-beta TheBloke/tulu-30B-fp16 mistralai/Mistral-7B-Instruct-v0.1
+tiiuae/falcon-40b-instruct lmsys/vicuna-13b-v1.5-16k codellama/CodeLlama-34b-Instruct-hf
+TheBloke/WizardLM-13B-V1.2-GGUF lmsys/vicuna-7b-v1.5 NousResearch/Nous-Hermes-13b
+project-baize/baize-v2-13b lmsys/vicuna-7b-v1.5-16k mosaicml/mpt-30b-instruct
+meta-llama/Llama-2-7b-chat-hf TheBloke/koala-13B-HF nomic-ai/gpt4all-13b-snoozy
+h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b mosaicml/mpt-7b-chat databricks/dolly-v2-12b
+stabilityai/stablelm-tuned-alpha-7b OpenAssistant/oasst-sft-4-pythia-12b-epoch-3.5
+deepseek-ai/deepseek-llm-67b-chat NousResearch/Nous-Hermes-2-Yi-34B CausalLM/34b-beta
+SUSTech/SUS-Chat-34B SUSTech/SUS-Chat-72B Qwen/Qwen-72B Intel/neural-chat-7b-v3-3
+ibivibiv/alpaca-dragon-72b-v1 JaeyeonKang/CCK-Asura-v1 ConvexAI/Luminex-34B-v0.2
+ConvexAI/Luminex-34B-v0.1 CorticalStack/pastiche-crown-clown-7b-dare-dpo
+eren23/ogno-monarch-jaskier-merge-7b-OH-PREF-DPO bardsai/jaskier-7b-dpo-v5.6
+FelixChao/Scorpio-7B dfurman/HermesBagel-34B-v0.1 kevin009/llamaRAGdrama sail/Sailor-7B
+AiMavenAi/Prometheus-1.3 Q-bert/Optimus-7B cognitivecomputations/yayi2-30b-llama
+zhengr/MixTAO-7Bx2-MoE-v8.1 fblgit/UNA-SimpleSmaug-34b-v1beta
+mistralai/Mixtral-8x7B-Instruct-v0.1 microsoft/Orca-2-13b EleutherAI/pythia-12b
+cloudyu/Mixtral-11Bx2-MoE-19B rishiraj/CatPPT-base Deci/DeciLM-7B microsoft/phi-2
+scb10x/typhoon-7b 01-ai/Yi-6B-200K 01-ai/Yi-6B TigerResearch/tigerbot-13b-base
+augmxnt/shisa-base-7b-v1 microsoft/phi-1.5 golaxy/gowizardlm bigscience/bloom-7b1
+mlabonne/AlphaMonarch-7B CultriX/NeuralTrix-bf16 shadowml/MBeagleX-7B yam-peleg/Experiment26-7B
+deepseek-ai/deepseek-math-7b-instruct meta-math/MetaMath-Mistral-7B
+kyujinpy/Sakura-SOLRCA-Math-Instruct-DPO-v1 FelixChao/llama2-13b-math1.2
+Plaban81/Moe-4x7b-math-reason-code MaziyarPanahi/WizardLM-Math-70B-v0.1
+abhishek/zephyr-beta-math meta-math/MetaMath-Llemma-7B EleutherAI/llemma-34b
+EleutherAI/llemma-7b FelixChao/vicuna-7B-physics Harshvir/Llama-2-7B-physics
+FelixChao/vicuna-7B-chemical BioMistral/BioMistral-7B BioMistral/BioMistral-7B-DARE
+PharMolix/BioMedGPT-LM-7B Biomimicry-AI/ANIMA-Nectar-v2 codellama/CodeLlama-7b-hf
+codellama/CodeLlama-13b-Instruct-hf deepseek-ai/deepseek-coder-1.3b-base
+deepseek-ai/deepseek-coder-6.7b-instruct OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16
+TheBloke/CodeLlama-70B-Instruct-AWQ AdaptLLM/medicine-chat AdaptLLM/medicine-LLM
+AdaptLLM/medicine-LLM-13B Writer/palmyra-med-20b SciPhi/SciPhi-Self-RAG-Mistral-7B-32k
+Neko-Institute-of-Science/metharme-7b Neko-Institute-of-Science/pygmalion-7b
+SciPhi/SciPhi-Mistral-7B-32k shleeeee/mistral-ko-tech-science-v1
+codefuse-ai/CodeFuse-DeepSeek-33B WizardLM/WizardCoder-Python-34B-V1.0 bigcode/octocoder
+meta-llama/Meta-Llama-3-8B meta-llama/Meta-Llama-3-8B-Instruct meta-llama/Meta-Llama-3-70B
+meta-llama/Meta-Llama-3-70B-Instruct meta-llama/Meta-Llama-Guard-2-8B Qwen/Qwen1.5-32B-Chat
+Qwen/Qwen1.5-4B-Chat Qwen/Qwen1.5-0.5B-Chat Qwen/Qwen1.5-7B-Chat Nexusflow/Starling-LM-7B-beta
+google/gemma-7b-it google/gemma-2b-it
+"""
+EMBEDLLM_PAPER = PAPER_NAMES.split()
+
+
+def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
+    sizes = prices.read_size_prices(prices.shipped("embedllm"))
+    assert len(set(EMBEDLLM_PAPER)) == 122
+    found = dict(zip(EMBEDLLM_PAPER, prices.prices_by_size(EMBEDLLM_PAPER, sizes), strict=True))
+    expected = {
+        "Qwen/Qwen1.5-0.5B-Chat": 0.1, "google/gemma-2b-it": 0.1, "bigscience/bloom-7b1": 0.2,
+        "h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b": 0.3, "CausalLM/34b-beta": 0.8,
+        "OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16": 0.8, "microsoft/phi-1.5": 0.1,
+        "bigcode/octocoder": 0.3, "Plaban81/Moe-4x7b-math-reason-code": 0.6,
+        "cloudyu/Mixtral-11Bx2-MoE-19B": 0.6, "Qwen/Qwen-72B": 0.9, "01-ai/Yi-6B-200K": 0.2,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    # The files write "org__name", and some names with other dots and dashes than the paper does.
+    files = [name.replace("/", "__") for name in EMBEDLLM_PAPER]
+    assert prices.prices_by_size(files, sizes) == list(found.values())
+    odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
+           "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
+    assert prices.prices_by_size(odd, sizes) == [0.2, 0.1, 0.9, 0.6]

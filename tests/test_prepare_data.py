@@ -5,17 +5,22 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
 
+import hydra
 import numpy as np
+import omegaconf
+import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.datasets import cache
+from cqbjax.datasets import cache, fetch, prices
 from cqbjax.datasets import made_up as schemas
 from cqbjax.datasets.prepare import prepare
+from scripts import prepare_data
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -38,8 +43,11 @@ class Hub(http.server.ThreadingHTTPServer):
             if file.is_file()
         }
         self.digests = {k: hashlib.sha256(v).hexdigest() for k, v in self.files.items()}
+        git = {k: b"blob %d\0" % len(v) + v for k, v in self.files.items()}
+        self.blobs = {k: hashlib.sha1(v).hexdigest() for k, v in git.items()}
         self.sizes = {k: len(v) for k, v in self.files.items()}
         self.downloads: list[str] = []
+        self.small: set[str] = set()  # files that are not in LFS: the hub gives git's id alone
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -57,11 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def reply(self, body: bool) -> None:
         path = self.path.split("?")[0]
         if path.startswith("/api/datasets/"):
-            siblings = [
-                {"rfilename": name, "size": self.server.sizes[name],
-                 "lfs": {"sha256": digest, "size": self.server.sizes[name], "pointerSize": 130}}
-                for name, digest in self.server.digests.items()
-            ]  # fmt: skip
+            siblings = [self.sibling(name) for name in self.server.digests]
             content = {"_id": "1", "id": "made/up", "sha": COMMIT, "siblings": siblings}
             return self.send(
                 json.dumps(content).encode(), body, {"Content-Type": "application/json"}
@@ -74,6 +78,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.downloads.append(name)
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.digests[name]}"'}
         return self.send(self.server.files[name], body, headers)
+
+    def sibling(self, name: str) -> dict:
+        server = self.server
+        said = {"rfilename": name, "size": server.sizes[name], "blobId": server.blobs[name]}
+        if name not in server.small:
+            digest = server.digests[name]
+            said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
+        return said
 
     def send(self, content: bytes, body: bool, headers: dict[str, str]) -> None:
         self.send_response(200)
@@ -142,6 +154,146 @@ def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
     hub.downloads.clear()
     assert run(tmp_path / "data").built
     assert hub.downloads == [name], "what came whole must not be fetched again"
+
+
+def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
+    name = "data/test-00000-of-00001.parquet"
+    hub.small.add(name)
+    whole = hub.files[name]
+    hub.files[name] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(ds.TableError, match="test-00000.*checksum mismatch, git id .* the hub"):
+        run(tmp_path / "data")
+    assert not (tmp_path / "data" / "sprout" / name).exists()
+    hub.files[name] = whole
+    assert run(tmp_path / "data").built
+
+
+def test_the_catalogues_commit_is_asked_for_unless_another_is(tmp_path, monkeypatch):
+    asked = []
+
+    def download(repository, patterns, revision, folder):
+        asked.append(revision)
+        schemas.write("embedllm", folder, 12)
+        return revision or COMMIT
+
+    monkeypatch.setattr(fetch, "download", download)
+    pin = ds.dataset("embedllm").revision
+    assert re.fullmatch("[0-9a-f]{40}", pin) and re.fullmatch(
+        "[0-9a-f]{40}", ds.dataset("routerbench").revision
+    )
+    run(tmp_path / "a", "embedllm")
+    run(tmp_path / "a", "embedllm")
+    run(tmp_path / "b", "embedllm", revision="other")
+    assert run(tmp_path / "b", "embedllm").revision == "other", (
+        "the first build's commit is the pin"
+    )
+    assert asked == [pin, "other"]
+
+
+def test_a_recorded_file_that_vanished_is_noticed(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    schemas.write_sprout(source)
+    run(tmp_path / "data", source=source)
+    (source / "data" / "test-00000-of-00001.parquet").unlink()
+    with pytest.raises(ds.TableError, match="test-00000-of-00001.parquet: is not there"):
+        run(tmp_path / "data", source=source)
+
+
+def test_another_local_path_has_a_record_of_its_own(tmp_path):
+    found = []
+    for count in (12, 16, 12):
+        source = tmp_path / f"made-up-{count}"
+        schemas.write("sprout", source, count)
+        found.append(run(tmp_path / "data", source=source))
+        assert ds.load_dataset("sprout", tmp_path / "data")[0].num_prompts == count
+    assert [done.built for done in found] == [True, True, False]
+
+
+def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
+    source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
+    schemas.write("embedllm", source, 12)
+    lines = prices.shipped("embedllm").read_text().splitlines()
+    dearer = [line.replace("microsoft/phi-2,0.1", "microsoft/phi-2,7") for line in lines]
+    own.write_text("\n".join(dearer) + "\n")
+    # Embeddings beside the files are read with the shipped prices until something is prepared.
+    np.save(source / ds.catalogue.EMBEDDINGS_FILE, np.eye(12))
+    shipped = run(tmp_path / "data", "embedllm", source=source)
+    replaced = run(tmp_path / "data", "embedllm", source=source, prices=own)
+    assert replaced.built and replaced.key != shipped.key
+    table, _ = ds.load_dataset("embedllm", tmp_path / "data")
+    assert table.cost[0, table.servers.index("microsoft/phi-2")] == pytest.approx(7e-3)
+    assert run(tmp_path / "data", "embedllm", source=source) == shipped._replace(built=False)
+    table, _ = ds.load_dataset("embedllm", tmp_path / "data")
+    assert table.cost[0, table.servers.index("microsoft/phi-2")] == pytest.approx(1e-4)
+    with pytest.raises(ds.TableError, match="prices=absent.csv: no such file"):
+        run(tmp_path / "data", "embedllm", source=source, prices="absent.csv")
+    with pytest.raises(ds.TableError, match="dataset routerbench has its costs in its own files"):
+        run(tmp_path / "data", "routerbench", source=source, prices=own)
+
+
+def own_frame(count=30):
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {"prompt_id": [f"q{k}" for k in range(count)], "prompt": schemas.prompts(count)}
+    ).with_columns(pl.lit("mine").alias("source"))
+    for llm in ("a", "b", "c"):
+        frame = frame.with_columns(
+            pl.Series(f"score|{llm}", rng.random(count)),
+            pl.Series(f"cost|{llm}", rng.random(count)),
+        )
+    few = pl.when(pl.int_range(pl.len()) < 5).then(pl.col("score|c"))
+    one = pl.when(pl.int_range(pl.len()) != 7).then(pl.col("score|a"))
+    return frame.with_columns(few.alias("score|c"), one.alias("score|a"))
+
+
+def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
+    file = tmp_path / "table.csv"
+    own_frame().write_csv(file)
+    with pytest.raises(ds.TableError, match="table.csv: row 5 .*'score|c' is missing"):
+        run(tmp_path / "data", ds.own_table("mine"), source=file)
+    done = run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=file)
+    assert done.built
+    table, embeddings = ds.load_dataset("mine", tmp_path / "data")
+    assert (table.name, table.servers, table.num_prompts) == ("mine", ("a", "b"), 29)
+    assert table.notes == (
+        "dropped server c (25 scores missing)", "dropped 1 prompts with a missing score",
+    )  # fmt: skip
+    np.testing.assert_allclose(embeddings, embedder(table.prompts), atol=1e-3)
+    for wrong in ("sprout", "../x", ""):
+        with pytest.raises(ValueError, match=f"name={wrong} must be letters"):
+            ds.own_table(wrong)
+    with pytest.raises(ds.TableError, match="is a folder, source must be one .parquet or .csv"):
+        run(tmp_path / "data", ds.own_table(), source=tmp_path)
+    with pytest.raises(ds.TableError, match="no download, give source=PATH"):
+        run(tmp_path / "data", ds.own_table())
+    with pytest.raises(ds.TableError, match=f"data_dir={tmp_path} dataset=compact name=compact"):
+        ds.load_dataset("compact", tmp_path)
+
+
+def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
+    file = tmp_path / "table.parquet"
+    own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
+    run(tmp_path / "data", ds.own_table("mine"), source=file)
+    words = ("source=compact", "source.dataset=mine", "name=mine", "source.pool_size=9",
+             f"data_dir={tmp_path / 'data'}")  # fmt: skip
+    with hydra.initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
+        config = hydra.compose("config", ["experiment=routerbench", *words])
+    files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
+    both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
+    source = hydra.utils.instantiate(config.source)
+    assert (source.dataset, source.table.num_prompts, source.table.num_servers) == ("mine", 29, 2)
+    assert source.describe(1, [0.5]).startswith("mine: 29 prompts, 2 LLMs; ")
+    assert both == ["data", "data"], "what the one script writes the other reads"
+
+
+def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
+    schemas.write("embedllm", tmp_path, 12)
+    for name, rule in (("embedllm", "none"), ("sprout", "global_max"), ("mine", "global_max")):
+        entry = ds.CATALOGUE.get(name) or ds.own_table(name)
+        table = ds.dataset("embedllm").read(tmp_path, None)
+        expected = ds.departure_probabilities(table.performance, table.cost, cost_rule=rule)
+        np.testing.assert_array_equal(prepare_data._probabilities(entry, table), expected)
 
 
 def test_damage_after_the_first_build_is_noticed(tmp_path):

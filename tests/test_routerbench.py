@@ -46,7 +46,10 @@ def test_routerbench_lends_a_score_only_for_the_same_response(tmp_path):
         np.testing.assert_allclose(table.cost[1, 4], frame[f"{llm}|total_cost"][1])
     twice = tmp_path / "twice.csv"
     pl.concat([frame, frame[1]]).write_csv(twice)
-    with pytest.raises(ds.TableError, match="duplicate prompt id 'synthetic.dev.1'"):
+    words = (
+        "twice.csv: row 3, column 'sample_id': 'synthetic.dev.1' also stands in row 1 of .*twice"
+    )
+    with pytest.raises(ds.TableError, match=words):
         ds.read_routerbench(twice)
 
 
@@ -64,14 +67,29 @@ def test_routerbench_rows_without_scores_are_dropped_and_counted(tmp_path):
 def test_routerbench_faults_are_named(tmp_path):
     frame = schemas.routerbench_frame(4)
     llm = schemas.ROUTERBENCH_LLMS[0]
+    answers = [column for column in frame.columns if column.endswith("|model_response")]
+    costs = [column for column in frame.columns if column.endswith("|total_cost")]
     faults = {
         f"column '{llm}\\|total_cost' is missing": frame.drop(f"{llm}|total_cost"),
+        f"column '{llm}\\|total_cost' is missing, column '{llm}' holds scores": frame.drop(
+            f"{llm}|total_cost", *answers
+        ),
+        f"column '{llm}' \\(the scores\\) is missing": frame.drop(llm),
+        "no LLM there, each needs a column of scores": frame.drop(
+            *answers, *costs, *schemas.ROUTERBENCH_LLMS
+        ),
         "column 'eval_name' is missing": frame.drop("eval_name"),
         "row 0, column 'claude-v1' must be a number, got 'good'": frame.with_columns(
             pl.lit("good").alias("claude-v1")
         ),
-        "row 0 .*'score\\|claude-v1' must be in \\[0, 1\\], got 7.0": frame.with_columns(
+        "row 0 .*, column 'claude-v1' must be in \\[0, 1\\], got 7.0": frame.with_columns(
             pl.lit(7.0).alias("claude-v1")
+        ),
+        "row 0 .*, column 'claude-v1\\|total_cost' must not be negative": frame.with_columns(
+            pl.lit(-1.0).alias("claude-v1|total_cost")
+        ),
+        "row 0 .*, column 'claude-v1\\|total_cost' is missing": frame.with_columns(
+            pl.lit(None, pl.Float64).alias("claude-v1|total_cost")
         ),
     }
     for words, spoilt in faults.items():
@@ -85,6 +103,42 @@ def test_routerbench_faults_are_named(tmp_path):
     (tmp_path / "x.csv").write_bytes(whole[: int(len(whole) * 0.6)])
     with pytest.raises(ds.TableError, match="x.csv"):
         ds.read_routerbench(tmp_path / "x.csv")
+
+
+def test_routerbench_names_the_users_own_file_row_and_column_among_several(tmp_path):
+    """The CSVs are joined and sorted by their own row number, which the error must not show."""
+    frame = schemas.routerbench_frame(20).with_row_index("")
+    first, second = tmp_path / "a_train.csv", tmp_path / "b_train.csv"
+    frame[::2].write_csv(first)
+    at = pl.int_range(pl.len()) == 5
+    cost = "claude-v1|total_cost"
+    frame[1::2].with_columns(pl.when(at).then(-1.0).otherwise(pl.col(cost)).alias(cost)).write_csv(
+        second
+    )
+    words = r"b_train.csv: row 5 \(prompt id 'synthetic.dev.11'\), column 'claude-v1\|total_cost'"
+    with pytest.raises(ds.TableError, match=words):
+        ds.read_routerbench(tmp_path)
+    frame[1::2].write_csv(second)
+    assert ds.read_routerbench(tmp_path).prompt_ids == tuple(frame["sample_id"])
+    pl.concat([frame[1::2], frame[4]]).write_csv(second)
+    words = "b_train.csv: row 10, .*'synthetic.dev.4' also stands in row 2 of .*a_train.csv, and "
+    with pytest.raises(ds.TableError, match=words):
+        ds.read_routerbench(tmp_path)
+
+
+def test_routerbench_skips_no_csv_that_holds_costs(tmp_path):
+    frame = schemas.routerbench_frame(6)
+    frame[:3].write_csv(tmp_path / "a.csv")
+    pl.DataFrame({"model": ["x"], "price": [1.0]}).write_csv(tmp_path / "models.csv")
+    assert ds.read_routerbench(tmp_path).num_prompts == 3
+    frame[3:].drop("sample_id").write_csv(tmp_path / "b.csv")
+    with pytest.raises(ds.TableError, match="b.csv: column 'sample_id' is missing"):
+        ds.read_routerbench(tmp_path)
+    # A column of numbers beyond [0, 1] is no score, and text is none: neither needs a cost.
+    extra = frame[3:].with_columns(pl.lit(7).alias("level"), pl.lit("x").alias("remark"))
+    extra.write_csv(tmp_path / "b.csv")
+    frame[:3].with_columns(pl.lit(7).alias("level")).write_csv(tmp_path / "a.csv")
+    assert ds.read_routerbench(tmp_path).servers == schemas.ROUTERBENCH_LLMS
 
 
 # -- pickles ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Host side: routing datasets read, checked and normalised into one `RoutingTable`."""
 
 from cqbjax.datasets import made_up
-from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset
+from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset, own_table
 from cqbjax.datasets.compact import read_compact
 from cqbjax.datasets.embedllm import read_embedllm
 from cqbjax.datasets.rates import Served, rates_by_rule, served_rates
@@ -39,6 +39,7 @@ __all__ = [
     "made_up",
     "mnl_utilities",
     "normalise_cost",
+    "own_table",
     "rates_by_rule",
     "raw_utility",
     "read_compact",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -25,30 +26,36 @@ class Dataset:
     Attributes:
         name: the key in configuration and the folder under data_dir.
         title: how it is called in tables and figures.
-        read: reads a folder or file into a table that may lack scores.
+        read: reads a folder or file, with the price list given or the shipped one, into a table
+            that may lack scores.
         repository: dataset repository on the Hugging Face hub; empty when there is none.
+        revision: the commit of it that is read unless another is asked for; the newest when empty.
         files: the files of it that are needed; a trailing `*` matches.
         drop_servers_below: see `complete`.
         drop_incomplete_prompts: see `complete`.
+        priced: the cost comes from a price list, which a user can replace.
     """
 
     name: str
     title: str
-    read: Callable[[pathlib.Path], RoutingTable]
-    repository: str
-    files: tuple[str, ...]
-    drop_servers_below: float | None
-    drop_incomplete_prompts: bool
+    read: Callable[[pathlib.Path, pathlib.Path | None], RoutingTable]
+    repository: str = ""
+    revision: str = ""
+    files: tuple[str, ...] = ()
+    drop_servers_below: float | None = None
+    drop_incomplete_prompts: bool = False
+    priced: bool = False
 
 
-def _routerbench(path: pathlib.Path) -> RoutingTable:
+def _routerbench(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     compact = path / "routerbench.parquet"
     holds_original = path.is_file() or any(path.glob("*.pkl")) or any(path.glob("*_t*.csv"))
     if compact.is_file() and not holds_original:
         table = read_compact(compact, name="RouterBench")
     else:
         table = read_routerbench(path)
-    if table.num_prompts >= WHOLE_ROUTERBENCH:
+    table = _marked(table)
+    if table.stand_in or table.num_prompts >= WHOLE_ROUTERBENCH:
         return table
     parts = ", ".join(sorted(set(table.origins)))
     return dataclasses.replace(
@@ -58,25 +65,27 @@ def _routerbench(path: pathlib.Path) -> RoutingTable:
     )
 
 
-def _mmlu_pro(path: pathlib.Path) -> RoutingTable:
+def _mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     file = path if path.is_file() else path / "mmlu_pro.parquet"
     what = "real MMLU-Pro scores, standing in for a dataset with many LLMs such as EmbedLLM"
     return read_compact(file, name="MMLU-Pro", stand_in=what)
 
 
-def _embedllm(path: pathlib.Path) -> RoutingTable:
-    return _marked(read_embedllm(path, progress=True))
+def _embedllm(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
+    return _marked(read_embedllm(path, prices, progress=True))
 
 
-def _sprout(path: pathlib.Path) -> RoutingTable:
-    return _marked(read_sprout(path))
+def _sprout(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
+    return _marked(read_sprout(path, prices))
 
 
 def _marked(table: RoutingTable) -> RoutingTable:
     """Mark a file with made-up content, so that no result of it passes for the real thing."""
-    if not all(origin.startswith("synthetic") for origin in table.origins):
+    made_up = [origin.startswith("synthetic") for origin in table.origins]
+    if not any(made_up):
         return table
-    what = f"made-up content in the schema of {table.name}, standing in for its real data"
+    part = "" if all(made_up) else f"{sum(made_up):,} of {len(made_up):,} prompts are "
+    what = f"{part}made-up content in the schema of {table.name}, standing in for its real data"
     return dataclasses.replace(table, name=f"{table.name} (synthetic)", stand_in=what)
 
 
@@ -84,21 +93,64 @@ CATALOGUE = {
     entry.name: entry
     for entry in (
         Dataset(
-            "routerbench", "RouterBench", _routerbench, "withmartian/routerbench",
-            ("routerbench_0shot.pkl",), None, True,
+            "routerbench", "RouterBench", _routerbench,
+            repository="withmartian/routerbench",
+            revision="784021482c3f320c6619ed4b3bb3b41a21424fcb",
+            files=("routerbench_0shot.pkl",),
+            drop_incomplete_prompts=True,
         ),
         Dataset(
-            "mmlu_pro", "MMLU-Pro", _mmlu_pro, "", ("mmlu_pro.parquet",), 0.99, True,
+            "mmlu_pro", "MMLU-Pro", _mmlu_pro,
+            files=("mmlu_pro.parquet",),
+            drop_servers_below=0.99, drop_incomplete_prompts=True,
         ),
         Dataset(
-            "embedllm", "EmbedLLM", _embedllm, "RZ412/EmbedLLM",
-            ("train.csv", "val.csv", "test.csv"), 0.99, True,
+            "embedllm", "EmbedLLM", _embedllm,
+            repository="RZ412/EmbedLLM",
+            revision="266ae3e180ccb533c86afc9cfb2f5db99d171aea",
+            files=("train.csv", "val.csv", "test.csv"),
+            drop_servers_below=0.99, drop_incomplete_prompts=True, priced=True,
         ),
         Dataset(
-            "sprout", "SPROUT", _sprout, "CARROT-LLM-Routing/SPROUT", ("data/*",), None, True,
+            "sprout", "SPROUT", _sprout,
+            repository="CARROT-LLM-Routing/SPROUT",
+            files=("data/*",),
+            drop_incomplete_prompts=True, priced=True,
         ),
     )
 }  # fmt: skip
+OWN = "compact"  # dataset=compact: a user's own table, under that name or one of its own
+
+
+def own_table(
+    name: str = OWN,
+    drop_servers_below: float | None = None,
+    drop_incomplete_prompts: bool = False,
+) -> Dataset:
+    """Describe a user's own table in the compact form; nothing is dropped unasked.
+
+    Args:
+        name: what it is called in the cache, in configuration and in tables.
+        drop_servers_below: see `complete`.
+        drop_incomplete_prompts: see `complete`.
+
+    Raises:
+        ValueError: the name is taken or not made of letters, digits, "_" and "-".
+    """
+    if name in CATALOGUE or not re.fullmatch(r"[\w-]+", name):
+        raise ValueError(
+            f"name={name} must be letters, digits, _ and - and none of {', '.join(CATALOGUE)}."
+        )
+
+    def read(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
+        if path.is_dir():
+            raise TableError(f"{path}: is a folder, source must be one .parquet or .csv file.")
+        return read_compact(path, name)
+
+    return Dataset(
+        name, name, read,
+        drop_servers_below=drop_servers_below, drop_incomplete_prompts=drop_incomplete_prompts,
+    )  # fmt: skip
 
 
 def dataset(name: str) -> Dataset:
@@ -108,18 +160,22 @@ def dataset(name: str) -> Dataset:
         ValueError: the name is not in it.
     """
     if name not in CATALOGUE:
-        raise ValueError(f"dataset must be one of {', '.join(CATALOGUE)}, got {name!r}.")
+        raise ValueError(
+            f"dataset must be one of {', '.join(CATALOGUE)}, or {OWN} for a table of your own, "
+            f"got {name!r}."
+        )
     return CATALOGUE[name]
 
 
 def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable, np.ndarray]:
     """Load a dataset's table and its prompts' embeddings, row for row.
 
-    From `data_dir/<name>/` when `minilm_l6_v2.npy` lies beside the files there (one row a prompt of
-    the files), else from what `scripts/prepare_data.py` built under `data_dir/cache/`.
+    From what `scripts/prepare_data.py` built under `data_dir/cache/`, with the price list that it
+    was given; else from `data_dir/<name>/` when `minilm_l6_v2.npy` lies beside the files there, one
+    row a prompt of the files.
 
     Args:
-        name: a key of `CATALOGUE`.
+        name: a key of `CATALOGUE`, or the name under which a user's own table was prepared.
         data_dir: the folder of data.
 
     Returns:
@@ -133,24 +189,35 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
     # The cache is built from catalogue entries, so it can only be imported once they exist.
     from cqbjax.datasets.cache import load_cached
 
-    entry = dataset(name)
+    cached = load_cached(name, pathlib.Path(data_dir))
+    if cached is not None:
+        return cached
     folder = pathlib.Path(data_dir) / name
     file = folder / EMBEDDINGS_FILE
-    if file.is_file():
-        return _beside(entry, folder, file)
-    cached = load_cached(name, pathlib.Path(data_dir))
-    if cached is None:
-        raise TableError(
-            f"{folder}: no {EMBEDDINGS_FILE} there and nothing prepared in "
-            f"{folder.parent / 'cache'}: run python scripts/prepare_data.py dataset={name}."
+    if name in CATALOGUE and file.is_file():
+        return _beside(CATALOGUE[name], folder, file)
+    raise TableError(_unprepared(name, pathlib.Path(data_dir)))
+
+
+def _unprepared(name: str, data_dir: pathlib.Path) -> str:
+    script = f"run python scripts/prepare_data.py data_dir={data_dir}"
+    if name in CATALOGUE:
+        source = "" if CATALOGUE[name].repository else " source=PATH"
+        return (
+            f"{data_dir / name}: no {EMBEDDINGS_FILE} there and nothing prepared in "
+            f"{data_dir / 'cache'}: {script} dataset={name}{source}."
         )
-    return cached
+    return (
+        f"dataset must be one of {', '.join(CATALOGUE)} or the name of a prepared table of your "
+        f"own, and no {name!r} is prepared in {data_dir / 'cache'}: {script} dataset={OWN} "
+        f"name={name} source=FILE."
+    )
 
 
 def _beside(
     entry: Dataset, folder: pathlib.Path, file: pathlib.Path
 ) -> tuple[RoutingTable, np.ndarray]:
-    raw = entry.read(folder)
+    raw = entry.read(folder, None)
     embeddings = read_embeddings(file, raw.num_prompts)
     table, dropped = complete(
         raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(folder)

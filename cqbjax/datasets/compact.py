@@ -5,6 +5,7 @@ table takes; any other column is left alone.
 """
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -41,8 +42,8 @@ def read_compact(
         prompts=_texts(frame, "prompt", path),
         origins=_texts(frame, "source", path),
         servers=servers,
-        performance=_numbers(frame, [SCORE + server for server in servers], path),
-        cost=_numbers(frame, [COST + server for server in servers], path),
+        performance=numbers(frame, [SCORE + server for server in servers], path),
+        cost=numbers(frame, [COST + server for server in servers], path),
         stand_in=stand_in,
     )
     check(table, str(path), allow_missing=True)
@@ -88,17 +89,38 @@ def _texts(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, .
     return tuple(texts)
 
 
-def _numbers(frame: pl.DataFrame, columns: list[str], path: pathlib.Path) -> np.ndarray:
-    """Return [P, N] float64, NaN for null; text that is no number is refused by row and column."""
-    numbers = np.empty((frame.height, len(columns)))
-    for j, column in enumerate(columns):
-        cast = frame[column].cast(pl.Float64, strict=False)
-        spoilt = (cast.is_null() & frame[column].is_not_null()).to_numpy()
+def numbers(
+    frame: pl.DataFrame,
+    columns: Sequence[str],
+    path: pathlib.Path,
+    labels: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Return columns as numbers; text that is none is refused by row and column.
+
+    Args:
+        frame: with the columns as text or as numbers.
+        columns: [N] of the frame.
+        path: the file, for the error.
+        labels: [N] what the file calls them, for the error; "column '...'" when None.
+
+    Returns:
+        [P, N] float64, NaN for a cell that is empty.
+
+    Raises:
+        TableError: one sentence naming file, row and column.
+    """
+    labels = [f"column {column!r}" for column in columns] if labels is None else labels
+    found = np.empty((frame.height, len(columns)))
+    for j, (column, label) in enumerate(zip(columns, labels, strict=True)):
+        cells = frame[column]
+        if cells.dtype.is_nested():
+            raise TableError(f"{path}: {label} must hold numbers, got {cells.dtype}.")
+        cast = cells.cast(pl.Float64, strict=False)
+        spoilt = cast.is_null() & cells.is_not_null()
+        if cells.dtype == pl.String:
+            spoilt &= ~cells.str.strip_chars().str.to_lowercase().is_in(["", "nan"])
         if spoilt.any():
-            row = int(spoilt.argmax())
-            value = frame[column][row]
-            raise TableError(
-                f"{path}: row {row}, column {column!r} must be a number, got {value!r}."
-            )
-        numbers[:, j] = cast.fill_null(np.nan).to_numpy()
-    return numbers
+            row = int(spoilt.arg_max() or 0)
+            raise TableError(f"{path}: row {row}, {label} must be a number, got {cells[row]!r}.")
+        found[:, j] = cast.fill_null(np.nan).to_numpy()
+    return found

@@ -4,6 +4,7 @@ The files are read in blocks, so that memory is that of the finished table (scor
 P prompts) and of 32 blocks read ahead, whatever the size of the file.
 """
 
+import csv
 import pathlib
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import numpy as np
 import polars as pl
 import rich.progress
 
-from cqbjax.datasets.prices import price_by_size, read_size_prices, shipped
+from cqbjax.datasets.prices import prices_by_size, read_size_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check
 
 SPLITS = ("train", "val", "test")
@@ -109,13 +110,14 @@ def read_embedllm(
         occurs is NaN. Repeated pairs are collapsed by max and counted in the notes.
 
     Raises:
-        TableError: one sentence naming file, row and column; an LLM that cannot be priced by name.
+        TableError: one sentence naming file, row and column, or all LLMs that cannot be priced.
     """
     path = pathlib.Path(path)
     price_list = read_size_prices(prices if prices is not None else shipped("embedllm"))
+    files = _files(path)
     long = _Long()
     with rich.progress.Progress(disable=not progress) as bar:
-        for file in _files(path):
+        for file in files:
             task = bar.add_task(f"reading {file.name}", total=file.stat().st_size)
             first = 0
             for block, position in _blocks(file, block_bytes):
@@ -125,7 +127,11 @@ def read_embedllm(
     servers = tuple(long.servers)
     scores = long.scores[: len(long.prompts), : len(servers)].copy()
     repeated = long.rows - int((~np.isnan(scores)).sum())
-    price = np.array([price_by_size(server, price_list) for server in servers])
+    notes = [f"collapsed {repeated:,} repeated rows by max"] if repeated else []
+    absent = [f"{part}.csv" for part in SPLITS if path / f"{part}.csv" not in files]
+    if absent and path.is_dir():
+        notes.append(f"read without {' and '.join(absent)}")
+    price = np.array(prices_by_size(servers, price_list))
     table = RoutingTable(
         name=name,
         prompt_ids=tuple(long.prompts),
@@ -135,7 +141,7 @@ def read_embedllm(
         performance=scores,
         cost=np.broadcast_to(price * TOKENS_A_QUERY / 1e6, scores.shape).copy(),
         stand_in=stand_in,
-        notes=(f"collapsed {repeated:,} repeated rows by max",) if repeated else (),
+        notes=tuple(notes),
     )
     check(table, str(path), allow_missing=True)
     return table
@@ -153,20 +159,20 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 def _blocks(file: pathlib.Path, block_bytes: int) -> Iterator[tuple[pl.DataFrame, int]]:
     """Yield (rows, bytes read so far); prompts hold line breaks, so a real CSV reader cuts."""
     import pyarrow as pa
-    import pyarrow.csv as csv
+    import pyarrow.csv
 
     with file.open("rb") as handle:
         try:
-            header = handle.readline().decode("utf-8-sig").strip().split(",")
+            header = next(csv.reader([handle.readline().decode("utf-8-sig")]), [])
             missing = [column for column in COLUMNS if column not in header]
             if missing:
                 raise TableError(f"{file}: column {missing[0]!r} is missing.")
             handle.seek(0)
-            reader = csv.open_csv(
+            reader = pyarrow.csv.open_csv(
                 handle,
-                read_options=csv.ReadOptions(block_size=block_bytes),
-                parse_options=csv.ParseOptions(newlines_in_values=True),
-                convert_options=csv.ConvertOptions(
+                read_options=pyarrow.csv.ReadOptions(block_size=block_bytes),
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+                convert_options=pyarrow.csv.ConvertOptions(
                     include_columns=list(COLUMNS),
                     column_types={column: pa.string() for column in COLUMNS},
                     strings_can_be_null=True,

@@ -1,10 +1,11 @@
 """Getting a dataset's files: from the Hugging Face hub at one pinned commit, or from a local path.
 
-`<data_dir>/cache/<dataset>.checksums.json` records commit, size and SHA-256 of every file at the
-first build; from then on a file must match it.
+A record in `<data_dir>/cache/`, one for the download and one for each local path, holds commit,
+size and SHA-256 of every file at the first build; from then on the files must be those.
 """
 
 import fnmatch
+import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -50,11 +51,8 @@ def download(
         if not fnmatch.filter([s.rfilename for s in wanted], pattern):
             raise TableError(f"{repository}: no file {pattern!r} at revision {info.sha}.")
     for sibling in wanted:
-        size = sibling.size
-        lfs = getattr(sibling, "lfs", None)
-        digest = getattr(lfs, "sha256", None) if lfs is not None else None
         path = folder / sibling.rfilename
-        if path.is_file() and digest and path.stat().st_size == size and sha256(path) == digest:
+        if path.is_file() and _differs(path, sibling) is None:
             continue
         try:
             hub.hf_hub_download(
@@ -67,7 +65,9 @@ def download(
             )
         except Exception as error:
             raise TableError(_unreachable(f"{repository}/{sibling.rfilename}", error)) from error
-        _verify(path, size, digest)
+        if wrong := _differs(path, sibling):
+            path.unlink()  # a bad download must not be left to be read
+            raise TableError(f"{path}: {wrong}: run it again.")
     return str(info.sha)
 
 
@@ -113,16 +113,19 @@ def verify(
         "name sha256" of each file, the content that a build depends on.
 
     Raises:
-        TableError: a size or checksum differs from the record.
+        TableError: a size or checksum differs from the record, or a recorded file is not there.
     """
     known = read_json(record) if record.is_file() else {}
-    was = known.get("revision", revision)
-    # Another commit may hold other bytes; a local path is held to whatever was recorded.
-    asked_anew = revision not in ("local", was)
-    entries: dict[str, dict[str, Any]] = {} if asked_anew else dict(known.get("files", {}))
+    same_commit = known.get("revision") == revision  # another commit may hold other bytes
+    entries: dict[str, dict[str, Any]] = dict(known.get("files", {})) if same_commit else {}
+    names = [file.relative_to(root).as_posix() for file in files]
+    if lost := sorted(set(entries) - set(names)):
+        raise TableError(
+            f"{root / lost[0]}: is not there, {record.name} records it: get it again, or remove "
+            f"{record} to do without it."
+        )
     lines = []
-    for file in files:
-        name = file.relative_to(root).as_posix()
+    for name, file in zip(names, files, strict=True):
         status = file.stat()
         entry = entries.get(name)
         if entry is None:
@@ -140,23 +143,32 @@ def verify(
                 raise TableError(_mismatch(file, digest, entry["sha256"], str(record)))
         entries[name] = {"size": status.st_size, "sha256": digest, "changed": status.st_mtime_ns}
         lines.append(f"{name} {digest}")
-    fresh = {"revision": was if revision == "local" else revision, "files": entries}
+    fresh = {"revision": revision, "files": entries}
     if fresh != known:
         write_json(record, fresh)
     return lines
 
 
-def _verify(path: pathlib.Path, size: int | None, digest: str | None) -> None:
-    """Hold a download against what the hub says of it; a bad one must not be left to be read."""
+def _differs(path: pathlib.Path, sibling: Any) -> str | None:
+    """Say how a file differs from what the hub says of it; None when it does not.
+
+    The hub gives the SHA-256 of a large file (LFS), and git's own id, a SHA-1, of a small one.
+    """
+    size, lfs, blob = sibling.size, getattr(sibling, "lfs", None), getattr(sibling, "blob_id", None)
     found = path.stat().st_size
     if size is not None and found != size:
-        path.unlink()
-        raise TableError(
-            f"{path}: the download was cut short, {found:,} of {size:,} bytes: run it again."
-        )
-    if digest is not None and (actual := sha256(path)) != digest:
-        path.unlink()
-        raise TableError(_mismatch(path, actual, digest, "the hub"))
+        return f"the download was cut short, {found:,} of {size:,} bytes"
+    if lfs is not None:
+        kind, wanted, actual = "SHA-256", lfs.sha256, sha256(path)
+    elif blob:
+        content = path.read_bytes()
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        kind, wanted, actual = "git id", blob, git.hexdigest()
+    else:
+        return "the hub gives no checksum of it"
+    if actual == wanted:
+        return None
+    return f"checksum mismatch, {kind} {actual[:12]}... where the hub says {wanted[:12]}..."
 
 
 def _mismatch(path: pathlib.Path, found: str, wanted: str, who: str) -> str:

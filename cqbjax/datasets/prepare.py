@@ -8,6 +8,7 @@ import numpy as np
 
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.catalogue import (
+    CATALOGUE,
     EMBEDDINGS_FILE,
     ENCODER,
     Dataset,
@@ -19,7 +20,7 @@ from cqbjax.datasets.table import RoutingTable, TableError, complete
 from cqbjax.embedding import embed, model_identity
 from cqbjax.files import content_key, sha256
 
-FORMAT = "1"  # raise when the same files would give another table or another layout
+FORMAT = "2"  # raise when the same files would give another table or another layout
 
 Embed = Callable[[tuple[str, ...]], np.ndarray]
 
@@ -39,7 +40,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    name: str,
+    name: str | Dataset,
     data_dir: str | pathlib.Path,
     source: str | pathlib.Path | None = None,
     revision: str | None = None,
@@ -47,18 +48,20 @@ def prepare(
     batch_size: int = 32,
     progress: bool = True,
     embedder: Embed | None = None,
+    prices: str | pathlib.Path | None = None,
 ) -> Prepared:
     """Build a dataset's table and embeddings into `data_dir/cache`, unless they are there.
 
     Args:
-        name: a key of the catalogue.
+        name: a key of the catalogue, or an entry of one's own (`own_table`).
         data_dir: the folder of data; downloads go to `data_dir/<name>/`.
         source: a local file or folder instead of a download.
-        revision: the hub's commit; when None that of the first build, else the newest.
+        revision: the hub's commit; when None that of the first build, else the catalogue's.
         model: encoder, a hub name or a local folder.
         batch_size: prompts a forward pass.
         progress: draw progress bars.
         embedder: prompts [P] -> [P, d] in place of the encoder (tests).
+        prices: a price list in place of the shipped one, for a dataset priced by tokens.
 
     Returns:
         What was done. After a kill the next call goes on where the last one stopped.
@@ -66,19 +69,21 @@ def prepare(
     Raises:
         ValueError: one sentence saying what is wrong with the name, files, table or encoder.
     """
-    entry, data_dir = dataset(name), pathlib.Path(data_dir)
-    record = cache.cache_folder(data_dir) / f"{name}.checksums.json"
+    entry = dataset(name) if isinstance(name, str) else name
+    name, data_dir = entry.name, pathlib.Path(data_dir)
+    priced = _prices(entry, prices)
+    record = _record(entry, data_dir, source)
     path, revision = _get(entry, data_dir, source, revision, record)
     root = path if path.is_dir() else path.parent
     lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
     given = path / EMBEDDINGS_FILE if path.is_dir() else None
     given = given if given is not None and given.is_file() else None
     encoder = f"given {sha256(given)}" if given else model_identity(model)
-    key = content_key(FORMAT, name, _policy(entry), encoder, *lines)
+    key = content_key(FORMAT, name, _policy(entry, priced), encoder, *lines)
     if cache.is_built(data_dir, key):
         cache.point(data_dir, name, key)
         return Prepared(key, False, revision)
-    raw = entry.read(path)
+    raw = entry.read(path, priced)
     table, dropped = complete(
         raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(path)
     )
@@ -104,24 +109,45 @@ def _get(
     if not entry.repository:
         raise TableError(f"dataset {entry.name}: has no download, give source=PATH.")
     recorded = cache.read_json(record) if record.is_file() else {}
-    pinned = recorded.get("revision", "local")
-    if revision is None and pinned != "local":
-        revision = pinned
+    pinned = recorded.get("revision")
+    revision = revision or pinned or entry.revision or None
     folder = data_dir / entry.name
     complete_already = (
-        pinned != "local"
+        pinned is not None
         and revision == pinned
         and all((folder / file).is_file() for file in recorded["files"])
     )
     if complete_already:
-        return folder, pinned
+        return folder, str(pinned)
     return folder, fetch.download(entry.repository, entry.files, revision, folder)
 
 
-def _policy(entry: Dataset) -> str:
+def _record(
+    entry: Dataset, data_dir: pathlib.Path, source: str | pathlib.Path | None
+) -> pathlib.Path:
+    """Return the checksums file: one of the download, one of each local path."""
+    where = "" if source is None else f".{content_key(str(pathlib.Path(source).resolve()))[:8]}"
+    return cache.cache_folder(data_dir) / f"{entry.name}{where}.checksums.json"
+
+
+def _prices(entry: Dataset, prices: str | pathlib.Path | None) -> pathlib.Path | None:
+    """Return the price list that decides the cost; None where the files record it."""
+    if not entry.priced:
+        if prices is not None:
+            raise TableError(
+                f"prices={prices}: dataset {entry.name} has its costs in its own files, a price "
+                f"list is for {' and '.join(k for k, v in CATALOGUE.items() if v.priced)}."
+            )
+        return None
+    path = shipped(entry.name) if prices is None else pathlib.Path(prices)
+    if not path.is_file():
+        raise TableError(f"prices={prices}: no such file.")
+    return path
+
+
+def _policy(entry: Dataset, prices: pathlib.Path | None) -> str:
     """Return what besides the files decides the table: what is dropped, and the prices."""
-    prices = shipped(entry.name)
-    listed = sha256(prices) if prices.is_file() else "recorded"
+    listed = "recorded" if prices is None else sha256(prices)
     return f"{entry.drop_servers_below} {entry.drop_incomplete_prompts} {listed}"
 
 

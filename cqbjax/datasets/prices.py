@@ -2,13 +2,14 @@
 
 Two kinds. By LLM: `model,usd_per_million_input,usd_per_million_output,source,date`. By size
 class: `kind,key,usd_per_million_tokens,source,date`, where `kind` is `dense` or `mixture` (key: the
-largest number of parameters of the class, in billions) or `model` (key: an LLM's exact name, which
-then overrides its size).
+largest number of parameters of the class, in billions) or `model` (key: an LLM's name, which then
+overrides its size; "openchat/openchat_3.5" and "openchat__openchat-3.5" are one name).
 """
 
 import importlib.resources
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -36,7 +37,7 @@ class SizePrices(NamedTuple):
     Attributes:
         dense: (largest billions of parameters, USD per million tokens), ascending.
         mixture: the same for mixtures of experts, by their total parameters.
-        models: LLM name to USD per million tokens, overriding the classes.
+        models: LLM name, as `_same` spells it, to USD per million tokens; overrides the classes.
         path: the file, for errors.
     """
 
@@ -87,8 +88,9 @@ def read_size_prices(path: str | pathlib.Path) -> SizePrices:
             )
         if kind != "model":
             _number(record, "key", path, row)
-        _refuse_twice(record["key"], classes[kind], path, row)
-        classes[kind][record["key"]] = _usd(record, "usd_per_million_tokens", path, row)
+        key = _same(record["key"] or "") if kind == "model" else record["key"]
+        _refuse_twice(key, classes[kind], path, row)
+        classes[kind][key] = _usd(record, "usd_per_million_tokens", path, row)
     dense, mixture = (
         tuple(sorted((float(key), price) for key, price in classes[kind].items()))
         for kind in ("dense", "mixture")
@@ -96,27 +98,44 @@ def read_size_prices(path: str | pathlib.Path) -> SizePrices:
     return SizePrices(dense, mixture, classes["model"], path)
 
 
-def price_by_size(name: str, prices: SizePrices) -> float:
-    """Return an LLM's USD per million tokens: by its own row, else by the size its name states.
+def prices_by_size(names: Sequence[str], prices: SizePrices) -> list[float]:
+    """Return LLMs' USD per million tokens: by its own row, else by the size that a name states.
 
     Raises:
-        TableError: the name states no size, or a size beyond the largest class; it names the LLM.
+        TableError: one sentence with every LLM whose name states no size, or one beyond the largest
+            class.
     """
-    if name in prices.models:
-        return prices.models[name]
-    kind, size = parameters(name)
-    if size is None:
+    found = [_price(name, prices) for name in names]
+    without = [name for name, price in zip(names, found, strict=True) if price is None]
+    if without:
         raise TableError(
-            f"{prices.path}: LLM {name!r} cannot be priced, its name states no size: "
-            f"add a row 'model,{name},<USD per million tokens>,<source>,<date>'."
+            f"{prices.path}: {_unpriced(without)}, no row of kind model names them and their names "
+            f"state no size or one beyond the largest class: give prices=PATH, a copy of this file "
+            f"with a row 'model,<LLM>,<USD per million tokens>,<source>,<date>' for each."
         )
-    for largest, price in prices.mixture if kind == "mixture" else prices.dense:
-        if size <= largest:
-            return price
-    raise TableError(
-        f"{prices.path}: LLM {name!r} cannot be priced, {size:g} billion parameters are beyond the "
-        f"largest {kind} class: add a class or a row of kind 'model'."
-    )
+    return [price for price in found if price is not None]
+
+
+def prices_by_name(
+    names: Sequence[str], prices: dict[str, Price], path: pathlib.Path
+) -> list[Price]:
+    """Return LLMs' prices.
+
+    Args:
+        names: of the LLMs.
+        prices: from `read_prices`.
+        path: the price list, for errors.
+
+    Raises:
+        TableError: one sentence with every LLM that has no price.
+    """
+    without = [name for name in names if name not in prices]
+    if without:
+        raise TableError(
+            f"{path}: {_unpriced(without)}: give prices=PATH, a copy of this file with a row "
+            f"'<LLM>,<USD per million input>,<USD per million output>,<source>,<date>' for each."
+        )
+    return [prices[name] for name in names]
 
 
 def parameters(name: str) -> tuple[str, float | None]:
@@ -128,6 +147,25 @@ def parameters(name: str) -> tuple[str, float | None]:
         return "mixture", float(found[1]) * float(found[2])
     sizes = [float(size.replace("_", ".")) for size in _DENSE.findall(base)]
     return "dense", max(sizes, default=None)
+
+
+def _price(name: str, prices: SizePrices) -> float | None:
+    if (listed := prices.models.get(_same(name))) is not None:
+        return listed
+    kind, size = parameters(name)
+    classes = prices.mixture if kind == "mixture" else prices.dense
+    fitting = (price for largest, price in classes if size is not None and size <= largest)
+    return next(fitting, None)
+
+
+def _same(name: str) -> str:
+    """Spell a name as EmbedLLM's files, its paper and the hub do not: each in its own way."""
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+def _unpriced(names: Sequence[str]) -> str:
+    listed = ", ".join(repr(name) for name in names)
+    return f"{len(names)} LLM{'s' if len(names) > 1 else ''} cannot be priced ({listed})"
 
 
 def _read(path: pathlib.Path, columns: tuple[str, ...]) -> pl.DataFrame:

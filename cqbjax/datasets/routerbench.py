@@ -10,13 +10,17 @@ import pathlib
 import numpy as np
 import polars as pl
 
+from cqbjax.datasets.compact import numbers
 from cqbjax.datasets.pickles import read_pickled_frame
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.table import RoutingTable, TableError, check, check_cells
 
 COST_SUFFIX = "|total_cost"
 RESPONSE_SUFFIX = "|model_response"
 REQUIRED = ("sample_id", "prompt", "eval_name")
-ROW = "__row"
+NUMBERED = ("", "Unnamed: 0")  # the frame's own row number, as pandas writes it
+ORACLE = "oracle_model_to_route_to"
+# What a joined row remembers: its place in the unsplit RouterBench, its file and its row there.
+ROW, FILE, FILE_ROW = "__row", "__file", "__file_row"
 
 
 def read_routerbench(
@@ -46,9 +50,9 @@ def read_routerbench(
     path = pathlib.Path(path)
     frames = [(file, _read_one(file)) for file in _files(path)]
     servers = _servers(frames)
-    parts = [_numeric(frame, servers, file) for file, frame in frames]
+    parts = [_checked(frame, servers, file) for file, frame in frames]
     frame = pl.concat(parts).sort(ROW, maintain_order=True)
-    frame, notes = _one_row_an_id(frame, servers, path)
+    frame, notes = _one_row_an_id(frame, servers)
     table = RoutingTable(
         name=name,
         prompt_ids=tuple(frame["sample_id"]),
@@ -82,8 +86,10 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     if not path.is_dir():
         raise TableError(f"{path}: no such file or folder.")
-    # models.csv and the like may lie beside the data: only files with the schema's key are read.
-    found = [file for file in sorted(path.glob("*.csv")) if "sample_id" in _header(file)]
+    # models.csv and the like may lie beside the data: only files with a cost or an id are read.
+    marks = (COST_SUFFIX, "sample_id")
+    csvs = sorted(path.glob("*.csv"))
+    found = [file for file in csvs if any(mark in _header(file) for mark in marks)]
     if not found:
         found = sorted(path.glob("*.pkl"))
         if len(found) > 1:
@@ -91,7 +97,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
             raise TableError(f"{path}: name one of the pickles {names}, they are different sets.")
     if not found:
         raise TableError(
-            f"{path}: no RouterBench file, need CSVs with a sample_id column or one .pkl."
+            f"{path}: no RouterBench file, need CSVs with '<LLM>{COST_SUFFIX}' columns or one .pkl."
         )
     return found
 
@@ -130,6 +136,16 @@ def _servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]
         answered = {c.split("|")[0] for c in frame.columns if c.endswith(RESPONSE_SUFFIX)}
         for server in sorted(answered - priced):
             raise TableError(f"{file}: column {server + COST_SUFFIX!r} is missing.")
+        for column in sorted(set(_score_like(frame)) - priced):
+            raise TableError(
+                f"{file}: column {column + COST_SUFFIX!r} is missing, column {column!r} holds "
+                f"scores."
+            )
+        if not priced:
+            raise TableError(
+                f"{file}: no LLM there, each needs a column of scores named by it and one named "
+                f"'<LLM>{COST_SUFFIX}'."
+            )
         here = tuple(column for column in frame.columns if column in priced)
         if servers is not None and set(here) != set(servers):
             odd = sorted(set(here) ^ set(servers))[0]
@@ -138,35 +154,46 @@ def _servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]
     return servers or ()
 
 
-def _numeric(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
-    """Return the needed columns with numbers as float64; a cell that is no number is refused."""
-    columns = [c for server in servers for c in (server, server + COST_SUFFIX)]
-    numbers = frame.select(pl.col(columns).cast(pl.Float64, strict=False).fill_nan(None))
-    for column in columns:
-        cells = frame[column]
-        given = cells.is_not_null()
-        if cells.dtype == pl.String:
-            given &= ~cells.str.to_lowercase().is_in(["", "nan"])
-        spoilt = given & numbers[column].is_null()
-        if cells.dtype.is_float():
-            spoilt &= cells.is_not_nan()
-        if spoilt.any():
-            row = spoilt.arg_max()
-            raise TableError(
-                f"{file}: row {row}, column {column!r} must be a number, got {cells[row or 0]!r}."
-            )
-    unnamed = [c for c in frame.columns if c in ("", "Unnamed: 0")]
+def _score_like(frame: pl.DataFrame) -> list[str]:
+    """Return columns that could be an LLM's scores: a plain name, and numbers in [0, 1] alone."""
+    found = []
+    for column in frame.columns:
+        if "|" in column or column in (*REQUIRED, *NUMBERED, ORACLE):
+            continue
+        given = frame[column].drop_nulls()
+        score = given.cast(pl.Float64, strict=False)
+        if len(given) and bool(score.is_between(0, 1).fill_null(False).all()):
+            found.append(column)
+    return found
+
+
+def _checked(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
+    """Return the needed columns of one file, numbers as float64 and every cell looked at."""
+    costs = [server + COST_SUFFIX for server in servers]
+    scores, cost = numbers(frame, servers, file), numbers(frame, costs, file)
+    ids = frame["sample_id"].cast(pl.String).to_list()
+    cost_label = f"column '{{}}{COST_SUFFIX}'"
+    check_cells(
+        scores, cost, ids, servers, str(file), score_label="column '{}'", cost_label=cost_label
+    )
+    unnamed = [c for c in frame.columns if c in NUMBERED]
     order = frame[unnamed[0]].cast(pl.Int64, strict=False) if unnamed else None
     if order is None or order.null_count():
         order = pl.Series(np.arange(frame.height))
     answers = [server + RESPONSE_SUFFIX for server in servers]
     absent = [pl.lit(None, pl.String).alias(c) for c in answers if c not in frame.columns]
     texts = frame.with_columns(absent).select(pl.col([*REQUIRED, *answers]).cast(pl.String))
-    return pl.concat([texts, numbers], how="horizontal").with_columns(order.alias(ROW))
+    columns = zip((*servers, *costs), np.hstack([scores, cost]).T, strict=True)
+    return texts.with_columns(
+        *(pl.Series(name, values, nan_to_null=True) for name, values in columns),
+        order.alias(ROW),
+        pl.lit(str(file)).alias(FILE),
+        pl.int_range(pl.len()).alias(FILE_ROW),
+    )
 
 
 def _one_row_an_id(
-    frame: pl.DataFrame, servers: tuple[str, ...], path: pathlib.Path
+    frame: pl.DataFrame, servers: tuple[str, ...]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Drop rows without a score and merge rows of one id; count both."""
     scored = pl.sum_horizontal(pl.col(server).is_not_null() for server in servers)
@@ -177,7 +204,7 @@ def _one_row_an_id(
     repeated = kept.filter(pl.col("sample_id").is_duplicated())
     if repeated.height:
         merged = pl.concat(
-            _merge(group, servers, path)
+            _merge(group, servers)
             for group in repeated.partition_by("sample_id", maintain_order=True)
         )
         kept = pl.concat([kept.filter(~pl.col("sample_id").is_duplicated()), merged]).sort(ROW)
@@ -187,15 +214,18 @@ def _one_row_an_id(
     return kept, tuple(notes)
 
 
-def _merge(group: pl.DataFrame, servers: tuple[str, ...], path: pathlib.Path) -> pl.DataFrame:
+def _merge(group: pl.DataFrame, servers: tuple[str, ...]) -> pl.DataFrame:
     """Return the row with most scores, lent the scores that the same responses got elsewhere."""
     scores = _matrix(group, list(servers))
     given = ~np.isnan(scores)
-    if (given.sum(axis=0) > 1).any():
+    twice = given.sum(axis=0) > 1
+    if twice.any():
+        column = int(twice.argmax())
+        first, second = (int(row) for row in np.flatnonzero(given[:, column])[:2])
         raise TableError(
-            f"{path}: row {group[ROW][1]}, column 'sample_id': duplicate prompt id "
-            f"{group['sample_id'][0]!r} with more than one score for "
-            f"{servers[int((given.sum(axis=0) > 1).argmax())]!r}."
+            f"{group[FILE][second]}: row {group[FILE_ROW][second]}, column 'sample_id': "
+            f"{group['sample_id'][0]!r} also stands in row {group[FILE_ROW][first]} of "
+            f"{group[FILE][first]}, and both have a score in column {servers[column]!r}."
         )
     fullest = int(given.sum(axis=1).argmax())
     row = group[fullest]

@@ -26,7 +26,7 @@ class RoutingSource:
 
     Attributes:
         source: prompts, embeddings [P, d] and true log-odds [P, N].
-        dataset: its key in the catalogue.
+        dataset: its key in the catalogue, or its own name.
         table: the dataset behind it; its `stand_in` must be shown with every result.
         probabilities: [P, N] departure probabilities of single servers.
         cost: [P, N] cost normalised to [0, 1].
@@ -98,7 +98,7 @@ def routing_source(
     """Load a dataset and turn performance and cost into departure probabilities.
 
     Args:
-        dataset: a key of `CATALOGUE`.
+        dataset: a key of `CATALOGUE`, or the name of a user's own prepared table.
         data_dir: the folder that holds `<dataset>/`.
         pool_size: prompts of a run's online pool.
         rho: weight of the normalised cost, u_raw = performance - rho * cost.

@@ -5,13 +5,22 @@ A struct is `{num_input_tokens, num_output_tokens, response, score}`. The other 
 strict.
 """
 
+import itertools
 import pathlib
 
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.prices import Price, read_prices, shipped
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.compact import numbers
+from cqbjax.datasets.prices import Price, prices_by_name, read_prices, shipped
+from cqbjax.datasets.table import (
+    RoutingTable,
+    TableError,
+    check,
+    check_cells,
+    check_unique,
+    refuse_first,
+)
 
 FIELDS = ("num_input_tokens", "num_output_tokens", "score")
 SPLITS = ("train", "validation", "test")
@@ -35,21 +44,19 @@ def read_sprout(
         stand_in: what it stands in for, in words.
 
     Returns:
-        The table, prompt ids "<file stem>:<key>" (the row where there is no key); an LLM whose
-        struct is null lacks that score (NaN).
+        The table, prompt ids "<file stem>:<key>" (the row in the file where there is no key); an
+        LLM whose struct is null lacks that score (NaN).
 
     Raises:
-        TableError: one sentence naming file, row and column; an LLM without a price by its name.
+        TableError: one sentence naming file, row and column, or all LLMs without a price.
     """
     path = pathlib.Path(path)
     price_file = pathlib.Path(prices) if prices is not None else shipped("sprout")
     listed = read_prices(price_file)
     files = _files(path)
     servers = _servers(files[0])
-    for server in servers:
-        if server not in listed:
-            raise TableError(f"{price_file}: LLM {server!r} of {files[0].name} has no price.")
-    parts = [_read_file(file, servers, listed) for file in files]
+    priced = prices_by_name(servers, listed, price_file)
+    parts = [_read_file(file, servers, priced) for file in files]
     ids, prompts, origins, scores, costs = (list(column) for column in zip(*parts, strict=True))
     table = RoutingTable(
         name=name,
@@ -69,6 +76,10 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     if not found:
         raise TableError(f"{path}: no Parquet file of SPROUT there.")
+    # Prompt ids begin with the stem, and shards may well number their rows alike.
+    for file, other in itertools.combinations(found, 2):
+        if file.stem == other.stem:
+            raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
 
     def order(file: pathlib.Path) -> tuple[int, str]:
         starts = [file.stem.startswith(part) for part in SPLITS]
@@ -97,9 +108,9 @@ def _servers(file: pathlib.Path) -> tuple[str, ...]:
 
 
 def _read_file(
-    file: pathlib.Path, servers: tuple[str, ...], prices: dict[str, Price]
+    file: pathlib.Path, servers: tuple[str, ...], prices: list[Price]
 ) -> tuple[list[str], list[str], list[str], np.ndarray, np.ndarray]:
-    """Read one split; responses, nearly all of the file, are never materialised."""
+    """Read and check one file; responses, nearly all of it, are never materialised."""
     here = _servers(file)
     if set(here) != set(servers):
         odd = sorted(set(here) ^ set(servers))[0]
@@ -109,27 +120,56 @@ def _read_file(
         raise TableError(f"{file}: column 'prompt' is missing.")
     texts = [c for c in ("key", "dataset", "prompt") if c in columns]
     cells = [
-        pl.col(server).struct.field(field).cast(pl.Float64, strict=False).alias(f"{server}|{field}")
+        pl.col(server).struct.field(field).alias(f"{server}|{field}")
         for server in servers
         for field in FIELDS
     ]
     lazy = pl.scan_parquet(file).select([pl.col(texts).cast(pl.String), *cells])
     frame = lazy.collect(engine="streaming")
-    if frame["prompt"].null_count():
-        row = frame["prompt"].is_null().arg_max()
-        raise TableError(f"{file}: row {row}, column 'prompt' is empty.")
-    keys = frame["key"] if "key" in texts else pl.Series(np.arange(frame.height)).cast(pl.String)
-    split = next((part for part in SPLITS if file.stem.startswith(part)), file.stem)
+    for column in ("prompt", "key"):
+        if column in texts and frame[column].null_count():
+            row = frame[column].is_null().arg_max()
+            raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+    keys = frame["key"].to_list() if "key" in texts else [str(row) for row in range(frame.height)]
+    check_unique(keys, str(file), "key")
     origins = (
         frame["dataset"].fill_null("unknown").to_list()
         if "dataset" in texts
         else ["sprout"] * frame.height
     )
-    scores, tokens_in, tokens_out = (
-        frame.select(pl.col(f"{server}|{field}").fill_null(np.nan) for server in servers).to_numpy()
-        for field in ("score", "num_input_tokens", "num_output_tokens")
-    )
-    into = np.array([prices[server].input for server in servers])
-    out = np.array([prices[server].output for server in servers])
-    cost = (tokens_in * into + tokens_out * out) / 1e6
-    return [f"{split}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost
+    scores, cost = _scores_and_cost(frame, keys, servers, prices, file)
+    return [f"{file.stem}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost
+
+
+def _scores_and_cost(
+    frame: pl.DataFrame,
+    keys: list[str],
+    servers: tuple[str, ...],
+    prices: list[Price],
+    file: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and USD a query, each [P, N]; a bad field is refused by row and name."""
+    labels = {field: f"column '{{}}', field '{field}'" for field in FIELDS}
+    values = {
+        field: numbers(
+            frame,
+            [f"{server}|{field}" for server in servers],
+            file,
+            [labels[field].format(server) for server in servers],
+        )
+        for field in FIELDS
+    }
+    scored = ~np.isnan(values["score"])
+    for field in ("num_input_tokens", "num_output_tokens"):
+        tokens = values[field]
+        for bad, rule in (
+            (tokens < 0, "must not be negative, got {value}"),
+            (~np.isfinite(tokens) & scored, "is missing or not finite, got {value}"),
+        ):
+            refuse_first(bad, tokens, keys, servers, str(file), labels[field], rule)
+    into = np.array([price.input for price in prices])
+    out = np.array([price.output for price in prices])
+    cost = (values["num_input_tokens"] * into + values["num_output_tokens"] * out) / 1e6
+    score_label = labels["score"]
+    check_cells(values["score"], cost, keys, servers, str(file), score_label=score_label)
+    return values["score"], cost

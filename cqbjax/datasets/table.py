@@ -4,7 +4,6 @@ Readers give a table that may still lack scores (NaN); `complete` drops what the
 dropped, counts it, and checks the rest. Nothing is filled in and nothing is dropped unasked.
 """
 
-import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -89,16 +88,90 @@ def check(table: RoutingTable, file: str = "", allow_missing: bool = False) -> N
     """
     where = file or table.name
     _check_shape(table, where)
-    _check_ids(table, where)
-    missing = np.isnan(table.performance)
+    check_unique(table.prompt_ids, where, "prompt_id")
+    if len(set(table.servers)) < table.num_servers:
+        twice = next(name for name in table.servers if table.servers.count(name) > 1)
+        raise TableError(f"{where}: two servers are named {twice!r}, names must be unique.")
+    check_cells(
+        table.performance, table.cost, table.prompt_ids, table.servers, where, allow_missing
+    )
+
+
+def check_cells(
+    scores: np.ndarray,
+    cost: np.ndarray,
+    prompt_ids: Sequence[str],
+    servers: Sequence[str],
+    file: str,
+    allow_missing: bool = True,
+    score_label: str = "column 'score|{}'",
+    cost_label: str = "column 'cost|{}'",
+) -> None:
+    """Refuse the first bad cell: of a whole table, or of one of its files before they are joined.
+
+    Args:
+        scores: [P, N]; NaN is missing.
+        cost: [P, N] USD a query.
+        prompt_ids: [P], for the error.
+        servers: [N].
+        file: where the rows stand.
+        allow_missing: let a score be NaN (its cost may then be NaN too).
+        score_label: how the file calls the score of the LLM `{}`.
+        cost_label: how it calls the cost.
+
+    Raises:
+        TableError: one sentence naming file, row and column.
+    """
+    missing = np.isnan(scores)
+
+    def refuse(bad: np.ndarray, values: np.ndarray, label: str, rule: str) -> None:
+        refuse_first(bad, values, prompt_ids, servers, file, label, rule)
+
     if not allow_missing:
-        _refuse_first(missing, table, where, "score", "is missing, every score must be in [0, 1]")
+        rule = "is missing, every score must be in [0, 1]"
+        refuse(missing, scores, score_label, rule)
     # NaN compares false, so a missing score is not also reported as being out of range.
-    outside = (table.performance < 0) | (table.performance > 1)
-    _refuse_first(outside, table, where, "score", "must be in [0, 1], got {value}")
-    _refuse_first(table.cost < 0, table, where, "cost", "must not be negative, got {value}")
-    no_cost = ~np.isfinite(table.cost) & ~missing
-    _refuse_first(no_cost, table, where, "cost", "is missing or not finite, got {value}")
+    outside = (scores < 0) | (scores > 1)
+    refuse(outside, scores, score_label, "must be in [0, 1], got {value}")
+    refuse(cost < 0, cost, cost_label, "must not be negative, got {value}")
+    no_cost = ~np.isfinite(cost) & ~missing
+    refuse(no_cost, cost, cost_label, "is missing or not finite, got {value}")
+
+
+def refuse_first(
+    bad: np.ndarray,
+    values: np.ndarray,
+    prompt_ids: Sequence[str],
+    servers: Sequence[str],
+    file: str,
+    label: str,
+    rule: str,
+) -> None:
+    """Refuse the first cell of [P, N] that is bad, by file, row and column."""
+    if not bad.any():
+        return
+    i, j = (int(index) for index in np.argwhere(bad)[0])
+    more = f" ({int(bad.sum()):,} such cells)" if bad.sum() > 1 else ""
+    raise TableError(
+        f"{file}: row {i} (prompt id {prompt_ids[i]!r}), {label.format(servers[j])} "
+        f"{rule.format(value=values[i, j])}{more}."
+    )
+
+
+def check_unique(names: Sequence[str], file: str, column: str) -> None:
+    """Refuse the first name that stands in two rows, by file, both rows and column.
+
+    Raises:
+        TableError: one sentence.
+    """
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names):
+        first = rows.setdefault(name, row)
+        if first != row:
+            raise TableError(
+                f"{file}: rows {first} and {row}, column {column!r}: {name!r} occurs twice, "
+                f"must be unique."
+            )
 
 
 def complete(
@@ -177,25 +250,3 @@ def _check_shape(table: RoutingTable, where: str) -> None:
                 f"{where}: {column} must be float64 of shape {shape}, "
                 f"got {array.dtype} of shape {array.shape}."
             )
-
-
-def _check_ids(table: RoutingTable, where: str) -> None:
-    for column, what in (("prompt_ids", "prompt id"), ("servers", "server name")):
-        name, count = collections.Counter(getattr(table, column)).most_common(1)[0]
-        if count > 1:
-            row = getattr(table, column).index(name)
-            raise TableError(
-                f"{where}: {what} {name!r} (first at {row}) occurs {count} times, must be unique."
-            )
-
-
-def _refuse_first(bad: np.ndarray, table: RoutingTable, where: str, column: str, rule: str) -> None:
-    if not bad.any():
-        return
-    i, j = (int(index) for index in np.argwhere(bad)[0])
-    value = (table.performance if column == "score" else table.cost)[i, j]
-    more = f" ({int(bad.sum()):,} such cells)" if bad.sum() > 1 else ""
-    raise TableError(
-        f"{where}: row {i} (prompt id {table.prompt_ids[i]!r}), column "
-        f"'{column}|{table.servers[j]}' {rule.format(value=value)}{more}."
-    )
