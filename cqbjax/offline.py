@@ -201,24 +201,64 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
 
 
+def heads(
+    source: RoutingSource,
+    seeds: Sequence[int],
+    cache_dir: pathlib.Path,
+    head: ContrastiveConfig | None = None,
+    progress: Reporter | None = None,
+) -> list[pathlib.Path]:
+    """Return the file of each seed's contrastive head; those that are not there yet are trained.
+
+    `projection.load_heads` reads one, `projection.project` applies it.
+
+    Args:
+        source: the dataset.
+        seeds: [S] of the runs.
+        cache_dir: heads lie at `cache_dir/<dataset>/head_<seed>_<hash>.msgpack`.
+        head: settings; None takes the dataset's preset.
+        progress: told of the training.
+
+    Raises:
+        ValueError: an evaluation prompt in a split, or a head that learns nothing.
+    """
+    data = read(source, cache_dir)
+    splits = {int(seed): source.split(int(seed)) for seed in seeds}
+    chosen = head or _preset(source.dataset)
+    return _heads("acqb_cl", chosen, data, splits, progress or Silent())
+
+
 def _contexts(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[np.ndarray]:
     """Return each seed's projected contexts of its pool, [I, e]."""
+    found = []
+    for path, parts in zip(
+        _heads(label, head, data, splits, progress), splits.values(), strict=True
+    ):
+        params, config = projection.load_heads(path)
+        pool = jnp.asarray(data.embeddings[parts.pool])
+        found.append(np.asarray(projection.project(params, pool, config)))
+    return found
+
+
+def _heads(
+    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
+) -> list[pathlib.Path]:
+    """Train the heads that are not kept yet and return the file of every seed's."""
     paths = {
-        seed: data.folder / f"{_key(data, parts, seed, head, data.source.rho)}.npy"
+        seed: data.folder / f"head_{seed}_{_key(data, parts, seed, head, data.source.rho)}.msgpack"
         for seed, parts in splits.items()
     }
     missing = [seed for seed, path in paths.items() if not path.is_file()]
     with progress.steps(f"fitting {label}", len(missing)) as done:
         for batch in _batches(missing, HEADS_AT_ONCE):
-            heads = _fit_heads(head, data, [splits[seed] for seed in batch], batch)
+            stacked = _fit_heads(head, data, [splits[seed] for seed in batch], batch)
             for i, seed in enumerate(batch):
-                params = jax.tree.map(lambda leaf: leaf[i], heads)  # noqa: B023
-                pool = jnp.asarray(data.embeddings[splits[seed].pool])
-                _save(paths[seed], np.asarray(projection.project(params, pool, head)))
+                params = jax.tree.map(lambda leaf: leaf[i], stacked)  # noqa: B023
+                projection.save_heads(paths[seed], params, head)
             done(len(batch))
-    return [_load(path) for path in paths.values()]
+    return list(paths.values())
 
 
 def _fit_heads(

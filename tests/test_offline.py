@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import hydra
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -192,6 +193,31 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         offline.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
 
+def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
+    fresh, real = [], projection.fit_heads
+    monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
+    made = offline.per_seed(
+        {"acqb_cl": offline.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    )
+    files = offline.heads(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
+    assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
+    for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
+        params, config = projection.load_heads(file)
+        assert config == SMALL_HEAD
+        trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
+        assert jax.tree.structure(params) == jax.tree.structure(trained)
+        for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
+            np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
+        z = projection.project(params, dataset.source.contexts[dataset.split(seed).pool], config)
+        np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].contexts)
+    files[0].write_bytes(files[0].read_bytes()[:50])
+    with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
+        offline.per_seed(
+            {"acqb_cl": offline.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        )
+
+
 @pytest.mark.parametrize(
     "router", [KNN(grid=(2, 4)), Carrot(grid=(2, 4)), UMR(grid=(2, 3)), MLP(max_iter=3)],
     ids=lambda router: type(router).__name__,
@@ -325,7 +351,8 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
-    assert len(written) == 4 and len(list((tmp_path / "fits" / name).glob("*.npy"))) == 6
+    kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
+    assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
     rates = rates_by_rule(
         source.routing_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
