@@ -163,19 +163,32 @@ def _scores(
     tuning_seed: int | None, progress: Reporter,
 ) -> list[np.ndarray]:  # fmt: skip
     """Return each seed's predicted utilities of its pool, [I, N]."""
-    rho = data.source.rho
+    found = []
     with progress.steps(f"fitting {label}", len(splits)) as done:
         if tuning_seed is not None:
             router = tuned(router, data, tuning_seed)
-        found = []
         for seed, parts in splits.items():
-            path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
-            if not path.is_file():
-                fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
-                _save(path, fitted.predict(data.embeddings[parts.pool]))
-            found.append(_load(path))
+            fixed = tuned(router, data, seed) if tuning_seed is None else router
+            found.append(scores(fixed, data, parts, seed))
             done(1)
     return found
+
+
+def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
+    """Return predicted utilities [I, N] of a seed's pool, fitted on its offline split or kept.
+
+    Args:
+        router: settings.
+        data: from `read`.
+        parts: the seed's split.
+        seed: of the fit.
+    """
+    rho = data.source.rho
+    path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
+    if not path.is_file():
+        fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
+        _save(path, fitted.predict(data.embeddings[parts.pool]))
+    return _load(path)
 
 
 def tuned(router: Router, data: Data, seed: int) -> Router:

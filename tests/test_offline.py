@@ -163,6 +163,53 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         assert (zero.schedule, knn.schedule) == ("oldest", "joint")
 
 
+def garbled(dataset: RoutingSource, seed: int, rows: np.ndarray) -> RoutingSource:
+    """Replace scores, costs and embeddings of these rows, all but the embeddings of the pool."""
+    noise = np.random.default_rng(1)
+    performance, cost = dataset.table.performance.copy(), dataset.cost.copy()
+    performance[rows], cost[rows] = noise.random((2, len(rows), performance.shape[1]))
+    # What a router is asked about has to stay, for its answers to be compared.
+    contexts, kept = np.asarray(dataset.source.contexts).copy(), dataset.split(seed).pool
+    others = np.setdiff1d(rows, kept)
+    contexts[others] = noise.normal(size=(len(others), contexts.shape[1]))
+    return dataclasses.replace(
+        dataset,
+        source=dataclasses.replace(dataset.source, contexts=jnp.asarray(contexts)),
+        table=dataclasses.replace(dataset.table, performance=performance),
+        cost=cost,
+    )
+
+
+LEARNT = {
+    "zero": offline.Trained(Zero()),
+    "knn": offline.Trained(KNN(grid=(2, 4, 8))),
+    "mlp": offline.Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": offline.Trained(UMR(grid=(2, 4))),
+    "routerdc": offline.Trained(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": offline.Trained(Carrot(grid=(2, 4, 8))),
+    "acqb_cl": offline.Projected(Acqb(), SMALL_HEAD),
+}
+
+
+def learnt(label: str, dataset: RoutingSource, folder: Path) -> np.ndarray:
+    """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
+    made = offline.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    return np.asarray(jax.tree.leaves(made.policies[0])[-1])
+
+
+@pytest.mark.parametrize("label", LEARNT)
+def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
+    """The pool's scores, and all that a size or a twin leaves out, may be anything."""
+    dataset = dataclasses.replace(dataset, offline_size=30)
+    offline_rows = dataset.split(5).offline
+    others = np.setdiff1d(np.arange(dataset.table.num_prompts), offline_rows)
+    assert len(others) == 30 and set(dataset.split(5).pool) <= set(others)
+    true = learnt(label, dataset, tmp_path)
+    np.testing.assert_array_equal(true, learnt(label, garbled(dataset, 5, others), tmp_path))
+    inside = garbled(dataset, 5, offline_rows)
+    assert (true != learnt(label, inside, tmp_path)).any(), "else the test could not fail"
+
+
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
     head = offline.Projected(Acqb(), SMALL_HEAD)
     policies = {"knn": offline.Trained(KNN(grid=(3, 5))), "acqb_cl": head}
