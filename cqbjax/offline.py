@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import platformdirs
+import threadpoolctl
 
 from cqbjax import projection, rng
 from cqbjax.contrastive import PRESETS, ContrastiveConfig
@@ -32,6 +33,9 @@ FORMAT = "1"  # raise when the same settings would give another fit
 FITTING = ("scikit-learn", "jax", "flax", "optax", "numpy")
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
+# scikit-learn's fits are small: on a busy machine threads that wait for each other cost seven times
+# as much processor time as one.
+ONE_THREAD = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +190,8 @@ def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
     rho = data.source.rho
     path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
     if not path.is_file():
-        fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
+        with threadpoolctl.threadpool_limits(ONE_THREAD):
+            fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
         _save(path, fitted.predict(data.embeddings[parts.pool]))
     return _load(path)
 
@@ -202,7 +207,8 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
     parts, rho = data.source.split(seed), data.source.rho
     path = data.folder / f"{_key(data, parts, seed, 'tuned', router, rho)}.json"
     if not path.is_file():
-        chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
+        with threadpoolctl.threadpool_limits(ONE_THREAD):
+            chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
         text = json.dumps(dataclasses.asdict(chosen))  # type: ignore[call-overload]
         write_atomic(path, text.encode())
     fields = json.loads(path.read_text())

@@ -18,6 +18,7 @@ from sklearn.linear_model import Ridge
 from cqbjax import offline, projection
 from cqbjax.contrastive import ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
+from cqbjax.figures import style_of
 from cqbjax.offline import Data, Learnt, Projected, Trained
 from cqbjax.progress import Reporter, Silent
 from cqbjax.routers import KNN, Router
@@ -33,7 +34,7 @@ OTHER_KNN: dict[str, Router] = {
     "KNN, k = 5": KNN(grid=(5,)),
     "KNN, k = 40": KNN(grid=(40,)),
 }
-ORACLE, BEST_FIXED, RANDOM = "oracle", "best fixed on the pool", "random"
+ORACLE, BEST_FIXED, RANDOM = "oracle", "best fixed on the pool", "random LLM"
 
 
 class Chosen(NamedTuple):
@@ -178,7 +179,8 @@ def seed_table(
         A row a policy and seed: `departure`, the mean departure probability of the server routed
         to, and `utility`, its mean performance - rho * cost; `chosen`, the hyper-parameters, and
         `own_...`, the same with those that the seed's own split chooses (null where there is
-        nothing to choose). "..., performance only" is the router trained without the cost.
+        nothing to choose). "..., performance only" is the router trained without the cost, its
+        hyper-parameters the same.
     """
     progress = progress or Silent()
     data = offline.read(source, cache_dir)
@@ -203,8 +205,7 @@ def _rows(
     yield row
     if label not in OTHER_KNN:
         blind = data._replace(source=dataclasses.replace(data.source, rho=0.0))
-        fixed = offline.tuned(router, blind, tuning_seed)
-        row = {"policy": f"{label}, performance only", "seed": seed}
+        row = {"policy": f"{style_of(label).name}, performance only", "seed": seed}
         yield row | _judged(fixed, blind, seed, data.source)
 
 

@@ -43,7 +43,8 @@ def main(config: DictConfig) -> None:
     """Measure, write and print."""
     backend.configure()
     console = study.console()
-    warnings.filterwarnings("once", message=".*of its grid")  # one a seed would be many
+    # The table shows what every seed chose.
+    warnings.filterwarnings("ignore", message=".*of its grid")
     if config.tuning_seed is None:
         sys.exit("error: tuning_seed=null leaves nothing to compare: give the seed of a study")
     try:
