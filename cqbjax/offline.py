@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import platformdirs
+import threadpoolctl
 
 from cqbjax import projection, rng
 from cqbjax.contrastive import PRESETS, ContrastiveConfig
@@ -34,6 +35,9 @@ FORMAT = "1"  # raise when the same settings would give another fit
 FITTING = ("scikit-learn", "jax", "flax", "optax", "numpy")
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
+# scikit-learn's fits are small: on a busy machine threads that wait for each other cost seven times
+# as much processor time as one.
+ONE_THREAD = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,19 +187,33 @@ def _scores(
     tuning_seed: int | None, progress: Reporter,
 ) -> list[np.ndarray]:  # fmt: skip
     """Return each seed's predicted utilities of its pool, [I, N]."""
-    rho = data.source.rho
+    found = []
     with progress.steps(f"fitting {label}", len(splits)) as done:
         if tuning_seed is not None:
             router = tuned(router, data, tuning_seed)
-        found = []
         for seed, parts in splits.items():
-            path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
-            if not path.is_file():
-                fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
-                _save(path, fitted.predict(data.embeddings[parts.pool]))
-            found.append(_load(path))
+            fixed = tuned(router, data, seed) if tuning_seed is None else router
+            found.append(scores(fixed, data, parts, seed))
             done(1)
     return found
+
+
+def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
+    """Return predicted utilities [I, N] of a seed's pool, fitted on its offline split or kept.
+
+    Args:
+        router: settings.
+        data: from `read`.
+        parts: the seed's split.
+        seed: of the fit.
+    """
+    rho = data.source.rho
+    path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
+    if not path.is_file():
+        with threadpoolctl.threadpool_limits(ONE_THREAD):
+            fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
+        _save(path, fitted.predict(data.embeddings[parts.pool]))
+    return _load(path)
 
 
 def tuned(router: Router, data: Data, seed: int) -> Router:
@@ -209,7 +227,8 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
     parts, rho = data.source.split(seed), data.source.rho
     path = data.folder / f"{_key(data, parts, seed, 'tuned', router, rho)}.json"
     if not path.is_file():
-        chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
+        with threadpoolctl.threadpool_limits(ONE_THREAD):
+            chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
         text = json.dumps(dataclasses.asdict(chosen))  # type: ignore[call-overload]
         write_atomic(path, text.encode())
     fields = json.loads(path.read_text())
@@ -221,24 +240,64 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
 
 
+def heads(
+    source: RoutingSource,
+    seeds: Sequence[int],
+    cache_dir: pathlib.Path,
+    head: ContrastiveConfig | None = None,
+    progress: Reporter | None = None,
+) -> list[pathlib.Path]:
+    """Return the file of each seed's contrastive head; those that are not there yet are trained.
+
+    `projection.load_heads` reads one, `projection.project` applies it.
+
+    Args:
+        source: the dataset.
+        seeds: [S] of the runs.
+        cache_dir: heads lie at `cache_dir/<dataset>/head_<seed>_<hash>.msgpack`.
+        head: settings; None takes the dataset's preset.
+        progress: told of the training.
+
+    Raises:
+        ValueError: an evaluation prompt in a split, or a head that learns nothing.
+    """
+    data = read(source, cache_dir)
+    splits = {int(seed): source.split(int(seed)) for seed in seeds}
+    chosen = head or _preset(source.dataset)
+    return _heads("acqb_cl", chosen, data, splits, progress or Silent())
+
+
 def _contexts(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[np.ndarray]:
     """Return each seed's projected contexts of its pool, [I, e]."""
+    found = []
+    for path, parts in zip(
+        _heads(label, head, data, splits, progress), splits.values(), strict=True
+    ):
+        params, config = projection.load_heads(path)
+        pool = jnp.asarray(data.embeddings[parts.pool])
+        found.append(np.asarray(projection.project(params, pool, config)))
+    return found
+
+
+def _heads(
+    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
+) -> list[pathlib.Path]:
+    """Train the heads that are not kept yet and return the file of every seed's."""
     paths = {
-        seed: data.folder / f"{_key(data, parts, seed, head, data.source.rho)}.npy"
+        seed: data.folder / f"head_{seed}_{_key(data, parts, seed, head, data.source.rho)}.msgpack"
         for seed, parts in splits.items()
     }
     missing = [seed for seed, path in paths.items() if not path.is_file()]
     with progress.steps(f"fitting {label}", len(missing)) as done:
         for batch in _batches(missing, HEADS_AT_ONCE):
-            heads = _fit_heads(head, data, [splits[seed] for seed in batch], batch)
+            stacked = _fit_heads(head, data, [splits[seed] for seed in batch], batch)
             for i, seed in enumerate(batch):
-                params = jax.tree.map(lambda leaf: leaf[i], heads)  # noqa: B023
-                pool = jnp.asarray(data.embeddings[splits[seed].pool])
-                _save(paths[seed], np.asarray(projection.project(params, pool, head)))
+                params = jax.tree.map(lambda leaf: leaf[i], stacked)  # noqa: B023
+                projection.save_heads(paths[seed], params, head)
             done(len(batch))
-    return [_load(path) for path in paths.values()]
+    return list(paths.values())
 
 
 def _fit_heads(

@@ -5,9 +5,7 @@ ACQB-CL runs ACQB on z = B(x). docs/projection.md argues the choices that the pa
 """
 
 import dataclasses
-import os
 import pathlib
-import tempfile
 from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
@@ -28,6 +26,7 @@ from cqbjax.contrastive import (
     select_pairs,
     utility_cosine,
 )
+from cqbjax.files import write_atomic
 
 Params = dict[str, Any]
 FORMAT = 1
@@ -261,40 +260,34 @@ def _check_shapes(embeddings: Array, utilities: Array, available: Array | None) 
         )
 
 
-def save_heads(path: str | os.PathLike[str], params: Params, config: ContrastiveConfig) -> None:
+def save_heads(path: pathlib.Path, params: Params, config: ContrastiveConfig) -> None:
     """Write heads (one, or stacked over seeds) and their settings to one file, atomically.
 
     The format is flax's msgpack serialisation, which keeps every bit of the arrays.
     """
-    path = pathlib.Path(path)
     record = {
         "format": FORMAT,
         "config": {k: v for k, v in dataclasses.asdict(config).items() if v is not None},
         "params": jax.tree.map(np.asarray, params),
     }
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(flax.serialization.msgpack_serialize(record))
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomic(path, flax.serialization.msgpack_serialize(record))
 
 
-def load_heads(path: str | os.PathLike[str]) -> tuple[Params, ContrastiveConfig]:
+def load_heads(path: pathlib.Path) -> tuple[Params, ContrastiveConfig]:
     """Read heads written by `save_heads`, bit for bit.
 
     Raises:
         ValueError: If the file is truncated, not such a file, or of another format.
     """
     try:
-        record = flax.serialization.msgpack_restore(pathlib.Path(path).read_bytes())
+        record = flax.serialization.msgpack_restore(path.read_bytes())
         version, params, settings = record["format"], record["params"], record["config"]
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is not a complete file of projection heads.") from error
+        raise ValueError(
+            f"{path} is not a complete file of projection heads, delete it to train again: {error}"
+        ) from error
     if version != FORMAT:
         raise ValueError(f"{path} has heads of format {version}; this version reads {FORMAT}.")
     return params, ContrastiveConfig(**settings)

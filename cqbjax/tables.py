@@ -45,10 +45,15 @@ _SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters")
 _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round", "excludes_zero": "excludes 0",
-    "gap_mean": "gap μ", "gap_sd": "gap σ",
+    "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
+    "own_chosen": "chosen on own split", "own_departure_gain": "departure gained by it",
+    "own_utility_gain": "utility gained by it",
 }  # fmt: skip
-_TEXTS = ("policy", "source", "statistic", "data")
-_DECIMALS = {"gap": 1, "throughput": 3, "minus": 4}
+_TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen on own split")
+_DECIMALS = {
+    "gap": 1, "throughput": 3, "minus": 4, "value": 4, "change": 4, "departure": 4, "utility": 4,
+    "over_fixed": 4,
+}  # fmt: skip
 
 
 def throughput_table(

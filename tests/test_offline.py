@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import hydra
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -162,6 +163,53 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         assert (zero.schedule, knn.schedule) == ("oldest", "joint")
 
 
+def garbled(dataset: RoutingSource, seed: int, rows: np.ndarray) -> RoutingSource:
+    """Replace scores, costs and embeddings of these rows, all but the embeddings of the pool."""
+    noise = np.random.default_rng(1)
+    performance, cost = dataset.table.performance.copy(), dataset.cost.copy()
+    performance[rows], cost[rows] = noise.random((2, len(rows), performance.shape[1]))
+    # What a router is asked about has to stay, for its answers to be compared.
+    contexts, kept = np.asarray(dataset.source.contexts).copy(), dataset.split(seed).pool
+    others = np.setdiff1d(rows, kept)
+    contexts[others] = noise.normal(size=(len(others), contexts.shape[1]))
+    return dataclasses.replace(
+        dataset,
+        source=dataclasses.replace(dataset.source, contexts=jnp.asarray(contexts)),
+        table=dataclasses.replace(dataset.table, performance=performance),
+        cost=cost,
+    )
+
+
+LEARNT = {
+    "zero": offline.Trained(Zero()),
+    "knn": offline.Trained(KNN(grid=(2, 4, 8))),
+    "mlp": offline.Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": offline.Trained(UMR(grid=(2, 4))),
+    "routerdc": offline.Trained(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": offline.Trained(Carrot(grid=(2, 4, 8))),
+    "acqb_cl": offline.Projected(Acqb(), SMALL_HEAD),
+}
+
+
+def learnt(label: str, dataset: RoutingSource, folder: Path) -> np.ndarray:
+    """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
+    made = offline.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    return np.asarray(jax.tree.leaves(made.policies[0])[-1])
+
+
+@pytest.mark.parametrize("label", LEARNT)
+def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
+    """The pool's scores, and all that a size or a twin leaves out, may be anything."""
+    dataset = dataclasses.replace(dataset, offline_size=30)
+    offline_rows = dataset.split(5).offline
+    others = np.setdiff1d(np.arange(dataset.table.num_prompts), offline_rows)
+    assert len(others) == 30 and set(dataset.split(5).pool) <= set(others)
+    true = learnt(label, dataset, tmp_path)
+    np.testing.assert_array_equal(true, learnt(label, garbled(dataset, 5, others), tmp_path))
+    inside = garbled(dataset, 5, offline_rows)
+    assert (true != learnt(label, inside, tmp_path)).any(), "else the test could not fail"
+
+
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
     head = offline.Projected(Acqb(), SMALL_HEAD)
     policies = {"knn": offline.Trained(KNN(grid=(3, 5))), "acqb_cl": head}
@@ -190,6 +238,31 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="delete it to fit again"):
         offline.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+
+def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
+    fresh, real = [], projection.fit_heads
+    monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
+    made = offline.per_seed(
+        {"acqb_cl": offline.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    )
+    files = offline.heads(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
+    assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
+    for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
+        params, config = projection.load_heads(file)
+        assert config == SMALL_HEAD
+        trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
+        assert jax.tree.structure(params) == jax.tree.structure(trained)
+        for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
+            np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
+        z = projection.project(params, dataset.source.contexts[dataset.split(seed).pool], config)
+        np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].contexts)
+    files[0].write_bytes(files[0].read_bytes()[:50])
+    with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
+        offline.per_seed(
+            {"acqb_cl": offline.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        )
 
 
 @pytest.mark.parametrize(
@@ -323,7 +396,8 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
-    assert len(written) == 4 and len(list((tmp_path / "fits" / name).glob("*.npy"))) == 6
+    kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
+    assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
     rates = rates_by_rule(
         source.routing_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )

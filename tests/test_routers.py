@@ -1,7 +1,7 @@
 """The offline-trained routers on planted structure, known answers and the real slice."""
 
 import dataclasses
-import inspect
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -71,10 +71,7 @@ def test_the_same_seed_gives_the_same_router(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_no_router_is_given_evaluation_prompts(name: str) -> None:
-    """Fit takes the split alone, and a prediction depends on no other prompt of the batch."""
-    parameters = list(inspect.signature(ROUTERS[name].fit).parameters)
-    assert parameters == ["split", "rho", "seed"]
+def test_a_prediction_depends_on_no_other_prompt_of_the_batch(name: str) -> None:
     split, _ = planted(3)
     held, _ = planted(4, n=40)
     fitted = ROUTERS[name].fit(split, rho=RHO, seed=0)
@@ -144,6 +141,20 @@ def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
     order = neighbours(split.embeddings, split.embeddings[:4], 64)
     means = mean_of_nearest(split.performance, order, grid)
     np.testing.assert_allclose(means[1, 2], split.performance[order[2, :4]].mean(axis=0))
+
+
+def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
+    split, _ = planted(9, n=150)
+    for router, said in (
+        (KNN((50, 80, 110), criterion="error"), r"k = 50 is the least of its grid \(50, 80, 110\)"),
+        (UMR((1, 2, 4)), "UMR's number of clusters = 4 is the greatest of its grid"),
+    ):
+        with pytest.warns(UserWarning, match=said):
+            router.tune(split, rho=RHO, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KNN((1, 30, 120), criterion="error").tune(split, rho=RHO, seed=3)
+        KNN((80, 110), criterion="error").tune(split, rho=RHO, seed=3)
 
 
 def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:

@@ -5,6 +5,7 @@ router learns from an `OfflineSplit` alone, so that no evaluation prompt can rea
 predicts the utility of every server for any embedding.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -134,6 +135,19 @@ def check_grid(name: str, values: tuple[int, ...]) -> None:
     """
     if not values or min(values) < 1:
         raise ValueError(f"{name} is {values}; it must hold integers of at least 1.")
+
+
+def warn_at_end(name: str, chosen: int, grid: tuple[int, ...]) -> None:
+    """Warn where validation chose an end of its grid: beyond it may lie a better value.
+
+    Of a grid of one or two values every choice is an end, and of that nothing is said.
+    """
+    if len(grid) > 2 and chosen in (min(grid), max(grid)):
+        end = "least" if chosen == min(grid) else "greatest"
+        warnings.warn(
+            f"{name} = {chosen} is the {end} of its grid {grid}; give a wider one to see beyond.",
+            stacklevel=2,
+        )
 
 
 def _require(good: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from cqbjax.routers.base import Floats, Indices, OfflineSplit, check_grid, check_queries, folds
+from cqbjax.routers.base import (
+    Floats,
+    Indices,
+    OfflineSplit,
+    check_grid,
+    check_queries,
+    folds,
+    warn_at_end,
+)
 
-# RouterBench evaluates k in {5, 10, 40}; the larger ones are CARROT's powers of two.
+# RouterBench's k (5, 10, 40), 20 between them, CARROT's powers of two from 64 to 512, and 1024 as
+# one step beyond, so that a best k of 512 would show as one.
 GRID = (5, 10, 20, 40, 64, 128, 256, 512, 1024)
 CRITERIA = ("utility", "error")
 # Bounds the [rows, k, N] block of cumulative sums: 256 MB at k = 1024 and N = 112 in float64.
@@ -58,7 +67,7 @@ def choose_k(
 ) -> int:
     """Choose k by cross-validation.
 
-    A k larger than a training fold is left out.
+    A k larger than a training fold is left out. A choice at an end of the grid is warned of.
 
     Args:
         embeddings: [n, d].
@@ -89,7 +98,9 @@ def choose_k(
         for start in range(0, len(held), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             total += loss(mean_of_nearest(values[train], order[part], usable), held[part])
-    return usable[int(np.argmin(total))]
+    chosen = usable[int(np.argmin(total))]
+    warn_at_end("k", chosen, grid)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,7 @@ class KNN:
         grid: Values of k to cross-validate; one value fixes it.
         fold_count: Folds of the cross-validation.
         criterion: "utility" chooses the k whose routing earns most on held-out prompts; "error"
-            the k of least squared error of performance, as CARROT's own code does.
+            the k of least squared error of performance, as `Carrot` does.
     """
 
     grid: tuple[int, ...] = GRID

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.cluster import KMeans
 
-from cqbjax.routers.base import Floats, OfflineSplit, check_grid, check_queries, folds
+from cqbjax.routers.base import Floats, OfflineSplit, check_grid, check_queries, folds, warn_at_end
 
 
 @dataclass(frozen=True)
@@ -90,4 +90,6 @@ class UMR:
             for i, count in enumerate(self.grid):
                 predicted = cluster_errors(x[train], y[train], count, seed).performance(x[held])
                 error[i] += ((predicted - y[held]) ** 2).sum()
-        return self.grid[int(np.argmin(error))]
+        chosen = self.grid[int(np.argmin(error))]
+        warn_at_end("UMR's number of clusters", chosen, self.grid)
+        return chosen

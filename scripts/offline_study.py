@@ -1,0 +1,66 @@
+"""Measure the contrastive head and the offline-trained routers of an experiment, without a queue.
+
+    python scripts/offline_study.py experiment=routerbench num_seeds=30
+    python scripts/offline_study.py experiment=mmlu_pro num_seeds=30 data_dir=PATH
+
+Writes `tables/offline_<name>_head.{csv,md}`: nearest-neighbour utility error before and after the
+head; `tables/offline_<name>_routers.{csv,md}`: what each router would serve, and its
+hyper-parameters, chosen once and on every seed's own split; `tables/offline_<name>_seeds.csv`: the
+routers seed by seed. Fits are kept as in a study, so that a killed call goes on where it was.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+from run import make, make_policies
+
+from cqbjax import backend, files, offline, offline_study, study, tables
+from cqbjax.progress import bar
+
+study.register_resolvers()
+
+
+def measure(config: DictConfig) -> dict[str, Any]:
+    """Return the tables by the ending of their names."""
+    source, seeds = make(config.source), study.seeds(config)
+    chosen = offline_study.chosen_of(make_policies(config.policy))
+    folder = offline.cache_folder(config.cache_dir)
+    with bar() as progress:
+        head = offline_study.head_table(source, seeds, folder, chosen.head, progress)
+        by_seed = offline_study.seed_table(
+            source, chosen.routers, seeds, folder, config.tuning_seed, progress
+        )
+    routers = offline_study.router_table(by_seed, source)
+    return {"head": head, "routers": routers, "seeds": by_seed}
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
+def main(config: DictConfig) -> None:
+    """Measure, write and print."""
+    backend.configure()
+    console = study.console()
+    # The table shows what every seed chose.
+    warnings.filterwarnings("ignore", message=".*of its grid")
+    if config.tuning_seed is None:
+        sys.exit("error: tuning_seed=null leaves nothing to compare: give the seed of a study")
+    try:
+        made = measure(config)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    stem = Path(config.results_dir) / "tables" / f"offline_{config.name}"
+    title = f"{config.title or config.name}, trained offline"
+    written: list[Path] = []
+    for part in ("head", "routers"):
+        written += tables.save_table(made[part], stem.with_name(f"{stem.name}_{part}"), title)
+        tables.print_table(made[part], title, console)
+    written.append(stem.with_name(f"{stem.name}_seeds.csv"))
+    files.write_atomic(written[-1], made["seeds"].write_csv().encode())
+    console.print(", ".join(map(str, written)), markup=False)
+
+
+if __name__ == "__main__":
+    main()
