@@ -323,6 +323,8 @@ def show(
 ) -> list[Path]:
     """Draw the figure and the table of a study from stored points, and print the table.
 
+    The paper's own numbers stand beside ours wherever it reports the same setting.
+
     Args:
         points: from `results.load_points`.
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
@@ -338,7 +340,7 @@ def show(
     make: Callable[..., Any] = (
         tables.throughput_table if config.table == "throughput" else tables.gap_table
     )
-    table = make(points, rounds=rounds)
+    table = tables.beside_paper(make(points, rounds=rounds))
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)

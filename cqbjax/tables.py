@@ -28,6 +28,8 @@ from cqbjax.summaries import (
     throughput,
 )
 
+# The numbers of the paper's tables.
+PAPER = Path(__file__).resolve().parent / "paper_tables.csv"
 # The paper's names of its data, by what `source` says in small letters.
 PAPER_DATASETS = {
     "synthetic": "Synthetic",
@@ -118,7 +120,7 @@ def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)
 
 
 def with_paper(
-    table: pl.DataFrame, paper_csv: Path, datasets: Mapping[str, str] | None = None
+    table: pl.DataFrame, paper_csv: Path = PAPER, datasets: Mapping[str, str] | None = None
 ) -> pl.DataFrame:
     """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
 
@@ -152,23 +154,11 @@ def with_paper(
     return joined.select(_beside([c for c in joined.columns if c not in ("dataset", "rate")]))
 
 
-def as_in_paper(table: pl.DataFrame, statistics: Sequence[str]) -> pl.DataFrame:
-    """Turn a table on its side, as the paper prints it: a column a policy, a row a statistic.
-
-    Raises:
-        ValueError: a statistic that the table has no column for.
-    """
-    for name in statistics:
-        if name not in table.columns:
-            raise ValueError(f"statistic {name} is not in the table: {', '.join(table.columns)}.")
-    index = table.columns[: table.columns.index("policy")]
-    names = pl.col("policy").map_elements(lambda label: style_of(label).name, pl.String)
-    long = table.select(*index, names, *statistics).unpivot(
-        list(statistics), index=[*index, "policy"], variable_name="statistic"
-    )
-    return long.pivot("policy", index=[*index, "statistic"], values="value").sort(
-        index, maintain_order=True
-    )
+def beside_paper(table: pl.DataFrame) -> pl.DataFrame:
+    """Add the paper's own numbers where it reports the same setting, no column without any."""
+    joined = with_paper(table)
+    theirs = [column for column in joined.columns if column.startswith("paper_")]
+    return joined.drop([column for column in theirs if joined[column].is_null().all()])
 
 
 def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:

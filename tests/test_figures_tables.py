@@ -18,7 +18,7 @@ from rich.console import Console
 from cqbjax import figures, tables
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAPER = REPOSITORY / "results" / "paper_tables.csv"
+PAPER = tables.PAPER
 RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
 SLICE: dict[str, Any] = {
     "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
@@ -303,6 +303,13 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert columns.index("paper_throughput") == columns.index("throughput_high") + 1
 
 
+def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
+    ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
+    assert tables.beside_paper(ours).columns == ours.columns
+    theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
+    assert tables.beside_paper(theirs)["paper_throughput"].to_list() == [0.68]
+
+
 def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
@@ -339,16 +346,6 @@ def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
     paper = tables._read_paper(PAPER).filter(pl.col("dataset") != "WildChat-1M")
     assert set(paper["policy"]) <= set(figures.STYLE)
-
-
-def test_the_paper_form_keeps_every_number() -> None:
-    table = tables.gap_table([fabricate(RIVALS, rates=(0.6, 0.7))], rounds=(30, 60))
-    wide = tables.as_in_paper(table, ["gap_mean", "gap_sd"])
-    assert wide.height == 2 * 2 * 2
-    row = row_of(wide, arrival_rate=0.7, round=60, statistic="gap_sd")
-    assert row["CQB-ε"] == row_of(table, arrival_rate=0.7, round=60, policy="cqb_eps")["gap_sd"]
-    with pytest.raises(ValueError, match="statistic speed is not in the table"):
-        tables.as_in_paper(table, ["speed"])
 
 
 def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
