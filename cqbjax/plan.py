@@ -105,6 +105,7 @@ def check(
     assortment_size: int,
     capacity: Capacity,
     chunk: int | None = None,
+    memory_gb: float | None = None,
 ) -> Problem:
     """Refuse what cannot run, in one sentence that names the key, before anything compiles.
 
@@ -117,6 +118,8 @@ def check(
     _check_runs(seeds, horizon, capacity)
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
+    if memory_gb is not None and not 0 < memory_gb < float("inf"):
+        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
     _check_rates(arrival_rates)
     if not policies:
         raise ValueError("policies must name at least one policy")
@@ -258,19 +261,41 @@ def memory_bytes(device: jax.Device) -> int:
     return machine // len(jax.local_devices())
 
 
-def width(run_bytes: int, num_runs: int, devices: Sequence[jax.Device]) -> int:
+def budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
+    """Return the bytes that the runs of one device may fill.
+
+    Args:
+        memory_gb: what all runs in memory at once may take, in 10^9 bytes; None is a share of the
+            memory that there is.
+        devices: where they go.
+    """
+    if memory_gb is None:
+        return int(MEMORY_SHARE * memory_bytes(devices[0]))
+    return int(memory_gb * 1e9 / len(devices))
+
+
+def width(run_bytes: int, num_runs: int, devices: Sequence[jax.Device], bytes_a_device: int) -> int:
     """Choose how many runs each device batches at once.
 
     Args:
         run_bytes: bytes a run.
         num_runs: runs altogether.
         devices: where they go.
+        bytes_a_device: from `budget`.
 
     Returns:
         Runs a device and chunk, at least 1.
+
+    Raises:
+        ValueError: not even one run fits.
     """
     share = -(-num_runs // len(devices))
-    fitting = int(MEMORY_SHARE * memory_bytes(devices[0])) // run_bytes
+    fitting = bytes_a_device // run_bytes
+    if fitting < 1:
+        raise ValueError(
+            f"memory_gb must allow a run of {run_bytes / 1e9:.3g} GB on each of {len(devices)} "
+            f"devices, and it is {bytes_a_device * len(devices) / 1e9:.3g}"
+        )
     if devices[0].platform == "cpu":
         best = 1 if run_bytes > CPU_BYTES_ALONE else CPU_WIDTH
     else:

@@ -85,6 +85,7 @@ class Runner:
         kept: Records,
         capacity: Capacity,
         chunk: int | None,
+        memory_gb: float | None,
         devices: Sequence[jax.Device],
         runs_a_policy: int,
         progress: Reporter,
@@ -96,6 +97,7 @@ class Runner:
         self.capacity = capacity
         self.chunk = chunk
         self.devices = list(devices)
+        self.bytes_a_device = plan.budget(memory_gb, self.devices)
         self.runs_a_policy = runs_a_policy
         self.progress = progress
         self.resume = resume
@@ -167,7 +169,8 @@ class Runner:
 
     def width(self, run_bytes: int) -> int:
         """Return how many runs of this size each device batches at once."""
-        return self.chunk or plan.width(run_bytes, self.runs_a_policy, self.devices)
+        fitting = run_bytes, self.runs_a_policy, self.devices, self.bytes_a_device
+        return self.chunk or plan.width(*fitting)
 
     def announce(self, group: Group, slots: int, runs: int) -> None:
         """Tell the memory plan of some runs of a group, before they are compiled."""

@@ -38,6 +38,9 @@ def check(config: DictConfig) -> None:
         fine = _number(value) and 0 <= value < float("inf")
         fine = fine and not (key in POSITIVE_KEYS and value == 0)
         _refuse_unless(fine, config, key, f"must be a number {least}")
+    budget = config.memory_gb
+    fine = budget is None or (_number(budget) and 0 < budget < float("inf"))
+    _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")
     fine = config.capacity == "auto" or _whole(config.capacity)
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():

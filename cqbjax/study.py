@@ -182,7 +182,7 @@ def check(
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
     problem = plan.check(
         others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
-        config.horizon, config.K, config.capacity, config.chunk,
+        config.horizon, config.K, config.capacity, config.chunk, config.memory_gb,
     )  # fmt: skip
     for policy in learnt.values():
         policy.check(problem)
@@ -267,6 +267,7 @@ def run(
         record_every=config.record_every,
         capacity=config.capacity,
         chunk=config.chunk,
+        memory_gb=config.memory_gb,
         progress=progress,
         resume=resume,
     )

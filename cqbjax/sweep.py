@@ -27,6 +27,7 @@ def sweep(
     record_every: int | None = None,
     capacity: Capacity = "auto",
     chunk: int | None = None,
+    memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | None = None,
     resume: Path | None = None,
@@ -48,6 +49,8 @@ def sweep(
         capacity: queue slots. `auto` starts small and repeats a run that overflows with four
             times as many, from the same draws. A number is obeyed.
         chunk: runs a device batches at once; None plans it from memory.
+        memory_gb: what the runs in memory at once may take, in 10^9 bytes; None is two fifths of
+            the memory that there is.
         devices: where to run; None is all of them.
         progress: told of compiling and of rounds done.
         resume: a folder that keeps each group of policies as soon as it is finished; the same sweep
@@ -66,7 +69,15 @@ def sweep(
     numbers = plan.seed_numbers(seeds)
     rates = np.asarray(arrival_rates, float)
     problem = plan.check(
-        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity, chunk
+        policies,
+        source,
+        rates.tolist(),
+        numbers,
+        horizon,
+        assortment_size,
+        capacity,
+        chunk,
+        memory_gb,
     )
     kept = plan.records(horizon, record_every)
     wanted: dict[str, Policy | PerSeed] = dict(policies)
@@ -75,7 +86,7 @@ def sweep(
 
         wanted["optimal"] = Optimal()
     runner = Runner(
-        source, problem, kept, capacity, chunk, devices or jax.devices(),
+        source, problem, kept, capacity, chunk, memory_gb, devices or jax.devices(),
         len(rates) * len(numbers), progress or Silent(), resume,
     )  # fmt: skip
     groups = plan.group(wanted)

@@ -1,4 +1,4 @@
-"""Draw every figure and table again from stored results.
+"""Draw the figures and tables of stored studies again.
 
 python scripts/report.py                  # all experiments under results/
 python scripts/report.py FOLDER [NAME]    # another results_dir, one experiment

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import hydra
+import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax import study
+from cqbjax import study, tables
 from cqbjax.sources import Synthetic
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -44,6 +45,23 @@ def test_experiment_composes_and_says_its_own_command(name):
         assert "acqb" in policies and "optimal" in policies
         rates = point.config.arrival_rate
         assert rates == study.BY_RULE or all(0 < rate < 1 for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("routerbench", "RouterBench"), ("embedllm", "EmbedLLM"), ("sprout", "Sprout"),
+     ("mmlu_pro", "EmbedLLM")],
+)  # fmt: skip
+def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
+    paper = tables._read_paper(tables.PAPER).filter(pl.col("dataset") == dataset)
+    for point in study.compose(composed(f"experiment={name}")):
+        theirs = paper.filter(pl.col("K") == point.config.K)
+        assert set(theirs["policy"]) <= set(point.config.policy)
+        assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
+        assert point.config.horizon == theirs["round"].max() == 5000
+        assert set(point.config.table_rounds) == set(theirs["round"])
+        if point.config.arrival_rate != study.BY_RULE:
+            assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
 
 
 def test_pairs_leave_out_the_policies_of_single_servers():

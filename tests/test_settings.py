@@ -13,6 +13,7 @@ REFUSED = {
     "lambda0": "0", "kappa": "-1", "c1": "fast", "alpha_scale": "true", "spread": "se",
     "queue": "longest", "table": "all", "K": "[1,1]", "num_servers": "[3,few]",
     "parameters": "null", "arrival_rate": "[0.6,fast]", "table_rounds": "[0]",
+    "memory_gb": "0",
 }  # fmt: skip
 
 
