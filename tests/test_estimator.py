@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
-from cqbjax import mnl, posterior
+from cqbjax import beliefs, mnl, posterior
 from cqbjax.estimators import cubic, likelihood, running
 from cqbjax.estimators.history import Row
 from cqbjax.policies import Acqb
@@ -86,6 +86,15 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_d
     run = study.play(source, size, rate, 200, 0, Acqb(alpha_scale=0.3, c1=0.25))
     found = study.measure(run, np.arange(20, 201, 20))
     assert study.percent(found, 0.3).max() < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("dim", "servers", "size"), [(20, 5, 1), (50, 5, 1), (15, 5, 2), (5, 10, 3)]
+)
+def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, servers, size):
+    source = Synthetic(num_servers=servers, dim=dim, slackness=0.05)
+    assert beliefs.choose("auto", source.problem(size, 200)) is beliefs.table
+    assert worst(source, size, 0.6, 200) < LIMIT
 
 
 def test_the_exact_minimiser_is_what_scipy_finds():

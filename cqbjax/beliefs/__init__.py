@@ -2,8 +2,9 @@
 
 `blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
 `table` carries what that root makes of each row of the run's context table (many dimensions, a
-pool of prompts), so that no round reads a d x d matrix. Both give the same numbers; each module
-offers `init`, `learnt`, `theta`, `sampled`, `bounded` and `update`.
+pool of prompts), so that no round reads a d x d matrix. V is the same in both, the estimates differ
+by what each leaves to the exact minimiser (docs/estimator.md). Each module offers `init`,
+`learnt`, `theta`, `sampled`, `bounded` and `update`.
 """
 
 from types import ModuleType

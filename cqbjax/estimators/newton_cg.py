@@ -24,9 +24,10 @@ from cqbjax.estimators.history import History, Row
 from cqbjax.types import Problem
 
 # Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
-# one for every shown server; what they leave is measured in docs/estimator.md.
-NEWTON_STEPS = 1
-MORE_CG_STEPS = 1
+# one for every shown server; what they leave is measured in docs/estimator.md. A pool of prompts
+# has contexts of unit length, by which one row changes little; other contexts are longer.
+POOL_STEPS = (1, 1)
+OTHER_STEPS = (3, 5)
 EXACT_CG_STEPS = 64
 
 
@@ -147,7 +148,8 @@ def update(
     Returns:
         The shown servers with their new estimates.
     """
-    iterations = EXACT_CG_STEPS if exact_steps else problem.assortment_size + MORE_CG_STEPS
+    steps, more = POOL_STEPS if problem.pooled else OTHER_STEPS
+    iterations = EXACT_CG_STEPS if exact_steps else problem.assortment_size + more
     count = record.shown[new.servers]
 
     def sums(shown: Shown) -> tuple[Array, Array]:
@@ -162,7 +164,7 @@ def update(
     shown = _step_along(shown, newest, count, *sums(shown))
     if exact_steps:
         return jax.lax.fori_loop(0, exact_steps, step, shown)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(steps):
         shown = step(0, shown)
     return shown
 
