@@ -289,17 +289,17 @@ class Runner:
 
     def _refuse(self, group: Group, runs: Runs, outcome: Outcome, slots: int) -> None:
         """Raise for an overflow, after finding out what capacity would have been enough."""
-        worst = int(np.argmax(outcome.overflow > 0))
         lost = np.flatnonzero(outcome.overflow > 0)
+        first = lost[0]
         enough = slots
         while len(lost):
             enough = min(plan.GROWTH * enough, self.problem.horizon)
             again = self.run(self.compile(group, enough), group, runs.take(lost))
             peak, lost = again.peak.max(), lost[again.overflow > 0]
         raise QueueOverflow(
-            f"capacity={slots} overflowed in round {outcome.overflow[worst]} of policy "
-            f"{group.labels[runs.member[worst]]}, seed {runs.seed[worst]}, arrival_rate "
-            f"{runs.rate[worst]:g}; capacity={peak} would have been enough, or use capacity=auto"
+            f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
+            f"{group.labels[runs.member[first]]}, seed {runs.seed[first]}, arrival_rate "
+            f"{runs.rate[first]:g}; capacity={peak} would have been enough, or use capacity=auto"
         )
 
 

@@ -9,7 +9,7 @@ from cqbjax import sources
 from tests import recorded, reference
 from tests.recorded import Case
 
-# With K > 1 a round's blocks are solved by a fixed-point iteration that contracts more slowly.
+# Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
 EXACT_STEPS = {1: 8, 2: 16, 3: 26}
 # Low enough that contexts of every seed used here can meet the slackness condition.
 RATES = {1: 0.6, 2: 0.7, 3: 0.78}

@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
-from cqbjax import beliefs, mnl, posterior
+from cqbjax import beliefs, posterior
 from cqbjax.estimators import cubic, likelihood, running
 from cqbjax.estimators.history import Row
 from cqbjax.policies import Acqb
@@ -153,13 +153,6 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
         there = running._around(at, problem, blocks)[0][a]
         found = cubic.shift(problem, model, there, own[a]).offset
         np.testing.assert_allclose(found, taylor[block], atol=1e-9)
-
-
-@pytest.mark.parametrize("p", [[0.3], [0.2, 0.5], [0.1, 0.2, 0.6], [0.0, 0.4, 0.0]])
-def test_curvature_columns_factor_the_hessian_of_one_choice(p):
-    p = np.asarray(p)
-    factor = np.asarray(mnl.curvature_columns(jnp.asarray(p, jnp.float32)))
-    np.testing.assert_allclose(factor @ factor.T, np.diag(p) - np.outer(p, p), atol=1e-6)
 
 
 @pytest.mark.parametrize(("dim", "rounds"), [(5, 1000), (384, 300)])

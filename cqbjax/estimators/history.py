@@ -76,11 +76,3 @@ def block(history: History, number: Array) -> History:
 def blocks_until(round_: Array) -> Array:
     """Return how many blocks hold the rounds 1 .. t."""
     return (round_ + BLOCK - 1) // BLOCK
-
-
-def shown_probabilities(utilities: Array, member: Array) -> Array:
-    """Return p_j(x, S) spread over all servers, zero outside the assortment: [..., N]."""
-    masked = jnp.where(member, utilities, -jnp.inf)
-    top = jnp.maximum(jnp.max(masked, axis=-1, keepdims=True), 0.0)
-    weights = jnp.exp(masked - top)
-    return weights / (jnp.exp(-top) + jnp.sum(weights, axis=-1, keepdims=True))

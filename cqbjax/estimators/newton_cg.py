@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, mnl
 from cqbjax.estimators import history as past
 from cqbjax.estimators.history import History, Row
 from cqbjax.types import Problem
@@ -287,9 +287,9 @@ def _history_sums(
     def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = past.block(history, number)
         utilities = scores[rows.servers, rows.row[:, None]]
-        valid = (rows.choice >= 0)[:, None]
-        p = past.shown_probabilities(utilities, jnp.broadcast_to(valid, utilities.shape))
-        match = (rows.servers[None] == new.servers[:, None, None]) & valid
+        p = mnl.choice_probabilities(utilities)
+        match = rows.servers[None] == new.servers[:, None, None]
+        match &= (rows.choice >= 0)[:, None]
         own = jnp.sum(jnp.where(match, p, 0.0), axis=-1)  # [K, L], p of each shown server
         curvature = jnp.eye(size)[:, :, None] * own - own[:, None] * own[None, :]
         return sums[0].at[:, rows.row].add(own), sums[1].at[:, :, rows.row].add(curvature)
