@@ -186,6 +186,8 @@ def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]
         "d=5 N=5 K=3 disjoint": (Synthetic(), 3, 0.7, 1000, 4),
         "d=5 N=5 K=1 shared": (shared, 1, 0.7, 1000, 4),
         "d=5 N=5 K=2 shared": (shared, 2, 0.7, 1000, 4),
+        "d=20 N=5 K=1 disjoint": (Synthetic(dim=20), 1, 0.7, 400, 1),
+        "d=15 N=5 K=2 disjoint": (Synthetic(dim=15), 2, 0.7, 400, 1),
         "d=384 N=11 K=1 random unit vectors": (unit_vectors(11), 1, 0.6, 400, 1),
     }
     if (folder / "routerbench").is_dir():
@@ -218,7 +220,7 @@ def study(folder: pathlib.Path, scale: float = 0.2) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    where = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/data")
+    where = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "data")
     measured = study(where)
     target = pathlib.Path("results/bench/estimator.json")
     target.parent.mkdir(parents=True, exist_ok=True)

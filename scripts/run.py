@@ -47,7 +47,8 @@ def check_words(words: Sequence[str]) -> None:
     config = OmegaConf.load(CONF / "config.yaml")
     given = [entry for entry in config.defaults if isinstance(entry, DictConfig)]
     groups = [str(name) for entry in given for name in entry]
-    keys = [str(key) for key in config if key != "defaults"]
+    preset = OmegaConf.load(CONF / "preset" / "tuned.yaml")
+    keys = [str(key) for key in (*config, *preset) if key != "defaults"]
     for word in words:
         key, equals, value = word.partition("=")
         if key in groups:

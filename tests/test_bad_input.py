@@ -76,7 +76,7 @@ CASES = {
     "half a slot": (SOURCE, RANDOM, {"capacity": 2.5}, ["capacity=2.5", "auto", "whole number"]),
     "a negative chunk": (SOURCE, RANDOM, {"chunk": -1}, ["chunk=-1", "at least 1"]),
     "no memory": (SOURCE, RANDOM, {"memory_gb": 0}, ["memory_gb=0", "above 0"]),
-    "too little memory": (SOURCE, RANDOM, {"memory_gb": 1e-6}, ["memory_gb", "0.00", "GB"]),
+    "too little memory": (SOURCE, RANDOM, {"memory_gb": 1e-7}, ["memory_gb must allow", "GB"]),
     "no dimensions": (Synthetic(dim=0), RANDOM, {}, ["dim=0", "at least 1"]),
     "unknown parameters": (
         Synthetic(parameters="both"), RANDOM, {}, ["parameters=both", "disjoint", "shared"],

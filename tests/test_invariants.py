@@ -312,6 +312,7 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program(quickly):
     keys = {"arrival_rates": [0.3], "seeds": 2, "horizon": 8}
     cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
     alone = len(log.calls)
+    runner.PROGRAMS.clear()
     cqbjax.sweep(three, POOL, **keys)
     assert len(log.calls) - alone == alone > 0
 
@@ -327,9 +328,11 @@ def test_changing_floats_does_not_trace_the_run_again():
 
 
 def test_a_second_sweep_that_differs_in_floats_compiles_nothing(quickly, monkeypatch):
+    log = worlds.Log()
+
     def play(weight, rate, seeds, scale):
         source = worlds.routing(scale * POOL.utilities, POOL.contexts)
-        policies = {ONLY: worlds.Traced(weight=weight, log=worlds.Log())}
+        policies = {ONLY: worlds.Traced(weight=weight, log=log)}
         return cqbjax.sweep(policies, source, arrival_rates=[rate], seeds=seeds, horizon=8, chunk=2)
 
     play(1.0, 0.3, [0, 1], 1.0)
