@@ -300,7 +300,7 @@ def width(run_bytes: int, num_runs: int, devices: Sequence[jax.Device], bytes_a_
         best = 1 if run_bytes > CPU_BYTES_ALONE else CPU_WIDTH
     else:
         best = GPU_WIDTH
-    return max(1, min(share, fitting, best))
+    return min(share, fitting, best)
 
 
 def describe(labels: Sequence[str], run_bytes: int, runs: int, each: int, devices: int) -> str:

@@ -69,16 +69,9 @@ def sweep(
     numbers = plan.seed_numbers(seeds)
     rates = np.asarray(arrival_rates, float)
     problem = plan.check(
-        policies,
-        source,
-        rates.tolist(),
-        numbers,
-        horizon,
-        assortment_size,
-        capacity,
-        chunk,
+        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity, chunk,
         memory_gb,
-    )
+    )  # fmt: skip
     kept = plan.records(horizon, record_every)
     wanted: dict[str, Policy | PerSeed] = dict(policies)
     if "optimal" not in wanted:
