@@ -382,9 +382,13 @@ def prepare(
     Raises:
         ValueError: in one sentence, for anything out of range at any point.
     """
-    ready = []
+    ready, sources = [], {}
     for point in compose(config):
-        source, policies = make_source(point.config.source), make_policies(point.config.policy)
+        # The points of a dataset share one table: it is read once.
+        key = OmegaConf.to_yaml(point.config.source)
+        if key not in sources:
+            sources[key] = make_source(point.config.source)
+        source, policies = sources[key], make_policies(point.config.policy)
         point = settle(point, source)
         check(point, source, policies)
         ready.append(Ready(point, source, policies))
