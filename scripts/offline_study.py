@@ -18,15 +18,15 @@ import hydra
 from omegaconf import DictConfig
 from run import make, make_policies
 
-from cqbjax import backend, files, offline, offline_study, study, tables
+from cqbjax import backend, files, grid, offline, offline_study, study, tables
 from cqbjax.progress import bar
 
-study.register_resolvers()
+grid.register_resolvers()
 
 
 def measure(config: DictConfig) -> dict[str, Any]:
     """Return the tables by the ending of their names."""
-    source, seeds = make(config.source), study.seeds(config)
+    source, seeds = make(config.source), grid.seeds(config)
     chosen = offline_study.chosen_of(make_policies(config.policy))
     folder = offline.cache_folder(config.cache_dir)
     with bar() as progress:

@@ -18,12 +18,12 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax import backend, settings, study
+from cqbjax import backend, grid, settings, study
 from cqbjax.offline import Learnt
 from cqbjax.progress import bar
 from cqbjax.types import Policy
 
-study.register_resolvers()
+grid.register_resolvers()
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

@@ -19,12 +19,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 from run import check_words, make
 
-from cqbjax import backend, figures, sensitivity, study, tables
+from cqbjax import backend, figures, grid, sensitivity, study, tables
+from cqbjax.grid import Point
 from cqbjax.progress import Reporter, bar
 from cqbjax.sensitivity import Setting
-from cqbjax.study import Point
 
-study.register_resolvers()
+grid.register_resolvers()
 
 # Far from 0 .. num_seeds - 1, which every study reports.
 FIRST_SEED = 1_000_000
@@ -78,7 +78,7 @@ def main(config: DictConfig) -> None:
         config.first_seed = FIRST_SEED
     console = study.console()
     try:
-        points = [study.settle(point, make(point.config.source)) for point in study.compose(config)]
+        points = [grid.settle(point, make(point.config.source)) for point in grid.compose(config)]
         console.print(cost(points), markup=False)
         if config.get("dry"):
             return

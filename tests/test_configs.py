@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax import study, tables
+from cqbjax import grid, settings, tables
 from cqbjax.sources import Synthetic
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -21,7 +21,7 @@ TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 
 def composed(*overrides):
-    study.register_resolvers()
+    grid.register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
 
@@ -37,14 +37,14 @@ def script(*words, cwd=REPOSITORY):
 def test_experiment_composes_and_says_its_own_command(name):
     second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
     assert second.startswith(f"# python scripts/run.py experiment={name}")
-    points = study.compose(composed(f"experiment={name}"))
+    points = grid.compose(composed(f"experiment={name}"))
     assert len({point.name for point in points}) == len(points)
     for point in points:
         assert point.config.name == name
         policies = {k: hydra.utils.instantiate(v) for k, v in point.config.policy.items()}
         assert "acqb" in policies and "optimal" in policies
         rates = point.config.arrival_rate
-        assert rates == study.BY_RULE or all(0 < rate < 1 for rate in rates)
+        assert rates == settings.BY_RULE or all(0 < rate < 1 for rate in rates)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_experiment_composes_and_says_its_own_command(name):
 )  # fmt: skip
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
     paper = tables._read_paper(tables.PAPER).filter(pl.col("dataset") == dataset)
-    for point in study.compose(composed(f"experiment={name}")):
+    for point in grid.compose(composed(f"experiment={name}")):
         theirs = paper.filter(pl.col("K") == point.config.K)
         assert set(theirs["policy"]) <= set(point.config.policy)
         assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
         assert point.config.horizon == theirs["round"].max() == 5000
         assert set(point.config.table_rounds) == set(theirs["round"])
-        if point.config.arrival_rate != study.BY_RULE:
+        if point.config.arrival_rate != settings.BY_RULE:
             assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
 
 
 def test_pairs_leave_out_the_policies_of_single_servers():
-    points = study.compose(composed("experiment=synthetic"))
+    points = grid.compose(composed("experiment=synthetic"))
     why = "defined for K=1 only"
     assert [point.left_out for point in points] == [{}, {"q_ths": why, "q_ucb": why}]
     assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
@@ -84,7 +84,7 @@ def test_overrides_reach_the_objects():
     config = composed(
         "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"
     )
-    (point,) = study.compose(config)
+    (point,) = grid.compose(config)
     policy = hydra.utils.instantiate(point.config.policy.acqb)
     assert (policy.alpha_scale, policy.c1, policy.kappa) == (0.7, 0.9, 1.0)
     assert hydra.utils.instantiate(point.config.source) == Synthetic(dim=3)
@@ -96,13 +96,13 @@ def test_overrides_reach_the_objects():
      (7, 10, 1.0, 7)],
 )  # fmt: skip
 def test_exploration_length(rule, horizon, c1, rounds):
-    assert study.exploration_length(rule, horizon, c1) == rounds
+    assert grid.exploration_length(rule, horizon, c1) == rounds
 
 
 @pytest.mark.parametrize("rule", ["third", -1])
 def test_exploration_length_refuses_other_words(rule):
     with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
-        study.exploration_length(rule, 10, 1.0)
+        grid.exploration_length(rule, 10, 1.0)
 
 
 def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax import offline, study
+from cqbjax import grid, offline
 from cqbjax.contract import PROBLEM, ContractError, check_policy
 from cqbjax.policies import Acqb, Embedded, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
@@ -31,7 +31,7 @@ SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.ho
 
 def configured(label: str) -> Any:
     """Instantiate one policy as the study script does."""
-    study.register_resolvers()
+    grid.register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
     policy = hydra.utils.instantiate(config.policy[label])

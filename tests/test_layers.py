@@ -16,7 +16,7 @@ LAYERS = (
     "plan progress checkpoint runner sweep contract",
     "datasets contrastive embedding projection routers summaries results figures tables",
     "offline",
-    "settings study sensitivity offline_study bench",
+    "settings grid study sensitivity offline_study bench",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
 MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))

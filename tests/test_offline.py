@@ -11,7 +11,7 @@ import pytest
 import worlds
 
 import cqbjax
-from cqbjax import PerSeed, offline, plan, projection, rng, study
+from cqbjax import PerSeed, grid, offline, plan, projection, rng, study
 from cqbjax.contrastive import ContrastiveConfig
 from cqbjax.datasets import (
     RoutingSource,
@@ -368,7 +368,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     name = "sprout"
     made_up.write(name, tmp_path / "files", 60)
     prepare(name, tmp_path, tmp_path / "files", embedder=embed, progress=False)
-    study.register_resolvers()
+    grid.register_resolvers()
     target = "cqbjax.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -5,7 +5,7 @@ import pytest
 import test_configs
 from omegaconf import OmegaConf
 
-from cqbjax import settings, study
+from cqbjax import grid, settings, study
 
 REFUSED = {
     "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
@@ -38,7 +38,7 @@ def test_every_key_of_a_study_passes_as_it_is_shipped():
 
 def test_no_exploration_length_is_refused():
     with pytest.raises(ValueError, match="explore_rounds=None must be"):
-        study.exploration_length(None, 10, 1.0)
+        grid.exploration_length(None, 10, 1.0)
 
 
 def test_a_key_that_the_source_does_not_read_is_refused():
