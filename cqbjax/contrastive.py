@@ -32,6 +32,8 @@ OPTIMISERS = ("adamw", "sgd")
 class ContrastiveConfig:
     """Settings of the contrastive head; floats are traced (sweepable), the rest is static.
 
+    `conf/head` has them by dataset; the defaults are RouterBench's.
+
     Attributes:
         iota_pos: Utility cosine above which two prompts attract each other.
         iota_neg: Utility cosine below which they repel each other.
@@ -79,13 +81,18 @@ class ContrastiveConfig:
                     f"contrastive {name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
                 )
         for name in ("negatives", "prompts_per_model", "epochs", "hidden", "outputs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"contrastive {name} is {getattr(self, name)}; it must be >= 1.")
-        if self.prompts_per_epoch is not None and self.prompts_per_epoch < 3:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"contrastive {name} is {value}; it must be a whole number >= 1.")
+        few = self.prompts_per_epoch
+        if few is not None and (not isinstance(few, int) or few < 3):
             raise ValueError(
                 f"contrastive prompts_per_epoch is {self.prompts_per_epoch}; a prompt, its "
                 "positive and a negative need at least 3."
             )
+        for name in ("temperature", "learning_rate", "weight_decay", "iota_pos", "iota_neg"):
+            if isinstance(getattr(self, name), str | None):
+                raise ValueError(f"contrastive {name} is {getattr(self, name)}; give a number.")
         for name in ("temperature", "learning_rate"):
             value = getattr(self, name)
             if isinstance(value, float | int) and not value > 0:
@@ -98,19 +105,6 @@ class ContrastiveConfig:
                 f"contrastive thresholds are iota_pos={self.iota_pos}, iota_neg={self.iota_neg}; "
                 "they must satisfy -1 <= iota_neg <= iota_pos < 1."
             )
-
-
-PRESETS: dict[str, ContrastiveConfig] = {
-    "sprout": ContrastiveConfig(iota_pos=0.6, iota_neg=0.3),
-    "embedllm": ContrastiveConfig(
-        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
-    ),
-    "routerbench": ContrastiveConfig(iota_pos=0.5, iota_neg=0.3),
-    # The stand-in for a large N takes EmbedLLM's thresholds and schedule (docs/projection.md).
-    "mmlu_pro": ContrastiveConfig(
-        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
-    ),
-}
 
 
 class Sample(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from cqbjax import settings
+from cqbjax import settings, tables
 from cqbjax.datasets import RoutingSource, rates_by_rule
 from cqbjax.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
@@ -128,6 +128,8 @@ def arrival_rates(config: DictConfig) -> list[float] | str:
 def settle(point: Point, source: Source | RoutingSource) -> Point:
     """Return the point with arrival rates in numbers, where they are chosen by rule.
 
+    The paper's own data take `rates_by_K`, where it is given: the rule is for other tables.
+
     Raises:
         ValueError: rates by rule for a source that is no dataset.
     """
@@ -135,7 +137,11 @@ def settle(point: Point, source: Source | RoutingSource) -> Point:
         return point
     if not isinstance(source, RoutingSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
-    chosen = list(rates_by_rule(source.served(point.config.K)))
+    own = (point.config.rates_by_K or {}).get(point.config.K)
+    if own is not None and tables.of_the_paper(source.table.name, source.table.stand_in):
+        chosen = [float(rate) for rate in own]
+    else:
+        chosen = list(rates_by_rule(source.served(point.config.K)))
     config = OmegaConf.merge(point.config, {"arrival_rate": chosen})
     assert isinstance(config, DictConfig)
     return dataclasses.replace(point, config=config)

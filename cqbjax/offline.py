@@ -19,7 +19,7 @@ import platformdirs
 import threadpoolctl
 
 from cqbjax import projection, rng
-from cqbjax.contrastive import PRESETS, ContrastiveConfig
+from cqbjax.contrastive import ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, raw_utility
 from cqbjax.files import arrays_digest, content_key, write_atomic
 from cqbjax.plan import PerSeed
@@ -72,11 +72,11 @@ class Projected:
 
     Attributes:
         base: the policy.
-        head: settings of the head; None takes the dataset's preset.
+        head: settings of the head.
     """
 
     base: Policy
-    head: ContrastiveConfig | None = None
+    head: ContrastiveConfig
 
     def check(self, problem: Problem) -> None:
         """Refuse what the policy itself refuses.
@@ -159,8 +159,7 @@ def per_seed(
             rows = _scores(label, policy.router, data, splits, tuning_seed, progress)
             made[label] = PerSeed([policy.policy(each) for each in rows])
         elif isinstance(policy, Projected):
-            head = policy.head or _preset(source.dataset)
-            rows = _contexts(label, head, data, splits, progress)
+            rows = _contexts(label, policy.head, data, splits, progress)
             made[label] = PerSeed([policy.policy(each) for each in rows])
         else:
             made[label] = policy
@@ -172,14 +171,6 @@ def read(source: RoutingSource, cache_dir: pathlib.Path) -> Data:
     embeddings = np.asarray(source.source.contexts, np.float32)
     digest = arrays_digest([embeddings, source.table.performance, source.cost])
     return Data(source, embeddings, digest, cache_dir / source.dataset)
-
-
-def _preset(dataset: str) -> ContrastiveConfig:
-    if dataset not in PRESETS:
-        raise ValueError(
-            f"dataset {dataset} has no preset of the contrastive head: give policy.acqb_cl.head"
-        )
-    return PRESETS[dataset]
 
 
 def _scores(
@@ -244,7 +235,7 @@ def heads(
     source: RoutingSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
-    head: ContrastiveConfig | None = None,
+    head: ContrastiveConfig,
     progress: Reporter | None = None,
 ) -> list[pathlib.Path]:
     """Return the file of each seed's contrastive head; those that are not there yet are trained.
@@ -255,7 +246,7 @@ def heads(
         source: the dataset.
         seeds: [S] of the runs.
         cache_dir: heads lie at `cache_dir/<dataset>/head_<seed>_<hash>.msgpack`.
-        head: settings; None takes the dataset's preset.
+        head: settings.
         progress: told of the training.
 
     Raises:
@@ -263,8 +254,7 @@ def heads(
     """
     data = read(source, cache_dir)
     splits = {int(seed): source.split(int(seed)) for seed in seeds}
-    chosen = head or _preset(source.dataset)
-    return _heads("acqb_cl", chosen, data, splits, progress or Silent())
+    return _heads("acqb_cl", head, data, splits, progress or Silent())
 
 
 def _contexts(

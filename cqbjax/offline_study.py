@@ -42,7 +42,7 @@ class Chosen(NamedTuple):
 
     Attributes:
         routers: label -> router.
-        head: settings of the head; None takes the dataset's preset.
+        head: settings of the head; None where no policy has one.
     """
 
     routers: dict[str, Router]
@@ -65,7 +65,7 @@ def head_table(
     source: RoutingSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
-    head: ContrastiveConfig | None = None,
+    head: ContrastiveConfig,
     progress: Reporter | None = None,
 ) -> pl.DataFrame:
     """Compare the encoder's embeddings with each seed's projected ones.
@@ -74,7 +74,7 @@ def head_table(
         source: the dataset.
         seeds: [S] whose heads and pools.
         cache_dir: where heads are kept.
-        head: settings; None takes the dataset's preset.
+        head: settings.
         progress: told of the training.
 
     Returns:

@@ -53,7 +53,7 @@ _HEADERS = {
 }  # fmt: skip
 _TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen on own split")
 _DECIMALS = {
-    "gap": 1, "throughput": 3, "minus": 4, "value": 4, "change": 4, "departure": 4, "utility": 4,
+    "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4, "utility": 4,
     "over_fixed": 4,
 }  # fmt: skip
 
@@ -254,14 +254,19 @@ def _read_paper(path: Path) -> pl.DataFrame:
     return paper.with_columns(pl.col("policy").replace(ours))
 
 
+def of_the_paper(source: str, stand_in: str) -> bool:
+    """Say whether data are the paper's own: by their name, and standing in for nothing."""
+    return source.lower() in PAPER_DATASETS and not stand_in
+
+
 def _paper_dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
     """Say which of the paper's datasets a row may stand beside."""
     source = str(row.get("source"))
     if source in datasets:
         return datasets[source]
-    dataset = PAPER_DATASETS.get(source.lower())
-    if dataset is None or row.get("stand_in"):
+    if not of_the_paper(source, row.get("stand_in") or ""):
         return None
+    dataset = PAPER_DATASETS[source.lower()]
     if dataset == "Synthetic":
         # A setting that is not in the table is taken to be the paper's.
         same = all(row.get(key) in (None, value) for key, value in PAPER_SYNTHETIC.items())

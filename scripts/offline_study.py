@@ -29,8 +29,9 @@ def measure(config: DictConfig) -> dict[str, Any]:
     source, seeds = make(config.source), grid.seeds(config)
     chosen = offline_study.chosen_of(make_policies(config.policy))
     folder = offline.cache_folder(config.cache_dir)
+    wanted = chosen.head or make(config.head)
     with bar() as progress:
-        head = offline_study.head_table(source, seeds, folder, chosen.head, progress)
+        head = offline_study.head_table(source, seeds, folder, wanted, progress)
         by_seed = offline_study.seed_table(
             source, chosen.routers, seeds, folder, config.tuning_seed, progress
         )

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from cqbjax.contrastive import (
-    PRESETS,
     ContrastiveConfig,
     balanced_sample,
     info_nce,
@@ -299,16 +298,6 @@ def test_bad_data_is_refused_by_name() -> None:
         init_head(jax.random.key(0), 16, dataclasses.replace(SMALL, hidden=20, init="mirror"))
 
 
-def test_papers_presets() -> None:
-    thresholds = {name: (c.iota_pos, c.iota_neg) for name, c in PRESETS.items()}
-    assert thresholds["sprout"] == (0.6, 0.3)
-    assert thresholds["embedllm"] == (0.4, 0.1)
-    assert thresholds["routerbench"] == (0.5, 0.3)
-    assert all((c.temperature, c.negatives, c.outputs) == (0.07, 64, 384) for c in PRESETS.values())
-    large = PRESETS["embedllm"]
-    assert (large.prompts_per_model, large.prompts_per_epoch, large.epochs) == (10, 30, 50)
-
-
 def test_head_trains_on_the_real_slice(shared_data) -> None:
     table = pl.read_parquet(shared_data / "routerbench" / "routerbench.parquet")
     score = table.select(pl.col(r"^score\|.*$")).to_numpy()
@@ -316,7 +305,7 @@ def test_head_trains_on_the_real_slice(shared_data) -> None:
     x = np.load(shared_data / "routerbench" / "minilm_l6_v2.npy").astype(np.float32)
     u = score - 5.0 * cost / cost.max()
     offline = np.isfinite(u).all(axis=1) & (np.random.default_rng(0).random((2, len(u))) < 0.6)
-    config = PRESETS["routerbench"]
+    config = ContrastiveConfig()
     params, history = fit_heads(jax.random.split(jax.random.key(0), 2), x, u, offline, config)
     assert (np.asarray(history.loss[:, -1]) < np.asarray(history.loss[:, 0])).all()
     assert (np.asarray(history.used) > 40).all()

@@ -113,7 +113,7 @@ CATALOGUE = {
         ),
         Dataset(
             "sprout", "SPROUT", _sprout,
-            repository="CARROT-LLM-Routing/SPROUT",
+            repository="CARROT-LLM-Routing/SPROUT-o3mini",
             files=("data/*",),
             drop_incomplete_prompts=True, priced=True,
         ),
