@@ -55,7 +55,7 @@ def check(config: DictConfig) -> None:
 
 
 def check_overrides(words: Sequence[str], config: DictConfig) -> None:
-    """Refuse a key given for this run that its source does not read.
+    """Refuse a key given for this run that its source does not read, or a label that is none.
 
     Args:
         words: `key=value` as given.
@@ -64,15 +64,22 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
     Raises:
         ValueError: naming the key.
     """
-    if "dataset" not in config.source:
-        return
     for word in words:
         key = word.partition("=")[0]
-        if key in SYNTHETIC_KEYS:
+        if key == "figure_policies" and config[key] is not None:
+            _check_labels(listed(config[key]), [str(label) for label in config.policy])
+        if key in SYNTHETIC_KEYS and "dataset" in config.source:
             raise ValueError(
                 f"{key} is of the synthetic source, and the source here is the dataset "
                 f"{config.source.dataset}: leave it out"
             )
+
+
+def _check_labels(drawn: Sequence[Any], run: Sequence[str]) -> None:
+    for label in drawn:
+        if label not in run:
+            known = ", ".join(run)
+            raise ValueError(f"figure_policies={label} does not run here; choose from {known}")
 
 
 def listed(value: Any) -> list[Any]:

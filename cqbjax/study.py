@@ -4,9 +4,12 @@ Composing (`grid.py`), running and storing are separate, so that another launche
 its own way.
 """
 
+import dataclasses
 import datetime
 import importlib.metadata
+import platform
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +24,16 @@ from rich.console import Console
 from cqbjax import backend, figures, offline, plan, results, tables
 from cqbjax.datasets import RoutingSource
 from cqbjax.grid import Point, compose, seeds, settle
-from cqbjax.offline import Learnt
+from cqbjax.offline import Learnt, Trained
 from cqbjax.plan import PerSeed
 from cqbjax.policies import Optimal
 from cqbjax.progress import Reporter
 from cqbjax.sweep import sweep
 from cqbjax.types import Policy, Source
 
-SHOWN_VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core")
+SHOWN_VERSIONS = (
+    "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
+)  # fmt: skip
 
 
 def console() -> Console:
@@ -98,6 +103,25 @@ def train(
     )  # fmt: skip
 
 
+def tuned(
+    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+) -> dict[str, Any]:
+    """Return label -> settings of the routers that `train` fitted, as they were tuned.
+
+    Nothing where each seed tunes its own.
+    """
+    config = point.config
+    if not isinstance(source, RoutingSource) or config.tuning_seed is None:
+        return {}
+    routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
+    data = offline.read(source, offline.cache_folder(config.cache_dir))
+    return {
+        label: {"router": type(router).__name__}
+        | dataclasses.asdict(offline.tuned(router, data, config.tuning_seed))  # type: ignore[call-overload]
+        for label, router in routers.items()
+    }
+
+
 def run(
     point: Point,
     source: Source | RoutingSource,
@@ -144,7 +168,13 @@ def run(
     return data.assign_attrs(experiment=config.name, **origin)
 
 
-def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
+def store(
+    point: Point,
+    data: xr.Dataset,
+    folder: Path,
+    seconds: float,
+    tuned: Mapping[str, Any] | None = None,
+) -> Path:
     """Store one point's arrays, manifest and resolved configuration atomically.
 
     Args:
@@ -152,6 +182,7 @@ def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
         data: from `run`.
         folder: of the experiment; the point goes below it.
         seconds: the point took, fits and compiling included.
+        tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
 
     Returns:
         The point's folder.
@@ -164,7 +195,10 @@ def store(point: Point, data: xr.Dataset, folder: Path, seconds: float) -> Path:
         "varied": point.varied,
         "left_out": point.left_out,
         "config": OmegaConf.to_container(point.config, resolve=True),
-        "versions": {name: _version(name) for name in SHOWN_VERSIONS},
+        "tuned": dict(tuned or {}),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in SHOWN_VERSIONS},
+        "revision": _revision(),
         "machine": backend.describe(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
@@ -187,6 +221,22 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _revision() -> str:
+    """Return the commit that last changed the package, marked if files were changed since.
+
+    Nothing where the package is not in a checkout.
+    """
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        last, changed = (
+            subprocess.run([*git, *words, "--", "."], capture_output=True, text=True).stdout.strip()
+            for words in (("log", "-1", "--format=%h"), ("status", "--porcelain"))
+        )
+    except OSError:
+        return ""
+    return f"{last}-dirty" if last and changed else last
 
 
 def show(
@@ -286,7 +336,8 @@ def run_all(
         trained = train(point, source, policies, progress)
         resume = folder / f".{point.name}.unfinished"
         data = run(point, source, trained, progress, resume)
-        where = store(point, data, folder, time.perf_counter() - begun)
+        seconds, chosen = time.perf_counter() - begun, tuned(point, source, policies)
+        where = store(point, data, folder, seconds, chosen)
         shutil.rmtree(resume, ignore_errors=True)
         stored += results.load_points(where)
     return stored

@@ -13,10 +13,11 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
+from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax import backend, grid, settings, study
 from cqbjax.offline import Learnt
@@ -60,6 +61,17 @@ def check_words(words: Sequence[str]) -> None:
             sys.exit(f"error: {key} is no key; choose from {', '.join(sorted([*keys, *groups]))}")
 
 
+def in_a_sentence(error: Exception) -> str:
+    """Say in one line what Hydra or OmegaConf says in several; our own errors are one already."""
+    first = next(line for line in str(error).splitlines() if line.strip())
+    if isinstance(error, OverrideParseException):
+        return f"{error.override} cannot be read: {first}"
+    unknown = re.match(r"Could not override '(.+)'", first)
+    if unknown:
+        return f"{unknown[1]} is no key here; add --cfg job to the command to see all keys"
+    return first
+
+
 def make_policies(nodes: DictConfig) -> dict[str, Policy | Learnt]:
     """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration."""
     return {str(label): make(node) for label, node in nodes.items()}
@@ -82,11 +94,18 @@ def main(config: DictConfig) -> None:
     except ValueError as error:
         if os.environ.get("CQBJAX_TRACEBACK"):
             raise
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {in_a_sentence(error)}")
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
 
 
 if __name__ == "__main__":
     check_words(sys.argv[1:])
-    main()
+    # Hydra's own answer to a wrong word is a page; its error alone is a sentence.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        main()
+    except (HydraException, OmegaConfBaseException) as error:
+        if os.environ.get("CQBJAX_TRACEBACK"):
+            raise
+        sys.exit(f"error: {in_a_sentence(error)}")

@@ -1,6 +1,7 @@
 """Every configuration composes and makes its objects; wrong words are refused in a sentence."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax import grid, settings, tables
+from cqbjax import backend, grid, settings, tables
 from cqbjax.sources import Synthetic
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -31,6 +32,15 @@ def script(*words, cwd=REPOSITORY):
         [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words],
         capture_output=True, text=True, cwd=cwd, timeout=300,
     )  # fmt: skip
+
+
+def refused(words, monkeypatch):
+    """Return what the command is refused with; in this process, which saves starting one."""
+    monkeypatch.setattr(sys, "argv", ["run.py", *words])
+    monkeypatch.setattr(backend, "configure", lambda: None)  # too late for a device a core
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(REPOSITORY / "scripts" / "run.py"), run_name="__main__")
+    return str(stopped.value.code)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -62,6 +72,21 @@ def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables
         assert set(point.config.table_rounds) == set(theirs["round"])
         if point.config.arrival_rate != settings.BY_RULE:
             assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "thresholds", "schedule"),
+    [("sprout", (0.6, 0.3), (5, None, 10)), ("routerbench", (0.5, 0.3), (5, None, 10)),
+     ("embedllm", (0.4, 0.1), (10, 30, 50)), ("mmlu_pro", (0.4, 0.1), (10, 30, 50))],
+)  # fmt: skip
+def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
+    (point, _) = grid.compose(composed(f"experiment={name}"))
+    head = hydra.utils.instantiate(point.config.policy.acqb_cl).head
+    assert (head.iota_pos, head.iota_neg) == thresholds
+    assert (head.prompts_per_model, head.prompts_per_epoch, head.epochs) == schedule
+    assert (head.temperature, head.negatives, head.outputs) == (0.07, 64, 384)
+    written = set(OmegaConf.load(CONF / "head" / "routerbench.yaml")) - {"_target_"}
+    assert written == set(vars(head))
 
 
 def test_pairs_leave_out_the_policies_of_single_servers():
@@ -152,17 +177,28 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
         (["arrival_rate=fast"], ["error: arrival_rate=fast must be `by_rule`"]),
         (["arrival_rate=by_rule"], ["error: arrival_rate=by_rule needs a dataset"]),
+        (["policy.acqb.alpha=1"], ["error: policy.acqb.alpha is no key"]),
+        (["policy.acqb.c1=null"], ["error: c1=None must be a finite number"]),
+        (["policy.acqb.num_samples=few"], ["error: num_samples=few must be a whole number"]),
+        (["K=[1,2"], ["error: K=[1,2 cannot be read"]),
+        (["kappa=${nothing}"], ["error: Interpolation key 'nothing' not found"]),
+        (["figure_policies=[acqb,knn]"], ["error: figure_policies=knn does not run", "random"]),
         (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),
         (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
-        (["capacity=2"], ["error: capacity=2 overflowed in round", "would have been enough"]),
     ],
 )  # fmt: skip
-def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path):
+def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path, monkeypatch):
     small = [] if words[0].startswith("num_seeds") else ["num_seeds=3"]
-    done = script(*words, *small, "horizon=40", f"results_dir={tmp_path}")
-    assert done.returncode != 0
+    error = refused([*words, *small, "horizon=40", f"results_dir={tmp_path}"], monkeypatch)
     for part in said:
-        assert part in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 or words == ["capacity=2"], "one sentence"
+        assert part in error, error
+    assert len(error.strip().splitlines()) == 1, "one sentence"
+    assert not list(tmp_path.rglob("*.nc"))
+
+
+def test_a_refusal_in_a_process_of_its_own_is_one_sentence_too(tmp_path):
+    done = script("capacity=2", "num_seeds=3", "horizon=40", f"results_dir={tmp_path}")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "error: capacity=2 overflowed in round" in done.stderr
+    assert "would have been enough" in done.stderr
     assert not list(tmp_path.rglob("*.nc"))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import worlds
 
 from cqbjax import grid, offline
 from cqbjax.contract import PROBLEM, ContractError, check_policy
@@ -27,6 +28,13 @@ acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
+
+
+@pytest.fixture(autouse=True)
+def quickly():
+    """The contract is about what is computed, not about how fast."""
+    with worlds.quick_compiles():
+        yield
 
 
 def configured(label: str) -> Any:

@@ -1,6 +1,7 @@
 """Policies trained offline: the right seed's, trained once, without a look at the pool."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import hydra
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import worlds
+from omegaconf import OmegaConf
 
 import cqbjax
 from cqbjax import PerSeed, grid, offline, plan, projection, rng, study
@@ -402,3 +404,30 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         source.routing_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
     np.testing.assert_allclose(points[1].arrival_rate, rates)
+
+
+def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
+    config = OmegaConf.create(
+        {"K": 1, "arrival_rate": "by_rule", "rates_by_K": {1: [0.5, 0.6, 0.7]}}
+    )
+    point = grid.Point("K=1", config, {}, {})
+    stand_in = grid.settle(point, dataset).config.arrival_rate
+    assert stand_in == list(rates_by_rule(dataset.served(1)))
+    table = dataclasses.replace(dataset.table, name="RouterBench", stand_in="")
+    own = dataclasses.replace(dataset, table=table)
+    assert grid.settle(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
+    other = dataclasses.replace(dataset, table=dataclasses.replace(table, name="mine"))
+    assert grid.settle(point, other).config.arrival_rate == stand_in
+
+
+def test_the_manifest_has_the_head_and_what_routers_were_tuned_to(dataset, tmp_path):
+    config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
+    policies = {"knn": offline.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
+    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
+    assert list(found) == ["knn"] and found["knn"]["router"] == "KNN"
+    data = offline.read(dataset, tmp_path / "fits")
+    fixed = offline.tuned(KNN(grid=(3, 4)), data, 7)
+    assert found["knn"] == {"router": "KNN"} | dataclasses.asdict(fixed)
+    assert len(fixed.grid) == 1 and json.dumps(found)
+    config.tuning_seed = None
+    assert study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies) == {}

@@ -112,8 +112,15 @@ def routing_source(
         ValueError: one sentence, for a missing folder or file, a bad table, or embeddings that do
             not fit it.
     """
-    if offline_size is not None and offline_size < 1:
-        raise ValueError(f"offline_size={offline_size} must be at least 1, or null for all")
+    if offline_size is not None and (not isinstance(offline_size, int) or offline_size < 1):
+        raise ValueError(
+            f"offline_size={offline_size} must be a whole number, at least 1, or null for all"
+        )
+    if not isinstance(pool_size, int) or pool_size < 1:
+        raise ValueError(f"pool_size={pool_size} must be a whole number, at least 1")
+    for key, value in (("rho", rho), ("low", low), ("high", high)):
+        if not isinstance(value, int | float):
+            raise ValueError(f"{key}={value} must be a number")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
         table.performance, table.cost, rho=rho, low=low, high=high, cost_rule=cost_rule

@@ -91,11 +91,12 @@ class Acqb:
             ValueError: naming the setting and what is allowed.
         """
         check_words(self)
-        if self.num_samples is not None and self.num_samples < 1:
-            raise ValueError(f"num_samples={self.num_samples} must be at least 1")
+        samples = self.num_samples
+        if samples is not None and (not isinstance(samples, int) or samples < 1):
+            raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
             value = getattr(self, key)
-            if isinstance(value, str) or not 0 <= float(value) < math.inf:
+            if value is None or isinstance(value, str) or not 0 <= float(value) < math.inf:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
