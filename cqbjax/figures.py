@@ -32,6 +32,7 @@ YScale = Literal["auto", "linear", "symlog", "log"]
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
 MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
+FEW_LINES = 8
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
@@ -48,7 +49,7 @@ class Style(NamedTuple):
 _DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
 
 # Colours after Okabe and Ito, and Tol (muted), both made for colour-blind readers; policies that
-# share a hue differ in dashes or markers and are never rivals in one of the paper's figures.
+# share a hue differ in dashes or markers.
 STYLE: dict[str, Style] = {
     "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
     "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
@@ -147,7 +148,9 @@ def draw_queue_and_regret(
         _label_outer(axes, queue)
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
-            figure.suptitle(textwrap.fill(f"Data: {stand_in}", 84), style="italic")
+            figure.suptitle(
+                textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84), style="italic"
+            )
     return figure
 
 
@@ -272,6 +275,8 @@ def _mark_rounds(axes: Axes, last: int) -> None:
 
 def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
     labels = _in_order(summary["policy"].values.tolist())
+    # Many bands would cover one another.
+    shade = 0.15 if len(labels) <= FEW_LINES else 0.07
     for number, label in enumerate(labels):
         line, style = summary.sel(policy=label), style_of(label)
         # The paper's own policies are drawn last, over the others.
@@ -279,7 +284,7 @@ def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
         rounds = line["round"].values
         axes.fill_between(
             rounds, line["low"].values, line["high"].values,
-            color=style.color, alpha=0.15, linewidth=0, zorder=order - 1,
+            color=style.color, alpha=shade, linewidth=0, zorder=order - 1,
         )  # fmt: skip
         every = max(1, len(rounds) // 5)
         axes.plot(

@@ -1,6 +1,6 @@
 """One run: the round, and the scan over the horizon. Every mask is here.
 
-The order of a round (DESIGN of the package, README "One round"):
+The order of a round (README "One round"):
 
     t   see      X_t: the queue and its features
     1   select   (x_t, S_t) by the policy

@@ -46,7 +46,7 @@ _PAPER_KEYS = ("dataset", "K", "arrival_rate", "round", "policy")
 _SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters")
 _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
-    "seconds_per_round": "time a round", "excludes_zero": "excludes 0",
+    "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
     "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
     "own_chosen": "chosen on own split", "own_departure_gain": "departure gained by it",
     "own_utility_gain": "utility gained by it",

@@ -18,7 +18,7 @@ import numpy as np
 from cqbjax import datasets, files, posterior, rng, simulate
 from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb
-from cqbjax.sources import Routing, Synthetic
+from cqbjax.sources import Synthetic
 from cqbjax.types import Problem, Source
 from tests import reference
 
@@ -168,53 +168,71 @@ def percent(found: list[Distance], scale: float) -> np.ndarray:
     return np.array([100.0 * one.distance / (scale * one.radius) for one in found])
 
 
-def routerbench(folder: pathlib.Path) -> Routing:
-    """Return the real RouterBench slice as a source."""
-    table, embeddings = datasets.load_dataset("routerbench", folder)
-    probabilities = datasets.departure_probabilities(table.performance, table.cost)
-    contexts = np.asarray(embeddings, np.float32)
-    utilities = datasets.mnl_utilities(probabilities).astype(np.float32)
-    return Routing(contexts=jnp.asarray(contexts), utilities=jnp.asarray(utilities))
+class Case(NamedTuple):
+    """One setting to measure.
+
+    Attributes:
+        source: where queries come from.
+        size: K.
+        rate: arrival rate, queries a round.
+        horizon: T.
+        seeds: runs, from seed 0.
+        every: each of the first 40 rounds is looked at, then one in so many.
+        scale: alpha_scale of the runs, and of the radius that the distance is compared with.
+    """
+
+    source: Source
+    size: int
+    rate: float
+    horizon: int
+    seeds: int = 1
+    every: int = 10
+    scale: float = 0.2
 
 
-def cases(folder: pathlib.Path) -> dict[str, tuple[Source, int, float, int, int]]:
-    """Return name -> (source, K, arrival rate, rounds, seeds)."""
+def cases(folder: pathlib.Path) -> dict[str, Case]:
+    """Return name -> case; prompts run with the preset's scale."""
+    found = {f"d=5 N=5 K={k} disjoint": Case(Synthetic(), k, 0.7, 1000, 4) for k in (1, 2, 3)}
     shared = Synthetic(parameters="shared")
-    found: dict[str, tuple[Source, int, float, int, int]] = {
-        "d=5 N=5 K=1 disjoint": (Synthetic(), 1, 0.7, 1000, 4),
-        "d=5 N=5 K=2 disjoint": (Synthetic(), 2, 0.7, 1000, 4),
-        "d=5 N=5 K=3 disjoint": (Synthetic(), 3, 0.7, 1000, 4),
-        "d=5 N=5 K=1 shared": (shared, 1, 0.7, 1000, 4),
-        "d=5 N=5 K=2 shared": (shared, 2, 0.7, 1000, 4),
-        "d=20 N=5 K=1 disjoint": (Synthetic(dim=20), 1, 0.7, 400, 1),
-        "d=15 N=5 K=2 disjoint": (Synthetic(dim=15), 2, 0.7, 400, 1),
-        "d=384 N=11 K=1 random unit vectors": (unit_vectors(11), 1, 0.6, 400, 1),
+    found |= {f"d=5 N=5 K={k} shared": Case(shared, k, 0.7, 1000, 4) for k in (1, 2)}
+    for rounds, every in ((10_000, 250), (100_000, 2500)):
+        for k in (1, 2):
+            name = f"d=5 N=5 K={k} disjoint, {rounds:,} rounds"
+            found[name] = Case(Synthetic(), k, 0.7, rounds, every=every)
+    found["d=20 N=5 K=1 disjoint"] = Case(Synthetic(dim=20), 1, 0.7, 400)
+    found["d=15 N=5 K=2 disjoint"] = Case(Synthetic(dim=15), 2, 0.7, 400)
+    found["d=384 N=11 K=1 random unit vectors"] = Case(unit_vectors(11), 1, 0.6, 400)
+    prompts = {
+        "d=384 N=11 K=1 RouterBench slice": ("routerbench", 1, 0.65),
+        "d=384 N=11 K=2 RouterBench slice": ("routerbench", 2, 0.9),
+        "d=384 N=28 K=1 MMLU-Pro": ("mmlu_pro", 1, 0.47),
+        "d=384 N=28 K=2 MMLU-Pro": ("mmlu_pro", 2, 0.7),
     }
-    if (folder / "routerbench").is_dir():
-        slice_ = routerbench(folder)
-        found["d=384 N=11 K=1 RouterBench slice"] = (slice_, 1, 0.8, 600, 1)
-        found["d=384 N=11 K=2 RouterBench slice"] = (slice_, 2, 0.9, 400, 1)
+    for name, (dataset, k, rate) in prompts.items():
+        if (folder / dataset).is_dir():
+            source = datasets.routing_source(dataset, folder).source
+            found[name] = Case(source, k, rate, 2000, every=50, scale=0.3)
     return found
 
 
-def study(folder: pathlib.Path, scale: float = 0.2) -> list[dict[str, Any]]:
+def study(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Measure every case: whole runs in float32, the worst and the mean distance.
 
     Args:
         folder: of real data; its cases are left out where there are none.
-        scale: alpha_scale of the runs, and of the radius that the distance is compared with.
     """
     rows = []
-    for name, (source, size, rate, horizon, seeds) in cases(folder).items():
-        policy = Acqb(alpha_scale=scale, c1=0.25)
-        shares = [
-            percent(measure(play(source, size, rate, horizon, seed, policy), some), scale)
-            for seed in range(seeds)
-            for some in [sampled(horizon, 40, 10)]
-        ]
-        all_ = np.concatenate(shares)
-        row = {"case": name, "rounds": horizon, "seeds": seeds, "alpha_scale": scale}
-        rows.append(row | {"max_percent": float(all_.max()), "mean_percent": float(all_.mean())})
+    for name, case in cases(folder).items():
+        policy = Acqb(alpha_scale=case.scale, c1=0.25)
+        rounds = sampled(case.horizon, 40, case.every)
+        runs = (
+            play(case.source, case.size, case.rate, case.horizon, seed, policy)
+            for seed in range(case.seeds)
+        )
+        shares = np.concatenate([percent(measure(run, rounds), case.scale) for run in runs])
+        row = {"case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every}
+        row |= {"alpha_scale": case.scale, "max_percent": float(shares.max())}
+        rows.append(row | {"mean_percent": float(shares.mean())})
         print(json.dumps(rows[-1]), flush=True)
     return rows
 

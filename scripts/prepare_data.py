@@ -81,7 +81,9 @@ def _entry(config: omegaconf.DictConfig) -> Dataset:
 def _probabilities(entry: Dataset, table: RoutingTable) -> np.ndarray:
     """Return departure probabilities [P, N] by the settings with which the dataset is run."""
     name = entry.name if entry.name in CATALOGUE else "compact"
-    settings = omegaconf.OmegaConf.load(SOURCES / f"{name}.yaml")
+    # The other sources' files name what differs from RouterBench's.
+    files = (SOURCES / f"{one}.yaml" for one in ("routerbench", name))
+    settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
     keys = ("rho", "cost_rule", "low", "high")
     chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
     return departure_probabilities(table.performance, table.cost, **chosen)

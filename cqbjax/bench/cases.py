@@ -64,7 +64,7 @@ def acqb(name: str, source: Source, **fields: object) -> Case:
 
 def problems(quick: bool) -> dict[str, Case]:
     """Return name -> case of ACQB, its batch the narrowest."""
-    small, wide = (200, 40) if quick else (1000, 100)
+    small, wide = (200, 40) if quick else (1000, 1000)
     found = {
         f"d=5 N=5 K={size}": acqb("", Synthetic(), assortment_size=size, horizon=small, batch=1)
         for size in ((1,) if quick else (1, 2))
@@ -90,8 +90,8 @@ def widths(case: Case, quick: bool) -> list[int]:
         fitting = min([fitting, bound, *large])
     else:
         fitting = min(fitting, plan.GPU_WIDTH)
-    # Pairs compile slowly: every second power tells how they grow.
-    powers = range(0, 9, 1 if case.assortment_size == 1 else 2)
+    # Pairs compile slowly: some widths tell how they grow.
+    powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
     found = [4**power for power in powers if 4**power <= max(1, fitting)]
     if not quick:
         return found
@@ -100,11 +100,11 @@ def widths(case: Case, quick: bool) -> list[int]:
 
 def throughput(quick: bool) -> list[Case]:
     """Return ACQB at every batch width, then the baselines at one."""
-    found = [
-        dataclasses.replace(case, batch=width, chunks=2 if width >= 256 else 3)
-        for case in problems(quick).values()
-        for width in widths(case, quick)
-    ]
+    found = []
+    for case in problems(quick).values():
+        for width in widths(case, quick):
+            few = width >= 256 or isinstance(case.source, Routing)
+            found.append(dataclasses.replace(case, batch=width, chunks=2 if few else 3))
     horizon, batch = (200, 64) if quick else (1000, 256)
     labels = ("q_ucb", "optimal") if quick else tuple(BASELINES)
     for crowded in (False, True):
