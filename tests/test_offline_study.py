@@ -82,7 +82,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     def table(some):
         chosen = slice(0, some)
         monkeypatch.setattr(offline, "heads", lambda *_: paths[chosen])
-        return offline_study.head_table(source, SEEDS[chosen], tmp_path)
+        return offline_study.head_table(source, SEEDS[chosen], tmp_path, IDENTITY)
 
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
