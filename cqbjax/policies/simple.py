@@ -39,23 +39,13 @@ def random_assortment(key: Array, problem: Problem) -> Array:
     return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
 
 
-@pytree
-class Optimal:
-    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate."""
-
-    informed = True
+class LearnsNothing:
+    """The empty state of a policy that learns nothing online."""
 
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return the empty state."""
         del problem, contexts
         return ()
-
-    def select(self, key: Array, state: State, observation: Observation) -> Action:
-        """Take the best pair under the true utilities."""
-        del key, state
-        assert observation.utilities is not None
-        slot, servers = best_pair(observation.utilities, observation)
-        return Action(slot, servers, jnp.bool_(False))
 
     def update(
         self, state: State, observation: Observation, action: Action, feedback: Feedback
@@ -66,7 +56,21 @@ class Optimal:
 
 
 @pytree
-class RandomRouting:
+class Optimal(LearnsNothing):
+    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate."""
+
+    informed = True
+
+    def select(self, key: Array, state: State, observation: Observation) -> Action:
+        """Take the best pair under the true utilities."""
+        del key, state
+        assert observation.utilities is not None
+        slot, servers = best_pair(observation.utilities, observation)
+        return Action(slot, servers, jnp.bool_(False))
+
+
+@pytree
+class RandomRouting(LearnsNothing):
     """RAND (`schedule="random"`) and RAND_ROUT (`schedule="oldest"`): a uniform assortment.
 
     Attributes:
@@ -86,11 +90,6 @@ class RandomRouting:
         del problem
         check_words(self)
 
-    def init(self, problem: Problem, contexts: Array) -> State:
-        """Return the empty state."""
-        del problem, contexts
-        return ()
-
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""
         del state
@@ -101,16 +100,9 @@ class RandomRouting:
         slot = queueing.pick(self.schedule, observation.queue, query)
         return Action(slot, servers, jnp.bool_(False))
 
-    def update(
-        self, state: State, observation: Observation, action: Action, feedback: Feedback
-    ) -> State:
-        """Learn nothing."""
-        del observation, action, feedback
-        return state
-
 
 @pytree
-class Routed:
+class Routed(LearnsNothing):
     """A router trained beforehand: fixed scores for every prompt and server.
 
     Attributes:
@@ -149,11 +141,6 @@ class Routed:
         if not np.isfinite(scores).all():
             raise ValueError("scores must be finite numbers")
 
-    def init(self, problem: Problem, contexts: Array) -> State:
-        """Return the empty state."""
-        del problem, contexts
-        return ()
-
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Take the K servers of the highest scores for the query picked."""
         del state
@@ -166,10 +153,3 @@ class Routed:
         slot = queueing.pick(self.schedule, observation.queue, query)
         servers = mnl.best_servers(scores[slot], observation.problem.assortment_size)
         return Action(slot, servers, jnp.bool_(False))
-
-    def update(
-        self, state: State, observation: Observation, action: Action, feedback: Feedback
-    ) -> State:
-        """Learn nothing."""
-        del observation, action, feedback
-        return state
