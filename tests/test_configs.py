@@ -9,6 +9,7 @@ from pathlib import Path
 import hydra
 import polars as pl
 import pytest
+import worlds
 from omegaconf import OmegaConf
 
 import cqbjax
@@ -30,7 +31,7 @@ def composed(*overrides):
 def script(*words, cwd=REPOSITORY):
     return subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words],
-        capture_output=True, text=True, cwd=cwd, timeout=300,
+        capture_output=True, text=True, cwd=cwd, timeout=300, env=worlds.QUICK_ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -197,7 +198,8 @@ def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path,
 
 
 def test_a_refusal_in_a_process_of_its_own_is_one_sentence_too(tmp_path):
-    done = script("capacity=2", "num_seeds=3", "horizon=40", f"results_dir={tmp_path}")
+    words = ["policy=[random]", "capacity=2", "num_seeds=3", "horizon=40"]
+    done = script(*words, f"results_dir={tmp_path}")
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "error: capacity=2 overflowed in round" in done.stderr
     assert "would have been enough" in done.stderr

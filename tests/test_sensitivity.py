@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import worlds
 import xarray as xr
 
 from cqbjax import sensitivity
@@ -133,7 +134,7 @@ def planted_noise():
 def tune(*words):
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "tune.py"), *words],
-        capture_output=True, text=True, cwd=REPOSITORY, timeout=300,
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, env=worlds.QUICK_ENVIRONMENT,
     )  # fmt: skip
     return done
 

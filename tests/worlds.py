@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, 
 
 # Tests run a program for a moment only: compile it quickly rather than well.
 QUICKLY = {"xla_backend_optimization_level": 0}
+
+
+# The same for a process of its own.
+QUICK_ENVIRONMENT = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 @contextlib.contextmanager
