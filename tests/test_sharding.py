@@ -18,6 +18,7 @@ jax.config.update("jax_platforms", "cpu")
 import numpy as np
 import worlds
 import cqbjax
+from cqbjax import runner
 from cqbjax.policies import Acqb
 
 source = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
@@ -31,7 +32,11 @@ for name, (some, chunk) in ways.items():
     )
     answers[name] = {key: data[key].values.tolist() for key in
                      ("queue_length", "departures", "explored", "regret")}
-print(json.dumps({"devices": len(devices), **answers}))
+made = [getattr(program, "advance", program) for program in runner.PROGRAMS.values()]
+texts = [compiled.as_text() for compiled in made]
+words = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+talk = sorted({word for word in words for text in texts if word in text})
+print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk, **answers}))
 """
 
 
@@ -46,6 +51,7 @@ def test_eight_devices_give_the_numbers_of_one():
     assert done.returncode == 0, done.stderr[-2000:]
     answers = json.loads(done.stdout.splitlines()[-1])
     assert answers.pop("devices") == 8
+    assert answers.pop("programs") >= 3 and answers.pop("talk") == [], "runs need no communication"
     one = answers.pop("one")
     assert len({json.dumps(run) for run in one["departures"][0][0]}) == 7, "seeds must differ"
     for name, other in answers.items():
