@@ -32,8 +32,7 @@ for name, (some, chunk) in ways.items():
     )
     answers[name] = {key: data[key].values.tolist() for key in
                      ("queue_length", "departures", "explored", "regret")}
-made = [getattr(program, "advance", program) for program in runner.PROGRAMS.values()]
-texts = [compiled.as_text() for compiled in made]
+texts = [made.as_text() for made in jax.tree.leaves(list(runner.PROGRAMS.values()))]
 words = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 talk = sorted({word for word in words for text in texts if word in text})
 print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk, **answers}))
