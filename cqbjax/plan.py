@@ -182,7 +182,7 @@ def _check_policy(
         if hasattr(one, "check"):
             one.check(problem)
     # A policy that is not defined for these shapes says so here.
-    contexts = jax.ShapeDtypeStruct(problem.contexts_shape, float)
+    contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(functools.partial(each[0].init, problem), contexts)
 
 
