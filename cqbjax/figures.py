@@ -32,7 +32,7 @@ YScale = Literal["auto", "linear", "symlog", "log"]
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
 MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
-FEW_LINES = 8
+FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
@@ -148,9 +148,8 @@ def draw_queue_and_regret(
         _label_outer(axes, queue)
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
-            figure.suptitle(
-                textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84), style="italic"
-            )
+            note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
+            figure.suptitle(note, style="italic")
     return figure
 
 
@@ -275,7 +274,6 @@ def _mark_rounds(axes: Axes, last: int) -> None:
 
 def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
     labels = _in_order(summary["policy"].values.tolist())
-    # Many bands would cover one another.
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
     for number, label in enumerate(labels):
         line, style = summary.sel(policy=label), style_of(label)

@@ -114,6 +114,8 @@ def tuned(
     if not isinstance(source, RoutingSource) or config.tuning_seed is None:
         return {}
     routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
+    if not routers:
+        return {}
     data = offline.read(source, offline.cache_folder(config.cache_dir))
     return {
         label: {"router": type(router).__name__}

@@ -16,7 +16,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig
-from run import make, make_policies
+from run import make, make_policies, start
 
 from cqbjax import backend, files, grid, offline, offline_study, study, tables
 from cqbjax.progress import bar
@@ -64,4 +64,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -7,7 +7,7 @@ python scripts/run.py -m experiment=synthetic arrival_rate=0.6,0.7 K=1,2
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,26 @@ def check_words(words: Sequence[str]) -> None:
 
 def in_a_sentence(error: Exception) -> str:
     """Say in one line what Hydra or OmegaConf says in several; our own errors are one already."""
-    first = next(line for line in str(error).splitlines() if line.strip())
+    first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
     if isinstance(error, OverrideParseException):
         return f"{error.override} cannot be read: {first}"
     unknown = re.match(r"Could not override '(.+)'", first)
     if unknown:
         return f"{unknown[1]} is no key here; add --cfg job to the command to see all keys"
     return first
+
+
+def start(main: Callable[[], Any]) -> None:
+    """Run a script of studies; a word that Hydra refuses is one sentence."""
+    check_words(sys.argv[1:])
+    # Hydra's own answer to a wrong word is a page; its error alone is a sentence.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        main()
+    except (HydraException, OmegaConfBaseException) as error:
+        if os.environ.get("CQBJAX_TRACEBACK"):
+            raise
+        sys.exit(f"error: {in_a_sentence(error)}")
 
 
 def make_policies(nodes: DictConfig) -> dict[str, Policy | Learnt]:
@@ -100,12 +113,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    check_words(sys.argv[1:])
-    # Hydra's own answer to a wrong word is a page; its error alone is a sentence.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        main()
-    except (HydraException, OmegaConfBaseException) as error:
-        if os.environ.get("CQBJAX_TRACEBACK"):
-            raise
-        sys.exit(f"error: {in_a_sentence(error)}")
+    start(main)

@@ -17,7 +17,7 @@ from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
-from run import check_words, make
+from run import make, start
 
 from cqbjax import backend, figures, grid, sensitivity, study, tables
 from cqbjax.grid import Point
@@ -98,5 +98,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    check_words(sys.argv[1:])
-    main()
+    start(main)

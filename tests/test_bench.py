@@ -200,8 +200,8 @@ def test_targets_are_judged_only_where_they_were_measured():
 def test_widths_are_powers_of_four_within_memory():
     for case in cases.problems(quick=False).values():
         widths = cases.widths(case, quick=False)
-        assert widths[0] == 1 and widths == sorted(set(widths))
-        assert set(widths) <= {4**power for power in range(9)}
+        powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
+        assert widths == [4**power for power in powers][: len(widths)] != []
         assert widths[-1] * case.bytes_a_run("acqb") < 2e9
     assert cases.widths(cases.problems(False)[NAME], quick=False)[-1] == 1024
 

@@ -78,10 +78,8 @@ class Bench:
         for name, case in cases.problems(self.quick).items():
             # Pairs are dear at d = 384, and early rounds are the loops' cheapest.
             small = case.bytes_a_run("acqb") < 1_000_000
-            short = 20 if self.quick else 200
-            rounds = (
-                case.horizon if small or (case.assortment_size == 1 and not self.quick) else short
-            )
+            long = small or (case.assortment_size == 1 and not self.quick)
+            rounds = case.horizon if long else 20 if self.quick else 200
             run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, rounds)
             constants = numpy_loop.Constants(case.assortment_size)
             self.say(f"{name}: NumPy loops, {rounds} rounds")
