@@ -420,7 +420,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     assert grid.settle(point, other).config.arrival_rate == stand_in
 
 
-def test_the_manifest_has_the_head_and_what_routers_were_tuned_to(dataset, tmp_path):
+def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
     policies = {"knn": offline.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
     found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import worlds
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Seven seeds at one rate: on eight devices one run is padding, and in chunks of two on three
@@ -41,10 +43,9 @@ print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk,
 
 def test_eight_devices_give_the_numbers_of_one():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": paths, "XLA_FLAGS": flags},
+        env={**worlds.QUICK_ENVIRONMENT, "PYTHONPATH": paths},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

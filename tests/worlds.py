@@ -20,7 +20,8 @@ QUICKLY = {"xla_backend_optimization_level": 0}
 
 
 # The same for a process of its own.
-QUICK_ENVIRONMENT = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+FLAGS = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+QUICK_ENVIRONMENT = {**os.environ, "XLA_FLAGS": FLAGS}
 
 
 @contextlib.contextmanager
