@@ -1,6 +1,8 @@
 """Build a dataset's table and embeddings once: python scripts/prepare_data.py dataset=NAME."""
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import hydra
 import numpy as np
@@ -20,6 +22,8 @@ from cqbjax.datasets import (
 )
 from cqbjax.datasets.prepare import prepare
 
+# What the catalogue drops from a dataset; nothing from a table of one's own.
+CATALOGUED = "catalogue"
 SOURCES = pathlib.Path(__file__).resolve().parent.parent / "conf" / "source"
 
 
@@ -67,15 +71,21 @@ def main(config: omegaconf.DictConfig) -> None:
 
 
 def _entry(config: omegaconf.DictConfig) -> Dataset:
-    """Return what is to be prepared."""
-    if config.dataset == "compact":
-        return own_table(config.name, config.drop_servers_below, config.drop_incomplete_prompts)
-    if config.drop_servers_below is not None or config.drop_incomplete_prompts:
+    """Return what is to be prepared, with what the command asks to be dropped."""
+    own = config.dataset == "compact"
+    entry = own_table(config.name) if own else dataset(config.dataset)
+    share, prompts = config.drop_servers_below, config.drop_incomplete_prompts
+    if share not in (CATALOGUED, None) and (type(share) not in (int, float) or not 0 < share <= 1):
         raise ValueError(
-            f"drop_servers_below and drop_incomplete_prompts are for dataset=compact, what is "
-            f"dropped from {config.dataset} is fixed."
+            f"drop_servers_below={share} must be a share in (0, 1], null or {CATALOGUED}."
         )
-    return dataset(config.dataset)
+    if prompts != CATALOGUED and not isinstance(prompts, bool):
+        raise ValueError(
+            f"drop_incomplete_prompts={prompts} must be true, false or {CATALOGUED}."
+        )
+    asked = {"drop_servers_below": share, "drop_incomplete_prompts": prompts}
+    chosen: dict[str, Any] = {key: value for key, value in asked.items() if value != CATALOGUED}
+    return dataclasses.replace(entry, **chosen)
 
 
 def _probabilities(entry: Dataset, table: RoutingTable) -> np.ndarray:

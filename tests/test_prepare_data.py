@@ -271,6 +271,42 @@ def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
         ds.load_dataset("compact", tmp_path)
 
 
+def entry(*words):
+    with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
+        return prepare_data._entry(hydra.compose("config", words))
+
+
+def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
+    listed = ds.dataset("mmlu_pro")
+    asked = (listed.drop_servers_below, listed.drop_incomplete_prompts)
+    assert asked == (0.99, True)
+    cases = {
+        (): asked,
+        ("drop_servers_below=0.5",): (0.5, True),
+        ("drop_servers_below=null", "drop_incomplete_prompts=false"): (None, False),
+    }
+    for words, drops in cases.items():
+        one = entry("dataset=mmlu_pro", *words)
+        assert (one.drop_servers_below, one.drop_incomplete_prompts) == drops
+    assert entry("dataset=compact").drop_servers_below is None
+    assert not entry("dataset=compact").drop_incomplete_prompts
+    own_frame().write_parquet(tmp_path / "mmlu_pro.parquet")
+    listed = entry("dataset=mmlu_pro", "drop_servers_below=0.9")  # one score of a is missing
+    assert run(tmp_path / "data", listed, source=tmp_path).built
+    table = ds.load_dataset("mmlu_pro", tmp_path / "data")[0]
+    assert (table.servers, table.num_prompts) == (("a", "b"), 29)
+    with pytest.raises(ds.TableError, match="'score|c' is missing"):
+        run(tmp_path / "data", one, source=tmp_path)
+
+
+@pytest.mark.parametrize("share", ("0", "2", "true", "much"))
+def test_a_wrong_share_is_one_sentence(share):
+    with pytest.raises(ValueError, match=r"drop_servers_below=\w+ must be a share in \(0, 1\]"):
+        entry("dataset=mmlu_pro", f"drop_servers_below={share}")
+    with pytest.raises(ValueError, match="drop_incomplete_prompts=1 must be true, false or"):
+        entry("dataset=mmlu_pro", "drop_incomplete_prompts=1")
+
+
 def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     file = tmp_path / "table.parquet"
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
