@@ -141,8 +141,9 @@ def per_seed(
         source: the dataset.
         seeds: [S] the seeds of the sweep, in its order.
         cache_dir: fits go to `cache_dir/<dataset>/`.
-        tuning_seed: hyper-parameters of routers are cross-validated once, on this seed's offline
-            split, and fixed; None cross-validates anew on every seed's own.
+        tuning_seed: None cross-validates the hyper-parameters of routers on every seed's own
+            offline split; a number once, on that seed's, which may hold prompts of other seeds'
+            pools.
         progress: told of the fits.
 
     Raises:

@@ -166,6 +166,45 @@ def sentences(made: pl.DataFrame) -> list[str]:
     return found
 
 
+def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Rank settings over several studies, each K and arrival rate a cell of equal weight.
+
+    M and rho stay at the preset's: the paper's M depends on K, and another rho is another problem.
+
+    Args:
+        studies: name -> what `frame` returned.
+
+    Returns:
+        By setting, least first: `preset`, `over_all`, the geometric mean over cells of the mean
+        of Q - Q* divided by the preset's, and that ratio in each cell. Settings that a cell lacks
+        are left out.
+
+    Raises:
+        ValueError: a study without these columns or without the preset, or two presets.
+    """
+    shared = ["alpha_scale", "lambda0", "c1"]
+    found: list[pl.DataFrame] = []
+    for name, made in studies.items():
+        lacking = {*shared, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
+        if lacking:
+            raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
+        for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
+            if cell["preset"].sum() != 1:
+                raise ValueError(f"{name}, K={size}, arrival rate {rate}: one row must be preset")
+            own = cell.filter("preset").row(0, named=True)
+            held = [pl.col(key) == own[key] for key in ("M", "rho") if key in cell.columns]
+            ratio = (pl.col(MEASURE) / own[MEASURE]).alias(f"{name} K={size} λ={rate:g}")
+            found.append(cell.filter(*held).select(*shared, "preset", ratio))
+    made = found[0]
+    for one in found[1:]:
+        made = made.join(one, on=[*shared, "preset"])
+    if made["preset"].sum() != 1:
+        raise ValueError("the studies are of different presets, one is needed")
+    ratios = pl.concat_list(pl.col(made.columns[4:]).log())
+    made = made.with_columns(ratios.list.mean().exp().alias("over_all"))
+    return made.select(*shared, "preset", "over_all", *made.columns[4:-1]).sort("over_all")
+
+
 def draw(made: pl.DataFrame, title: str) -> Figure:
     """Draw the time average of Q - Q*: a row a K and rate, a column a constant, then the grid."""
     cells = [cell for _, cell in made.group_by("K", "arrival_rate", maintain_order=True)]

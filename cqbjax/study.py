@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,20 +107,28 @@ def train(
 def tuned(
     point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
 ) -> dict[str, Any]:
-    """Return label -> settings of the routers that `train` fitted, as they were tuned.
+    """Return label -> the routers that `train` fitted, as they were tuned.
 
-    Nothing where each seed tunes its own.
+    A router is a list of settings, each with how many `seeds` were fitted with it.
     """
     config = point.config
-    if not isinstance(source, RoutingSource) or config.tuning_seed is None:
+    if not isinstance(source, RoutingSource):
         return {}
     routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
     if not routers:
         return {}
     data = offline.read(source, offline.cache_folder(config.cache_dir))
+    splits = [config.tuning_seed if config.tuning_seed is not None else s for s in seeds(config)]
+    # Both pairings of a router share its fits, and so its tuning.
+    counts = {
+        router: Counter(offline.tuned(router, data, split) for split in splits)
+        for router in set(routers.values())
+    }
     return {
-        label: {"router": type(router).__name__}
-        | dataclasses.asdict(offline.tuned(router, data, config.tuning_seed))  # type: ignore[call-overload]
+        label: [
+            {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
+            for one, count in counts[router].most_common()
+        ]
         for label, router in routers.items()
     }
 

@@ -48,10 +48,10 @@ _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
     "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
-    "own_chosen": "chosen on own split", "own_departure_gain": "departure gained by it",
-    "own_utility_gain": "utility gained by it",
+    "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
+    "once_utility_gain": "utility gained by it",
 }  # fmt: skip
-_TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen on own split")
+_TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen once")
 _DECIMALS = {
     "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4, "utility": 4,
     "over_fixed": 4,

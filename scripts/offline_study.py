@@ -5,8 +5,9 @@
 
 Writes `tables/offline_<name>_head.{csv,md}`: nearest-neighbour utility error before and after the
 head; `tables/offline_<name>_routers.{csv,md}`: what each router would serve, and its
-hyper-parameters, chosen once and on every seed's own split; `tables/offline_<name>_seeds.csv`: the
-routers seed by seed. Fits are kept as in a study, so that a killed call goes on where it was.
+hyper-parameters, chosen on every seed's own split and once for all seeds;
+`tables/offline_<name>_seeds.csv`: the routers seed by seed. Fits are kept as in a study, so that a
+killed call goes on where it was.
 """
 
 import sys
@@ -32,9 +33,7 @@ def measure(config: DictConfig) -> dict[str, Any]:
     wanted = chosen.head or make(config.head)
     with bar() as progress:
         head = offline_study.head_table(source, seeds, folder, wanted, progress)
-        by_seed = offline_study.seed_table(
-            source, chosen.routers, seeds, folder, config.tuning_seed, progress
-        )
+        by_seed = offline_study.seed_table(source, chosen.routers, seeds, folder, progress=progress)
     routers = offline_study.router_table(by_seed, source)
     return {"head": head, "routers": routers, "seeds": by_seed}
 
@@ -46,8 +45,6 @@ def main(config: DictConfig) -> None:
     console = study.console()
     # The table shows what every seed chose.
     warnings.filterwarnings("ignore", message=".*of its grid")
-    if config.tuning_seed is None:
-        sys.exit("error: tuning_seed=null leaves nothing to compare: give the seed of a study")
     try:
         made = measure(config)
     except ValueError as error:

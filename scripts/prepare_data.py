@@ -80,9 +80,7 @@ def _entry(config: omegaconf.DictConfig) -> Dataset:
             f"drop_servers_below={share} must be a share in (0, 1], null or {CATALOGUED}."
         )
     if prompts != CATALOGUED and not isinstance(prompts, bool):
-        raise ValueError(
-            f"drop_incomplete_prompts={prompts} must be true, false or {CATALOGUED}."
-        )
+        raise ValueError(f"drop_incomplete_prompts={prompts} must be true, false or {CATALOGUED}.")
     asked = {"drop_servers_below": share, "drop_incomplete_prompts": prompts}
     chosen: dict[str, Any] = {key: value for key, value in asked.items() if value != CATALOGUED}
     return dataclasses.replace(entry, **chosen)

@@ -422,12 +422,17 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
+    config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
     policies = {"knn": offline.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
     found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
-    assert list(found) == ["knn"] and found["knn"]["router"] == "KNN"
     data = offline.read(dataset, tmp_path / "fits")
-    fixed = offline.tuned(KNN(grid=(3, 4)), data, 7)
-    assert found["knn"] == {"router": "KNN"} | dataclasses.asdict(fixed)
-    assert len(fixed.grid) == 1 and json.dumps(found)
+    one = offline.tuned(KNN(grid=(3, 4)), data, 7)
+    assert found == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
+    assert len(one.grid) == 1 and json.dumps(found)
     config.tuning_seed = None
-    assert study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies) == {}
+    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
+    each = [offline.tuned(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
+    assert {row["grid"][0]: row["seeds"] for row in found} == {
+        k: each.count(k) for k in dict.fromkeys(each)
+    }
+    assert len(found) == 2, "else seeds that choose apart are not shown"

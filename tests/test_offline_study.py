@@ -100,13 +100,13 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     assert found == pytest.approx([np.mean(z), low, high])
 
 
-def test_what_a_router_serves_by_hand_and_what_its_own_split_would_choose(source, tmp_path):
+def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tmp_path):
     routers = {
         "zero": Zero(),
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
         "dc": RouterDC(steps=2, clusters=2),
     }
-    made = offline_study.seed_table(source, routers, SEEDS, tmp_path, tuning_seed=50)
+    made = offline_study.seed_table(source, routers, SEEDS, tmp_path, one_seed=50)
     data = offline.read(source, tmp_path)
     fixed = offline.tuned(routers["knn"], data, 50)
     own_choices = set()
@@ -118,7 +118,7 @@ def test_what_a_router_serves_by_hand_and_what_its_own_split_would_choose(source
         split = data.offline(parts.offline)
         own = routers["knn"].tune(split, rho=2.0, seed=seed)
         own_choices.add(own.grid[0])
-        for router, before in ((fixed, ""), (own, "own_")):
+        for router, before in ((own, ""), (fixed, "once_")):
             scores = router.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
             server = scores.argmax(axis=1)
             found = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
@@ -127,7 +127,7 @@ def test_what_a_router_serves_by_hand_and_what_its_own_split_would_choose(source
             assert rows["knn"][f"{before}chosen"] == str(router.grid[0])
         blind = (split.performance.mean(axis=0)).argmax()
         assert rows["ZERO, performance only"]["departure"] == pytest.approx(chance[:, blind].mean())
-        assert rows["zero"]["own_departure"] is rows["dc"]["own_departure"] is None
+        assert rows["zero"]["once_departure"] is rows["dc"]["once_departure"] is None
         assert rows["oracle"]["departure"] == pytest.approx(0.99)
         best = chance.mean(axis=0).max()
         assert rows["best fixed on the pool"]["departure"] == pytest.approx(best)
@@ -140,15 +140,15 @@ def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
     """Means, paired differences and counts of a table over seeds."""
     knn, fixed = (by_seed.filter(policy=label) for label in ("knn", "best fixed on the pool"))
     row = made.row(by_predicate=pl.col("policy") == "knn", named=True)
-    gain = (knn["own_departure"] - knn["departure"]).to_numpy()
+    gain = (knn["once_departure"] - knn["departure"]).to_numpy()
     low, high = scipy.stats.t.interval(0.95, 2, gain.mean(), scipy.stats.sem(gain))
-    found = [row[f"own_departure_gain{end}"] for end in ("", "_low", "_high")]
+    found = [row[f"once_departure_gain{end}"] for end in ("", "_low", "_high")]
     assert found == pytest.approx([gain.mean(), low, high])
     assert row["over_fixed"] == pytest.approx((knn["departure"] - fixed["departure"]).mean())
-    counts = [int(part.split("(")[1][:-1]) for part in row["own_chosen"].split("; ")]
+    counts = [int(part.split("(")[1][:-1]) for part in row["chosen"].split("; ")]
     assert sum(counts) == row["seeds"] == 3
     zero = made.row(by_predicate=pl.col("policy") == "zero", named=True)
-    assert zero["chosen"] is zero["own_chosen"] is zero["own_departure_gain"] is None
+    assert zero["chosen"] is zero["once_chosen"] is zero["once_departure_gain"] is None
     assert made["stand_in"].unique().to_list() == ["toys"]
 
 

@@ -160,3 +160,35 @@ def test_one_command_writes_table_and_figure(tmp_path):
     assert "the preset takes alpha_scale 0.2" in done.stdout
     for ending in ("png", "pdf"):
         assert (tmp_path / "figures" / f"tuning_synthetic.{ending}").stat().st_size > 1000
+
+
+def study_rows(sizes, preset, cells):
+    """Rows as `frame` has them: `cells` maps (K, rate) to alpha_scale -> mean of Q - Q*."""
+    rows = [
+        {"K": size, "arrival_rate": rate, "alpha_scale": alpha, "lambda0": 1.0, "c1": 0.25,
+         "M": sizes[size], "preset": alpha == preset, "mean_queue_regret": value}
+        for (size, rate), cell in cells.items() for alpha, value in cell.items()
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def test_settings_are_ranked_by_the_geometric_mean_over_cells():
+    one = study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0, 0.5: 1.0, 0.9: 0.1}})
+    two = study_rows(
+        {1: 1, 2: 9}, 0.3, {(1, 0.5): {0.3: 10.0, 0.1: 5.0, 0.5: 40.0},
+                            (2, 0.7): {0.3: 1.0, 0.1: 0.5, 0.5: 1.0}},
+    )  # fmt: skip
+    other = two.with_columns(
+        M=pl.lit(27, pl.Int64), preset=pl.lit(False), mean_queue_regret=pl.lit(0.0)
+    )
+    made = sensitivity.ranked({"a": one, "b": pl.concat([two, other])})
+    assert made["alpha_scale"].to_list() == [0.1, 0.3, 0.5], "0.9 is not in all cells"
+    assert made["over_all"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
+    assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
+    assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
+    with pytest.raises(ValueError, match="different presets"):
+        sensitivity.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
+    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
+        sensitivity.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
+    with pytest.raises(ValueError, match="b: no column c1, is it a study's?"):
+        sensitivity.ranked({"b": two.drop("c1")})
