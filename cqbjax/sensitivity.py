@@ -202,29 +202,35 @@ def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         raise ValueError("the studies are of different presets, one is needed")
     ratios = pl.concat_list(pl.col(made.columns[4:]).log())
     made = made.with_columns(ratios.list.mean().exp().alias("over_all"))
-    return made.select(*shared, "preset", "over_all", *made.columns[4:-1]).sort("over_all")
+    said = [f"{name}: {one['stand_in'][0]}" for name, one in studies.items() if "stand_in" in one]
+    made = made.select(*shared, "preset", "over_all", *made.columns[4:-1]).sort("over_all")
+    return made.with_columns(stand_in=pl.lit("; ".join(said))) if said else made
 
 
 def draw(made: pl.DataFrame, title: str) -> Figure:
-    """Draw the time average of Q - Q*: a row a K and rate, a column a constant, then the grid."""
+    """Draw the time average of Q - Q*: a row a K and rate, a column a constant, then the grid.
+
+    A constant that no row varies has no column.
+    """
     cells = [cell for _, cell in made.group_by("K", "arrival_rate", maintain_order=True)]
     keys = [key for key in CONSTANTS if key in made.columns]
+    shown = [key for key in keys if any(cell[key].n_unique() > 1 for cell in cells)]
     with matplotlib.rc_context({"font.size": 11, "axes.titlesize": 11}):
-        size = (2.3 * len(keys) + 4.2, 2.5 * len(cells) + 0.9)
+        size = (2.3 * len(shown) + 4.2, 2.5 * len(cells) + 0.9)
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        widths = [1.0] * len(keys) + [1.7]
-        axes = figure.subplots(len(cells), len(keys) + 1, squeeze=False, width_ratios=widths)
+        widths = [1.0] * len(shown) + [1.7]
+        axes = figure.subplots(len(cells), len(shown) + 1, squeeze=False, width_ratios=widths)
         for row, cell in zip(axes, cells, strict=True):
             own = cell.filter("preset").row(0, named=True)
-            for panel, key in zip(row, keys, strict=False):
+            for panel, key in zip(row, shown, strict=False):
                 # Another rho is another problem, with a scale of its own.
                 if panel is not row[0] and key != "rho":
                     panel.sharey(row[0])
                 _draw_constant(panel, cell, key, own, keys)
             row[0].set_ylabel(f"K = {own['K']}, λ = {own['arrival_rate']:g}\nmean of Q - Q*")
             _draw_grid(row[-1], cell, own, keys)
-        for panel, key in zip(axes[-1], keys, strict=False):
+        for panel, key in zip(axes[-1], shown, strict=False):
             panel.set_xlabel(key)
         axes[0, -1].set_title("mean of Q - Q*")
         seeds = made["seeds"].to_list()[0]

@@ -186,6 +186,9 @@ def test_settings_are_ranked_by_the_geometric_mean_over_cells():
     assert made["over_all"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
     assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
     assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
+    assert "stand_in" not in made.columns
+    sliced = sensitivity.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
+    assert sliced["stand_in"].unique().to_list() == ["a: a slice"]
     with pytest.raises(ValueError, match="different presets"):
         sensitivity.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
     with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
