@@ -25,7 +25,7 @@ from cqbjax.datasets import (
     source,
 )  # fmt: skip
 from cqbjax.datasets.prepare import prepare
-from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed
+from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithConstant
 from cqbjax.progress import Silent
 from cqbjax.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
 from cqbjax.sources import Routing
@@ -107,6 +107,28 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
         np.testing.assert_array_equal(values.sel(policy="acqb"), values.sel(policy="acqb_cl"))
     assert (data.regret.sel(policy="acqb") != data.regret.sel(policy="other")).any()
     assert np.isfinite(data.regret.sel(policy="wide")).all()
+
+
+def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
+    world, base = dataset.source, Acqb(alpha_scale=0.5)
+    # Half of a unit context's squared norm is the constant's.
+    longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
+    data = sweep(
+        {
+            "constant": WithConstant(policy=base, share=0.5),
+            "table": PerSeed(
+                [Embedded(policy=base, contexts=longer[pool]) for pool in pools(world)]
+            ),
+            "less": WithConstant(policy=base, share=0.1),
+        },
+        world,
+    )
+    for field in ("queue_length", "regret", "departures", "explored"):
+        values = data[field]
+        np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
+    assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
+    with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
+        sweep({"p": WithConstant(policy=base, share=1.5)}, world)
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):

@@ -12,7 +12,7 @@ import pytest
 import worlds
 from scipy.stats import sem
 
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, WithConstant
 
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
 POLICIES = {
@@ -118,6 +118,26 @@ def test_acqb_finds_the_server_that_is_always_best():
     saved = (played["random"].regret - played["acqb"].regret)[:, half:].sum(axis=1)
     assert saved.mean() > 20 * sem(saved)
     assert played["optimal"].regret.max() == 0.0
+
+
+def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
+    """Contexts come in pairs: what favours a server on x, x'theta undoes on -x."""
+    mu = np.full((8, 3), 0.35)
+    mu[:, 1] = 0.9
+    half = np.random.default_rng(7).normal(size=(4, 2))
+    half /= np.linalg.norm(half, axis=1, keepdims=True)
+    world = worlds.routing(worlds.log_odds(mu), np.concatenate([half, -half]))
+    plain = Acqb(alpha_scale=0.5)
+
+    def late_regret(policy):
+        problem = world.problem(1, HORIZON)
+        played = worlds.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
+        return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
+
+    without, with_one = late_regret(plain), late_regret(WithConstant(policy=plain))
+    saved = without - with_one
+    assert saved.mean() > 20 * sem(saved)
+    assert with_one.mean() < without.mean() / 3
 
 
 @pytest.mark.parametrize("label", ["random", "acqb", "optimal"])

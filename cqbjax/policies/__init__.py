@@ -5,8 +5,16 @@ to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
-from cqbjax.policies.embedded import Embedded
+from cqbjax.policies.embedded import Embedded, WithConstant
 from cqbjax.policies.queueing_bandits import QueueingBandit
 from cqbjax.policies.simple import Optimal, RandomRouting, Routed
 
-__all__ = ["Acqb", "Embedded", "Optimal", "QueueingBandit", "RandomRouting", "Routed"]
+__all__ = [
+    "Acqb",
+    "Embedded",
+    "Optimal",
+    "QueueingBandit",
+    "RandomRouting",
+    "Routed",
+    "WithConstant",
+]

@@ -1,7 +1,8 @@
-"""A policy that sees other contexts than the source's: what ACQB-CL is to ACQB."""
+"""Policies that see other contexts than the source's: what ACQB-CL is to ACQB."""
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -9,18 +10,13 @@ from cqbjax.pytree import pytree
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
-@pytree
-class Embedded:
-    """A policy on its own context table, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2).
+class _Around:
+    """A policy around another one, which it shows other contexts.
 
-    Attributes:
-        policy: the policy that is given these contexts.
-        contexts: [I, e] features of each row of the run's table, in place of the source's [I, d].
-            A row is another prompt in each run of a pool: give `sweep` it in a `PerSeed`.
+    `_extended` maps the source's contexts [..., d] to what is seen, `_problem` the shapes.
     """
 
     policy: Any
-    contexts: Array
 
     @property
     def informed(self) -> bool:
@@ -28,27 +24,19 @@ class Embedded:
         return bool(self.policy.informed)
 
     def check(self, problem: Problem) -> None:
-        """Refuse contexts that do not fit the source, and what the policy itself refuses.
+        """Refuse parameters=shared, and what the policy itself refuses.
 
         Raises:
-            ValueError: naming what is wrong with `contexts`.
+            ValueError: naming what is wrong.
         """
-        contexts = np.asarray(self.contexts)
         if problem.parameters != "disjoint":
             raise ValueError("contexts of one vector a query need parameters=disjoint")
-        if contexts.ndim != 2 or contexts.shape[0] != problem.num_rows:
-            raise ValueError(
-                f"contexts has shape {contexts.shape}, and a run's table {problem.num_rows} rows"
-            )
-        if not np.isfinite(contexts).all():
-            raise ValueError("contexts must be finite numbers")
         if hasattr(self.policy, "check"):
             self.policy.check(self._problem(problem))
 
     def init(self, problem: Problem, contexts: Array) -> Any:
-        """Return the policy's state on its own contexts."""
-        del contexts
-        return self.policy.init(self._problem(problem), self.contexts)
+        """Return the policy's state on the contexts that it sees."""
+        return self.policy.init(self._problem(problem), self._table(contexts))
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Let the policy decide on these contexts."""
@@ -60,12 +48,94 @@ class Embedded:
         """Let the policy learn on these contexts."""
         return self.policy.update(state, self._seen(observation), action, feedback)
 
-    def _problem(self, problem: Problem) -> Problem:
-        return problem._replace(dim=self.contexts.shape[-1])
-
     def _seen(self, observation: Observation) -> Observation:
         return observation._replace(
             problem=self._problem(observation.problem),
-            features=self.contexts[observation.queue.row],
-            contexts=self.contexts,
+            features=self._features(observation),
+            contexts=self._table(observation.contexts),
         )
+
+    def _problem(self, problem: Problem) -> Problem:
+        raise NotImplementedError
+
+    def _table(self, contexts: Array) -> Array:
+        raise NotImplementedError
+
+    def _features(self, observation: Observation) -> Array:
+        raise NotImplementedError
+
+
+@pytree
+class Embedded(_Around):
+    """A policy on its own context table, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2).
+
+    Attributes:
+        policy: the policy that is given these contexts.
+        contexts: [I, e] features of each row of the run's table, in place of the source's [I, d].
+            A row is another prompt in each run of a pool: give `sweep` it in a `PerSeed`.
+    """
+
+    policy: Any
+    contexts: Array
+
+    def check(self, problem: Problem) -> None:
+        """Refuse contexts that do not fit the source, and what the policy itself refuses.
+
+        Raises:
+            ValueError: naming what is wrong with `contexts`.
+        """
+        contexts = np.asarray(self.contexts)
+        if contexts.ndim != 2 or contexts.shape[0] != problem.num_rows:
+            raise ValueError(
+                f"contexts has shape {contexts.shape}, and a run's table {problem.num_rows} rows"
+            )
+        if not np.isfinite(contexts).all():
+            raise ValueError("contexts must be finite numbers")
+        super().check(problem)
+
+    def _problem(self, problem: Problem) -> Problem:
+        return problem._replace(dim=self.contexts.shape[-1])
+
+    def _table(self, contexts: Array) -> Array:
+        del contexts
+        return self.contexts
+
+    def _features(self, observation: Observation) -> Array:
+        return self.contexts[observation.queue.row]
+
+
+@pytree
+class WithConstant(_Around):
+    """A policy whose contexts have one coordinate more that never varies: an intercept a server.
+
+    The paper's utility x'theta_j has none. A context x becomes [sqrt(1 - share) x, sqrt(share)], so
+    that its norm stays at most one.
+
+    Attributes:
+        policy: the policy that is given these contexts.
+        share: of the squared norm of a unit context, what the constant coordinate takes; in [0, 1].
+    """
+
+    policy: Any
+    share: float = 0.5
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a share outside [0, 1], and what the policy itself refuses.
+
+        Raises:
+            ValueError: naming it.
+        """
+        super().check(problem)
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share={self.share} must be in [0, 1]")
+
+    def _problem(self, problem: Problem) -> Problem:
+        return problem._replace(dim=problem.dim + 1)
+
+    def _table(self, contexts: Array) -> Array:
+        share = jnp.asarray(self.share, contexts.dtype)
+        constant = jnp.broadcast_to(jnp.sqrt(share), (*contexts.shape[:-1], 1))
+        return jnp.concatenate([jnp.sqrt(1 - share) * contexts, constant], axis=-1)
+
+    def _features(self, observation: Observation) -> Array:
+        return self._table(observation.features)
