@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import xarray as xr
@@ -20,6 +21,7 @@ from cqbjax.contrastive import ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
 from cqbjax.figures import style_of
 from cqbjax.offline import Data, Learnt, Projected, Trained
+from cqbjax.policies import WithConstant
 from cqbjax.progress import Reporter, Silent
 from cqbjax.routers import KNN, Router
 from cqbjax.routers.knn import mean_of_nearest, neighbours
@@ -110,9 +112,9 @@ def measured(
     """Measure the encoder's x [P, d] and a head's z [P, e] on a seed's pool.
 
     Yields:
-        Statistic, features and value: what `nearest` and `linear` return for "encoder" and "head",
-        `linear` for "encoder, 1", which has a constant coordinate more, and for "none" the error of
-        the offline split's mean.
+        Statistic, features and value: what `nearest` and `linear` return for "encoder" and "head";
+        `linear` for "encoder, constant", what `WithConstant` shows of x, and for "encoder, shrunk",
+        the same without its constant coordinate; for "none" the error of the offline split's mean.
     """
     parts = source.split(seed)
     known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
@@ -121,8 +123,9 @@ def measured(
         for statistic, value in nearest(table, source, parts).items():
             yield statistic, features, value
         yield "linear routing", features, linear(table[parts.pool], truth)
-    constant = np.pad(x[parts.pool], ((0, 0), (0, 1)), constant_values=1.0)
-    yield "linear routing", "encoder, 1", linear(constant, truth)
+    extended = np.asarray(WithConstant(policy=None).extended(jnp.asarray(x[parts.pool])))
+    yield "linear routing", "encoder, constant", linear(extended, truth)
+    yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 
 
 def nearest(x: np.ndarray, source: RoutingSource, parts: Split) -> dict[str, float]:

@@ -132,10 +132,14 @@ class WithConstant(_Around):
     def _problem(self, problem: Problem) -> Problem:
         return problem._replace(dim=problem.dim + 1)
 
-    def _table(self, contexts: Array) -> Array:
+    def extended(self, contexts: Array) -> Array:
+        """Return what the policy sees of contexts [..., d], [..., d + 1]."""
         share = jnp.asarray(self.share, contexts.dtype)
         constant = jnp.broadcast_to(jnp.sqrt(share), (*contexts.shape[:-1], 1))
         return jnp.concatenate([jnp.sqrt(1 - share) * contexts, constant], axis=-1)
 
+    def _table(self, contexts: Array) -> Array:
+        return self.extended(contexts)
+
     def _features(self, observation: Observation) -> Array:
-        return self._table(observation.features)
+        return self.extended(observation.features)
