@@ -54,7 +54,7 @@ STYLE: dict[str, Style] = {
     "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
     "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
     "acqb": Style("ACQB", "#0072B2", width=2.0),
-    "acqb_constant": Style("ACQB + constant", "#0072B2", _DASH, width=2.0),
+    "acqb_intercept": Style("ACQB + intercept", "#0072B2", _DASH, width=2.0),
     "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
     "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
     "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),

@@ -32,6 +32,7 @@ VALUES: dict[str, tuple[float, ...]] = {
     "M": (1, 3, 9, 27),
 }
 LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
+SHARED = ("alpha_scale", "lambda0", "c1")  # what studies of any K and rho can be ranked by
 MEASURE, OVER = "mean_queue_regret", "over_preset"
 
 
@@ -175,36 +176,46 @@ def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         studies: name -> what `frame` returned.
 
     Returns:
-        By setting, least first: `preset`, `over_all`, the geometric mean over cells of the mean
+        By setting, least first: `preset`, `mean_ratio`, the geometric mean over cells of the mean
         of Q - Q* divided by the preset's, and that ratio in each cell. Settings that a cell lacks
         are left out.
 
     Raises:
-        ValueError: a study without these columns or without the preset, or two presets.
+        ValueError: a study without these columns or without the preset, two presets, or a mean of
+            Q - Q* that is not positive, which has no geometric mean.
     """
-    shared = ["alpha_scale", "lambda0", "c1"]
-    found: list[pl.DataFrame] = []
+    found: dict[str, pl.DataFrame] = {}
     for name, made in studies.items():
-        lacking = {*shared, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
-        if lacking:
-            raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
-        for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
-            if cell["preset"].sum() != 1:
-                raise ValueError(f"{name}, K={size}, arrival rate {rate}: one row must be preset")
-            own = cell.filter("preset").row(0, named=True)
-            held = [pl.col(key) == own[key] for key in ("M", "rho") if key in cell.columns]
-            ratio = (pl.col(MEASURE) / own[MEASURE]).alias(f"{name} K={size} λ={rate:g}")
-            found.append(cell.filter(*held).select(*shared, "preset", ratio))
-    made = found[0]
-    for one in found[1:]:
-        made = made.join(one, on=[*shared, "preset"])
+        found |= _ratios(name, made)
+    made, *others = found.values()
+    for one in others:
+        made = made.join(one, on=[*SHARED, "preset"])
     if made["preset"].sum() != 1:
         raise ValueError("the studies are of different presets, one is needed")
-    ratios = pl.concat_list(pl.col(made.columns[4:]).log())
-    made = made.with_columns(ratios.list.mean().exp().alias("over_all"))
-    said = [f"{name}: {one['stand_in'][0]}" for name, one in studies.items() if "stand_in" in one]
-    made = made.select(*shared, "preset", "over_all", *made.columns[4:-1]).sort("over_all")
+    mean = pl.mean_horizontal(pl.col(key).log() for key in found).exp().alias("mean_ratio")
+    said = dict.fromkeys(one["stand_in"][0] for one in studies.values() if "stand_in" in one)
+    made = made.select(*SHARED, "preset", mean, *found).sort("mean_ratio")
     return made.with_columns(stand_in=pl.lit("; ".join(said))) if said else made
+
+
+def _ratios(name: str, made: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return cell -> settings with their ratio to the preset, for each K and rate of a study."""
+    lacking = {*SHARED, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
+    if lacking:
+        raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
+    found = {}
+    for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
+        where = f"{name}, K={size}, arrival rate {rate}"
+        if cell["preset"].sum() != 1:
+            raise ValueError(f"{where}: one row must be preset")
+        own = cell.filter("preset").row(0, named=True)
+        held = [pl.col(key) == own[key] for key in ("M", "rho") if key in cell.columns]
+        cell = cell.filter(*held)
+        if not (cell[MEASURE] > 0).all():
+            raise ValueError(f"{where}: {MEASURE} must be positive in every row to be ranked")
+        key = f"{name} K={size} λ={rate:g}"
+        found[key] = cell.select(*SHARED, "preset", (pl.col(MEASURE) / own[MEASURE]).alias(key))
+    return found
 
 
 def draw(made: pl.DataFrame, title: str) -> Figure:

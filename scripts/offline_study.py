@@ -31,9 +31,10 @@ def measure(config: DictConfig) -> dict[str, Any]:
     chosen = offline_study.chosen_of(make_policies(config.policy))
     folder = offline.cache_folder(config.cache_dir)
     wanted = chosen.head or make(config.head)
+    one = offline_study.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
     with bar() as progress:
         head = offline_study.head_table(source, seeds, folder, wanted, progress)
-        by_seed = offline_study.seed_table(source, chosen.routers, seeds, folder, progress=progress)
+        by_seed = offline_study.seed_table(source, chosen.routers, seeds, folder, one, progress)
     routers = offline_study.router_table(by_seed, source)
     return {"head": head, "routers": routers, "seeds": by_seed}
 

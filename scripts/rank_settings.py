@@ -1,7 +1,6 @@
 """Rank settings over the tables of several sensitivity studies, as a preset for all is chosen.
 
-    python scripts/rank_settings.py results/tables/tuning_routerbench.csv \
-        results/tables/tuning_mmlu_pro.csv
+    python scripts/rank_settings.py results/tables/tuning_*.csv
 
 Each K and arrival rate of each table is a cell of equal weight. Written beside the first table:
 `tuning_ranked.csv` and `.md`, the settings that are in all cells by their geometric mean of
@@ -16,16 +15,33 @@ import polars as pl
 from cqbjax import sensitivity, study, tables
 
 
+def read(files: list[Path]) -> dict[str, pl.DataFrame]:
+    """Return name -> study.
+
+    Raises:
+        ValueError: naming a file that is none, that cannot be read, or whose name another has.
+    """
+    if not files:
+        raise ValueError("name at least one tables/tuning_NAME.csv")
+    found: dict[str, Path] = {}
+    for file in files:
+        name = file.stem.removeprefix("tuning_")
+        if name in found:
+            raise ValueError(f"{found[name]} and {file} have one name, each needs its own")
+        if not file.is_file():
+            raise ValueError(f"{file}: no such file")
+        found[name] = file
+    try:
+        return {name: pl.read_csv(file) for name, file in found.items()}
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{', '.join(map(str, files))}: not a table: {error}") from error
+
+
 def main(files: list[Path]) -> None:
     """Rank, write and print."""
-    if not files:
-        sys.exit("error: name at least one tables/tuning_NAME.csv")
-    absent = [str(file) for file in files if not file.is_file()]
-    if absent:
-        sys.exit(f"error: {', '.join(absent)}: no such file")
-    cells = {file.stem.removeprefix("tuning_"): pl.read_csv(file) for file in files}
-    made = sensitivity.ranked(cells)
-    caption = f"Settings of ACQB over {', '.join(cells)}: mean of Q - Q* over the preset's"
+    studies = read(files)
+    made = sensitivity.ranked(studies)
+    caption = f"Settings of ACQB over {', '.join(studies)}: mean of Q - Q* over the preset's"
     written = tables.save_table(made, files[0].parent / "tuning_ranked", caption)
     console = study.console()
     tables.print_table(made, caption, console)

@@ -16,7 +16,7 @@ import worlds
 
 from cqbjax import grid, offline
 from cqbjax.contract import PROBLEM, ContractError, check_policy
-from cqbjax.policies import Acqb, Embedded, Routed, WithConstant
+from cqbjax.policies import Acqb, Embedded, Routed, WithIntercept
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Problem
@@ -58,7 +58,7 @@ def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # ACQB's many operations are slow one by one; the reference simulator of test_against_reference
     # and the single runs of test_invariants stand for them.
-    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | Embedded | WithConstant))
+    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | Embedded | WithIntercept))
 
 
 @pytest.mark.parametrize(

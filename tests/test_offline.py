@@ -25,7 +25,7 @@ from cqbjax.datasets import (
     source,
 )  # fmt: skip
 from cqbjax.datasets.prepare import prepare
-from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithConstant
+from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithIntercept
 from cqbjax.progress import Silent
 from cqbjax.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
 from cqbjax.sources import Routing
@@ -115,11 +115,11 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
     longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
     data = sweep(
         {
-            "constant": WithConstant(policy=base, share=0.5),
+            "constant": WithIntercept(policy=base, share=0.5),
             "table": PerSeed(
                 [Embedded(policy=base, contexts=longer[pool]) for pool in pools(world)]
             ),
-            "less": WithConstant(policy=base, share=0.1),
+            "less": WithIntercept(policy=base, share=0.1),
         },
         world,
     )
@@ -128,7 +128,7 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
     with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
-        sweep({"p": WithConstant(policy=base, share=1.5)}, world)
+        sweep({"p": WithIntercept(policy=base, share=1.5)}, world)
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
@@ -402,7 +402,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
                 f"experiment={name}", "policy=[optimal,acqb_cl,knn,zero_priority]", "num_seeds=2",
                 f"policy.acqb_cl.head={small}", "horizon=20", f"data_dir={tmp_path}",
                 f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",
-                "source.pool_size=12", "tuning_seed=null", "arrival_rate=by_rule",
+                "source.pool_size=12", "arrival_rate=by_rule",
             ],
         )  # fmt: skip
     console = Printed()

@@ -12,7 +12,7 @@ import pytest
 import worlds
 from scipy.stats import sem
 
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, WithConstant
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, WithIntercept
 
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
 POLICIES = {
@@ -134,7 +134,7 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
         played = worlds.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
         return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
 
-    without, with_one = late_regret(plain), late_regret(WithConstant(policy=plain))
+    without, with_one = late_regret(plain), late_regret(WithIntercept(policy=plain))
     saved = without - with_one
     assert saved.mean() > 20 * sem(saved)
     assert with_one.mean() < without.mean() / 3

@@ -12,6 +12,7 @@ import xarray as xr
 
 from cqbjax import sensitivity
 from cqbjax.sensitivity import Setting
+from scripts import rank_settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
@@ -183,15 +184,35 @@ def test_settings_are_ranked_by_the_geometric_mean_over_cells():
     )
     made = sensitivity.ranked({"a": one, "b": pl.concat([two, other])})
     assert made["alpha_scale"].to_list() == [0.1, 0.3, 0.5], "0.9 is not in all cells"
-    assert made["over_all"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
+    assert made["mean_ratio"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
     assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
     assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
     assert "stand_in" not in made.columns
     sliced = sensitivity.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
-    assert sliced["stand_in"].unique().to_list() == ["a: a slice"]
+    assert sliced["stand_in"].unique().to_list() == ["a slice"]
     with pytest.raises(ValueError, match="different presets"):
         sensitivity.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
+    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: mean_queue_regret must be pos"):
+        sensitivity.ranked({"a": one.with_columns(mean_queue_regret=pl.lit(-1.0))})
     with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
         sensitivity.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
     with pytest.raises(ValueError, match="b: no column c1, is it a study's?"):
         sensitivity.ranked({"b": two.drop("c1")})
+
+
+def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):
+    one, two = tmp_path / "tuning_a.csv", tmp_path / "other" / "tuning_a.csv"
+    two.parent.mkdir()
+    for file in (one, two):
+        study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0}}).write_csv(file)
+    rank_settings.main([one])
+    made = pl.read_csv(tmp_path / "tuning_ranked.csv")
+    assert (
+        made["mean_ratio"].to_list() == [1.0, 2.0] and "tuning_ranked.md" in capsys.readouterr()[0]
+    )
+    with pytest.raises(ValueError, match="tuning_a.csv and .*tuning_a.csv have one name"):
+        rank_settings.main([one, two])
+    two.write_text("a,b\n1,2\n1,2,3\n")
+    for files, said in (([], "at least one"), ([two], "not a table"), ([tmp_path], "no such file")):
+        with pytest.raises(ValueError, match=said):
+            rank_settings.main(files)

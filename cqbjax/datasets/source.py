@@ -44,6 +44,9 @@ class RoutingSource:
     _served: dict[int, Served] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _splits: dict[int, Split] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
@@ -75,6 +78,11 @@ class RoutingSource:
         Raises:
             ValueError: the pool leaves no prompt, or an evaluation prompt leaked into the split.
         """
+        if seed not in self._splits:
+            self._splits[seed] = self._split(seed)
+        return self._splits[seed]
+
+    def _split(self, seed: int) -> Split:
         parts = split(self.table.num_prompts, self.source.pool_size, seed)
         parts = without_twins(parts, self.table.prompts)
         size = self.offline_size

@@ -5,16 +5,11 @@ to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
-from cqbjax.policies.embedded import Embedded, WithConstant
+from cqbjax.policies.embedded import Embedded, WithIntercept, with_intercept
 from cqbjax.policies.queueing_bandits import QueueingBandit
 from cqbjax.policies.simple import Optimal, RandomRouting, Routed
 
 __all__ = [
-    "Acqb",
-    "Embedded",
-    "Optimal",
-    "QueueingBandit",
-    "RandomRouting",
-    "Routed",
-    "WithConstant",
-]
+    "Acqb", "Embedded", "Optimal", "QueueingBandit", "RandomRouting", "Routed", "WithIntercept",
+    "with_intercept",
+]  # fmt: skip

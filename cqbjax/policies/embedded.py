@@ -13,7 +13,8 @@ from cqbjax.types import Action, Feedback, Observation, Problem
 class _Around:
     """A policy around another one, which it shows other contexts.
 
-    `_extended` maps the source's contexts [..., d] to what is seen, `_problem` the shapes.
+    `_table` and `_features` are what it shows of the context table and of the queue's features,
+    `_problem` the shapes that go with them.
     """
 
     policy: Any
@@ -22,17 +23,6 @@ class _Around:
     def informed(self) -> bool:
         """Whether the policy within is told the true utilities."""
         return bool(self.policy.informed)
-
-    def check(self, problem: Problem) -> None:
-        """Refuse parameters=shared, and what the policy itself refuses.
-
-        Raises:
-            ValueError: naming what is wrong.
-        """
-        if problem.parameters != "disjoint":
-            raise ValueError("contexts of one vector a query need parameters=disjoint")
-        if hasattr(self.policy, "check"):
-            self.policy.check(self._problem(problem))
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the policy's state on the contexts that it sees."""
@@ -47,6 +37,10 @@ class _Around:
     ) -> Any:
         """Let the policy learn on these contexts."""
         return self.policy.update(state, self._seen(observation), action, feedback)
+
+    def _check_within(self, problem: Problem) -> None:
+        if hasattr(self.policy, "check"):
+            self.policy.check(self._problem(problem))
 
     def _seen(self, observation: Observation) -> Observation:
         return observation._replace(
@@ -85,13 +79,15 @@ class Embedded(_Around):
             ValueError: naming what is wrong with `contexts`.
         """
         contexts = np.asarray(self.contexts)
+        if problem.parameters != "disjoint":
+            raise ValueError("contexts of one vector a query need parameters=disjoint")
         if contexts.ndim != 2 or contexts.shape[0] != problem.num_rows:
             raise ValueError(
                 f"contexts has shape {contexts.shape}, and a run's table {problem.num_rows} rows"
             )
         if not np.isfinite(contexts).all():
             raise ValueError("contexts must be finite numbers")
-        super().check(problem)
+        self._check_within(problem)
 
     def _problem(self, problem: Problem) -> Problem:
         return problem._replace(dim=self.contexts.shape[-1])
@@ -104,42 +100,45 @@ class Embedded(_Around):
         return self.contexts[observation.queue.row]
 
 
-@pytree
-class WithConstant(_Around):
-    """A policy whose contexts have one coordinate more that never varies: an intercept a server.
+def with_intercept(contexts: Array, share: float | Array) -> Array:
+    """Append a constant coordinate: x [..., d] -> [sqrt(1 - share) x, sqrt(share)] [..., d + 1].
 
-    The paper's utility x'theta_j has none. A context x becomes [sqrt(1 - share) x, sqrt(share)], so
-    that its norm stays at most one.
+    A unit context stays one; `share` in [0, 1] is what the constant takes of its squared norm.
+    """
+    share = jnp.asarray(share, contexts.dtype)
+    constant = jnp.broadcast_to(jnp.sqrt(share), (*contexts.shape[:-1], 1))
+    return jnp.concatenate([jnp.sqrt(1 - share) * contexts, constant], axis=-1)
+
+
+@pytree
+class WithIntercept(_Around):
+    """A policy on contexts `with_intercept`: an intercept a server, which x'theta_j lacks.
 
     Attributes:
         policy: the policy that is given these contexts.
-        share: of the squared norm of a unit context, what the constant coordinate takes; in [0, 1].
+        share: of a context's squared norm, what the constant coordinate takes; in [0, 1].
     """
 
     policy: Any
     share: float = 0.5
 
     def check(self, problem: Problem) -> None:
-        """Refuse a share outside [0, 1], and what the policy itself refuses.
+        """Refuse shared parameters, a share outside [0, 1], and what the policy itself refuses.
 
         Raises:
-            ValueError: naming it.
+            ValueError: naming it and what is allowed.
         """
-        super().check(problem)
+        if problem.parameters != "disjoint":
+            raise ValueError("an intercept a server needs parameters=disjoint")
         if not 0 <= self.share <= 1:
             raise ValueError(f"share={self.share} must be in [0, 1]")
+        self._check_within(problem)
 
     def _problem(self, problem: Problem) -> Problem:
         return problem._replace(dim=problem.dim + 1)
 
-    def extended(self, contexts: Array) -> Array:
-        """Return what the policy sees of contexts [..., d], [..., d + 1]."""
-        share = jnp.asarray(self.share, contexts.dtype)
-        constant = jnp.broadcast_to(jnp.sqrt(share), (*contexts.shape[:-1], 1))
-        return jnp.concatenate([jnp.sqrt(1 - share) * contexts, constant], axis=-1)
-
     def _table(self, contexts: Array) -> Array:
-        return self.extended(contexts)
+        return with_intercept(contexts, self.share)
 
     def _features(self, observation: Observation) -> Array:
-        return self.extended(observation.features)
+        return with_intercept(observation.features, self.share)
