@@ -54,7 +54,7 @@ STYLE: dict[str, Style] = {
     "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
     "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
     "acqb": Style("ACQB", "#0072B2", width=2.0),
-    "acqb_intercept": Style("ACQB + intercept", "#0072B2", _DASH, width=2.0),
+    "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
     "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
     "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
     "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),
@@ -80,7 +80,7 @@ STYLE |= {
     for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot")
 }
 # For a policy of the user's own: the colour follows from its label alone, so it never changes.
-_OTHERS = ("#44AA99", "#117733", "#AA4499", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
+_OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
 
 
 class _Cell(NamedTuple):
