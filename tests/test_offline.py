@@ -321,6 +321,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     leaking = dataclasses.replace(dataset, table=table)
     assert parts.offline[0] not in leaking.split(5).offline, "the twin is left out"
     monkeypatch.setattr(source, "without_twins", lambda parts, prompts: parts)
+    leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
         offline.per_seed({"zero": offline.Trained(Zero())}, leaking, [5], tmp_path, None)
 

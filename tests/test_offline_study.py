@@ -70,7 +70,7 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
     assert offline_study.linear(pool, chance) == pytest.approx(expected)
     rows = {row[:2]: row[2] for row in offline_study.measured(x, x, source, 3)}
     half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
-    for features, table in (("shrunk", half[:, :-1]), ("constant", half)):
+    for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
         expected = offline_study.linear(table, chance)
         assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
