@@ -15,7 +15,7 @@ EXACT_STEPS = {1: 8, 2: 16, 3: 26}
 RATES = {1: 0.6, 2: 0.7, 3: 0.78}
 HORIZON = 120
 # Pairs and triples take longer a round.
-HORIZONS = {1: HORIZON, 2: 80, 3: 65}
+HORIZONS = {1: HORIZON, 2: 75, 3: 65}
 EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
 
 

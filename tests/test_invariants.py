@@ -39,7 +39,7 @@ CASES = {
 }
 # No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.
 QUICK = settings(
-    max_examples=12, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    max_examples=9, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 
