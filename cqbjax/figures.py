@@ -1,14 +1,13 @@
 """Figures of the paper, drawn from stored results: queue length and cumulative regret by round.
 
-One colour and line style a policy, the same in every figure (`STYLE`). Drawn with Agg figures of
+One colour and line style a policy, the same in every figure (`styles.py`). Drawn with Agg figures of
 their own: no pyplot, no global state.
 """
 
 import io
 import math
 import textwrap
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from cqbjax.files import write_atomic
+from cqbjax.styles import Style, in_order, style_of
 from cqbjax.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
 
 Spread = Literal["ci", "sd"]
@@ -36,67 +36,11 @@ FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighte
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
-class Style(NamedTuple):
-    """How a policy looks and is called: the paper's name, colour, dashes, marker, line width."""
-
-    name: str
-    color: str
-    dashes: Any = "-"
-    marker: str = ""
-    width: float = 1.5
-
-
-_DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
-
-# Colours after Okabe and Ito, and Tol (muted), both made for colour-blind readers; policies that
-# share a hue differ in dashes or markers.
-STYLE: dict[str, Style] = {
-    "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
-    "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
-    "acqb": Style("ACQB", "#0072B2", width=2.0),
-    "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
-    "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
-    "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
-    "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),
-    "acqb_random": Style("ACQB-RAND", "#882255", _DASH_DOT),
-    "acqb_explore_fifo": Style("Explore-FIFO", "#E69F00", _DASH),
-    "acqb_explore_lifo": Style("Explore-LIFO", "#009E73", _LONG),
-    "acqb_explore_rr": Style("Explore-RR", "#CC79A7", _DASH_DOT),
-    "acqb_explore_random": Style("Explore-RAND", "#882255", _DOT),
-    "cqb_eps": Style("CQB-ε", "#009E73", _DASH),
-    "q_ths": Style("Q-ThS", "#999933", _DASH_DOT),
-    "q_ucb": Style("Q-UCB", "#661100", _DASH),
-    "random": Style("RAND", "#777777"),
-    "rand_rout": Style("RAND_ROUT", "#777777", _DASH),
-    "zero": Style("ZERO", "#000000", marker="o"),
-    "knn": Style("KNN", "#E69F00", marker="s"),
-    "mlp": Style("MLP", "#CC79A7", marker="^"),
-    "umr": Style("UMR", "#56B4E9", marker="v"),
-    "routerdc": Style("RouterDC", "#882255", marker="D"),
-    "carrot": Style("CARROT", "#332288", marker="X"),
-}
-STYLE |= {
-    f"{label}_priority": STYLE[label]._replace(name=f"{STYLE[label].name} (priority)", dashes=_DASH)
-    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot")
-}
-# For a policy of the user's own: the colour follows from its label alone, so it never changes.
-_OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
-
-
 class _Cell(NamedTuple):
     """One point at one arrival rate: a queue panel beside a regret panel."""
 
     point: xr.Dataset
     rate: float
-
-
-def style_of(policy: str) -> Style:
-    """Look up a policy's style; a label not in `STYLE` gets one that depends on the label only."""
-    if policy in STYLE:
-        return STYLE[policy]
-    number = zlib.crc32(policy.encode())
-    color = _OTHERS[number % len(_OTHERS)]
-    return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")
 
 
 def draw_queue_and_regret(
@@ -129,7 +73,7 @@ def draw_queue_and_regret(
     rows = _arrange(points)
     blocks = len(rows[0])
     found = {label for point in points for label in point["policy"].values.tolist()} - {"optimal"}
-    labels = _in_order(found | {"optimal"} if queue == "length" else found)
+    labels = in_order(found | {"optimal"} if queue == "length" else found)
     stand_in = stand_in_of(points)
     width = 10.0 if blocks == 2 else PAGE_WIDTH
     with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
@@ -274,7 +218,7 @@ def _mark_rounds(axes: Axes, last: int) -> None:
 
 
 def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
-    labels = _in_order(summary["policy"].values.tolist())
+    labels = in_order(summary["policy"].values.tolist())
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
     for number, label in enumerate(labels):
         line, style = summary.sel(policy=label), style_of(label)
@@ -297,12 +241,6 @@ def _line_options(style: Style) -> dict[str, Any]:
         "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
         "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
     }  # fmt: skip
-
-
-def _in_order(labels: Iterable[str]) -> list[str]:
-    """Sort policies as in `STYLE`, the user's own ones last and by name."""
-    known = list(STYLE)
-    return sorted(labels, key=lambda x: (known.index(x) if x in STYLE else len(known), x))
 
 
 def _set_scale(axes: Axes, summary: xr.Dataset, yscale: YScale) -> None:

@@ -19,17 +19,16 @@ from sklearn.linear_model import Ridge
 from cqbjax import offline, projection
 from cqbjax.contrastive import ContrastiveConfig
 from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
-from cqbjax.figures import style_of
 from cqbjax.offline import Data, Learnt, Projected, Trained
-from cqbjax.policies import with_intercept
+from cqbjax.policies import WithIntercept, with_intercept
 from cqbjax.progress import Reporter, Silent
 from cqbjax.routers import KNN, Router
 from cqbjax.routers.knn import mean_of_nearest, neighbours
+from cqbjax.styles import style_of
 from cqbjax.summaries import mean_ci
 from cqbjax.types import Policy
 
 NEIGHBOURS = (1, 10, 100)
-INTERCEPT = 0.5  # share of a context's squared norm, as in conf/policy/acqb_intercept.yaml
 # Of no reported study: the one tuning that tuning on every seed's own split is compared with.
 ONE_SEED = 1_000_000
 LINEAR_SHARE = 0.3  # of the pool, on which the linear rule is fitted; it routes the others
@@ -124,7 +123,7 @@ def measured(
         for statistic, value in nearest(table, source, parts).items():
             yield statistic, features, value
         yield "linear routing", features, linear(table[parts.pool], truth)
-    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), INTERCEPT))
+    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), WithIntercept.share))
     yield "linear routing", "encoder, intercept", linear(extended, truth)
     yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 

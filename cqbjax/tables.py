@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cqbjax.figures import STYLE, style_of
 from cqbjax.files import write_atomic
+from cqbjax.styles import STYLE, style_of
 from cqbjax.summaries import (
     at_round,
     differing,

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from cqbjax import figures, tables
+from cqbjax import figures, styles, tables
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAPER = tables.PAPER
@@ -30,7 +30,7 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
     """The lines of one panel by the colour and dashes that the style gives each policy."""
     found = {}
     for line in figure.axes[panel].get_lines():
-        for policy, style in figures.STYLE.items():
+        for policy, style in styles.STYLE.items():
             drawn = figures.Line2D([], [], **figures._line_options(style))
             same = (line.get_color(), line.get_linestyle(), line.get_marker()) == (
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
@@ -98,9 +98,9 @@ def test_a_policy_looks_the_same_in_every_figure() -> None:
 
 
 def test_styles_can_be_told_apart() -> None:
-    looks = [(s.color, str(s.dashes), s.marker) for s in figures.STYLE.values()]
+    looks = [(s.color, str(s.dashes), s.marker) for s in styles.STYLE.values()]
     assert len(set(looks)) == len(looks)
-    assert len({style.name for style in figures.STYLE.values()}) == len(figures.STYLE)
+    assert len({style.name for style in styles.STYLE.values()}) == len(styles.STYLE)
     synthetic = [
         "acqb",
         "acqb_fifo",
@@ -112,16 +112,16 @@ def test_styles_can_be_told_apart() -> None:
         "random",
     ]
     for one, other in itertools.combinations(synthetic, 2):
-        a, b = (np.array(to_rgb(figures.STYLE[x].color)) for x in (one, other))
+        a, b = (np.array(to_rgb(styles.STYLE[x].color)) for x in (one, other))
         assert np.abs(a - b).sum() > 0.25, (one, other)
-    assert set(SKILL) <= set(figures.STYLE)
+    assert set(SKILL) <= set(styles.STYLE)
 
 
 def test_a_users_own_policy_has_a_style_of_its_label() -> None:
-    assert figures.style_of("mine") == figures.style_of("mine")
-    assert figures.style_of("mine").name == "mine"
-    drawn = figures.style_of("mine")
-    assert all((drawn.color, drawn.marker) != (s.color, s.marker) for s in figures.STYLE.values())
+    assert styles.style_of("mine") == styles.style_of("mine")
+    assert styles.style_of("mine").name == "mine"
+    drawn = styles.style_of("mine")
+    assert all((drawn.color, drawn.marker) != (s.color, s.marker) for s in styles.STYLE.values())
 
 
 def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
@@ -345,7 +345,7 @@ def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
     paper = tables._read_paper(PAPER).filter(pl.col("dataset") != "WildChat-1M")
-    assert set(paper["policy"]) <= set(figures.STYLE)
+    assert set(paper["policy"]) <= set(styles.STYLE)
 
 
 def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ LAYERS = (
     "sources policies",
     "simulate",
     "plan progress checkpoint runner sweep contract",
-    "datasets contrastive embedding projection routers summaries results figures tables",
+    "datasets contrastive embedding projection routers summaries results styles figures tables",
     "offline",
     "settings grid study sensitivity offline_study bench",
 )

@@ -1,5 +1,6 @@
 """Policies that see other contexts than the source's: what ACQB-CL is to ACQB."""
 
+import abc
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,12 +11,8 @@ from cqbjax.pytree import pytree
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
-class _Around:
-    """A policy around another one, which it shows other contexts.
-
-    `_table` and `_features` are what it shows of the context table and of the queue's features,
-    `_problem` the shapes that go with them.
-    """
+class _Around(abc.ABC):
+    """A policy around another one, which it shows other contexts."""
 
     policy: Any
 
@@ -49,14 +46,17 @@ class _Around:
             contexts=self._table(observation.contexts),
         )
 
+    @abc.abstractmethod
     def _problem(self, problem: Problem) -> Problem:
-        raise NotImplementedError
+        """Return the shapes that the policy within sees."""
 
+    @abc.abstractmethod
     def _table(self, contexts: Array) -> Array:
-        raise NotImplementedError
+        """Return what it sees of the run's context table [I, d]."""
 
+    @abc.abstractmethod
     def _features(self, observation: Observation) -> Array:
-        raise NotImplementedError
+        """Return what it sees of the features of the queue's slots."""
 
 
 @pytree

@@ -1,0 +1,67 @@
+"""How policies look and are called: one name, colour and line style each, in figures and tables."""
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Style(NamedTuple):
+    """How a policy looks and is called: the paper's name, colour, dashes, marker, line width."""
+
+    name: str
+    color: str
+    dashes: Any = "-"
+    marker: str = ""
+    width: float = 1.5
+
+
+_DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
+
+# Colours after Okabe and Ito, and Tol (muted), both made for colour-blind readers; policies that
+# share a hue differ in dashes or markers.
+STYLE: dict[str, Style] = {
+    "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
+    "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
+    "acqb": Style("ACQB", "#0072B2", width=2.0),
+    "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
+    "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
+    "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
+    "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),
+    "acqb_random": Style("ACQB-RAND", "#882255", _DASH_DOT),
+    "acqb_explore_fifo": Style("Explore-FIFO", "#E69F00", _DASH),
+    "acqb_explore_lifo": Style("Explore-LIFO", "#009E73", _LONG),
+    "acqb_explore_rr": Style("Explore-RR", "#CC79A7", _DASH_DOT),
+    "acqb_explore_random": Style("Explore-RAND", "#882255", _DOT),
+    "cqb_eps": Style("CQB-ε", "#009E73", _DASH),
+    "q_ths": Style("Q-ThS", "#999933", _DASH_DOT),
+    "q_ucb": Style("Q-UCB", "#661100", _DASH),
+    "random": Style("RAND", "#777777"),
+    "rand_rout": Style("RAND_ROUT", "#777777", _DASH),
+    "zero": Style("ZERO", "#000000", marker="o"),
+    "knn": Style("KNN", "#E69F00", marker="s"),
+    "mlp": Style("MLP", "#CC79A7", marker="^"),
+    "umr": Style("UMR", "#56B4E9", marker="v"),
+    "routerdc": Style("RouterDC", "#882255", marker="D"),
+    "carrot": Style("CARROT", "#332288", marker="X"),
+}
+STYLE |= {
+    f"{label}_priority": STYLE[label]._replace(name=f"{STYLE[label].name} (priority)", dashes=_DASH)
+    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot")
+}
+# For a policy of the user's own: the colour follows from its label alone, so it never changes.
+_OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
+
+
+def style_of(policy: str) -> Style:
+    """Look up a policy's style; a label not in `STYLE` gets one that depends on the label only."""
+    if policy in STYLE:
+        return STYLE[policy]
+    number = zlib.crc32(policy.encode())
+    color = _OTHERS[number % len(_OTHERS)]
+    return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Sort policies as in `STYLE`, the user's own ones last and by name."""
+    known = list(STYLE)
+    return sorted(labels, key=lambda x: (known.index(x) if x in STYLE else len(known), x))
