@@ -8,8 +8,8 @@ chosen = {"acqb": policies.Acqb(alpha_scale=0.5), "random": policies.RandomRouti
 data = cqbjax.sweep(chosen, source, arrival_rates=[0.7], seeds=20, horizon=1000)
 """
 
-from cqbjax import results
-from cqbjax.plan import PerSeed, QueueOverflow
-from cqbjax.sweep import sweep
+from cqbjax.report import results
+from cqbjax.sweeping.plan import PerSeed, QueueOverflow
+from cqbjax.sweeping.sweep import sweep
 
 __all__ = ["PerSeed", "QueueOverflow", "results", "sweep"]

@@ -18,9 +18,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from rich.console import Console  # noqa: E402
 
-from cqbjax import backend, bench  # noqa: E402
+from cqbjax import bench  # noqa: E402
+from cqbjax.sweeping import backend  # noqa: E402
 
-REFERENCE = Path(__file__).resolve().parent.parent / "tests" / "reference.py"
+REFERENCE = Path(__file__).resolve().parent.parent / "cqbjax" / "testing" / "reference.py"
 
 
 def parse(words: list[str]) -> argparse.Namespace:

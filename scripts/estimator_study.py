@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import datasets, files, posterior, rng, simulate
+from cqbjax import datasets, files, rng, simulate
+from cqbjax.beliefs import gaussian
 from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
+from cqbjax.testing import reference
 from cqbjax.types import Problem, Source
-from tests import reference
 
 
 class Run(NamedTuple):
@@ -154,7 +155,7 @@ def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance
 
 def radius(problem: Problem, count: int, lambda0: float) -> float:
     """Return alpha with kappa = 1 and alpha_scale = 1."""
-    return float(posterior.radius(problem, jnp.asarray(count, float), 1.0, lambda0, 1.0))
+    return float(gaussian.radius(problem, jnp.asarray(count, float), 1.0, lambda0, 1.0))
 
 
 def sampled(horizon: int, dense: int, every: int) -> np.ndarray:

@@ -19,8 +19,12 @@ import hydra
 from omegaconf import DictConfig
 from run import make, make_policies, start
 
-from cqbjax import backend, files, grid, offline, offline_study, study, tables
-from cqbjax.progress import bar
+from cqbjax import files
+from cqbjax.offline import fits
+from cqbjax.report import tables
+from cqbjax.studies import grid, offline_value, study
+from cqbjax.sweeping import backend
+from cqbjax.sweeping.progress import bar
 
 grid.register_resolvers()
 
@@ -28,14 +32,14 @@ grid.register_resolvers()
 def measure(config: DictConfig) -> dict[str, Any]:
     """Return the tables by the ending of their names."""
     source, seeds = make(config.source), grid.seeds(config)
-    chosen = offline_study.chosen_of(make_policies(config.policy))
-    folder = offline.cache_folder(config.cache_dir)
+    chosen = offline_value.chosen_of(make_policies(config.policy))
+    folder = fits.cache_folder(config.cache_dir)
     wanted = chosen.head or make(config.head)
-    one = offline_study.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
+    one = offline_value.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
     with bar() as progress:
-        head = offline_study.head_table(source, seeds, folder, wanted, progress)
-        by_seed = offline_study.seed_table(source, chosen.routers, seeds, folder, one, progress)
-    routers = offline_study.router_table(by_seed, source)
+        head = offline_value.head_table(source, seeds, folder, wanted, progress)
+        by_seed = offline_value.seed_table(source, chosen.routers, seeds, folder, one, progress)
+    routers = offline_value.router_table(by_seed, source)
     return {"head": head, "routers": routers, "seeds": by_seed}
 
 

@@ -16,11 +16,11 @@ from cqbjax.datasets import (
     dataset,
     departure_probabilities,
     load_dataset,
-    made_up,
     own_table,
     served_rates,
 )
 from cqbjax.datasets.prepare import prepare
+from cqbjax.datasets.readers import made_up
 
 # What the catalogue drops from a dataset; nothing from a table of one's own.
 CATALOGUED = "catalogue"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from cqbjax import sensitivity, study, tables
+from cqbjax.report import tables
+from cqbjax.studies import sensitivity, study
 
 
 def read(files: list[Path]) -> dict[str, pl.DataFrame]:

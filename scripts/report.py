@@ -9,7 +9,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax import results, study
+from cqbjax.report import results
+from cqbjax.studies import study
 
 
 def main(root: Path, names: list[str]) -> None:

@@ -19,9 +19,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cqbjax import backend, grid, settings, study
-from cqbjax.offline import Learnt
-from cqbjax.progress import bar
+from cqbjax.offline.fits import Learnt
+from cqbjax.studies import grid, settings, study
+from cqbjax.sweeping import backend
+from cqbjax.sweeping.progress import bar
 from cqbjax.types import Policy
 
 grid.register_resolvers()

@@ -19,10 +19,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 from run import make, start
 
-from cqbjax import backend, figures, grid, sensitivity, study, tables
-from cqbjax.grid import Point
-from cqbjax.progress import Reporter, bar
-from cqbjax.sensitivity import Setting
+from cqbjax.report import figures, tables
+from cqbjax.studies import grid, sensitivity, study
+from cqbjax.studies.grid import Point
+from cqbjax.studies.sensitivity import Setting
+from cqbjax.sweeping import backend
+from cqbjax.sweeping.progress import Reporter, bar
 
 grid.register_resolvers()
 

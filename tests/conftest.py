@@ -6,7 +6,7 @@ import pathlib
 import jax
 import pytest
 
-from cqbjax import runner
+from cqbjax.sweeping import runner
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cqbjax import sources
-from tests import recorded, reference
-from tests.recorded import Case
+from cqbjax.testing import recorded, reference
+from cqbjax.testing.recorded import Case
 
 # Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
 EXACT_STEPS = {1: 8, 2: 16, 3: 26}

@@ -5,13 +5,14 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import worlds
 
 import cqbjax
-from cqbjax import QueueOverflow, plan, rng
+from cqbjax import QueueOverflow, rng
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
-from cqbjax.runner import Runner
 from cqbjax.sources import Routing, Synthetic
+from cqbjax.sweeping import plan
+from cqbjax.sweeping.runner import Runner
+from cqbjax.testing import worlds
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)

@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import worlds
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import cqbjax
-from cqbjax import plan, rng, runner, simulate, sources
+from cqbjax import rng, simulate, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
-from cqbjax.runner import Runner
+from cqbjax.sweeping import plan, runner
+from cqbjax.sweeping.runner import Runner
+from cqbjax.testing import worlds
 
 HORIZON, CAPACITY = 48, 48
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)

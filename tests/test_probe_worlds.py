@@ -9,10 +9,10 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import worlds
 from scipy.stats import sem
 
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, WithIntercept
+from cqbjax.testing import worlds
 
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
 POLICIES = {

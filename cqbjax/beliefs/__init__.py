@@ -1,7 +1,7 @@
 """What ACQB believes about theta: the estimate and the Gaussian posterior of every block.
 
 `blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
-`table` carries what that root makes of each row of the run's context table (many dimensions, a
+`pool` carries what that root makes of each row of the run's context table (many dimensions, a
 pool of prompts), so that no round reads a d x d matrix. V is the same in both, the estimates differ
 by what each leaves to the exact minimiser (docs/estimator.md). Each module offers `init`,
 `learnt`, `theta`, `sampled`, `bounded` and `update`.
@@ -10,8 +10,7 @@ by what each leaves to the exact minimiser (docs/estimator.md). Each module offe
 from types import ModuleType
 from typing import Literal
 
-from cqbjax.beliefs import blocks, table
-from cqbjax.estimators import cubic
+from cqbjax.beliefs import blocks, cubic, pool
 from cqbjax.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
@@ -19,7 +18,7 @@ Estimator = Literal["auto", "running", "newton_cg"]
 # Below this the rolling model of `blocks` extrapolates too far in young runs and may diverge.
 LEAST_LAMBDA0 = 0.3
 
-State = blocks.State | table.State
+State = blocks.State | pool.State
 
 __all__ = ["Estimator", "State", "choose"]
 
@@ -38,7 +37,7 @@ def choose(estimator: Estimator, problem: Problem) -> ModuleType:
         estimator = "running" if close else "newton_cg"
     if estimator == "newton_cg" and problem.parameters == "shared":
         raise ValueError("estimator=newton_cg needs parameters=disjoint; use estimator=running")
-    return blocks if estimator == "running" else table
+    return blocks if estimator == "running" else pool
 
 
 def least_lambda0(estimator: Estimator, problem: Problem) -> float:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, posterior
-from cqbjax.estimators import running
-from cqbjax.estimators.history import Row
-from cqbjax.posterior import Posterior
+from cqbjax import linalg
+from cqbjax.beliefs import gaussian, running
+from cqbjax.beliefs.gaussian import Posterior
+from cqbjax.beliefs.rows import Row
 from cqbjax.types import Observation, Problem
 
 
@@ -28,7 +28,7 @@ class State(NamedTuple):
 def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
     """Return V = lambda0 I and theta = 0; the context table is not looked at."""
     del contexts
-    return State(posterior.init(problem, lambda0), running.init(problem, lambda0))
+    return State(gaussian.init(problem, lambda0), running.init(problem, lambda0))
 
 
 def learnt(state: State) -> Array:
@@ -54,20 +54,20 @@ def sampled(state: State, observation: Observation, alpha: Array, normal: Array)
     Returns:
         [C, N] max over m of x' (theta + alpha W z_m).
     """
-    drawn = posterior.sample(state.posterior, state.estimate.theta, alpha, normal)
+    drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
     return largest_inner(observation.features, drawn)
 
 
 def bounded(state: State, observation: Observation, alpha: Array) -> Array:
     """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}: [C, N]."""
     features = observation.features
-    spread = posterior.spread(state.posterior, features)
+    spread = gaussian.spread(state.posterior, features)
     return inner(features, state.estimate.theta) + alpha * spread
 
 
 def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
     """Absorb one round: V first, then the estimate (Algorithm 1 lines 9 to 11)."""
-    shape = posterior.observe(state.posterior, problem, new.features, new.servers, new.valid)
+    shape = gaussian.observe(state.posterior, problem, new.features, new.servers, new.valid)
     estimate = running.update(state.estimate, problem, new, exact_steps)
     return State(shape, estimate)
 

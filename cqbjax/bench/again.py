@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from cqbjax import backend
 from cqbjax.bench import cases
 from cqbjax.bench.measure import compile_again
+from cqbjax.sweeping import backend
 
 if __name__ == "__main__":
     quick, number, cache = json.loads(sys.argv[1])

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import plan
 from cqbjax.bench.measure import Case
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
+from cqbjax.sweeping import plan
 from cqbjax.types import Policy, Source
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)

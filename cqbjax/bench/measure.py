@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cqbjax import plan, runner
-from cqbjax.plan import Capacity
-from cqbjax.progress import Silent
-from cqbjax.sweep import sweep
+from cqbjax.sweeping import plan, runner
+from cqbjax.sweeping.plan import Capacity
+from cqbjax.sweeping.progress import Silent
+from cqbjax.sweeping.sweep import sweep
 from cqbjax.types import Policy, Source
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.

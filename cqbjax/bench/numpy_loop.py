@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl
 
-from cqbjax import posterior, rng, simulate
+from cqbjax import rng, simulate
+from cqbjax.beliefs import gaussian
 from cqbjax.types import Source
 
 Floats = npt.NDArray[np.float64]
@@ -89,7 +90,7 @@ def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) 
         rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem
     )
     world, own = drawn.world, np.random.default_rng(seed)
-    shape = (horizon, posterior.num_samples(size), problem.num_servers, problem.dim)
+    shape = (horizon, gaussian.num_samples(size), problem.num_servers, problem.dim)
     return Recorded(
         np.asarray(world.contexts, np.float64),
         np.asarray(world.utilities, np.float64),

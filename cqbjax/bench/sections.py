@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 
-from cqbjax import backend
 from cqbjax.bench import cases, numpy_loop
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
-from cqbjax.sweep import sweep
+from cqbjax.sweeping import backend
+from cqbjax.sweeping.sweep import sweep
 
 Row = dict[str, Any]
 Rows = list[Row]

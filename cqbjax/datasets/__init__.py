@@ -1,14 +1,14 @@
 """Host side: routing datasets read, checked and normalised into one `RoutingTable`."""
 
-from cqbjax.datasets import made_up
 from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, load_dataset, own_table
-from cqbjax.datasets.compact import read_compact
-from cqbjax.datasets.embedllm import read_embedllm
 from cqbjax.datasets.rates import Served, rates_by_rule, served_rates
-from cqbjax.datasets.routerbench import read_routerbench
+from cqbjax.datasets.readers import made_up
+from cqbjax.datasets.readers.compact import read_compact
+from cqbjax.datasets.readers.embedllm import read_embedllm
+from cqbjax.datasets.readers.routerbench import read_routerbench
+from cqbjax.datasets.readers.sprout import read_sprout
 from cqbjax.datasets.source import RoutingSource, routing_source
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
-from cqbjax.datasets.sprout import read_sprout
 from cqbjax.datasets.table import Dropped, RoutingTable, TableError, check, complete, take
 from cqbjax.datasets.utility import (
     COST_RULES,

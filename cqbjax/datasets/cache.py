@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from cqbjax.datasets.catalogue import read_embeddings
-from cqbjax.datasets.compact import COST, SCORE, read_compact
+from cqbjax.datasets.readers.compact import COST, SCORE, read_compact
 from cqbjax.datasets.table import RoutingTable, TableError, check
 from cqbjax.files import write_atomic
 

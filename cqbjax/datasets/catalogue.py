@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cqbjax.datasets.compact import read_compact
-from cqbjax.datasets.embedllm import read_embedllm
-from cqbjax.datasets.routerbench import read_routerbench
-from cqbjax.datasets.sprout import read_sprout
+from cqbjax.datasets.readers.compact import read_compact
+from cqbjax.datasets.readers.embedllm import read_embedllm
+from cqbjax.datasets.readers.routerbench import read_routerbench
+from cqbjax.datasets.readers.sprout import read_sprout
 from cqbjax.datasets.table import RoutingTable, TableError, complete
 
 EMBEDDINGS_FILE = "minilm_l6_v2.npy"

@@ -15,9 +15,9 @@ from cqbjax.datasets.catalogue import (
     dataset,
     read_embeddings,
 )
-from cqbjax.datasets.prices import shipped
+from cqbjax.datasets.embedding import embed, model_identity
+from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import RoutingTable, TableError, complete
-from cqbjax.embedding import embed, model_identity
 from cqbjax.files import content_key, sha256
 
 FORMAT = "2"  # raise when the same files would give another table or another layout

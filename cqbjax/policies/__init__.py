@@ -5,7 +5,7 @@ to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
-from cqbjax.policies.embedded import Embedded, WithIntercept, with_intercept
+from cqbjax.policies.contexts import Embedded, WithIntercept, with_intercept
 from cqbjax.policies.queueing_bandits import QueueingBandit
 from cqbjax.policies.simple import Optimal, RandomRouting, Routed
 

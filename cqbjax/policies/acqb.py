@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import beliefs, mnl, posterior, queueing, rng
-from cqbjax.estimators.history import Row
+from cqbjax import beliefs, mnl, queueing, rng
+from cqbjax.beliefs import gaussian
+from cqbjax.beliefs.rows import Row
 from cqbjax.policies.simple import Schedule, best_pair
 from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
@@ -118,7 +119,7 @@ class Acqb:
 
     def draws(self, key: Array, problem: Problem) -> Draws:
         """Draw the round's randomness from its addresses."""
-        samples = self.num_samples or posterior.num_samples(problem.assortment_size)
+        samples = self.num_samples or gaussian.num_samples(problem.assortment_size)
         shape = (samples, problem.num_blocks, problem.dim)
         return Draws(
             rng.uniform(key, rng.Stream.EXPLORE),
@@ -165,7 +166,7 @@ class Acqb:
     def radius(self, problem: Problem, learnt: Array) -> Array:
         """Return alpha of every block: [B]."""
         lambda0 = jnp.asarray(self.lambda0, float)
-        return posterior.radius(problem, learnt, self.kappa, lambda0, self.alpha_scale)
+        return gaussian.radius(problem, learnt, self.kappa, lambda0, self.alpha_scale)
 
     def update(
         self, state: State, observation: Observation, action: Action, feedback: Feedback

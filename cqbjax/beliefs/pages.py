@@ -1,0 +1,97 @@
+"""The rows of every parameter block in pages that an estimator visits in turn.
+
+Pages come from one pool, so that blocks may grow as unevenly as they like.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.beliefs import cubic, likelihood
+from cqbjax.types import Problem
+
+# Rows in a page, where rows couple several blocks and where they do not (measured:
+# docs/estimator.md).
+PAGE_COUPLED, PAGE_ALONE = 64, 128
+
+
+class Pages(NamedTuple):
+    """Pages of all blocks, P in all, of L rows each.
+
+    Attributes:
+        rows: [P, F, L] each row's numbers (`likelihood.entries`); zero where none is.
+        models: [P, G] the model (`cubic.pack`) of each page's rows, as last expanded.
+        numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
+        turn: [B] int32 visits so far.
+        length: [B] int32 rows.
+        free: [] int32 the first page that no block has.
+    """
+
+    rows: Array
+    models: Array
+    numbers: Array
+    turn: Array
+    length: Array
+    free: Array
+
+
+def most_of_a_page(problem: Problem) -> int:
+    """Return L, how many rows a page holds."""
+    return PAGE_COUPLED if cubic.width(problem) > 1 else PAGE_ALONE
+
+
+def most_of_a_block(problem: Problem) -> int:
+    """Return H, how many pages a block can have."""
+    return -(-problem.horizon // most_of_a_page(problem))
+
+
+def init(problem: Problem) -> Pages:
+    """Return no pages, and room for the whole horizon."""
+    blocks = problem.num_blocks
+    touched = 1 if problem.parameters == "shared" else problem.assortment_size
+    most = most_of_a_page(problem)
+    total = blocks + touched * problem.horizon // most
+    return Pages(
+        jnp.zeros((total, likelihood.numbers(problem), most)),
+        jnp.zeros((total, cubic.size(problem))),
+        jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
+        jnp.zeros(blocks, jnp.int32),
+        jnp.zeros(blocks, jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[Array, Pages]:
+    """Write one row behind the last one of each shown block, on a new page where that is full.
+
+    Args:
+        pages: all pages.
+        blocks: [A] int32, distinct.
+        entries: [A, F] the rows.
+        valid: [] bool; False changes nothing.
+
+    Returns:
+        [A] the pages written to, and the pages.
+    """
+    length, most = pages.length[blocks], pages.rows.shape[-1]
+    order, position = length // most, length % most
+    grows = (position == 0) & valid
+    fresh = pages.free + jnp.cumsum(grows) - grows
+    held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
+    page = jnp.where(grows, fresh, held).astype(jnp.int32)
+    # An invalid round adds zeros to a row that is not there yet.
+    return page, pages._replace(
+        rows=pages.rows.at[page, :, position].add(jnp.where(valid, entries, 0.0)),
+        numbers=pages.numbers.at[blocks, order].set(page, mode="drop"),
+        length=pages.length.at[blocks].add(valid.astype(jnp.int32)),
+        free=pages.free + jnp.sum(grows, dtype=jnp.int32),
+    )
+
+
+def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
+    """Go on to the next page of each shown block, if the round is valid: [A] page numbers."""
+    count = jnp.maximum(-(-pages.length[blocks] // pages.rows.shape[-1]), 1)
+    order = pages.turn[blocks] % count
+    after = jnp.where(valid, order + 1, pages.turn[blocks])
+    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(after))

@@ -1,0 +1,216 @@
+"""Belief over a table: what the posterior's root makes of each context, and nothing of size d x d.
+
+With W W' = V^-1, a run over I contexts needs W only through the image X W [I, d]: a sampled utility
+is a row of the image times a normal vector, a new row x changes V by rank one and the image by
+
+    X W <- X W - f (X W w) w',  w = W'x (a row of the image),  f = (1 - 1/sqrt(1 + |w|^2)) / |w|^2,
+
+and in the whitened coordinates phi = W^-1 theta gradient, Hessian and preconditioner of the
+likelihood are products with the image alone (`estimators.newton_cg`). A round reads the images of
+the K shown servers and the rows of the waiting queries, not N d^2 numbers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import linalg
+from cqbjax.beliefs import gaussian, newton_cg
+from cqbjax.beliefs.rows import Row
+from cqbjax.types import Observation, Problem
+
+# Slots scored together: the queue is read up to its last waiting query, this many slots at a time.
+SLOTS = 8
+
+
+class State(NamedTuple):
+    """Posterior and estimate of every server over the table.
+
+    Attributes:
+        image: [N, I, d] X W_j.
+        learnt: [N] float, in how many rounds each server was learnt from.
+        phi: [N, d] the estimate in whitened coordinates, theta_j = W_j phi_j.
+        scores: [N, I] X theta_j.
+        record: the history as the likelihood needs it.
+    """
+
+    image: Array
+    learnt: Array
+    phi: Array
+    scores: Array
+    record: newton_cg.Record
+
+
+class Change(NamedTuple):
+    """What a round changes of the K shown servers.
+
+    Attributes:
+        along: [K, I] and
+        row: [K, d], the change of their images, S <- S - along row'.
+        phi: [K, d] their new estimates.
+        scores: [K, I] X theta of these.
+    """
+
+    along: Array
+    row: Array
+    phi: Array
+    scores: Array
+
+
+def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
+    """Return V = lambda0 I and theta = 0.
+
+    Args:
+        problem: shapes; parameters must be disjoint.
+        contexts: [I, d] the run's table X.
+        lambda0: [] regularisation.
+    """
+    servers, rows = problem.num_servers, problem.num_rows
+    image = contexts / jnp.sqrt(lambda0)
+    return State(
+        jnp.broadcast_to(image, (servers, *image.shape)),
+        jnp.zeros(servers),
+        jnp.zeros((servers, problem.dim)),
+        jnp.zeros((servers, rows)),
+        newton_cg.init(problem),
+    )
+
+
+def learnt(state: State) -> Array:
+    """Return in how many rounds each server was learnt from: [N]."""
+    return state.learnt
+
+
+def theta(state: State, contexts: Array) -> Array:
+    """Return the estimates in the contexts' own coordinates: [N, d]; leading axes are kept.
+
+    theta lies in the span of the contexts, so the least-squares solution of X theta = scores is
+    it. For tests and notebooks: a run never needs it.
+
+    Args:
+        state: the belief, or its stack over rounds.
+        contexts: [I, d] the run's table X.
+    """
+    return state.scores @ jnp.linalg.pinv(contexts).T
+
+
+def sampled(state: State, observation: Observation, alpha: Array, normal: Array) -> Array:
+    """Return the largest of M sampled utilities of every slot and server.
+
+    Args:
+        state: the belief.
+        observation: the round.
+        alpha: [N] radius.
+        normal: [M, N, d] standard normals.
+
+    Returns:
+        [C, N] max over m of x' (theta + alpha W z_m); slots past the last waiting query hold zero.
+    """
+    columns = linalg.settle(normal.transpose(1, 2, 0))
+
+    def largest(rows: Array) -> Array:
+        return jnp.max(rows @ columns, axis=-1)
+
+    return _optimistic(state, observation, alpha, largest)
+
+
+def bounded(state: State, observation: Observation, alpha: Array) -> Array:
+    """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}, ||x||_{V^-1} = |W'x|: [C, N].
+
+    Slots past the last waiting query hold zero.
+    """
+    return _optimistic(state, observation, alpha, lambda rows: jnp.linalg.norm(rows, axis=-1))
+
+
+def _optimistic(
+    state: State, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
+) -> Array:
+    """Return scores + alpha * bonus(rows of the image) for the slots in use: [C, N]."""
+    queue, servers = observation.queue, observation.problem.num_servers
+    slots = queue.row.shape[0]
+    blocks = -(-slots // SLOTS)
+    rows = jnp.pad(queue.row, (0, blocks * SLOTS - slots))
+    last = jnp.max(jnp.where(queue.arrived > 0, jnp.arange(slots) + 1, 0))
+
+    def score(number: Array, found: Array) -> Array:
+        here = jax.lax.dynamic_slice(rows, (number * SLOTS,), (SLOTS,))
+        value = state.scores[:, here] + alpha[:, None] * bonus(state.image[:, here])
+        return jax.lax.dynamic_update_slice(found, value.T, (number * SLOTS, 0))
+
+    found = jnp.zeros((blocks * SLOTS, servers), state.scores.dtype)
+    return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, found)[:slots]
+
+
+def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
+    """Absorb one round: the images of the shown servers first, then their estimates.
+
+    Args:
+        state: the belief.
+        problem: shapes.
+        new: the round's row.
+        exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
+    """
+    servers = new.servers
+    record = newton_cg.append(state.record, new)
+    stale = _images(state, servers)
+
+    def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+        shown, newest = _absorb(stale, phi, scores, new.row)
+        shown = newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
+        along = jnp.stack([image.along for image in shown.images])
+        return Change(along, newest.phi, shown.phi, shown.scores)
+
+    def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+        return Change(jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores)
+
+    # The branch keeps XLA from reading the images again after they were overwritten, which would
+    # cost a copy of all of them each round.
+    before = state.phi[servers], state.scores[servers]
+    change = jax.lax.cond(new.valid, learn, skip, stale, *before)
+    image, phi, scores = state.image, state.phi, state.scores
+    for k, server in enumerate(servers):
+        # One slice after another is written in place; one scatter of K slices copies every image.
+        changed = stale[k] - jnp.outer(change.along[k], change.row[k])
+        image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
+        phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
+        scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
+    learnt = state.learnt + (gaussian.shown(problem, servers) & new.valid)
+    return State(image, learnt, phi, scores, record)
+
+
+def _images(state: State, servers: Array) -> tuple[Array, ...]:
+    """Return the images of the shown servers, copied once and read from there."""
+    images = [jax.lax.dynamic_index_in_dim(state.image, one, keepdims=False) for one in servers]
+    return linalg.settle(tuple(images))
+
+
+def _absorb(
+    stale: tuple[Array, ...], phi: Array, scores: Array, row: Array
+) -> tuple[newton_cg.Shown, newton_cg.Direction]:
+    """Add one context to V of the shown servers: their images and phi, theta staying where it is.
+
+    Args:
+        stale: K times [I, d] their images before the round.
+        phi: [K, d] and
+        scores: [K, I] of the same.
+        row: [] int32 the context's table row.
+
+    Returns:
+        The shown servers, and the direction w = W'x of the row with S w of the changed images.
+    """
+    images, phis, rows, pushed = [], [], [], []
+    for image, before in zip(stale, phi, strict=True):
+        own = image[row]
+        size = jnp.sum(own**2)
+        grown, factor = jnp.sqrt(1.0 + size), gaussian.shrinkage(size)
+        along = image @ own
+        images.append(newton_cg.Image(image, factor * along, own))
+        # phi = W^-1 theta: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
+        phis.append(before + factor * grown * jnp.sum(own * before) * own)
+        rows.append(own)
+        pushed.append(along / grown)
+    newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
+    return newton_cg.Shown(tuple(images), jnp.stack(phis), scores), newest

@@ -1,0 +1,187 @@
+"""EmbedLLM in its own schema: long-form CSV, one row a (prompt, LLM), 2.7 GB.
+
+The files are read in blocks, so that memory is that of the finished table (scores of P x N plus the
+P prompts) and of 32 blocks read ahead, whatever the size of the file.
+"""
+
+import csv
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+import rich.progress
+
+from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
+from cqbjax.datasets.table import RoutingTable, TableError, check
+
+SPLITS = ("train", "val", "test")
+COLUMNS = ("prompt_id", "prompt", "model_name", "category", "label")
+# pyarrow reads 32 blocks ahead whatever their size, so this bounds what lies unread in memory at
+# 256 MB; it also bounds the longest row.
+BLOCK_BYTES = 8 << 20
+# The files hold no token counts. One number for all keeps the cost a property of the LLM alone, as
+# the paper's map of one price an LLM does; it cancels in every cost rule but "none".
+TOKENS_A_QUERY = 1000
+
+
+class _Long:
+    """Collect long-form rows into a dense matrix that grows by doubling."""
+
+    def __init__(self) -> None:
+        self.prompts: dict[str, tuple[int, str, str]] = {}
+        self.servers: dict[str, int] = {}
+        self.scores: np.ndarray = np.full((1024, 128), np.nan)
+        self.rows = 0
+
+    def add(self, block: pl.DataFrame, file: pathlib.Path, first: int) -> None:
+        """Add one block whose first row is number `first` of the file."""
+        labels = block["label"].cast(pl.Float64, strict=False)
+        wrong = (labels.is_null() | ~labels.is_between(0, 1)).fill_null(True)
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            raise TableError(
+                f"{file}: row {first + row}, column 'label' must be in [0, 1], "
+                f"got {block['label'][row]!r}."
+            )
+        for column in ("prompt_id", "prompt", "model_name"):
+            if block[column].null_count():
+                row = first + int(block[column].is_null().arg_max() or 0)
+                raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+        self._register(block, file, first)
+        i = block["prompt_id"].replace_strict({k: v[0] for k, v in self._of(block).items()})
+        j = block["model_name"].replace_strict(self.servers)
+        # fmax ignores NaN: repeated (LLM, prompt) rows collapse by max, as in the authors' code.
+        np.fmax.at(self.scores, (i.to_numpy(), j.to_numpy()), labels.to_numpy())
+        self.rows += block.height
+
+    def _of(self, block: pl.DataFrame) -> dict[str, tuple[int, str, str]]:
+        return {key: self.prompts[key] for key in block["prompt_id"].unique()}
+
+    def _register(self, block: pl.DataFrame, file: pathlib.Path, first: int) -> None:
+        texts = block.with_row_index("row").unique(["prompt_id", "prompt"], maintain_order=True)
+        for row, key, text, category in texts.select(
+            "row", "prompt_id", "prompt", "category"
+        ).iter_rows():
+            known = self.prompts.setdefault(key, (len(self.prompts), text, category or "unknown"))
+            if known[1] != text:
+                raise TableError(
+                    f"{file}: row {first + row}, column 'prompt': prompt id {key!r} has two "
+                    f"different prompts."
+                )
+        for server in block["model_name"].unique(maintain_order=True):
+            self.servers.setdefault(server, len(self.servers))
+        self._grow(len(self.prompts), len(self.servers))
+
+    def _grow(self, rows: int, columns: int) -> None:
+        have = self.scores.shape
+        want = tuple(
+            size if size >= need else max(2 * size, need)
+            for size, need in zip(have, (rows, columns), strict=True)
+        )
+        if want != have:
+            larger = np.full(want, np.nan)
+            larger[: have[0], : have[1]] = self.scores
+            self.scores = larger
+
+
+def read_embedllm(
+    path: str | pathlib.Path,
+    prices: str | pathlib.Path | None = None,
+    name: str = "EmbedLLM",
+    stand_in: str = "",
+    progress: bool = False,
+    block_bytes: int = BLOCK_BYTES,
+) -> RoutingTable:
+    """Read EmbedLLM from `train.csv`, `val.csv` and `test.csv` of a folder, or from one CSV.
+
+    cost = 1,000 tokens x the LLM's price, in USD a query: the same for every prompt.
+
+    Args:
+        path: the folder or file.
+        prices: a price list by size class; the shipped `prices/embedllm.csv` when None.
+        name: the table's name.
+        stand_in: what it stands in for, in words.
+        progress: draw a progress bar over the bytes read.
+        block_bytes: bytes read at a time.
+
+    Returns:
+        The table, prompts and servers in the order in which they first occur; a pair that never
+        occurs is NaN. Repeated pairs are collapsed by max and counted in the notes.
+
+    Raises:
+        TableError: one sentence naming file, row and column, or all LLMs that cannot be priced.
+    """
+    path = pathlib.Path(path)
+    price_list = read_size_prices(prices if prices is not None else shipped("embedllm"))
+    files = _files(path)
+    long = _Long()
+    with rich.progress.Progress(disable=not progress) as bar:
+        for file in files:
+            task = bar.add_task(f"reading {file.name}", total=file.stat().st_size)
+            first = 0
+            for block, position in _blocks(file, block_bytes):
+                long.add(block, file, first)
+                first += block.height
+                bar.update(task, completed=position)
+    servers = tuple(long.servers)
+    scores = long.scores[: len(long.prompts), : len(servers)].copy()
+    repeated = long.rows - int((~np.isnan(scores)).sum())
+    notes = [f"collapsed {repeated:,} repeated rows by max"] if repeated else []
+    absent = [f"{part}.csv" for part in SPLITS if path / f"{part}.csv" not in files]
+    if absent and path.is_dir():
+        notes.append(f"read without {' and '.join(absent)}")
+    price = np.array(prices_by_size(servers, price_list))
+    table = RoutingTable(
+        name=name,
+        prompt_ids=tuple(long.prompts),
+        prompts=tuple(text for _, text, _ in long.prompts.values()),
+        origins=tuple(category for _, _, category in long.prompts.values()),
+        servers=servers,
+        performance=scores,
+        cost=np.broadcast_to(price * TOKENS_A_QUERY / 1e6, scores.shape).copy(),
+        stand_in=stand_in,
+        notes=tuple(notes),
+    )
+    check(table, str(path), allow_missing=True)
+    return table
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    if path.is_file():
+        return [path]
+    found = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
+    if not found:
+        raise TableError(f"{path}: none of train.csv, val.csv, test.csv of EmbedLLM is there.")
+    return found
+
+
+def _blocks(file: pathlib.Path, block_bytes: int) -> Iterator[tuple[pl.DataFrame, int]]:
+    """Yield (rows, bytes read so far); prompts hold line breaks, so a real CSV reader cuts."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    with file.open("rb") as handle:
+        try:
+            header = next(csv.reader([handle.readline().decode("utf-8-sig")]), [])
+            missing = [column for column in COLUMNS if column not in header]
+            if missing:
+                raise TableError(f"{file}: column {missing[0]!r} is missing.")
+            handle.seek(0)
+            reader = pyarrow.csv.open_csv(
+                handle,
+                read_options=pyarrow.csv.ReadOptions(block_size=block_bytes),
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=list(COLUMNS),
+                    column_types={column: pa.string() for column in COLUMNS},
+                    strings_can_be_null=True,
+                    null_values=[""],
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+            for batch in reader:
+                yield pl.DataFrame(pl.from_arrow(batch)), handle.tell()
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise TableError(f"{file}: not a whole CSV, perhaps cut short: {reason}.") from error

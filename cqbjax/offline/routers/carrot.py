@@ -1,0 +1,74 @@
+"""CARROT (Somerstep et al.): separate nearest-neighbour estimates of performance and of cost."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from cqbjax.offline.routers.base import Floats, OfflineSplit, check_grid
+from cqbjax.offline.routers.knn import Neighbourhood, choose_k, squared_error
+
+GRID = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class FittedCarrot:
+    """The two plug-in estimators."""
+
+    performance: Neighbourhood
+    cost: Neighbourhood
+    rho: float
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Return the k chosen for each."""
+        return {"k_performance": self.performance.k, "k_cost": self.cost.k}
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Predict performance minus rho times predicted cost."""
+        return self.performance.predict(embeddings) - self.rho * self.cost.predict(embeddings)
+
+
+@dataclass(frozen=True)
+class Carrot:
+    """Route by plug-in estimates of performance and cost, argmax perf - rho * cost.
+
+    Attributes:
+        grid: Values of k, cross-validated for performance; one value fixes it.
+        cost_grid: The same for cost; None is `grid`.
+        fold_count: Folds of the cross-validation.
+    """
+
+    grid: tuple[int, ...] = GRID
+    cost_grid: tuple[int, ...] | None = None
+    fold_count: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the grids."""
+        check_grid("CARROT grid", self.grid)
+        if self.cost_grid is not None:
+            check_grid("CARROT cost_grid", self.cost_grid)
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Carrot":
+        """Fix both k of least squared error."""
+        del rho
+        performance, cost = self.choose(split, seed)
+        return dataclasses.replace(self, grid=(performance,), cost_grid=(cost,))
+
+    def choose(self, split: OfflineSplit, seed: int) -> tuple[int, int]:
+        """Choose k for performance and for cost by cross-validation."""
+        performance, cost = (
+            choose_k(split.embeddings, values, squared_error(values), grid, self.fold_count, seed)
+            for values, grid in (
+                (split.performance, self.grid),
+                (split.cost, self.cost_grid or self.grid),
+            )
+        )
+        return performance, cost
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedCarrot:
+        """Choose both k on the split and store them."""
+        k_performance, k_cost = self.choose(split, seed)
+        return FittedCarrot(
+            Neighbourhood(split.embeddings, split.performance, k_performance),
+            Neighbourhood(split.embeddings, split.cost, k_cost),
+            rho,
+        )

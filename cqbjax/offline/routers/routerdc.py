@@ -1,0 +1,240 @@
+"""RouterDC (Chen et al. 2024) on frozen embeddings: a trainable projection and LLM embeddings.
+
+The authors fine-tune mDeBERTa; here the encoder is frozen, as for every router of the study, and a
+trainable linear projection takes its place. Both contrastive losses are kept.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from sklearn.cluster import KMeans
+
+from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries
+
+Params = dict[str, Any]
+PADDED = 256  # rows to a multiple of which a split is padded
+
+
+class DualModel(nn.Module):
+    """A projection of the embedding and one embedding a server."""
+
+    servers: int
+    width: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return unit query vectors [B, width] and unit server vectors [N, width]."""
+        init = nn.initializers.normal(0.78)
+        servers = self.param("servers", init, (self.servers, self.width), jnp.float32)
+        return _unit(nn.Dense(self.width, name="projection")(x)), _unit(servers)
+
+
+class Batch(NamedTuple):
+    """Rows [B] of the split, a same-cluster row [B] each and rows of other clusters [B, H]."""
+
+    rows: Array
+    same: Array
+    other: Array
+
+
+class Grouping(NamedTuple):
+    """Clusters laid out contiguously: order of the rows, each row's cluster start and size, [n].
+
+    The arrays may be padded at their end: the first `real` ones count.
+    """
+
+    order: Array
+    start: Array
+    size: Array
+    real: Array
+
+
+def _unit(x: Array) -> Array:
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
+
+
+def sample_llm_loss(
+    cosine: Array, target: Array, top: int, last: int, floor: float, ceiling: float
+) -> Array:
+    """Compute RouterDC's sample-LLM contrastive loss of each sample.
+
+    Each of the `top` servers of highest target, unless at or below the floor, is contrasted with
+    the `last` servers of lowest target, unless above the ceiling, at temperature 1.
+
+    Args:
+        cosine: [B, N] similarity of samples and servers.
+        target: [B, N] utilities.
+        top: Positives a sample.
+        last: Negatives a sample.
+        floor: A positive at or below it is skipped.
+        ceiling: A negative above it is masked.
+
+    Returns:
+        [B] sums over the positives.
+    """
+    high, positives = jax.lax.top_k(target, top)
+    low, negatives = jax.lax.top_k(-target, last)
+    positive = jnp.take_along_axis(cosine, positives, axis=1)
+    negative = jnp.take_along_axis(cosine, negatives, axis=1)
+    negative = jnp.where(-low > ceiling, -jnp.inf, negative)
+    rest = jax.nn.logsumexp(negative, axis=1, keepdims=True, where=-low <= ceiling)
+    loss = jnp.logaddexp(positive, rest) - positive
+    return jnp.sum(jnp.where(high > floor, loss, 0.0), axis=1)
+
+
+def sample_sample_loss(anchor: Array, same: Array, other: Array) -> Array:
+    """Compute the cluster loss [B] of anchors [B, w], same-cluster [B, w] and other [B, H, w]."""
+    positive = jnp.sum(anchor * same, axis=-1, keepdims=True)
+    negative = jnp.sum(anchor[:, None, :] * other, axis=-1)
+    logits = jnp.concatenate([positive, negative], axis=1)
+    return jax.nn.logsumexp(logits, axis=1) - positive[:, 0]
+
+
+def draw_batch(key: Array, grouping: Grouping, size: int, others: int) -> Batch:
+    """Draw rows, a row of the same cluster for each, and rows of other clusters, uniformly."""
+    n = grouping.real
+    key_rows, key_same, key_other = jax.random.split(key, 3)
+    rows = jax.random.randint(key_rows, (size,), 0, n)
+    start, count = grouping.start[rows], grouping.size[rows]
+    same = grouping.order[start + jax.random.randint(key_same, (size,), 0, count)]
+    # The rows after the cluster, cyclically, are exactly the other clusters.
+    room = jnp.maximum(n - count, 1)[:, None]
+    skip = jax.random.randint(key_other, (size, others), 0, room)
+    other = grouping.order[((start + count)[:, None] + skip) % n]
+    return Batch(rows, same, other)
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def train(
+    key: Array, embeddings: Array, target: Array, grouping: Grouping, settings: "RouterDC"
+) -> tuple[Params, Array]:
+    """Train by AdamW; return the parameters and the loss [steps]."""
+    model = DualModel(target.shape[1], settings.width)
+    key_init, key_steps = jax.random.split(key)
+    params = cast(Params, model.init(key_init, embeddings[:1]))
+    optimiser = optax.adamw(settings.learning_rate, weight_decay=settings.weight_decay)
+    top = min(settings.top_k, target.shape[1])
+    last = min(settings.last_k, target.shape[1])
+
+    def loss(params: Params, batch: Batch) -> Array:
+        anchor, servers = cast(tuple[Array, Array], model.apply(params, embeddings[batch.rows]))
+        same, _ = model.apply(params, embeddings[batch.same])
+        other, _ = model.apply(params, embeddings[batch.other])
+        routing = sample_llm_loss(
+            anchor @ servers.T, target[batch.rows], top, last, settings.floor, settings.ceiling
+        )
+        cluster = sample_sample_loss(anchor, same, other)
+        return jnp.mean(routing) + settings.cluster_weight * jnp.mean(cluster)
+
+    def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], Array]:
+        params, state = carry
+        batch = draw_batch(key, grouping, settings.batch, settings.others)
+        value, gradient = jax.value_and_grad(loss)(params, batch)
+        # Adam's bias correction mixes integers and floats, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimiser.update(gradient, state, params)
+        return (cast(Params, optax.apply_updates(params, updates)), state), value
+
+    keys = jax.random.split(key_steps, settings.steps)
+    (params, _), losses = jax.lax.scan(step, (params, optimiser.init(params)), keys)
+    return params, losses
+
+
+@dataclass(frozen=True)
+class FittedRouterDC:
+    """Trained parameters; a prediction is a cosine, which ranks servers but is not a utility."""
+
+    params: Params
+    servers: int
+    width: int
+    dimension: int
+    loss: Floats
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Return nothing: the authors tune nothing."""
+        return {}
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Score servers by cosine in [-1, 1]: the order within a prompt is what was learnt."""
+        queries = jnp.asarray(check_queries(embeddings, self.dimension), jnp.float32)
+        model = DualModel(self.servers, self.width)
+        query, servers = cast(tuple[Array, Array], model.apply(self.params, queries))
+        return np.asarray(query @ servers.T)
+
+
+@dataclass(frozen=True)
+class RouterDC:
+    """Route by the cosine of a projected query and learnt server embeddings.
+
+    Attributes:
+        width: Dimension of the shared space.
+        top_k: Positives a sample.
+        last_k: Negatives a sample.
+        floor: Positives with a target at or below it are skipped.
+        ceiling: Negatives with a target above it are masked.
+        others: Other-cluster samples H of the cluster loss.
+        clusters: Clusters of the embeddings (k-means).
+        cluster_weight: Weight lambda of the cluster loss.
+        learning_rate: AdamW's step.
+        weight_decay: AdamW's decoupled weight decay.
+        steps: Gradient steps.
+        batch: Samples a step.
+    """
+
+    width: int = 768
+    top_k: int = 4
+    last_k: int = 4
+    floor: float = 0.0
+    ceiling: float = 0.5
+    others: int = 3
+    clusters: int = 8
+    cluster_weight: float = 1.0
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.01
+    steps: int = 1000
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("width", "top_k", "last_k", "others", "clusters", "steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"RouterDC {name} is {getattr(self, name)}; it must be >= 1.")
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "RouterDC":
+        """Choose nothing, as the authors."""
+        del split, rho, seed
+        return self
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouterDC:
+        """Cluster the split, then train the projection and the server embeddings."""
+        # Splits of nearly one size, as seeds have them, then share a compiled program.
+        padding = -len(split.embeddings) % PADDED
+        x, target = (
+            jnp.pad(jnp.asarray(values, jnp.float32), ((0, padding), (0, 0)))
+            for values in (split.embeddings, split.utility(rho))
+        )
+        grouping = group(split.embeddings, self.clusters, seed, padding)
+        params, losses = train(jax.random.key(seed), x, target, grouping, self)
+        dimension = split.embeddings.shape[1]
+        return FittedRouterDC(params, target.shape[1], self.width, dimension, np.asarray(losses))
+
+
+def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:
+    """Cluster embeddings [n, d] by k-means, lay the clusters out contiguously, pad the arrays."""
+    distinct = len(np.unique(embeddings, axis=0))
+    count = min(clusters, distinct)
+    labels = KMeans(n_clusters=count, n_init=4, random_state=seed).fit_predict(embeddings)
+    size = np.bincount(labels, minlength=count)
+    start = np.cumsum(size) - size
+    order = np.argsort(labels, kind="stable")
+    padded = (np.pad(each, (0, padding)) for each in (order, start[labels], size[labels]))
+    arrays = (jnp.asarray(each, jnp.int32) for each in (*padded, len(labels)))
+    return Grouping(*arrays)

@@ -1,0 +1,102 @@
+"""UMR (UniRoute, Jitkrittum et al.): cluster prompts, route by the cluster's error and cost."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from cqbjax.offline.routers.base import (
+    Floats,
+    OfflineSplit,
+    check_grid,
+    check_queries,
+    folds,
+    warn_at_end,
+)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Centres [C, d] and each server's mean error [C, N] in every cluster."""
+
+    centres: Floats
+    error: Floats
+
+    def performance(self, embeddings: Floats) -> Floats:
+        """Predict performance [P, N], one minus the error of the nearest centre."""
+        half_squares = 0.5 * (self.centres**2).sum(axis=1)
+        nearest = np.argmax(embeddings @ self.centres.T - half_squares, axis=1)
+        return 1.0 - self.error[nearest]
+
+
+def cluster_errors(embeddings: Floats, performance: Floats, count: int, seed: int) -> Clusters:
+    """Cluster embeddings [n, d] by k-means and average 1 - performance in each cluster."""
+    # Many prompts can share one embedding (a long common prefix): no more clusters than points.
+    count = min(count, len(np.unique(embeddings, axis=0)))
+    model = KMeans(n_clusters=count, n_init=4, random_state=seed).fit(embeddings)
+    members = np.eye(count)[model.labels_]
+    size = members.sum(axis=0)[:, None]
+    overall = 1.0 - performance.mean(axis=0)
+    mean = (members.T @ (1.0 - performance)) / np.maximum(size, 1)
+    return Clusters(model.cluster_centers_, np.where(size > 0, mean, overall))
+
+
+@dataclass(frozen=True)
+class FittedUMR:
+    """Cluster errors and each server's weighted mean cost [N]."""
+
+    clusters: Clusters
+    weighted_cost: Floats
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Return the number of clusters."""
+        return {"clusters": len(self.clusters.centres)}
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Predict one minus the cluster's error, minus rho times the server's mean cost."""
+        queries = check_queries(embeddings, self.clusters.centres.shape[1])
+        return self.clusters.performance(queries) - self.weighted_cost
+
+
+@dataclass(frozen=True)
+class UMR:
+    """Route by cluster-level error and model cost, argmin error_m(cluster) + rho * cost_m.
+
+    Attributes:
+        grid: Numbers of clusters to cross-validate; one value fixes it.
+        fold_count: Folds of the cross-validation.
+    """
+
+    grid: tuple[int, ...] = (5, 10, 20, 50)
+    fold_count: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the grid."""
+        check_grid("UMR grid", self.grid)
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "UMR":
+        """Fix the number of clusters of least squared error."""
+        del rho
+        return dataclasses.replace(self, grid=(self.choose(split, seed),))
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedUMR:
+        """Choose the number of clusters by squared error and cluster the whole split."""
+        count = self.choose(split, seed)
+        clusters = cluster_errors(split.embeddings, split.performance, count, seed)
+        return FittedUMR(clusters, rho * split.cost.mean(axis=0))
+
+    def choose(self, split: OfflineSplit, seed: int) -> int:
+        """Choose the number of clusters by cross-validated squared error of performance."""
+        if len(self.grid) == 1:
+            return self.grid[0]
+        error = np.zeros(len(self.grid))
+        for train, held in folds(len(split.embeddings), self.fold_count, seed):
+            x, y = split.embeddings, split.performance
+            for i, count in enumerate(self.grid):
+                predicted = cluster_errors(x[train], y[train], count, seed).performance(x[held])
+                error[i] += ((predicted - y[held]) ** 2).sum()
+        chosen = self.grid[int(np.argmin(error))]
+        warn_at_end("UMR's number of clusters", chosen, self.grid)
+        return chosen

@@ -1,0 +1,1 @@
+"""Stored results, and what is shown of them."""

@@ -1,0 +1,339 @@
+"""Figures of the paper, drawn from stored results: queue length and cumulative regret by round.
+
+One colour and line style a policy, the same in every figure (`names.py`). Drawn with Agg figures of
+their own: no pyplot, no global state.
+"""
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from cqbjax.files import write_atomic
+from cqbjax.report.names import Style, in_order, style_of
+from cqbjax.report.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
+
+Spread = Literal["ci", "sd"]
+Queue = Literal["regret", "length"]
+YScale = Literal["auto", "linear", "symlog", "log"]
+
+# A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
+PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
+MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
+FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
+FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
+
+
+class _Cell(NamedTuple):
+    """One point at one arrival rate: a queue panel beside a regret panel."""
+
+    point: xr.Dataset
+    rate: float
+
+
+def draw_queue_and_regret(
+    points: Sequence[xr.Dataset],
+    spread: Spread = "ci",
+    queue: Queue = "regret",
+    yscale: YScale = "auto",
+) -> Figure:
+    """Draw queue length and cumulative regret over rounds, a pair of panels a point and rate.
+
+    Two assortment sizes stand side by side as in the paper; everything else that differs, and every
+    arrival rate, makes a row. Lines are means over seeds, bands their spread.
+
+    Args:
+        points: as `results.load_points` returns them.
+        spread: `ci` for the 95% interval of the mean, `sd` for one standard deviation either side.
+        queue: `regret` for Q - Q*, in queries; `length` for Q, with the optimal policy's line.
+        yscale: `auto` keeps the close rivals on a linear scale and, where weak policies would
+            flatten them, continues above it on a logarithmic one; `linear`; `symlog`, linear up
+            to 1; `log`.
+
+    Raises:
+        ValueError: no point, or an argument that is none of the above.
+    """
+    _check_choice("spread", spread, Spread)
+    _check_choice("queue", queue, Queue)
+    _check_choice("yscale", yscale, YScale)
+    if not points:
+        raise ValueError("points is empty: at least one result is needed to draw a figure.")
+    rows = _arrange(points)
+    blocks = len(rows[0])
+    found = {label for point in points for label in point["policy"].values.tolist()} - {"optimal"}
+    labels = in_order(found | {"optimal"} if queue == "length" else found)
+    stand_in = stand_in_of(points)
+    width = 10.0 if blocks == 2 else PAGE_WIDTH
+    with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
+        height = 2.3 * len(rows) + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(rows), 2 * blocks, squeeze=False)
+        for row, cells in enumerate(rows):
+            for block, cell in enumerate(cells):
+                pair = list(axes[row, 2 * block : 2 * block + 2])
+                if cell is None:
+                    for empty in pair:
+                        empty.set_axis_off()
+                else:
+                    title = _cell_title(cell, points, 84 // blocks)
+                    _draw_cell(pair, cell, title, spread, queue, yscale)
+        _label_outer(axes, queue)
+        _add_legend(figure, labels, _explain(points, spread))
+        if stand_in:
+            note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
+            figure.suptitle(note, style="italic")
+    return figure
+
+
+def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.png (150 dots an inch) and `stem`.pdf, each whole or not at all.
+
+    Neither holds a date, so that the same figure gives the same bytes.
+    """
+    stem = Path(stem)
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
+    paths = []
+    for kind, entries in metadata.items():
+        buffer = io.BytesIO()
+        # Type 42 keeps the text of a PDF selectable.
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
+            figure.savefig(buffer, format=kind, dpi=150, metadata=entries)
+        path = stem.with_name(f"{stem.name}.{kind}")
+        write_atomic(path, buffer.getvalue())
+        paths.append(path)
+    return paths[0], paths[1]
+
+
+def _check_choice(key: str, value: str, choices: Any) -> None:
+    if value not in choices.__args__:
+        raise ValueError(f"{key} is {value}: choose one of {', '.join(choices.__args__)}.")
+
+
+@contextmanager
+def _fonts(points: float) -> Iterator[None]:
+    settings: Any = {
+        "font.size": points,
+        "figure.titlesize": points,
+        "axes.titlesize": points,
+        "axes.labelsize": points,
+        "xtick.labelsize": points,
+        "ytick.labelsize": points,
+        "legend.fontsize": points,
+        "legend.title_fontsize": points,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.8,
+        "text.parse_math": True,
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def _arrange(points: Sequence[xr.Dataset]) -> list[list[_Cell | None]]:
+    """Lay cells into rows: by all but K and then by rate, with two values of K side by side."""
+    sizes = sorted({point.attrs["K"] for point in points})
+    keys = [key for key in differing(points) if key != "K"]
+    beside = len(sizes) == 2
+    rows: dict[tuple[Any, ...], list[_Cell | None]] = {}
+    for point in sorted(points, key=lambda point: _sortable(point, ["K", *keys])):
+        for rank, rate in enumerate(np.sort(point["arrival_rate"].values)):
+            place = (*_sortable(point, keys if beside else ["K", *keys]), rank)
+            block = sizes.index(point.attrs["K"]) if beside else 0
+            # Points alike in everything but the arrival rate: one more row each.
+            while place in rows and rows[place][block] is not None:
+                place = (*place[:-1], place[-1] + 1)
+            rows.setdefault(place, [None] * (1 + beside))[block] = _Cell(point, float(rate))
+    return [rows[place] for place in sorted(rows)]
+
+
+def _sortable(point: xr.Dataset, keys: Sequence[str]) -> tuple[Any, ...]:
+    values = [point.attrs.get(key, "") for key in keys]
+    return tuple((1, value) if isinstance(value, str) else (0, value) for value in values)
+
+
+def _cell_title(cell: _Cell, points: Sequence[xr.Dataset], letters: int) -> str:
+    shown = {"K": "K", "num_servers": "N", "slackness": "ε"}
+    attributes = cell.point.attrs
+    # Unbreakable blanks: a line may end between two settings only.
+    parts = [
+        f"{name}\u00a0=\u00a0{attributes[key]:g}"
+        for key, name in shown.items()
+        if key in attributes
+    ]
+    parts.append(f"λ\u00a0=\u00a0{cell.rate:g}")
+    others = [key for key in differing(points) if key not in shown]
+    for key in others:
+        parts.append(f"{key}\u00a0=\u00a0{attributes.get(key, 'unset')}".replace(" ", "\u00a0"))
+    return textwrap.fill(", ".join(parts), letters, break_long_words=False)
+
+
+def _draw_cell(
+    pair: Sequence[Axes], cell: _Cell, title: str, spread: Spread, queue: Queue, yscale: YScale
+) -> None:
+    recorded = cell.point.sizes["round"]
+    kept = np.unique(np.linspace(0, recorded - 1, min(recorded, MAX_POINTS)).round().astype(int))
+    point = cell.point.sel(arrival_rate=cell.rate).isel(round=kept)
+    labels = [label for label in point["policy"].values.tolist() if label != "optimal"]
+    if not labels:
+        raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
+    rivals = point.sel(policy=labels)
+    queues = rivals["queue_length"] if queue == "length" else queue_regret(rivals)
+    if queue == "length":
+        optimal = point["optimal_queue_length"].expand_dims(policy=["optimal"])
+        queues = xr.concat([queues, optimal], dim="policy")
+    for axes, values in zip(pair, (queues, rivals["regret"]), strict=True):
+        summary = mean_ci(values) if spread == "ci" else mean_sd(values)
+        _draw_lines(axes, summary)
+        _set_scale(axes, summary, yscale)
+        _mark_rounds(axes, int(point["round"].max()))
+    # A title spans both panels: it takes its height from the layout, and no width.
+    pair[0].set_title(" " + "\n " * title.count("\n"), loc="left")
+    pair[0].annotate(
+        title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title"
+    )
+
+
+def _mark_rounds(axes: Axes, last: int) -> None:
+    ticks = MaxNLocator(2, steps=[1, 1.25, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
+    axes.set_xlim(0, last)
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= last])
+    if last >= 10_000:
+        axes.set_xticklabels([f"{tick / 1000:g}k" if tick else "0" for tick in axes.get_xticks()])
+
+
+def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
+    labels = in_order(summary["policy"].values.tolist())
+    shade = 0.15 if len(labels) <= FEW_LINES else 0.07
+    for number, label in enumerate(labels):
+        line, style = summary.sel(policy=label), style_of(label)
+        # The paper's own policies are drawn last, over the others.
+        order = 3.0 if label in ("acqb", "acqb_cl") else 2.0
+        rounds = line["round"].values
+        axes.fill_between(
+            rounds, line["low"].values, line["high"].values,
+            color=style.color, alpha=shade, linewidth=0, zorder=order - 1,
+        )  # fmt: skip
+        every = max(1, len(rounds) // 5)
+        axes.plot(
+            rounds, line["mean"].values, zorder=order, **_line_options(style),
+            markevery=(every * (1 + number % 5) // 6, every),
+        )  # fmt: skip
+
+
+def _line_options(style: Style) -> dict[str, Any]:
+    return {
+        "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
+        "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
+    }  # fmt: skip
+
+
+def _set_scale(axes: Axes, summary: xr.Dataset, yscale: YScale) -> None:
+    # One seed has no band: fmax and fmin pass over its NaN.
+    tops = np.sort(np.fmax(summary["mean"].values, summary["high"].values).max(axis=-1))
+    lowest = float(np.fmin(summary["mean"].values, summary["low"].values).min())
+    close = _count_close(tops)
+    # A wide band below zero may be cut off, a mean may not.
+    cut = max(lowest, -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]))
+    bottom = 1.05 * min(0.0, cut, float(summary["mean"].min()))
+    top = max(1.05 * float(tops[-1]), 1e-9)
+    if yscale == "log":
+        means = summary["mean"].values
+        smallest = float(means[means > 0].min(initial=top / 10))
+        axes.set_yscale("log", nonpositive="clip")
+        bottom = max(smallest, top * 1e-4)
+    elif yscale == "symlog":
+        axes.set_yscale("symlog", linthresh=1.0)
+    elif yscale == "auto" and close < len(tops):
+        # The more policies are close, the more height they get.
+        _set_two_scales(axes, 1.06 * float(tops[close - 1]), top, 0.4 + 0.35 * close / len(tops))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.set_ylim(bottom, top)
+
+
+def _count_close(tops: np.ndarray[Any, Any]) -> int:
+    """Count the close rivals: the policies below the widest relative gap, where weak ones begin.
+
+    Args:
+        tops: [P] highest value of each policy, ascending.
+
+    Returns:
+        At least two, or all of them where no weak policy would flatten the others.
+    """
+    if len(tops) < 3 or tops[1] <= 0:
+        return len(tops)
+    close = 2 + int(np.argmax(tops[2:] / tops[1:-1]))
+    return close if tops[-1] > FLATTENED * tops[close - 1] else len(tops)
+
+
+def _set_two_scales(axes: Axes, threshold: float, top: float, share: float) -> None:
+    """Scale linearly up to `threshold`, at `share` of the height, and logarithmically above it."""
+    decades = np.log10(top / threshold)
+    # matplotlib draws the linear part linscale / (1 - 1 / base) decades high.
+    linscale = 0.9 * decades * share / (1 - share)
+    axes.set_yscale("symlog", linthresh=threshold, linscale=linscale)
+    linear = [tick for tick in MaxNLocator(4).tick_values(0, threshold) if 0 <= tick <= threshold]
+    candidates = [m * 10.0**e for e in range(-3, 8) for m in (1, 2, 5)]
+    # A tick closer than a line of text to its neighbour would overlap it.
+    gap = decades * 0.13 / (1 - share)
+    ticks, last = [], max(np.log10(linear[-1]) if linear[-1] else -9.0, np.log10(threshold) - gap)
+    for tick in candidates:
+        if threshold < tick <= top and np.log10(tick) >= last + gap:
+            ticks.append(tick)
+            last = np.log10(tick)
+    axes.yaxis.set_major_locator(FixedLocator([*linear, *ticks]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.axhspan(threshold, top, color="0.5", alpha=0.12, linewidth=0, zorder=0)
+    middle = (1.01, math.sqrt(threshold * top))
+    axes.annotate(
+        "log", middle, xycoords=axes.get_yaxis_transform(),
+        rotation=90, va="center", color="0.35", style="italic", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _label_outer(axes: np.ndarray[Any, Any], queue: Queue) -> None:
+    names = ("Queue length\nregret" if queue == "regret" else "Queue\nlength", "Cumulative\nregret")
+    for column in range(axes.shape[1]):
+        drawn = [panel for panel in axes[:, column] if panel.axison]
+        for panel in drawn:
+            panel.set_ylabel(names[column % 2])
+        if drawn:
+            drawn[-1].set_xlabel("Round")
+
+
+def _add_legend(figure: Figure, labels: Sequence[str], title: str) -> None:
+    handles = [Line2D([], [], label=style_of(x).name, **_line_options(style_of(x))) for x in labels]
+    letters = max(len(style_of(label).name) for label in labels)
+    points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
+    fitting = max(1, int(figure.get_figwidth() * 72 / points))
+    rows = math.ceil(len(labels) / fitting)
+    figure.legend(
+        handles=handles, title=title, loc="outside lower center", frameon=False,
+        ncols=math.ceil(len(labels) / rows), handlelength=2.8, columnspacing=1.4,
+    )  # fmt: skip
+
+
+def _explain(points: Sequence[xr.Dataset], spread: Spread) -> str:
+    seeds = sorted({point.sizes["seed"] for point in points})
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    band = "95% confidence interval" if spread == "ci" else "± 1 standard deviation"
+    if seeds[-1] == 1:
+        return "One seed"
+    return f"Mean over {number} seeds; band: {band}"

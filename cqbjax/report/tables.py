@@ -1,0 +1,336 @@
+"""Tables of the paper, from stored results, beside the paper's own numbers.
+
+A table is a long polars frame: a row a point, arrival rate, round and policy. The CSV holds it
+whole; Markdown and the terminal show it rounded, an interval in one cell with its mean, and what is
+the same in all rows once, above.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+import xarray as xr
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cqbjax.files import write_atomic
+from cqbjax.report.names import STYLE, style_of
+from cqbjax.report.summaries import (
+    at_round,
+    differing,
+    mean_ci,
+    mean_sd,
+    paired_difference,
+    queue_regret,
+    throughput,
+)
+
+# The numbers of the paper's tables.
+PAPER = Path(__file__).resolve().parent / "paper_tables.csv"
+# The paper's names of its data, by what `source` says in small letters.
+PAPER_DATASETS = {
+    "synthetic": "Synthetic",
+    "sprout": "Sprout",
+    "sprout-o3mini": "Sprout",
+    "embedllm": "EmbedLLM",
+    "routerbench": "RouterBench",
+    "wildchat-1m": "WildChat-1M",
+}
+# The setting of the paper's synthetic table, which its rows do not repeat.
+PAPER_SYNTHETIC = {"num_servers": 5, "slackness": 0.03, "parameters": "disjoint"}
+_PAPER_POLICIES = {"RAND": "random", "ACQB-RAND": "acqb_random"}
+_PAPER_KEYS = ("dataset", "K", "arrival_rate", "round", "policy")
+_SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters")
+_HEADERS = {
+    "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
+    "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
+    "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
+    "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
+    "once_utility_gain": "utility gained by it",
+}  # fmt: skip
+_TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen once")
+_DECIMALS = {
+    "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4, "utility": 4,
+    "over_fixed": 4,
+}  # fmt: skip
+
+
+def throughput_table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (500, 1000), reference: str = "acqb"
+) -> pl.DataFrame:
+    """Tabulate throughput, wall-clock time, and how far the reference policy is ahead.
+
+    Args:
+        points: as `results.load_points` returns them.
+        rounds: at which rounds; the last recorded one that is not later is taken, and named.
+        reference: the policy compared with every other one, seed by seed.
+
+    Returns:
+        By setting, arrival_rate, round and policy: seeds, throughput (queries a round) with its
+        95% interval _low and _high, seconds_per_round, and `<reference>_minus` this policy's
+        throughput with its interval and `excludes_zero` (null for the reference itself, where it
+        was not run, and for a single seed).
+
+    Raises:
+        ValueError: no point, or a round before the first recorded one.
+    """
+    rows = []
+    for cell in _cells(points, rounds):
+        speed, labels = mean_ci(throughput(cell)), cell["policy"].values.tolist()
+        for label in labels:
+            ahead = None
+            if reference in labels and label != reference:
+                ahead = paired_difference(cell, "throughput", reference, label)
+            row = _identity(cell, points, label)
+            row |= _interval("throughput", speed.sel(policy=label))
+            row["seconds_per_round"] = _number(cell["seconds_per_round"].sel(policy=label))
+            row |= _interval(f"{reference}_minus", ahead)
+            rows.append(row | {"excludes_zero": _excludes_zero(ahead)})
+    return _frame(rows, {"excludes_zero": pl.Boolean})
+
+
+def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)) -> pl.DataFrame:
+    """Tabulate the queue length gap to the optimal policy and the throughput, as the paper does.
+
+    Args:
+        points: as `results.load_points` returns them.
+        rounds: at which rounds; the last recorded one that is not later is taken, and named.
+
+    Returns:
+        By setting, arrival_rate, round and policy: seeds, gap_mean with its 95% interval _low and
+        _high and gap_sd over seeds, in queries, and throughput, in queries a round.
+
+    Raises:
+        ValueError: no point, or a round before the first recorded one.
+    """
+    rows = []
+    for cell in _cells(points, rounds):
+        gap = queue_regret(cell)
+        interval, deviation, speed = mean_ci(gap), mean_sd(gap)["sd"], mean_ci(throughput(cell))
+        for label in cell["policy"].values.tolist():
+            row = _identity(cell, points, label)
+            row |= _interval("gap_mean", interval.sel(policy=label))
+            row["gap_sd"] = _number(deviation.sel(policy=label))
+            row["throughput"] = _number(speed["mean"].sel(policy=label))
+            rows.append(row)
+    return _frame(rows, {})
+
+
+def with_paper(
+    table: pl.DataFrame, paper_csv: Path = PAPER, datasets: Mapping[str, str] | None = None
+) -> pl.DataFrame:
+    """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
+
+    Matched are dataset, K, arrival rate, round and policy, and for synthetic data the paper's N,
+    slackness and parameters. Stand-in data are not the paper's: they match only what `datasets`
+    names.
+
+    Args:
+        table: from `throughput_table` or `gap_table`.
+        paper_csv: the paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and
+            value.
+        datasets: our `source` to a dataset of the paper's that it is to be shown beside although
+            the data differ.
+
+    Raises:
+        ValueError: the file is missing or lacks a column.
+    """
+    paper = _read_paper(Path(paper_csv)).filter(pl.col("statistic").is_in(table.columns))
+    paper = paper.with_columns(statistic="paper_" + pl.col("statistic"))
+    wide = paper.pivot("statistic", index=list(_PAPER_KEYS), values="value")
+    chosen = [_paper_dataset(row, datasets or {}) for row in table.iter_rows(named=True)]
+    # Rates are compared as millionths: 0.1 + 0.6 is the paper's 0.7.
+    millionths = (pl.col("arrival_rate") * 1e6).round().cast(pl.Int64)
+    joined = table.with_columns(pl.Series("dataset", chosen, pl.String), rate=millionths).join(
+        wide.with_columns(rate=millionths).drop("arrival_rate"),
+        on=["dataset", "K", "rate", "round", "policy"],
+        how="left",
+        maintain_order="left",
+        validate="m:1",
+    )
+    return joined.select(_beside([c for c in joined.columns if c not in ("dataset", "rate")]))
+
+
+def beside_paper(table: pl.DataFrame) -> pl.DataFrame:
+    """Add the paper's own numbers where it reports the same setting, no column without any."""
+    joined = with_paper(table)
+    theirs = [column for column in joined.columns if column.startswith("paper_")]
+    return joined.drop([column for column in theirs if joined[column].is_null().all()])
+
+
+def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:
+    """Write `stem`.csv, unrounded, and `stem`.md, to be read, each whole or not at all."""
+    stem = Path(stem)
+    shared, headers, rows = _readable(frame)
+    lines = [f"**{caption}**", "", *([f"In all rows: {shared}.", ""] if shared else [])]
+    aligned = ["---" if header in _TEXTS else "---:" for header in headers]
+    for cells in (headers, aligned, *rows):
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
+    write_atomic(csv, frame.write_csv().encode())
+    write_atomic(markdown, ("\n".join(lines) + "\n").encode())
+    return csv, markdown
+
+
+def print_table(frame: pl.DataFrame, title: str, console: Console | None = None) -> None:
+    """Print a table to the terminal, or to a given console, as `save_table`'s Markdown reads."""
+    shared, headers, rows = _readable(frame)
+    # Escaped, for rich would take an interval's brackets for markup.
+    caption = escape(f"In all rows: {shared}.") if shared else None
+    table = Table(title=escape(title), caption=caption)
+    for header, *cells in zip(headers, *rows, strict=True):
+        # Where room is short, let the headers break and not the numbers.
+        side: Literal["left", "right"] = "left" if header in _TEXTS else "right"
+        table.add_column(escape(header), justify=side, min_width=max(map(len, cells), default=0))
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    (console or Console()).print(table)
+
+
+def _cells(points: Sequence[xr.Dataset], rounds: Sequence[int]) -> Iterator[xr.Dataset]:
+    """Yield each point at each arrival rate and recorded round: [policy, seed]."""
+    if not points:
+        raise ValueError("points is empty: at least one result is needed for a table.")
+    for point in points:
+        recorded = dict.fromkeys(int(at_round(point, t)["round"]) for t in rounds)
+        for rate in point["arrival_rate"].values:
+            for t in recorded:
+                yield point.sel(arrival_rate=rate, round=t)
+
+
+def _identity(cell: xr.Dataset, points: Sequence[xr.Dataset], label: str) -> dict[str, Any]:
+    present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
+    others = [key for key in differing(points) if key not in _SETTING]
+    return {
+        **{key: cell.attrs.get(key) for key in (*present, *others)},
+        "arrival_rate": float(cell["arrival_rate"]),
+        "round": int(cell["round"]),
+        "policy": label,
+        "seeds": cell.sizes["seed"],
+    }
+
+
+def _interval(name: str, summary: xr.Dataset | None) -> dict[str, float | None]:
+    parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
+    if summary is None:
+        return dict.fromkeys(parts)
+    return {key: _number(summary[part]) for key, part in parts.items()}
+
+
+def _number(value: xr.DataArray) -> float | None:
+    return None if math.isnan(float(value)) else float(value)
+
+
+def _excludes_zero(ahead: xr.Dataset | None) -> bool | None:
+    if ahead is None or _number(ahead["low"]) is None:
+        return None
+    return float(ahead["low"]) > 0 or float(ahead["high"]) < 0
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pl.DataFrame:
+    """Collect rows sorted by setting, rate and round, policies in the order of the legends."""
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    # A column that is empty throughout has no type of its own.
+    empty = [
+        pl.col(c).cast(types.get(c, pl.Float64)) for c in frame.columns if frame[c].is_null().all()
+    ]
+    rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
+    order = frame.columns[: frame.columns.index("policy")]
+    return frame.with_columns(empty).sort([*order, rank, pl.col("policy")], nulls_last=True)
+
+
+def _read_paper(path: Path) -> pl.DataFrame:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: it should hold the paper's tables.")
+    paper = pl.read_csv(path, infer_schema_length=None)
+    for column in (*_PAPER_KEYS, "statistic", "value"):
+        if column not in paper.columns:
+            raise ValueError(f"{path} lacks column {column}: it has {', '.join(paper.columns)}.")
+    names = paper["policy"].unique().to_list()
+    ours = {name: _PAPER_POLICIES.get(name, name.lower().replace("-", "_")) for name in names}
+    return paper.with_columns(pl.col("policy").replace(ours))
+
+
+def of_the_paper(source: str, stand_in: str) -> bool:
+    """Say whether data are the paper's own: by their name, and standing in for nothing."""
+    return source.lower() in PAPER_DATASETS and not stand_in
+
+
+def _paper_dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
+    """Say which of the paper's datasets a row may stand beside."""
+    source = str(row.get("source"))
+    if source in datasets:
+        return datasets[source]
+    if not of_the_paper(source, row.get("stand_in") or ""):
+        return None
+    dataset = PAPER_DATASETS[source.lower()]
+    if dataset == "Synthetic":
+        # A setting that is not in the table is taken to be the paper's.
+        same = all(row.get(key) in (None, value) for key, value in PAPER_SYNTHETIC.items())
+        return dataset if same else None
+    return dataset
+
+
+def _beside(columns: Sequence[str]) -> list[str]:
+    """Move each of the paper's columns to the right of ours, behind its interval."""
+    ordered = [column for column in columns if not column.startswith("paper_")]
+    for column in columns:
+        if column.startswith("paper_"):
+            ours = column.removeprefix("paper_")
+            last = f"{ours}_high" if f"{ours}_high" in ordered else ours
+            ordered.insert(ordered.index(last) + 1, column)
+    return ordered
+
+
+def _readable(frame: pl.DataFrame) -> tuple[str, list[str], list[list[str]]]:
+    """Round, join intervals with their means, and take out what is the same in all rows."""
+    parts = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
+    ends = [frame.columns.index(c) for c in ("policy", "statistic") if c in frame.columns]
+    setting = frame.columns[: min(ends, default=0)]
+    same = [c for c in setting if frame.height > 1 and frame[c].n_unique() == 1]
+    same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
+    same = list(dict.fromkeys(same))
+    shown = [c for c in frame.columns if c not in same and c not in parts]
+    shared = "; ".join(f"{_header(c, [])} {_cell_text(c, frame[c][0])}" for c in same)
+    rows = [[_joined(c, row) for c in shown] for row in frame.iter_rows(named=True)]
+    return shared, [_header(c, frame.columns) for c in shown], rows
+
+
+def _header(column: str, columns: Sequence[str]) -> str:
+    ours = column.removeprefix("paper_")  # stands right beside ours
+    name = _HEADERS.get(ours, ours)
+    if ours.endswith("_minus"):
+        name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
+    name = f"{name} [95% CI]" if f"{column}_low" in columns else name
+    return "paper" if column != ours else name
+
+
+def _joined(column: str, row: Mapping[str, Any]) -> str:
+    text = _cell_text(column, row[column])
+    if row.get(f"{column}_low") is None:
+        return text
+    low, high = (_cell_text(column, row[f"{column}_{end}"]) for end in ("low", "high"))
+    return f"{text} [{low}, {high}]"
+
+
+def _cell_text(column: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column == "policy":
+        return style_of(value).name
+    if column.endswith("seconds_per_round"):
+        if value == 0:
+            return "≈ 0"  # as the paper rounds it
+        return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
+    if isinstance(value, float):
+        decimals = next((d for part, d in _DECIMALS.items() if part in column), None)
+        # Adding zero turns a rounded -0.0 into 0.0.
+        return (
+            f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"
+        )
+    return str(value)

@@ -1,0 +1,1 @@
+"""Studies: which points they have, how they run, what they measure."""

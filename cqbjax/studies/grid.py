@@ -1,0 +1,153 @@
+"""The points of a study: one for each combination of its configuration's list-valued keys.
+
+What compiles together and is stored together is a point; it runs on its own (`study.py`).
+"""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from cqbjax.datasets import RoutingSource, rates_by_rule
+from cqbjax.report import tables
+from cqbjax.studies import settings
+from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
+from cqbjax.types import Source
+
+# Defined for one server a query; a point with more leaves them out and says so.
+SINGLE_SERVER = ("q_ucb", "q_ths")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One combination of the grid: what compiles together and is stored together.
+
+    Attributes:
+        name: the folder's name, e.g. `K=1,num_servers=3`.
+        config: the resolved configuration, grid keys scalar.
+        varied: the grid keys' values here.
+        left_out: policies that do not run at this point, each with the reason.
+    """
+
+    name: str
+    config: DictConfig
+    varied: dict[str, Any]
+    left_out: dict[str, str]
+
+
+def register_resolvers() -> None:
+    """Teach OmegaConf `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
+    OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
+
+
+def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
+    """Return tau in rounds.
+
+    Args:
+        rule: `tenth` (T / 10, the paper's synthetic setting), `stabilised` (the first t with
+            c1 / sqrt(t + 1) <= 1, its offline one), or a number of rounds.
+        horizon: T.
+        c1: exploration constant.
+
+    Raises:
+        ValueError: for another word, nothing or a negative number.
+    """
+    if rule == "tenth":
+        return float(horizon // 10)
+    if rule == "stabilised":
+        return float(max(1, int(np.ceil(c1**2 - 1))))
+    if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
+        raise ValueError(
+            f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
+        )
+    return float(rule)
+
+
+def compose(config: DictConfig) -> list[Point]:
+    """Return the points of a configuration: one for each combination of its list-valued keys.
+
+    Raises:
+        ValueError: a key has a value that it may not have, or a point has no policy left.
+    """
+    settings.check(config)
+    grid = {key: listed(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
+    points = []
+    for chosen in itertools.product(*grid.values()):
+        varied = dict(zip(grid, chosen, strict=True))
+        one = OmegaConf.merge(config, varied)
+        assert isinstance(one, DictConfig)
+        OmegaConf.set_struct(one, False)
+        one.arrival_rate = arrival_rates(one)
+        out = left_out(one)
+        for label in out:
+            del one.policy[label]
+        if not one.policy:
+            reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
+            raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
+        OmegaConf.resolve(one)
+        name = ",".join(f"{key}={value}" for key, value in varied.items()) or f"K={one.K}"
+        points.append(Point(name, one, varied, out))
+    return points
+
+
+def left_out(config: DictConfig) -> dict[str, str]:
+    """Return the policies that do not run at a point, with the reason."""
+    kept = (config.policies_by_K or {}).get(config.K)
+    out = {}
+    for label in map(str, config.policy):
+        if config.K != 1 and label in SINGLE_SERVER:
+            out[label] = "defined for K=1 only"
+        elif kept is not None and label not in kept:
+            out[label] = f"not in policies_by_K of K={config.K}"
+    return out
+
+
+def arrival_rates(config: DictConfig) -> list[float] | str:
+    """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
+
+    The word `by_rule` is returned as it is: `settle` turns it into rates when the table is known.
+
+    Raises:
+        ValueError: neither is given for the point's K.
+    """
+    rates = config.arrival_rate
+    if rates == BY_RULE:
+        return BY_RULE
+    if rates is None:
+        by_size = config.rates_by_K or {}
+        if config.K not in by_size:
+            have = ", ".join(str(key) for key in by_size) or "no K"
+            raise ValueError(
+                f"arrival_rate is not given, and rates_by_K is for {have}, not for K={config.K}"
+            )
+        rates = by_size[config.K]
+    return [float(rate) for rate in listed(rates)]
+
+
+def settle(point: Point, source: Source | RoutingSource) -> Point:
+    """Return the point with arrival rates in numbers, where they are chosen by rule.
+
+    The paper's own data take `rates_by_K`, where it is given: the rule is for other tables.
+
+    Raises:
+        ValueError: rates by rule for a source that is no dataset.
+    """
+    if point.config.arrival_rate != BY_RULE:
+        return point
+    if not isinstance(source, RoutingSource):
+        raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
+    own = (point.config.rates_by_K or {}).get(point.config.K)
+    if own is not None and tables.of_the_paper(source.table.name, source.table.stand_in):
+        chosen = [float(rate) for rate in own]
+    else:
+        chosen = list(rates_by_rule(source.served(point.config.K)))
+    config = OmegaConf.merge(point.config, {"arrival_rate": chosen})
+    assert isinstance(config, DictConfig)
+    return dataclasses.replace(point, config=config)
+
+
+def seeds(config: DictConfig) -> range:
+    """Return the seeds of a study."""
+    return range(config.first_seed, config.first_seed + config.num_seeds)

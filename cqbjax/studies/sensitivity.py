@@ -1,0 +1,299 @@
+"""How ACQB depends on its constants: one at a time around a preset, and alpha_scale against c1.
+
+A setting is one row of a frame: the constants, whether it is the preset, the time average of
+Q - Q* and the cumulative regret with 95% intervals over seeds, and how far it is from the preset,
+paired by seed.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import polars as pl
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cqbjax.beliefs import gaussian
+from cqbjax.policies import Acqb
+from cqbjax.report import summaries
+
+# rho weighs the cost in the utilities: another rho is another problem, not another policy.
+CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
+VALUES: dict[str, tuple[float, ...]] = {
+    "alpha_scale": (0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
+    "lambda0": (0.3, 1.0, 3.0, 10.0),
+    "c1": (0.1, 0.25, 0.5, 1.0),
+    "rho": (0.0, 1.0, 2.0, 5.0, 10.0),
+    "M": (1, 3, 9, 27),
+}
+LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
+SHARED = ("alpha_scale", "lambda0", "c1")  # what studies of any K and rho can be ranked by
+MEASURE, OVER = "mean_queue_regret", "over_preset"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One value of every constant; rho is None where the source has none."""
+
+    alpha_scale: float
+    lambda0: float
+    c1: float
+    rho: float | None
+    M: int
+
+    @property
+    def label(self) -> str:
+        """Name the setting."""
+        return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
+
+    def policy(self, kappa: float) -> Acqb:
+        """Return ACQB with these constants."""
+        return Acqb(
+            kappa=kappa, lambda0=self.lambda0, alpha_scale=self.alpha_scale, c1=self.c1,
+            num_samples=self.M,
+        )  # fmt: skip
+
+
+def preset_of(config: Mapping[str, Any], size: int) -> Setting:
+    """Return the preset's constants at a K; M is the paper's where the preset names none."""
+    rho = config["source"].get("rho")
+    return Setting(
+        float(config["alpha_scale"]), float(config["lambda0"]), float(config["c1"]),
+        None if rho is None else float(rho),
+        config["num_samples"] or gaussian.num_samples(size),
+    )  # fmt: skip
+
+
+def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[str, list[Any]]:
+    """Return the values of each constant, the preset's among them, increasing.
+
+    Args:
+        preset: around which the constants vary.
+        chosen: constant -> values in place of `VALUES`; an empty list leaves a constant alone.
+
+    Raises:
+        ValueError: for a constant that is none, or a value out of range.
+    """
+    for key, values in chosen.items():
+        if key not in CONSTANTS:
+            raise ValueError(f"tune.{key} is unknown; choose from {', '.join(CONSTANTS)}")
+        for value in values:
+            if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
+                what = "a whole number of at least 1" if key == "M" else "a number of at least 0"
+                what = "a number above 0" if key == "lambda0" else what
+                raise ValueError(f"tune.{key}={value:g} must be {what}")
+    found: dict[str, list[Any]] = {}
+    for key in CONSTANTS:
+        own = getattr(preset, key)
+        if own is not None:
+            kind = type(own)
+            found[key] = sorted({own, *(kind(value) for value in chosen.get(key, VALUES[key]))})
+    return found
+
+
+def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Return the preset first, then one constant at a time, then the alpha_scale x c1 grid."""
+    alone = [
+        dataclasses.replace(preset, **{key: value})
+        for key, several in values.items()
+        for value in several
+    ]
+    pairs = itertools.product(values["alpha_scale"], values["c1"])
+    grid = [dataclasses.replace(preset, alpha_scale=alpha, c1=c1) for alpha, c1 in pairs]
+    return list(dict.fromkeys([preset, *alone, *grid]))
+
+
+def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[dict[str, Any]]:
+    """Summarise settings that met the same draws.
+
+    Args:
+        data: of a sweep whose labels are those of `chosen`.
+        chosen: settings of one rho.
+        preset: is compared with, seed by seed, if it is one of them.
+    """
+    gap = summaries.queue_regret(data).mean("round")
+    compared = {MEASURE: gap, "cumulative_regret": data.regret.isel(round=-1)}
+    if preset in chosen:
+        compared[OVER] = gap - gap.sel(policy=preset.label, drop=True)
+    means = {name: summaries.mean_ci(values) for name, values in compared.items()}
+    found = []
+    for rate, one in itertools.product(data.arrival_rate.values, chosen):
+        row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
+        row["stand_in"] = data.attrs.get("stand_in", "")
+        row |= dataclasses.asdict(one) | {"preset": one == preset, "seeds": data.sizes["seed"]}
+        for name in (MEASURE, OVER, "cumulative_regret"):
+            cell = means[name].sel(arrival_rate=rate, policy=one.label) if name in means else None
+            for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
+                value = None if cell is None else float(cell[part])
+                row[f"{name}{end}"] = None if value is None or np.isnan(value) else value
+        found.append(row)
+    return found
+
+
+def frame(found: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Collect rows, best first within a K and rate; what no row has is left out."""
+    made = pl.DataFrame(found, infer_schema_length=None)
+    empty = {"rho": made["rho"].is_null().all(), "stand_in": (made["stand_in"] == "").all()}
+    made = made.drop([key for key, none in empty.items() if none])
+    return made.sort("K", "arrival_rate", MEASURE)
+
+
+def sentences(made: pl.DataFrame) -> list[str]:
+    """Say what the preset takes and which setting did best, a sentence a K and rate."""
+    keys = [key for key in CONSTANTS if key in made.columns]
+    found = []
+    for _, cell in made.group_by("K", "arrival_rate", maintain_order=True):
+        own = cell.filter("preset").row(0, named=True)
+        # Another rho is another problem: its numbers are not rivals of the preset's.
+        rivals = cell.filter(pl.col("rho") == own["rho"]) if "rho" in keys else cell
+        best = rivals.row(0, named=True)
+        takes = ", ".join(f"{key} {own[key]:g}" for key in keys)
+        line = f"K={own['K']} λ={own['arrival_rate']:g}: the preset takes {takes}, mean of "
+        line += f"Q - Q* {own[MEASURE]:.3g}; "
+        apart = [f"{key} {best[key]:g}" for key in keys if best[key] != own[key]]
+        if apart:
+            line += f"the least is {best[MEASURE]:.3g} with {', '.join(apart)}"
+            if best[f"{OVER}_low"] is not None:
+                low, high = best[f"{OVER}_low"], best[f"{OVER}_high"]
+                line += f", paired difference {best[OVER]:.3g} [{low:.3g}, {high:.3g}]"
+        else:
+            line += "that is the least"
+        found.append(line)
+    return found
+
+
+def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Rank settings over several studies, each K and arrival rate a cell of equal weight.
+
+    M and rho stay at the preset's: the paper's M depends on K, and another rho is another problem.
+
+    Args:
+        studies: name -> what `frame` returned.
+
+    Returns:
+        By setting, least first: `preset`, `mean_ratio`, the geometric mean over cells of the mean
+        of Q - Q* divided by the preset's, and that ratio in each cell. Settings that a cell lacks
+        are left out.
+
+    Raises:
+        ValueError: a study without these columns or without the preset, two presets, or a mean of
+            Q - Q* that is not positive, which has no geometric mean.
+    """
+    found: dict[str, pl.DataFrame] = {}
+    for name, made in studies.items():
+        found |= _ratios(name, made)
+    made, *others = found.values()
+    for one in others:
+        made = made.join(one, on=[*SHARED, "preset"])
+    if made["preset"].sum() != 1:
+        raise ValueError("the studies are of different presets, one is needed")
+    mean = pl.mean_horizontal(pl.col(key).log() for key in found).exp().alias("mean_ratio")
+    said = dict.fromkeys(one["stand_in"][0] for one in studies.values() if "stand_in" in one)
+    made = made.select(*SHARED, "preset", mean, *found).sort("mean_ratio")
+    return made.with_columns(stand_in=pl.lit("; ".join(said))) if said else made
+
+
+def _ratios(name: str, made: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return cell -> settings with their ratio to the preset, for each K and rate of a study."""
+    lacking = {*SHARED, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
+    if lacking:
+        raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
+    found = {}
+    for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
+        where = f"{name}, K={size}, arrival rate {rate}"
+        if cell["preset"].sum() != 1:
+            raise ValueError(f"{where}: one row must be preset")
+        own = cell.filter("preset").row(0, named=True)
+        held = [pl.col(key) == own[key] for key in ("M", "rho") if key in cell.columns]
+        cell = cell.filter(*held)
+        if not (cell[MEASURE] > 0).all():
+            raise ValueError(f"{where}: {MEASURE} must be positive in every row to be ranked")
+        key = f"{name} K={size} λ={rate:g}"
+        found[key] = cell.select(*SHARED, "preset", (pl.col(MEASURE) / own[MEASURE]).alias(key))
+    return found
+
+
+def draw(made: pl.DataFrame, title: str) -> Figure:
+    """Draw the time average of Q - Q*: a row a K and rate, a column a constant, then the grid.
+
+    A constant that no row varies has no column.
+    """
+    cells = [cell for _, cell in made.group_by("K", "arrival_rate", maintain_order=True)]
+    keys = [key for key in CONSTANTS if key in made.columns]
+    shown = [key for key in keys if any(cell[key].n_unique() > 1 for cell in cells)]
+    with matplotlib.rc_context({"font.size": 11, "axes.titlesize": 11}):
+        size = (2.3 * len(shown) + 4.2, 2.5 * len(cells) + 0.9)
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        widths = [1.0] * len(shown) + [1.7]
+        axes = figure.subplots(len(cells), len(shown) + 1, squeeze=False, width_ratios=widths)
+        for row, cell in zip(axes, cells, strict=True):
+            own = cell.filter("preset").row(0, named=True)
+            for panel, key in zip(row, shown, strict=False):
+                # Another rho is another problem, with a scale of its own.
+                if panel is not row[0] and key != "rho":
+                    panel.sharey(row[0])
+                _draw_constant(panel, cell, key, own, keys)
+            row[0].set_ylabel(f"K = {own['K']}, λ = {own['arrival_rate']:g}\nmean of Q - Q*")
+            _draw_grid(row[-1], cell, own, keys)
+        for panel, key in zip(axes[-1], shown, strict=False):
+            panel.set_xlabel(key)
+        axes[0, -1].set_title("mean of Q - Q*")
+        seeds = made["seeds"].to_list()[0]
+        note = f"{title}: mean over {seeds} seeds with 95% interval; orange: the preset"
+        if "stand_in" in made.columns:
+            note += f"\nData: {made['stand_in'][0]}"
+        figure.suptitle(note)
+    return figure
+
+
+def _along(
+    cell: pl.DataFrame, free: Sequence[str], own: Mapping[str, Any], keys: Sequence[str]
+) -> pl.DataFrame:
+    """Keep the settings that differ from the preset in the `free` constants alone."""
+    held = [pl.col(key) == own[key] for key in keys if key not in free]
+    return cell.filter(*held).sort(*free)
+
+
+def _draw_constant(
+    panel: Axes, cell: pl.DataFrame, key: str, own: Mapping[str, Any], keys: Sequence[str]
+) -> None:
+    """Draw one constant, its values evenly spaced."""
+    line = _along(cell, [key], own, keys)
+    mean = line[MEASURE].to_numpy()
+    low, high = (line[f"{MEASURE}_{end}"].cast(pl.Float64).to_numpy() for end in ("low", "high"))
+    at = np.arange(len(mean))
+    chosen = line["preset"].to_numpy()
+    bars = np.nan_to_num(np.stack([mean - low, high - mean]))
+    panel.errorbar(at, mean, bars, color="#0072B2", marker="o", markersize=4, capsize=2)
+    panel.plot(at[chosen], mean[chosen], "o", color="#D55E00", markersize=8, zorder=3)
+    labels = [f"{value:g}" for value in line[key]]
+    panel.set_xticks(at, labels, rotation=45 if sum(map(len, labels)) > 12 else 0)
+    panel.set_xlim(-0.4, len(mean) - 0.6)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_grid(
+    panel: Axes, cell: pl.DataFrame, own: Mapping[str, Any], keys: Sequence[str]
+) -> None:
+    """Draw alpha_scale against c1 as numbers on colours."""
+    grid = _along(cell, ["c1", "alpha_scale"], own, keys)
+    across, up = (sorted(grid[key].unique()) for key in ("alpha_scale", "c1"))
+    values = grid[MEASURE].to_numpy().reshape(len(up), len(across))
+    panel.imshow(values, cmap="Blues", aspect="auto", origin="lower")
+    middle = (values.min() + values.max()) / 2
+    for (i, k), value in np.ndenumerate(values):
+        color = "white" if value > middle else "black"
+        panel.text(k, i, f"{value:.3g}", ha="center", va="center", color=color, fontsize=9)
+    place = across.index(own["alpha_scale"]) - 0.5, up.index(own["c1"]) - 0.5
+    panel.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.5))
+    panel.set_xticks(range(len(across)), [f"{value:g}" for value in across])
+    panel.set_yticks(range(len(up)), [f"{value:g}" for value in up])
+    panel.set_xlabel("alpha_scale")
+    panel.set_ylabel("c1")

@@ -1,0 +1,366 @@
+"""A study: check its points, run one, store one, show all.
+
+Composing (`grid.py`), running and storing are separate, so that another launcher can do each in
+its own way.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from rich.console import Console
+
+from cqbjax.datasets import RoutingSource
+from cqbjax.offline import fits
+from cqbjax.offline.fits import Learnt, Trained
+from cqbjax.policies import Optimal
+from cqbjax.report import figures, results, tables
+from cqbjax.studies.grid import Point, compose, seeds, settle
+from cqbjax.sweeping import backend, plan
+from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping.progress import Reporter
+from cqbjax.sweeping.sweep import sweep
+from cqbjax.types import Policy, Source
+
+SHOWN_VERSIONS = (
+    "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
+)  # fmt: skip
+
+
+def console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
+    return Console(width=None if sys.stdout.isatty() else 150)
+
+
+def check(
+    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+) -> None:
+    """Refuse what a point cannot run, before anything is trained or compiled.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    config, learnt = point.config, _learnt(policies)
+    if learnt and not isinstance(source, RoutingSource):
+        label = next(iter(learnt))
+        raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
+    drawn = source.source if isinstance(source, RoutingSource) else source
+    others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
+    problem = plan.check(
+        others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
+        config.horizon, config.K, config.capacity, config.chunk, config.memory_gb,
+    )  # fmt: skip
+    for policy in learnt.values():
+        policy.check(problem)
+    first = plan.records(config.horizon, config.record_every).every
+    if min(config.table_rounds) < min(first, config.horizon):
+        raise ValueError(
+            f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
+            "recorded: raise it, or lower record_every"
+        )
+
+
+def _learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+    return {label: policy for label, policy in policies.items() if isinstance(policy, Learnt)}
+
+
+def train(
+    point: Point,
+    source: Source | RoutingSource,
+    policies: Mapping[str, Policy | Learnt],
+    progress: Reporter | None = None,
+) -> dict[str, Policy | PerSeed]:
+    """Return the policies of a point, those that learn offline trained for each of its seeds.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`; `check` has passed them.
+        progress: told of the fits.
+    """
+    if not _learnt(policies):
+        ready: dict[str, Any] = dict(policies)
+        return ready
+    assert isinstance(source, RoutingSource)
+    config = point.config
+    return fits.per_seed(
+        policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
+        config.tuning_seed, progress,
+    )  # fmt: skip
+
+
+def tuned(
+    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+) -> dict[str, Any]:
+    """Return label -> the routers that `train` fitted, as they were tuned.
+
+    A router is a list of settings, each with how many `seeds` were fitted with it.
+    """
+    config = point.config
+    if not isinstance(source, RoutingSource):
+        return {}
+    routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
+    if not routers:
+        return {}
+    data = fits.read(source, fits.cache_folder(config.cache_dir))
+    splits = [config.tuning_seed if config.tuning_seed is not None else s for s in seeds(config)]
+    # Both pairings of a router share its fits, and so its tuning.
+    counts = {
+        router: Counter(fits.tuned(router, data, split) for split in splits)
+        for router in set(routers.values())
+    }
+    return {
+        label: [
+            {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
+            for one, count in counts[router].most_common()
+        ]
+        for label, router in routers.items()
+    }
+
+
+def run(
+    point: Point,
+    source: Source | RoutingSource,
+    policies: Mapping[str, Policy | PerSeed],
+    progress: Reporter | None = None,
+    resume: Path | None = None,
+) -> xr.Dataset:
+    """Run one point.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, from `train`.
+        progress: told of compiling and of rounds done.
+        resume: folder of the point's finished policies, as in `sweep`.
+
+    Returns:
+        The dataset of `sweep`, its attributes complete for `store`.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    config = point.config
+    if isinstance(source, RoutingSource):
+        drawn: Source = source.source
+        origin: dict[str, Any] = {"source": source.table.name, "stand_in": source.table.stand_in}
+    else:
+        drawn = source
+        origin = {"source": "synthetic", "stand_in": "", "slackness": float(config.slackness)}
+    data = sweep(
+        policies,
+        drawn,
+        arrival_rates=config.arrival_rate,
+        seeds=seeds(config),
+        horizon=config.horizon,
+        assortment_size=config.K,
+        record_every=config.record_every,
+        capacity=config.capacity,
+        chunk=config.chunk,
+        memory_gb=config.memory_gb,
+        progress=progress,
+        resume=resume,
+    )
+    return data.assign_attrs(experiment=config.name, **origin)
+
+
+def store(
+    point: Point,
+    data: xr.Dataset,
+    folder: Path,
+    seconds: float,
+    tuned: Mapping[str, Any] | None = None,
+) -> Path:
+    """Store one point's arrays, manifest and resolved configuration atomically.
+
+    Args:
+        point: from `settle`.
+        data: from `run`.
+        folder: of the experiment; the point goes below it.
+        seconds: the point took, fits and compiling included.
+        tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
+
+    Returns:
+        The point's folder.
+    """
+    per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
+    labels = [str(label) for label in data.policy.values]
+    manifest = {
+        "experiment": point.config.name,
+        "point": point.name,
+        "varied": point.varied,
+        "left_out": point.left_out,
+        "config": OmegaConf.to_container(point.config, resolve=True),
+        "tuned": dict(tuned or {}),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in SHOWN_VERSIONS},
+        "revision": _revision(),
+        "machine": backend.describe(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 2),
+        "compile_seconds": _by_policy(labels, data.compile_seconds.values),
+        "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
+    }
+    where = folder / point.name
+    results.save(data, manifest, OmegaConf.to_yaml(point.config), where)
+    return where
+
+
+def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:
+    """Round seconds for a manifest."""
+    return {label: round(float(value), 3) for label, value in zip(labels, values, strict=True)}
+
+
+def _version(package: str) -> str:
+    """Return an installed version, or say that the package is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _revision() -> str:
+    """Return the commit that last changed the package, marked if files were changed since.
+
+    Nothing where the package is not in a checkout.
+    """
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    try:
+        last, changed = (
+            subprocess.run([*git, *words, "--", "."], capture_output=True, text=True).stdout.strip()
+            for words in (("log", "-1", "--format=%h"), ("status", "--porcelain"))
+        )
+    except OSError:
+        return ""
+    return f"{last}-dirty" if last and changed else last
+
+
+def show(
+    points: list[xr.Dataset], config: DictConfig, stem: str, console: Console | None = None
+) -> list[Path]:
+    """Draw the figure and the table of a study from stored points, and print the table.
+
+    The paper's own numbers stand beside ours wherever it reports the same setting.
+
+    Args:
+        points: from `results.load_points`.
+        config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
+        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
+        console: where the table is printed.
+
+    Returns:
+        The files written.
+    """
+    title = config.title or config.name
+    horizon = min(int(point.attrs["horizon"]) for point in points)
+    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    make: Callable[..., Any] = (
+        tables.throughput_table if config.table == "throughput" else tables.gap_table
+    )
+    table = tables.beside_paper(make(points, rounds=rounds))
+    root = Path(config.results_dir)
+    written = list(tables.save_table(table, root / "tables" / stem, title))
+    tables.print_table(table, title, console)
+    drawn = [_only(point, config.figure_policies) for point in points]
+    figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+
+
+def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
+    """Keep the policies to draw."""
+    if labels is None:
+        return point
+    kept = [label for label in point.policy.values if label in labels]
+    return point.sel(policy=kept) if kept else point
+
+
+class Ready(NamedTuple):
+    """A point that has been checked, with what it runs.
+
+    Attributes:
+        point: from `settle`.
+        source: made from its configuration.
+        policies: label -> policy, those that learn offline still untrained.
+    """
+
+    point: Point
+    source: Source | RoutingSource
+    policies: Mapping[str, Policy | Learnt]
+
+
+def prepare(
+    config: DictConfig,
+    make_source: Callable[[DictConfig], Any],
+    make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
+) -> list[Ready]:
+    """Compose and check every point of a configuration.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range at any point.
+    """
+    ready, sources = [], {}
+    for point in compose(config):
+        # The points of a dataset share one table: it is read once.
+        key = OmegaConf.to_yaml(point.config.source)
+        if key not in sources:
+            sources[key] = make_source(point.config.source)
+        source, policies = sources[key], make_policies(point.config.policy)
+        point = settle(point, source)
+        check(point, source, policies)
+        ready.append(Ready(point, source, policies))
+    return ready
+
+
+def run_all(
+    ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console
+) -> list[xr.Dataset]:
+    """Train, run and store every point.
+
+    Args:
+        ready: from `prepare`: all are checked before the first runs.
+        folder: of the experiment.
+        progress: told of fits, compiling and rounds.
+        console: told of what is left out and of the dataset.
+
+    Returns:
+        The stored points, read back.
+    """
+    stored = []
+    for point, source, policies in ready:
+        tell(point, source, console)
+        begun = time.perf_counter()
+        trained = train(point, source, policies, progress)
+        resume = folder / f".{point.name}.unfinished"
+        data = run(point, source, trained, progress, resume)
+        seconds, chosen = time.perf_counter() - begun, tuned(point, source, policies)
+        where = store(point, data, folder, seconds, chosen)
+        shutil.rmtree(resume, ignore_errors=True)
+        stored += results.load_points(where)
+    return stored
+
+
+def tell(point: Point, source: Source | RoutingSource, console: Console) -> None:
+    """Print what a point leaves out, and what is known of its dataset."""
+    for reason in sorted(set(point.left_out.values())):
+        names = ", ".join(label for label, why in point.left_out.items() if why == reason)
+        console.print(f"{point.name}: {names} left out ({reason})")
+    if isinstance(source, RoutingSource):
+        told = source.describe(point.config.K, point.config.arrival_rate)
+        console.print(told, markup=False, soft_wrap=True)

@@ -1,0 +1,214 @@
+"""Probe worlds and a player that keeps every round, shared by the tests of the simulator."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax import metrics, policies, queueing, rng, simulate, sources
+from cqbjax.beliefs import blocks
+from cqbjax.pytree import pytree, static
+from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
+
+# Tests run a program for a moment only: compile it quickly rather than well.
+QUICKLY = {"xla_backend_optimization_level": 0}
+
+
+# The same for a process of its own.
+FLAGS = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+QUICK_ENVIRONMENT = {**os.environ, "XLA_FLAGS": FLAGS}
+
+
+@contextlib.contextmanager
+def quick_compiles() -> Iterator[None]:
+    """Compile the sweeps inside quickly rather than well."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+class Played(NamedTuple):
+    """Every round of a run.
+
+    Attributes:
+        decision: each field [T, ...].
+        length: [T] Q(t+1).
+        queue: [T, C] the queue after the round; None unless all is kept.
+        arrives: [T] bool A(t).
+        world: what the run met.
+        overflow: [] first round without a free slot.
+    """
+
+    decision: metrics.Decision
+    length: Array
+    queue: Queue | None
+    arrives: Array
+    world: World
+    overflow: Array
+
+
+@functools.partial(
+    jax.jit, static_argnames=("problem", "capacity", "keep_all"), compiler_options=QUICKLY
+)
+def _play(
+    keys: Array, policy: Policy, source: Source, rate: Array,
+    problem: Problem, capacity: int, keep_all: bool,
+) -> Played:  # fmt: skip
+    def play_one(key: Array) -> Played:
+        instance = simulate.prepare(key, source, jnp.asarray(rate, float), problem)
+
+        def one(carry: simulate.Carry, t: Array) -> tuple[simulate.Carry, Any]:
+            carry, decision = simulate.run_round(policy, problem, instance, carry, t)
+            if not keep_all:
+                decision = decision._replace(state=())
+            queue = carry.queue if keep_all else None
+            return carry, (decision, queueing.length(carry.queue), queue)
+
+        rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
+        carry, kept = jax.lax.scan(one, simulate.start(policy, problem, instance, capacity), rounds)
+        decision, length, queue = kept
+        return Played(decision, length, queue, instance.arrives, instance.world, carry.overflow)
+
+    return jax.vmap(play_one)(keys)
+
+
+def play(
+    policy: Policy, source: Source, rate: float, problem: Problem, capacity: int, seeds: Any,
+    keep_all: bool = False,
+) -> Played:  # fmt: skip
+    """Run every seed by the simulator's own round: leaves [S, ...] as NumPy.
+
+    Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
+    of every round too.
+    """
+    to_float = functools.partial(jax.tree.map, lambda leaf: jnp.asarray(leaf, float))
+    keys = jax.vmap(rng.run_key)(jnp.atleast_1d(jnp.asarray(seeds)))
+    played = _play(
+        keys, to_float(policy), to_float(source), float(rate), problem, capacity, keep_all
+    )
+    return jax.tree.map(np.asarray, played)
+
+
+def first(played: Played) -> Played:
+    """Return the only run, or the first."""
+    return jax.tree.map(lambda leaf: leaf[0], played)
+
+
+def log_odds(mu: Any, size: int = 1) -> np.ndarray:
+    """Return the utility at which `size` such servers together make a query leave with rate mu."""
+    mu = np.asarray(mu, float)
+    return np.log(mu / (1.0 - mu) / size)
+
+
+def routing(utilities: Any, contexts: Any = None, dim: int = 2) -> sources.Routing:
+    """Make a world from utilities [P, N]; contexts are drawn where none are given."""
+    utilities = np.asarray(utilities, float)
+    if contexts is None:
+        contexts = np.random.default_rng(7).normal(size=(len(utilities), dim))
+    return sources.Routing(
+        contexts=jnp.asarray(contexts, float),
+        utilities=jnp.asarray(utilities, float),
+        pool_size=len(utilities),
+    )
+
+
+def constant(mu: float, prompts: int = 8, servers: int = 3, size: int = 1) -> sources.Routing:
+    """Make the world in which every query leaves with probability mu, whatever is decided."""
+    return routing(np.full((prompts, servers), log_odds(mu, size)))
+
+
+def identical_servers(prompts: int = 8, servers: int = 3) -> sources.Routing:
+    """Make the world in which queries differ and servers do not."""
+    mu = np.linspace(0.3, 0.9, prompts)
+    return routing(np.tile(log_odds(mu)[:, None], (1, servers)))
+
+
+def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.Routing:
+    """Make the world in which one server is the best for every query."""
+    mu = np.full((prompts, servers), 0.35)
+    mu[:, best] = 0.9
+    # A constant context feature lets a linear model tell the servers apart.
+    contexts = np.random.default_rng(7).normal(scale=0.3, size=(prompts, 2))
+    contexts[:, 0] = 1.0
+    return routing(log_odds(mu), contexts)
+
+
+@pytree
+class Planted:
+    """ACQB that holds a given theta and never learns.
+
+    Attributes:
+        policy: the ACQB.
+        theta: [B, d] what it believes.
+    """
+
+    policy: policies.Acqb
+    theta: Array
+
+    informed = False
+
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Return ACQB's state with theta planted in it."""
+        state = self.policy.init(problem, contexts)
+        assert isinstance(state.belief, blocks.State), "theta is planted in a belief by blocks"
+        estimate = state.belief.estimate._replace(theta=self.theta)
+        return state._replace(belief=state.belief._replace(estimate=estimate))
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Decide as ACQB does."""
+        return self.policy.select(key, state, observation)
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn nothing."""
+        del observation, action, feedback
+        return state
+
+
+@pytree
+class Traced:
+    """Random routing that counts how often Python runs through its `select`.
+
+    Attributes:
+        weight: a float that changes nothing.
+        log: the list that grows by one each time; static, and equal to itself alone.
+    """
+
+    weight: Array | float = 0.0
+    log: Any = static(default=None)
+
+    informed = False
+
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Return the empty state."""
+        del problem, contexts
+        return ()
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Decide as random routing does, and write it down."""
+        self.log.calls.append("select")
+        return policies.RandomRouting().select(key, state, observation)
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn nothing."""
+        del observation, action, feedback
+        return state
+
+
+class Log:
+    """A hashable list."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.calls: list[str] = []

@@ -1,0 +1,166 @@
+"""Estimates against the exact minimiser, over whole float32 runs, and the linear algebra below."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from scipy import optimize
+
+from cqbjax import beliefs, datasets
+from cqbjax.beliefs import cubic, gaussian, likelihood, running
+from cqbjax.beliefs.rows import Row
+from cqbjax.policies import Acqb
+from cqbjax.sources import Synthetic
+from cqbjax.testing import reference
+from scripts import estimator_study as study
+
+# Percent of alpha: the bound that the estimator is held to.
+LIMIT = 2.0
+
+
+def worst(source, size, rate, horizon, scale=0.2, seed=0):
+    run = study.play(source, size, rate, horizon, seed, Acqb(alpha_scale=scale, c1=0.25))
+    found = study.measure(run, study.sampled(horizon, 30, 12))
+    assert len(found) > 20
+    return study.percent(found, scale).max()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"),
+    [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 1), ("shared", 2)],
+)
+def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
+    assert worst(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
+
+
+def test_pages_never_expanded_anew_would_not(monkeypatch):
+    expand = running._expand
+
+    def stale(theta, problem, rows, blocks):
+        return expand(theta if rows.shape[-1] == 1 else 0.0 * theta, problem, rows, blocks)
+
+    monkeypatch.setattr(running, "_expand", stale)
+    jax.clear_caches()
+    try:
+        assert worst(Synthetic(), 2, 0.7, 200) > LIMIT
+    finally:
+        jax.clear_caches()
+
+
+def operations(size, horizon, parameters):
+    """Return every primitive of one default update with the shapes that it computes."""
+    problem = Synthetic(parameters=parameters).problem(size, horizon)
+    state = running.init(problem, jnp.float32(1.0))
+    shared = parameters == "shared"
+    new = Row(
+        jnp.int32(1), jnp.int32(0), jnp.zeros((size, 5) if shared else 5),
+        jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True),
+    )  # fmt: skip
+    run = jax.make_jaxpr(lambda state, new: running.update(state, problem, new))
+    jaxpr = run(state, new).jaxpr
+    return list(equations(jaxpr))
+
+
+def equations(jaxpr):
+    """Yield the primitives and shapes of a jaxpr and of those inside it."""
+    for one in jaxpr.eqns:
+        yield one.primitive.name, tuple(v.aval.shape for v in one.outvars)
+        for inner in jaxprs_in_params(one.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize(("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("shared", 2)])
+def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
+    short, long = (operations(size, horizon, parameters) for horizon in (640, 64_000))
+    names = {name for name, _ in short}
+    assert not names & {"while", "scan", "cond"}
+    # All that may be as long as the history are the arrays that a row or a page is written into.
+    grows = {one for (one, few), (_, many) in zip(short, long, strict=True) if few != many}
+    assert grows <= {"scatter", "scatter-add"}, grows
+
+
+@pytest.mark.parametrize(("size", "rate"), [(1, 0.8), (2, 0.9)])
+def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_data, size, rate):
+    source = datasets.routing_source("routerbench", shared_data).source
+    run = study.play(source, size, rate, 200, 0, Acqb(alpha_scale=0.3, c1=0.25))
+    found = study.measure(run, np.arange(20, 201, 20))
+    assert study.percent(found, 0.3).max() < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("dim", "servers", "size"), [(20, 5, 1), (50, 5, 1), (15, 5, 2), (5, 10, 3)]
+)
+def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, servers, size):
+    source = Synthetic(num_servers=servers, dim=dim, slackness=0.05)
+    assert beliefs.choose("auto", source.problem(size, 200)) is beliefs.table
+    assert worst(source, size, 0.6, 200) < LIMIT
+
+
+def test_the_exact_minimiser_is_what_scipy_finds():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(60, 2, 4)) / 2
+    chosen = np.eye(3)[rng.integers(0, 3, 60)][:, :2]
+
+    def loss(theta):
+        utilities = rows @ theta
+        total = np.log1p(np.exp(utilities).sum(axis=1))
+        return 0.35 * theta @ theta + np.sum(total - (chosen * utilities).sum(axis=1))
+
+    best = optimize.minimize(loss, np.zeros(4), method="BFGS", options={"gtol": 1e-9}).x
+    ours = reference.minimise(rows, np.zeros((60, 2)), chosen, 0.7, np.zeros(4))
+    np.testing.assert_allclose(ours, best, atol=1e-6)
+
+
+def test_blocks_are_inverted():
+    rng = np.random.default_rng(0)
+    for dim in (5, 10, 40):
+        factor = rng.normal(size=(dim, dim))
+        matrix = factor @ factor.T + 0.5 * np.eye(dim)
+        found = np.asarray(running.invert(jnp.asarray(matrix)))
+        np.testing.assert_allclose(found @ matrix, np.eye(dim), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 2)]
+)
+def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
+    problem = Synthetic(parameters=parameters, dim=3, num_servers=4).problem(size, 100)
+    rng = np.random.default_rng(5)
+    shape = (problem.num_blocks, problem.dim)
+    theta, at = jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.normal(size=shape))
+    servers = jnp.arange(size, dtype=jnp.int32) + 1
+    features = jnp.asarray(rng.normal(size=(size, 3) if parameters == "shared" else 3))
+    new = Row(0, 0, features, servers, jnp.int32(0), jnp.bool_(True))
+
+    def gradient(theta):
+        def loss(theta):
+            u = features @ theta[0] if parameters == "shared" else theta[servers] @ features
+            return jnp.log1p(jnp.sum(jnp.exp(u))) - u[0]
+
+        return jax.grad(loss)(theta)
+
+    def along(point):
+        return jax.jvp(gradient, (point,), (at - theta,))[1]
+
+    bent = jax.jvp(along, (theta,), (at - theta,))[1]
+    taylor = gradient(theta) + along(theta) + 0.5 * bent
+    blocks = jnp.zeros(1, jnp.int32) if parameters == "shared" else servers
+    rows = likelihood.entries(problem, new, theta)[:, :, None]
+    for a, block in enumerate(blocks):
+        about, own = running._around(theta, problem, blocks)
+        model = likelihood.expand(problem, rows[a], about[a], own[a])
+        there = running._around(at, problem, blocks)[0][a]
+        found = cubic.shift(problem, model, there, own[a]).offset
+        np.testing.assert_allclose(found, taylor[block], atol=1e-9)
+
+
+@pytest.mark.parametrize(("dim", "rounds"), [(5, 1000), (384, 300)])
+def test_the_root_stays_the_root_of_the_inverse_in_float32(dim, rounds):
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(rounds, dim))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    root = jax.lax.scan(lambda w, x: (gaussian.shrink(w, x), None), jnp.eye(dim), rows)[0]
+    root = np.asarray(root, np.float64)
+    design = np.eye(dim) + rows.T.astype(np.float64) @ rows
+    assert np.abs(root.T @ root @ design - np.eye(dim)).max() < 1e-5

@@ -1,0 +1,223 @@
+"""The benchmark measures what it says, keeps its schema, and invents nothing without a GPU."""
+
+import io
+import json
+import math
+import time
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from cqbjax import bench
+from cqbjax.bench import cases, measure, numpy_loop, sections, targets
+from cqbjax.bench.measure import Case, Clock
+from cqbjax.policies import Optimal
+from cqbjax.sources import Synthetic
+from cqbjax.testing import reference
+from scripts import bench as script
+
+NAME = "d=5 N=5 K=1"
+COLUMNS = {
+    "throughput": ["case", "policy", "d", "N", "K", "horizon", "batch", "devices", "slots",
+                   "rounds_a_second", "whole_rounds_a_second", "repeated", "bytes_a_run",
+                   "compile_seconds"],
+    "numpy": ["case", "loop", "rounds", "seconds_a_round", "rounds_a_second", "ratio"],
+    "growth": ["axis", "value", "seconds_a_round_run", "run_cost_over_row_above", "case", "horizon",
+               "batch", "devices", "repeated"],
+    "compile": ["case", "batch", "cold_seconds", "second_process_seconds", "share"],
+    "targets": ["what", "measured", "target", "bound", "met"],
+}  # fmt: skip
+
+
+def tiny(**fields) -> Case:
+    """Return a case of one quick compilation: the yardstick of every sweep under ACQB's label."""
+    settings = {"horizon": 20, "batch": 2, "chunks": 2} | fields
+    return Case(NAME, {"acqb": Optimal()}, cases.unit_vectors(5, 5, 30), **settings)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Run every section on tiny cases; the second process is the quick run's own, by hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cases, "throughput", lambda quick: [tiny()])
+        patch.setattr(cases, "problems", lambda quick: {NAME: tiny()})
+        grown = {"horizon": [(20, tiny())]}
+        patch.setattr(cases, "growth", lambda quick: grown)
+        patch.setattr(cases, "compiled", lambda quick: [tiny()])
+        patch.setattr(sections, "_second_process", lambda *_: 0.5)
+        cache = tmp_path_factory.mktemp("cache")
+        reference_module = script.load_reference()
+        return bench.run(cache, True, reference_module, say=lambda what: None)
+
+
+def test_every_section_has_its_columns_and_positive_numbers(report):
+    assert report["schema"] == sections.SCHEMA and report["quick"]
+    assert {"platform", "cpu", "num_devices"} <= set(report["machine"])
+    assert set(report["versions"]) == {"cqbjax", "jax", "jaxlib", "numpy"}
+    assert list(report["sections"]) == list(sections.SECTIONS)
+    for name, columns in COLUMNS.items():
+        rows = report["sections"][name]
+        assert rows and all(list(row) == columns for row in rows), name
+        for row in rows:
+            for column, value in row.items():
+                if isinstance(value, float) and column != "repeated":
+                    assert math.isfinite(value) and value > 0, (name, column)
+
+
+def test_without_a_gpu_its_rows_stay_empty(report):
+    assert jax.devices()[0].platform == "cpu"
+    assert report["sections"]["device"] == [] and report["sections"]["study"] == []
+    said = [row["what"] for row in report["sections"]["targets"]]
+    assert not any("floor" in what or "study" in what for what in said)
+
+
+def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
+    best = max(row["rounds_a_second"] for row in report["sections"]["throughput"])
+    rows = report["sections"]["numpy"]
+    assert [row["loop"] for row in rows] == ["lean loop", "tests/reference.py"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(best * row["seconds_a_round"])
+
+
+def test_json_and_tables(report, tmp_path):
+    path = tmp_path / "deep" / "report.json"
+    bench.save(report, path)
+    assert bench.load(path) == json.loads(json.dumps(report))
+    assert [file.name for file in path.parent.iterdir()] == ["report.json"]
+    text = bench.markdown(bench.load(path), tmp_path).read_text()
+    printed = io.StringIO()
+    bench.show(report, Console(file=printed, width=220))
+    for shown in (text, printed.getvalue()):
+        assert "no GPU here: nothing measured" in shown and "QUICK" in shown
+        assert f"{report['sections']['throughput'][0]['bytes_a_run']:,}" in shown
+        assert "tests/reference.py" in shown
+    table = [line for line in text.splitlines() if line.startswith("| d=5 N=5 K=1 | acqb")]
+    assert [line.count("|") for line in table] == [15]
+    with pytest.raises(ValueError, match="missing"):
+        bench.load(tmp_path / "none.json")
+    path.write_text('{"schema": 0}')
+    with pytest.raises(ValueError, match="schema"):
+        bench.load(path)
+
+
+def test_an_unknown_section_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="section speed is unknown; choose from throughput"):
+        bench.run(tmp_path, only=["speed"])
+
+
+def test_a_run_outside_a_checkout_has_no_reference(tmp_path):
+    assert script.load_reference(tmp_path / "reference.py") is None
+
+
+def test_the_clock_counts_rounds_and_keeps_waiting_out():
+    clock = Clock()
+    clock.doing("compiling a")
+    time.sleep(0.02)
+    clock.doing("running a")
+    time.sleep(0.03)
+    clock.advance(7)
+    clock.advance(5)
+    time.sleep(0.2)
+    first, second = clock.finish()
+    assert (first.doing, first.label, first.rounds) == ("compiling", "a", 0)
+    assert first.seconds >= 0.02
+    assert second.rounds == 12 and 0.03 <= second.seconds < 0.2 + first.seconds
+
+
+def test_overflowing_runs_are_counted_as_repeated_and_lower_the_whole_speed():
+    span = measure.Span
+    spans = [
+        span("compiling", "acqb", 3.0, 0),
+        span("running", "acqb", 9.0, 80),
+        span("running", "acqb", 1.0, 80),
+        span("running", "acqb", 2.0, 80),
+        span("compiling", "acqb", 5.0, 0),
+        span("running", "acqb", 4.0, 24),
+    ]
+    devices = len(jax.devices())
+    case = tiny(horizon=20, batch=4) if devices == 1 else tiny(horizon=80 // devices, batch=1)
+    row = measure._row(case, "acqb", spans)
+    assert row["rounds_a_second"] == pytest.approx(60.0)  # the median of 80 and 40
+    assert row["whole_rounds_a_second"] == pytest.approx(240 / 16)
+    assert row["repeated"] == pytest.approx(0.1) and row["compile_seconds"] == 3.0
+
+
+def test_a_sweep_is_measured_in_whole_chunks():
+    spans = measure.listen(tiny(chunks=3))
+    ours = [span for span in spans if span.label == "acqb"]
+    full = 2 * len(jax.devices()) * 20
+    assert [span.doing for span in ours] == ["compiling", *["running"] * 6]
+    # As many again for the optimal policy, which here is the same program.
+    assert [span.rounds for span in ours[1:4]] == [full] * 3
+    only = measure.listen(tiny(), compile_only=True)
+    assert [span.doing for span in only] == ["compiling"]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
+    horizon = 150
+    run = numpy_loop.record(Synthetic(), size, 0.7, horizon, seed=size)
+    constants = numpy_loop.Constants(size, kappa=1.2, lambda0=0.8, alpha_scale=0.4, c1=0.9)
+    ours, learner = numpy_loop.play(run, constants)
+    theirs = reference.simulate(
+        "acqb",
+        reference.World(run.contexts, run.utilities, run.rows),
+        reference.Draws(
+            np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
+            np.zeros(horizon), np.zeros(horizon, int),
+        ),
+        reference.Settings(size, "disjoint", 0.5, horizon, 1.2, 0.8, 0.4, 0.9),
+    )  # fmt: skip
+    assert (ours.query > 0).sum() > 60 and theirs.explored.any()
+    for own, other in (
+        (ours.query, theirs.query), (ours.servers, theirs.assortment),
+        (ours.departed, theirs.departed), (ours.length, theirs.queue_length),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(own, other)
+    np.testing.assert_allclose(learner.theta, theirs.theta[-1], atol=1e-6)
+
+
+def test_targets_are_judged_only_where_they_were_measured():
+    rows = {name: [] for name in sections.SECTIONS}
+    rows["numpy"] = [{"case": NAME, "loop": "lean loop", "ratio": 39.0}]
+    rows["growth"] = [{"axis": "horizon", "value": 100_000, "run_cost_over_row_above": 10.5}]
+    speeds = {NAME: 250_001.0}
+    met = {r["what"]: r["met"] for r in targets.compare(rows, speeds, gpu=False, quick=False)}
+    assert met[f"rounds a second, {NAME}"] is True
+    assert met["rounds a second, d=384 N=14 K=1"] is None
+    assert met[f"times lean loop, {NAME}"] is False
+    assert met["cost of T=100,000 / T=10,000"] is True
+    quick = targets.compare(rows, speeds, gpu=False, quick=True)
+    assert all(row["met"] is None for row in quick)
+    rows["device"] = [{"case": "d=384 N=14 K=1", "share_of_floor": 0.4}]
+    gpu = {r["what"]: r["met"] for r in targets.compare(rows, speeds, gpu=True, quick=False)}
+    assert gpu[f"rounds a second, {NAME}"] is False
+    assert gpu["share of the floor, d=384 N=14 K=1"] is False
+
+
+def test_widths_are_powers_of_four_within_memory():
+    for case in cases.problems(quick=False).values():
+        widths = cases.widths(case, quick=False)
+        powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
+        assert widths == [4**power for power in powers][: len(widths)] != []
+        assert widths[-1] * case.bytes_a_run("acqb") < 2e9
+    assert cases.widths(cases.problems(False)[NAME], quick=False)[-1] == 1024
+
+
+def test_a_copy_moves_bytes():
+    assert measure.copy_bytes_a_second(2**20, tries=2) > 1e6
+
+
+def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
+    monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
+    asked = sections.Bench(False, None, tmp_path, study=False, say=print)
+    asked.gpu = True
+    row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
+    small = row | {"case": NAME, "N": 5, "d": 5}
+    asked.rows["throughput"] = [small, row | {"case": "d=384 N=14 K=1"}]
+    (found,) = asked.device()
+    assert found["floor_bytes_a_round"] == 14 * 384 * 384 * 4
+    assert found["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)

@@ -1,0 +1,39 @@
+"""Configurations composed, and scripts called, as the tests of studies need them."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+
+from cqbjax.studies import grid
+from cqbjax.sweeping import backend
+from cqbjax.testing import worlds
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONF = REPOSITORY / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+def composed(*overrides):
+    grid.register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+def script(*words, cwd=REPOSITORY):
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words],
+        capture_output=True, text=True, cwd=cwd, timeout=300, env=worlds.QUICK_ENVIRONMENT,
+    )  # fmt: skip
+
+
+def refused(words, monkeypatch):
+    """Return what the command is refused with; in this process, which saves starting one."""
+    monkeypatch.setattr(sys, "argv", ["run.py", *words])
+    monkeypatch.setattr(backend, "configure", lambda: None)  # too late for a device a core
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(REPOSITORY / "scripts" / "run.py"), run_name="__main__")
+    return str(stopped.value.code)

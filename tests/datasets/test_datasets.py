@@ -1,0 +1,357 @@
+"""The other datasets: official schemas, what is dropped and counted, planted faults."""
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+from cqbjax import datasets as ds
+from cqbjax.datasets.readers import made_up as schemas
+from cqbjax.datasets.readers import prices
+
+
+def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
+    table, embeddings = ds.load_dataset("mmlu_pro", shared_data)
+    assert table.performance.shape == (12002, 28)
+    assert "DeepSeek-Coder-V2" not in table.servers
+    assert table.notes == (
+        "dropped server DeepSeek-Coder-V2 (1,681 scores missing)",
+        "dropped 30 prompts with a missing score",
+    )
+    frame = pl.read_parquet(shared_data / "mmlu_pro" / "mmlu_pro.parquet")
+    given = np.load(shared_data / "mmlu_pro" / ds.catalogue.EMBEDDINGS_FILE)
+    for row in (0, 6000, 12001):
+        old = frame["prompt_id"].to_list().index(table.prompt_ids[row])
+        np.testing.assert_array_equal(embeddings[row], given[old].astype(np.float32))
+        for server in (table.servers[0], "jamba-1.5-large"):
+            j = table.servers.index(server)
+            assert table.performance[row, j] == frame[f"score|{server}"][old]
+
+
+def test_load_routerbench_gives_the_given_embeddings(shared_data):
+    table, embeddings = ds.load_dataset("routerbench", shared_data)
+    given = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)
+    np.testing.assert_array_equal(embeddings, given.astype(np.float32))
+    assert embeddings.dtype == np.float32
+    assert "standing in" in table.stand_in
+
+
+def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):
+    with pytest.raises(ValueError, match="dataset must be one of routerbench, mmlu_pro"):
+        ds.load_dataset("nope", tmp_path)
+    words = f"run python scripts/prepare_data.py data_dir={tmp_path} dataset="
+    for name, ending in (("sprout", r"sprout\."), ("mmlu_pro", r"mmlu_pro source=PATH\.")):
+        with pytest.raises(ValueError, match=re.escape(words) + ending):
+            ds.load_dataset(name, tmp_path)
+    folder = tmp_path / "routerbench"
+    folder.mkdir()
+    file = folder / ds.catalogue.EMBEDDINGS_FILE
+    np.save(file, np.zeros((5, 4)))
+    with pytest.raises(ValueError, match="no RouterBench file"):
+        ds.load_dataset("routerbench", tmp_path)
+    schemas.routerbench_frame(6).write_csv(folder / "made_train.csv")
+    with pytest.raises(ValueError, match=r"shape \(5, 4\), but the table has 6 prompts"):
+        ds.load_dataset("routerbench", tmp_path)
+    np.save(file, np.full((6, 4), [[0, 0, np.inf, 0]]))
+    with pytest.raises(ValueError, match="row 0 holds a number that is not finite"):
+        ds.load_dataset("routerbench", tmp_path)
+    np.save(file, np.eye(6))
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="cut short"):
+        ds.load_dataset("routerbench", tmp_path)
+
+
+def test_compact_faults_are_named(tmp_path):
+    frame = pl.DataFrame(
+        {"prompt_id": ["a", "b"], "prompt": ["x", "y"], "source": ["s", "s"],
+         "score|m": [1.0, 0.0], "score|n": [0.5, 0.0], "cost|m": [0.1, 0.1], "cost|n": [0.0, 0.2]}
+    )  # fmt: skip
+    file = tmp_path / "own.csv"
+    frame.write_csv(file)
+    assert ds.read_compact(file).servers == ("m", "n")
+    faults = {
+        "column 'cost|n' is missing": frame.drop("cost|n"),
+        "column 'score|n' is missing": frame.drop("score|n"),
+        "column 'source' is missing": frame.drop("source"),
+        "row 0, column 'score|m' must be a number": frame.with_columns(
+            pl.lit("?").alias("score|m")
+        ),
+        "'cost|m' must not be negative": frame.with_columns(pl.lit(-1.0).alias("cost|m")),
+        "'cost|m' is missing": frame.with_columns(pl.lit(None, pl.Float64).alias("cost|m")),
+        "rows 0 and 1, column 'prompt_id': 'a' occurs twice": frame.with_columns(
+            pl.lit("a").alias("prompt_id")
+        ),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_csv(file)
+        with pytest.raises(ds.TableError, match=words.replace("|", r"\|")):
+            ds.read_compact(file)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(ds.TableError, match="not readable"):
+        ds.read_compact(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("block_bytes", [20_000, 8 << 20])
+def test_embedllm_in_blocks_at_its_112_llms(tmp_path, block_bytes):
+    labels, texts = schemas.write_embedllm(tmp_path)
+    table = ds.read_embedllm(tmp_path, block_bytes=block_bytes)
+    assert table.num_servers == 112
+    assert table.servers == schemas.EMBEDLLM_LLMS
+    assert table.prompts == texts
+    np.testing.assert_array_equal(table.performance, labels)
+    assert (table.cost == table.cost[0]).all()
+    # 8x7B is a mixture of 56 billion: 0.6 USD a million tokens, 1,000 tokens a query
+    eight = next(j for j, name in enumerate(table.servers) if "8x7B" in name)
+    assert table.cost[0, eight] == pytest.approx(0.6e-3)
+    entry = ds.dataset("embedllm").read(tmp_path, None)
+    assert "made-up content" in entry.stand_in
+
+
+def test_embedllm_duplicates_collapse_by_max_and_are_counted(tmp_path):
+    labels, _ = schemas.write_embedllm(tmp_path)
+    frame = pl.read_csv(tmp_path / "train.csv")
+    flipped = frame[:50].with_columns((1 - pl.col("label")).alias("label"))
+    pl.concat([frame, flipped]).write_csv(tmp_path / "train.csv")
+    table = ds.read_embedllm(tmp_path, block_bytes=50_000)
+    np.testing.assert_array_equal(table.performance[0, :50], np.ones(50))
+    np.testing.assert_array_equal(table.performance[0, 50:], labels[0, 50:])
+    assert table.notes == ("collapsed 50 repeated rows by max",)
+
+
+def test_embedllm_faults_are_named(tmp_path):
+    schemas.write_embedllm(tmp_path)
+    file = tmp_path / "train.csv"
+    frame = pl.read_csv(file)
+    at = pl.int_range(pl.len()) == 700
+    faults = {
+        "column 'label' is missing": frame.drop("label"),
+        r"row 700, column 'label' must be in \[0, 1\], got '3'": frame.with_columns(
+            pl.when(at).then(3).otherwise(pl.col("label")).alias("label")
+        ),
+        "row 700, column 'prompt': prompt id '6' has two": frame.with_columns(
+            pl.when(at).then(pl.lit("other")).otherwise(pl.col("prompt")).alias("prompt")
+        ),
+        r"1 LLM cannot be priced \('nameless/chat'\)": frame.with_columns(
+            pl.when(at).then(pl.lit("nameless/chat")).otherwise("model_name").alias("model_name")
+        ),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_csv(file)
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_embedllm(tmp_path, block_bytes=20_000)
+    frame.write_csv(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: whole.rindex(b'"')])  # ends inside a quoted prompt
+    with pytest.raises(ds.TableError, match="train.csv"):
+        ds.read_embedllm(tmp_path)
+
+
+def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
+    truth = schemas.write_sprout(tmp_path)
+    table = ds.read_sprout(tmp_path)
+    assert table.servers == schemas.SPROUT_LLMS
+    np.testing.assert_array_equal(table.performance, truth["score"])
+    j = table.servers.index("aws-claude-3-5-sonnet-v1")
+    tokens = truth["num_input_tokens"][:, j], truth["num_output_tokens"][:, j]
+    np.testing.assert_allclose(table.cost[:, j], (3 * tokens[0] + 15 * tokens[1]) / 1e6)
+    assert table.prompt_ids[8] == "validation-00000-of-00001:0"
+    assert "made-up content" in ds.dataset("sprout").read(tmp_path, None).stand_in
+
+
+def test_sprout_is_strict_about_structs_alone(tmp_path):
+    schemas.write_sprout(tmp_path)
+    for file in (tmp_path / "data").glob("*.parquet"):
+        frame = pl.read_parquet(file).drop("key", "dataset", "golden_answer", "dataset idx")
+        frame.with_columns(pl.lit(1).alias("extra")).write_parquet(file)
+    assert ds.read_sprout(tmp_path).num_prompts == 16
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file)
+    frame.with_columns(
+        pl.col("openai-gpt-4o").struct.rename_fields(["a", "b", "c", "d"])
+    ).write_parquet(file)
+    with pytest.raises(ds.TableError, match="'openai-gpt-4o' is a struct without the field"):
+        ds.read_sprout(tmp_path)
+    frame.rename({"openai-gpt-4o": "openai-new"}).write_parquet(file)
+    with pytest.raises(ds.TableError, match=r"1 LLM cannot .*\('openai-new'\): give prices="):
+        ds.read_sprout(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["routerbench", "embedllm", "sprout"])
+def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
+    schemas.write(name, tmp_path, 20)
+    table = ds.dataset(name).read(tmp_path, None)
+    title = ds.dataset(name).title
+    assert table.name == f"{title} (synthetic)"
+    what = f"made-up content in the schema of {title}, standing in for its real data"
+    assert table.stand_in == what
+    # Half of the rows claim a real origin: a mixture is no real data either.
+    for file in tmp_path.rglob("*.*"):
+        column = {"routerbench": "eval_name", "embedllm": "category", "sprout": "dataset"}[name]
+        read = pl.read_parquet if file.suffix == ".parquet" else pl.read_csv
+        frame = read(file)
+        first = pl.int_range(pl.len()) < pl.len() // 2
+        mixed = frame.with_columns(
+            pl.when(first).then(pl.lit("mmlu")).otherwise(pl.col(column)).alias(column)
+        )
+        mixed.write_parquet(file) if file.suffix == ".parquet" else mixed.write_csv(file)
+    table = ds.dataset(name).read(tmp_path, None)
+    assert table.name == f"{title} (synthetic)"
+    assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.stand_in)
+
+
+def test_sprout_faults_are_named_by_row_and_field(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file)
+    llm = "openai-gpt-4o"
+
+    def with_field(field: str, value: object, text: bool = False) -> pl.DataFrame:
+        rows = frame[llm].to_list()
+        if text:
+            rows = [row | {field: str(row[field])} for row in rows]
+        rows[3] |= {field: value}
+        return frame.with_columns(pl.Series(llm, rows))
+
+    where = rf"train-00000-of-00001.parquet: row 3 \(prompt id '3'\), column '{llm}', field "
+    faults = {
+        where + r"'score' must be in \[0, 1\], got 7.0": with_field("score", 7.0),
+        rf"row 3, column '{llm}', field 'score' must be a number, got 'good'": with_field(
+            "score", "good", text=True
+        ),
+        where + "'num_input_tokens' must not be negative, got -5.0": with_field(
+            "num_input_tokens", -5
+        ),
+        where + "'num_output_tokens' is missing": with_field("num_output_tokens", None),
+        "train-00000-of-00001.parquet: rows 0 and 1, column 'key': '0'": frame.with_columns(
+            pl.lit("0").alias("key")
+        ),
+        "row 0, column 'key' is empty": frame.with_columns(pl.lit(None, pl.String).alias("key")),
+    }
+    for words, spoilt in faults.items():
+        spoilt.write_parquet(file)
+        with pytest.raises(ds.TableError, match=words):
+            ds.read_sprout(tmp_path)
+    with_field("score", None).write_parquet(file)
+    table = ds.read_sprout(tmp_path)
+    assert np.argwhere(np.isnan(table.performance)).tolist() == [[3, table.servers.index(llm)]]
+
+
+def test_sprout_shards_without_keys_do_not_collide(tmp_path):
+    schemas.write_sprout(tmp_path)
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    frame = pl.read_parquet(file).drop("key")
+    frame[:4].write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet")
+    frame[4:].write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet")
+    file.unlink()
+    table = ds.read_sprout(tmp_path)
+    assert table.num_prompts == 16
+    assert table.prompt_ids[3:5] == ("train-00000-of-00002:3", "train-00001-of-00002:0")
+    frame.write_parquet(tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(ds.TableError, match="has the same name, each needs one of its own"):
+        ds.read_sprout(tmp_path)
+
+
+def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
+    labels, _ = schemas.write_embedllm(tmp_path)
+    for part in ("train", "val"):
+        file = tmp_path / f"{part}.csv"
+        pl.read_csv(file).write_csv(file, quote_style="always", include_bom=True)
+    (tmp_path / "test.csv").unlink()
+    table = ds.read_embedllm(tmp_path)
+    np.testing.assert_array_equal(table.performance, labels[:15])
+    assert table.notes == ("read without test.csv",)
+    assert ds.read_embedllm(tmp_path / "train.csv").notes == ()
+    (tmp_path / "train.csv").write_text("")
+    with pytest.raises(ds.TableError, match="train.csv: column 'prompt_id' is missing"):
+        ds.read_embedllm(tmp_path)
+
+
+def test_shipped_prices_and_sizes(tmp_path):
+    assert set(prices.read_prices(prices.shipped("sprout"))) == set(schemas.SPROUT_LLMS)
+    sizes = prices.read_size_prices(prices.shipped("embedllm"))
+    names = {
+        "meta-llama/Llama-2-7b-chat-hf": 0.2, "mistralai/Mixtral-8x7B-v0.1": 0.6,
+        "x/Yi-34B": 0.8, "x/opt-1.3b": 0.1, "microsoft/phi-2": 0.1, "x/qwen-72B": 0.9,
+        "zhengr/MixTAO-7Bx2-MoE-v8.1": 0.6, "x/llama-2-70b": 0.9, "x/SOLAR-10.7B": 0.3,
+    }  # fmt: skip
+    assert dict(zip(names, prices.prices_by_size(list(names), sizes), strict=True)) == names
+    nameless = ["x/CatPPT-base", "x/Yi-34B", "x/grok-314b"]
+    with pytest.raises(
+        ds.TableError, match=r"2 LLMs cannot be priced \('x/CatPPT-base', 'x/grok-314b'\).*prices="
+    ):
+        prices.prices_by_size(nameless, sizes)
+    bad = tmp_path / "bad.csv"
+    bad.write_text("kind,key,usd_per_million_tokens,source,date\ndense,4,-1,x,y\n")
+    with pytest.raises(
+        ds.TableError, match="row 0, column 'usd_per_million_tokens' must be at least"
+    ):
+        prices.read_size_prices(bad)
+
+
+# Appendix A.1 of EmbedLLM's paper (arXiv 2410.02223): 122 names, though it speaks of 112.
+PAPER_NAMES = """
+meta-llama/LlamaGuard-7b meta-llama/Llama-2-13b-chat-hf 01-ai/Yi-34B-Chat
+meta-llama/Llama-2-70b-chat-hf WizardLM/WizardLM-70B-V1.0 allenai/tulu-2-dpo-70b
+lmsys/vicuna-13b-v1.5 lmsys/vicuna-33b-v1.3 Qwen/Qwen-14B-Chat upstage/SOLAR-10.7B-Instruct-v1.0
+openchat/openchat-3.5-0106 openchat/openchat-3.5 berkeley-nest/Starling-LM-7B-alpha
+HuggingFaceH4/zephyr-7b-beta TheBloke/tulu-30B-fp16 mistralai/Mistral-7B-Instruct-v0.1
+tiiuae/falcon-40b-instruct lmsys/vicuna-13b-v1.5-16k codellama/CodeLlama-34b-Instruct-hf
+TheBloke/WizardLM-13B-V1.2-GGUF lmsys/vicuna-7b-v1.5 NousResearch/Nous-Hermes-13b
+project-baize/baize-v2-13b lmsys/vicuna-7b-v1.5-16k mosaicml/mpt-30b-instruct
+meta-llama/Llama-2-7b-chat-hf TheBloke/koala-13B-HF nomic-ai/gpt4all-13b-snoozy
+h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b mosaicml/mpt-7b-chat databricks/dolly-v2-12b
+stabilityai/stablelm-tuned-alpha-7b OpenAssistant/oasst-sft-4-pythia-12b-epoch-3.5
+deepseek-ai/deepseek-llm-67b-chat NousResearch/Nous-Hermes-2-Yi-34B CausalLM/34b-beta
+SUSTech/SUS-Chat-34B SUSTech/SUS-Chat-72B Qwen/Qwen-72B Intel/neural-chat-7b-v3-3
+ibivibiv/alpaca-dragon-72b-v1 JaeyeonKang/CCK-Asura-v1 ConvexAI/Luminex-34B-v0.2
+ConvexAI/Luminex-34B-v0.1 CorticalStack/pastiche-crown-clown-7b-dare-dpo
+eren23/ogno-monarch-jaskier-merge-7b-OH-PREF-DPO bardsai/jaskier-7b-dpo-v5.6
+FelixChao/Scorpio-7B dfurman/HermesBagel-34B-v0.1 kevin009/llamaRAGdrama sail/Sailor-7B
+AiMavenAi/Prometheus-1.3 Q-bert/Optimus-7B cognitivecomputations/yayi2-30b-llama
+zhengr/MixTAO-7Bx2-MoE-v8.1 fblgit/UNA-SimpleSmaug-34b-v1beta
+mistralai/Mixtral-8x7B-Instruct-v0.1 microsoft/Orca-2-13b EleutherAI/pythia-12b
+cloudyu/Mixtral-11Bx2-MoE-19B rishiraj/CatPPT-base Deci/DeciLM-7B microsoft/phi-2
+scb10x/typhoon-7b 01-ai/Yi-6B-200K 01-ai/Yi-6B TigerResearch/tigerbot-13b-base
+augmxnt/shisa-base-7b-v1 microsoft/phi-1.5 golaxy/gowizardlm bigscience/bloom-7b1
+mlabonne/AlphaMonarch-7B CultriX/NeuralTrix-bf16 shadowml/MBeagleX-7B yam-peleg/Experiment26-7B
+deepseek-ai/deepseek-math-7b-instruct meta-math/MetaMath-Mistral-7B
+kyujinpy/Sakura-SOLRCA-Math-Instruct-DPO-v1 FelixChao/llama2-13b-math1.2
+Plaban81/Moe-4x7b-math-reason-code MaziyarPanahi/WizardLM-Math-70B-v0.1
+abhishek/zephyr-beta-math meta-math/MetaMath-Llemma-7B EleutherAI/llemma-34b
+EleutherAI/llemma-7b FelixChao/vicuna-7B-physics Harshvir/Llama-2-7B-physics
+FelixChao/vicuna-7B-chemical BioMistral/BioMistral-7B BioMistral/BioMistral-7B-DARE
+PharMolix/BioMedGPT-LM-7B Biomimicry-AI/ANIMA-Nectar-v2 codellama/CodeLlama-7b-hf
+codellama/CodeLlama-13b-Instruct-hf deepseek-ai/deepseek-coder-1.3b-base
+deepseek-ai/deepseek-coder-6.7b-instruct OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16
+TheBloke/CodeLlama-70B-Instruct-AWQ AdaptLLM/medicine-chat AdaptLLM/medicine-LLM
+AdaptLLM/medicine-LLM-13B Writer/palmyra-med-20b SciPhi/SciPhi-Self-RAG-Mistral-7B-32k
+Neko-Institute-of-Science/metharme-7b Neko-Institute-of-Science/pygmalion-7b
+SciPhi/SciPhi-Mistral-7B-32k shleeeee/mistral-ko-tech-science-v1
+codefuse-ai/CodeFuse-DeepSeek-33B WizardLM/WizardCoder-Python-34B-V1.0 bigcode/octocoder
+meta-llama/Meta-Llama-3-8B meta-llama/Meta-Llama-3-8B-Instruct meta-llama/Meta-Llama-3-70B
+meta-llama/Meta-Llama-3-70B-Instruct meta-llama/Meta-Llama-Guard-2-8B Qwen/Qwen1.5-32B-Chat
+Qwen/Qwen1.5-4B-Chat Qwen/Qwen1.5-0.5B-Chat Qwen/Qwen1.5-7B-Chat Nexusflow/Starling-LM-7B-beta
+google/gemma-7b-it google/gemma-2b-it
+"""
+EMBEDLLM_PAPER = PAPER_NAMES.split()
+
+
+def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
+    sizes = prices.read_size_prices(prices.shipped("embedllm"))
+    assert len(set(EMBEDLLM_PAPER)) == 122
+    found = dict(zip(EMBEDLLM_PAPER, prices.prices_by_size(EMBEDLLM_PAPER, sizes), strict=True))
+    expected = {
+        "Qwen/Qwen1.5-0.5B-Chat": 0.1, "google/gemma-2b-it": 0.1, "bigscience/bloom-7b1": 0.2,
+        "h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b": 0.3, "CausalLM/34b-beta": 0.8,
+        "OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16": 0.8, "microsoft/phi-1.5": 0.1,
+        "bigcode/octocoder": 0.3, "Plaban81/Moe-4x7b-math-reason-code": 0.6,
+        "cloudyu/Mixtral-11Bx2-MoE-19B": 0.6, "Qwen/Qwen-72B": 0.9, "01-ai/Yi-6B-200K": 0.2,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    # The files write "org__name", and some names with other dots and dashes than the paper does.
+    files = [name.replace("/", "__") for name in EMBEDLLM_PAPER]
+    assert prices.prices_by_size(files, sizes) == list(found.values())
+    odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
+           "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
+    assert prices.prices_by_size(odd, sizes) == [0.2, 0.1, 0.9, 0.6]

@@ -1,0 +1,403 @@
+"""Preparing a dataset: from a stand-in of the hub, from a path, twice, killed, damaged."""
+
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+
+import hydra
+import numpy as np
+import omegaconf
+import polars as pl
+import pytest
+
+from cqbjax import datasets as ds
+from cqbjax.datasets import cache, fetch
+from cqbjax.datasets.prepare import prepare
+from cqbjax.datasets.readers import made_up as schemas
+from cqbjax.datasets.readers import prices
+from scripts import prepare_data
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
+
+
+def embedder(prompts):
+    rows = [hashlib.sha256(prompt.encode()).digest()[:8] for prompt in prompts]
+    return np.array([list(row) for row in rows], float) / 255
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """Speaks the few words of the hub's protocol that one dataset needs."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
+        self.digests = {k: hashlib.sha256(v).hexdigest() for k, v in self.files.items()}
+        git = {k: b"blob %d\0" % len(v) + v for k, v in self.files.items()}
+        self.blobs = {k: hashlib.sha1(v).hexdigest() for k, v in git.items()}
+        self.sizes = {k: len(v) for k, v in self.files.items()}
+        self.downloads: list[str] = []
+        self.small: set[str] = set()  # files that are not in LFS: the hub gives git's id alone
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.reply(body=True)
+
+    def do_HEAD(self):
+        self.reply(body=False)
+
+    def reply(self, body: bool) -> None:
+        path = self.path.split("?")[0]
+        if path.startswith("/api/datasets/"):
+            siblings = [self.sibling(name) for name in self.server.digests]
+            content = {"_id": "1", "id": "made/up", "sha": COMMIT, "siblings": siblings}
+            return self.send(
+                json.dumps(content).encode(), body, {"Content-Type": "application/json"}
+            )
+        name = path.split(f"/resolve/{COMMIT}/")[-1]
+        if name not in self.server.files:
+            self.send_response(404)
+            return self.end_headers()
+        if body:
+            self.server.downloads.append(name)
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.digests[name]}"'}
+        return self.send(self.server.files[name], body, headers)
+
+    def sibling(self, name: str) -> dict:
+        server = self.server
+        said = {"rfilename": name, "size": server.sizes[name], "blobId": server.blobs[name]}
+        if name not in server.small:
+            digest = server.digests[name]
+            said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
+        return said
+
+    def send(self, content: bytes, body: bool, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    upstream = tmp_path / "upstream"
+    upstream.mkdir()
+    schemas.write_sprout(upstream)
+    server = Hub(upstream)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def run(data_dir, name="sprout", **more):
+    return prepare(name, data_dir, embedder=embedder, progress=False, **more)
+
+
+def test_downloads_at_one_commit_builds_once_and_then_does_nothing(hub, tmp_path):
+    data_dir = tmp_path / "data"
+    first = run(data_dir)
+    assert (first.built, first.revision) == (True, COMMIT)
+    assert sorted(hub.downloads) == sorted(hub.files)
+    table, embeddings = ds.load_dataset("sprout", data_dir)
+    assert table.performance.shape == (16, 14)
+    assert table.name == "SPROUT (synthetic)"
+    np.testing.assert_allclose(embeddings, embedder(table.prompts), atol=1e-3)
+    stamps = {file: file.stat().st_mtime_ns for file in data_dir.rglob("*")}
+    hub.downloads.clear()
+    hub.server_close()  # a second call must not even ask
+    assert run(data_dir) == first._replace(built=False)
+    assert {file: file.stat().st_mtime_ns for file in data_dir.rglob("*")} == stamps
+    assert hub.downloads == []
+
+
+def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
+    name = "data/test-00000-of-00001.parquet"
+    whole = hub.files[name]
+    hub.files[name] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(ds.TableError, match="test-00000.*checksum mismatch"):
+        run(tmp_path / "data")
+    hub.files[name] = whole[:-20]
+    with pytest.raises(ds.TableError, match="test-00000.*(cut short|cannot be downloaded)"):
+        run(tmp_path / "data")
+    assert not (tmp_path / "data" / "sprout" / name).exists()
+    hub.files[name] = whole
+    hub.downloads.clear()
+    assert run(tmp_path / "data").built
+    assert hub.downloads == [name], "what came whole must not be fetched again"
+
+
+def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
+    name = "data/test-00000-of-00001.parquet"
+    hub.small.add(name)
+    whole = hub.files[name]
+    hub.files[name] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(ds.TableError, match="test-00000.*checksum mismatch, git id .* the hub"):
+        run(tmp_path / "data")
+    assert not (tmp_path / "data" / "sprout" / name).exists()
+    hub.files[name] = whole
+    assert run(tmp_path / "data").built
+
+
+def test_the_catalogues_commit_is_asked_for_unless_another_is(tmp_path, monkeypatch):
+    asked = []
+
+    def download(repository, patterns, revision, folder):
+        asked.append(revision)
+        schemas.write("embedllm", folder, 12)
+        return revision or COMMIT
+
+    monkeypatch.setattr(fetch, "download", download)
+    pin = ds.dataset("embedllm").revision
+    assert re.fullmatch("[0-9a-f]{40}", pin) and re.fullmatch(
+        "[0-9a-f]{40}", ds.dataset("routerbench").revision
+    )
+    run(tmp_path / "a", "embedllm")
+    run(tmp_path / "a", "embedllm")
+    run(tmp_path / "b", "embedllm", revision="other")
+    assert run(tmp_path / "b", "embedllm").revision == "other", (
+        "the first build's commit is the pin"
+    )
+    assert asked == [pin, "other"]
+
+
+def test_a_recorded_file_that_vanished_is_noticed(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    schemas.write_sprout(source)
+    run(tmp_path / "data", source=source)
+    (source / "data" / "test-00000-of-00001.parquet").unlink()
+    with pytest.raises(ds.TableError, match="test-00000-of-00001.parquet: is not there"):
+        run(tmp_path / "data", source=source)
+
+
+def test_another_local_path_has_a_record_of_its_own(tmp_path):
+    found = []
+    for count in (12, 16, 12):
+        source = tmp_path / f"made-up-{count}"
+        schemas.write("sprout", source, count)
+        found.append(run(tmp_path / "data", source=source))
+        assert ds.load_dataset("sprout", tmp_path / "data")[0].num_prompts == count
+    assert [done.built for done in found] == [True, True, False]
+
+
+def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
+    source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
+    schemas.write("embedllm", source, 12)
+    lines = prices.shipped("embedllm").read_text().splitlines()
+    dearer = [line.replace("microsoft/phi-2,0.1", "microsoft/phi-2,7") for line in lines]
+    own.write_text("\n".join(dearer) + "\n")
+    # Embeddings beside the files are read with the shipped prices until something is prepared.
+    np.save(source / ds.catalogue.EMBEDDINGS_FILE, np.eye(12))
+    shipped = run(tmp_path / "data", "embedllm", source=source)
+    replaced = run(tmp_path / "data", "embedllm", source=source, prices=own)
+    assert replaced.built and replaced.key != shipped.key
+    table, _ = ds.load_dataset("embedllm", tmp_path / "data")
+    assert table.cost[0, table.servers.index("microsoft/phi-2")] == pytest.approx(7e-3)
+    assert run(tmp_path / "data", "embedllm", source=source) == shipped._replace(built=False)
+    table, _ = ds.load_dataset("embedllm", tmp_path / "data")
+    assert table.cost[0, table.servers.index("microsoft/phi-2")] == pytest.approx(1e-4)
+    with pytest.raises(ds.TableError, match="prices=absent.csv: no such file"):
+        run(tmp_path / "data", "embedllm", source=source, prices="absent.csv")
+    with pytest.raises(ds.TableError, match="dataset routerbench has its costs in its own files"):
+        run(tmp_path / "data", "routerbench", source=source, prices=own)
+
+
+def own_frame(count=30):
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {"prompt_id": [f"q{k}" for k in range(count)], "prompt": schemas.prompts(count)}
+    ).with_columns(pl.lit("mine").alias("source"))
+    for llm in ("a", "b", "c"):
+        frame = frame.with_columns(
+            pl.Series(f"score|{llm}", rng.random(count)),
+            pl.Series(f"cost|{llm}", rng.random(count)),
+        )
+    few = pl.when(pl.int_range(pl.len()) < 5).then(pl.col("score|c"))
+    one = pl.when(pl.int_range(pl.len()) != 7).then(pl.col("score|a"))
+    return frame.with_columns(few.alias("score|c"), one.alias("score|a"))
+
+
+def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
+    file = tmp_path / "table.csv"
+    own_frame().write_csv(file)
+    with pytest.raises(ds.TableError, match="table.csv: row 5 .*'score|c' is missing"):
+        run(tmp_path / "data", ds.own_table("mine"), source=file)
+    done = run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=file)
+    assert done.built
+    table, embeddings = ds.load_dataset("mine", tmp_path / "data")
+    assert (table.name, table.servers, table.num_prompts) == ("mine", ("a", "b"), 29)
+    assert table.notes == (
+        "dropped server c (25 scores missing)", "dropped 1 prompts with a missing score",
+    )  # fmt: skip
+    np.testing.assert_allclose(embeddings, embedder(table.prompts), atol=1e-3)
+    for wrong in ("sprout", "../x", ""):
+        with pytest.raises(ValueError, match=f"name={wrong} must be letters"):
+            ds.own_table(wrong)
+    with pytest.raises(ds.TableError, match="is a folder, source must be one .parquet or .csv"):
+        run(tmp_path / "data", ds.own_table(), source=tmp_path)
+    with pytest.raises(ds.TableError, match="no download, give source=PATH"):
+        run(tmp_path / "data", ds.own_table())
+    with pytest.raises(ds.TableError, match=f"data_dir={tmp_path} dataset=compact name=compact"):
+        ds.load_dataset("compact", tmp_path)
+
+
+def entry(*words):
+    with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
+        return prepare_data._entry(hydra.compose("config", words))
+
+
+def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
+    listed = ds.dataset("mmlu_pro")
+    asked = (listed.drop_servers_below, listed.drop_incomplete_prompts)
+    assert asked == (0.99, True)
+    cases = {
+        (): asked,
+        ("drop_servers_below=0.5",): (0.5, True),
+        ("drop_servers_below=null", "drop_incomplete_prompts=false"): (None, False),
+    }
+    for words, drops in cases.items():
+        one = entry("dataset=mmlu_pro", *words)
+        assert (one.drop_servers_below, one.drop_incomplete_prompts) == drops
+    assert entry("dataset=compact").drop_servers_below is None
+    assert not entry("dataset=compact").drop_incomplete_prompts
+    own_frame().write_parquet(tmp_path / "mmlu_pro.parquet")
+    listed = entry("dataset=mmlu_pro", "drop_servers_below=0.9")  # one score of a is missing
+    assert run(tmp_path / "data", listed, source=tmp_path).built
+    table = ds.load_dataset("mmlu_pro", tmp_path / "data")[0]
+    assert (table.servers, table.num_prompts) == (("a", "b"), 29)
+    with pytest.raises(ds.TableError, match="'score|c' is missing"):
+        run(tmp_path / "data", one, source=tmp_path)
+
+
+@pytest.mark.parametrize("share", ("0", "2", "true", "much"))
+def test_a_wrong_share_is_one_sentence(share):
+    with pytest.raises(ValueError, match=r"drop_servers_below=\w+ must be a share in \(0, 1\]"):
+        entry("dataset=mmlu_pro", f"drop_servers_below={share}")
+    with pytest.raises(ValueError, match="drop_incomplete_prompts=1 must be true, false or"):
+        entry("dataset=mmlu_pro", "drop_incomplete_prompts=1")
+
+
+def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
+    file = tmp_path / "table.parquet"
+    own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
+    run(tmp_path / "data", ds.own_table("mine"), source=file)
+    words = ("source=compact", "source.dataset=mine", "name=mine", "source.pool_size=9",
+             f"data_dir={tmp_path / 'data'}")  # fmt: skip
+    with hydra.initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
+        config = hydra.compose("config", ["experiment=routerbench", *words])
+    files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
+    both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
+    source = hydra.utils.instantiate(config.source)
+    assert (source.dataset, source.table.num_prompts, source.table.num_servers) == ("mine", 29, 2)
+    assert source.describe(1, [0.5]).startswith("mine: 29 prompts, 2 LLMs; ")
+    assert both == ["data", "data"], "what the one script writes the other reads"
+
+
+def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
+    schemas.write("embedllm", tmp_path, 12)
+    for name, rule in (("embedllm", "none"), ("sprout", "global_max"), ("mine", "global_max")):
+        entry = ds.CATALOGUE.get(name) or ds.own_table(name)
+        table = ds.dataset("embedllm").read(tmp_path, None)
+        expected = ds.departure_probabilities(table.performance, table.cost, cost_rule=rule)
+        np.testing.assert_array_equal(prepare_data._probabilities(entry, table), expected)
+
+
+def test_damage_after_the_first_build_is_noticed(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    schemas.write_sprout(source)
+    first = run(tmp_path / "data", source=source)
+    file = source / "data" / "test-00000-of-00001.parquet"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(ds.TableError, match="cut short or changed"):
+        run(tmp_path / "data", source=source)
+    file.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(ds.TableError, match="checksum mismatch"):
+        run(tmp_path / "data", source=source)
+    file.write_bytes(whole)
+    assert run(tmp_path / "data", source=source) == first._replace(built=False)
+
+
+def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    source.mkdir()
+    schemas.write_embedllm(source)
+    write_json = cache.write_json
+
+    def killed(path, content):
+        if path.name == "meta.json":
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "data", "embedllm", source=source)
+    with pytest.raises(ds.TableError, match="nothing prepared"):
+        ds.load_dataset("embedllm", tmp_path / "data")
+    assert run(tmp_path / "data", "embedllm", source=source).built
+    table, _ = ds.load_dataset("embedllm", tmp_path / "data")
+    twin = ds.read_embedllm(source)
+    assert (table.prompts, table.servers) == (twin.prompts, twin.servers)
+    np.testing.assert_array_equal(table.cost, twin.cost)
+
+
+def test_the_script_end_to_end(shared_data, tmp_path):
+    def script(*words):
+        return subprocess.run(
+            [sys.executable, REPOSITORY / "scripts" / "prepare_data.py", *words],
+            capture_output=True, text=True, cwd=tmp_path, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+
+    words = ("dataset=routerbench", f"source={shared_data / 'routerbench'}", "data_dir=data")
+    first = script(*words)
+    assert first.returncode == 0, first.stderr
+    assert "RouterBench slice: built" in first.stdout
+    assert "random routing serves 0.648" in first.stdout.replace("\n", " ")
+    table, embeddings = ds.load_dataset("routerbench", tmp_path / "data")
+    twin, given = ds.load_dataset("routerbench", shared_data)
+    assert (table.prompt_ids, table.stand_in, table.notes) == (
+        twin.prompt_ids,
+        twin.stand_in,
+        twin.notes,
+    )
+    np.testing.assert_array_equal(table.cost, twin.cost)
+    np.testing.assert_array_equal(embeddings, given)
+    bad = script("dataset=mmlu_pro", "source=absent")
+    assert bad.returncode == 2
+    assert "absent: no such file" in bad.stderr
+    assert len(bad.stderr.strip().splitlines()) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]

@@ -1,0 +1,462 @@
+"""Policies trained offline: the right seed's, trained once, without a look at the pool."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import hydra
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import cqbjax
+from cqbjax import PerSeed, rng
+from cqbjax.datasets import (  # fmt: skip
+    RoutingSource,
+    Served,
+    mnl_utilities,
+    rates_by_rule,
+    served_rates,
+    source,
+)
+from cqbjax.datasets.prepare import prepare
+from cqbjax.datasets.readers import made_up  # fmt: skip
+from cqbjax.offline import fits, projection
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
+from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithIntercept
+from cqbjax.sources import Routing
+from cqbjax.studies import grid, study
+from cqbjax.sweeping import plan
+from cqbjax.sweeping.progress import Silent
+from cqbjax.testing import worlds
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SEEDS = [5, 2, 9]
+SMALL_HEAD = ContrastiveConfig(hidden=6, outputs=3, epochs=3, iota_pos=0.2, iota_neg=0.0)
+
+
+@pytest.fixture
+def dataset(tmp_path) -> RoutingSource:
+    """60 made-up RouterBench prompts with embeddings of 3 dimensions, a pool of 12."""
+    made_up.write("routerbench", tmp_path / "files", 60)
+    prepare("routerbench", tmp_path, tmp_path / "files", embedder=embed)
+    return source.routing_source("routerbench", tmp_path, pool_size=12)
+
+
+def embed(prompts: tuple[str, ...]) -> np.ndarray:
+    """Place a prompt by its topic and a little noise."""
+    topic = made_up.topics(len(prompts))
+    angle = 2 * np.pi * topic / len(made_up.TOPICS)
+    noise = np.random.default_rng(3).normal(scale=0.05, size=(len(prompts), 3))
+    return np.stack([np.cos(angle), np.sin(angle), np.ones(len(angle))], axis=1) / 2 + noise
+
+
+def sweep(policies, world: Routing, seeds=SEEDS, **changed):
+    arguments = {"arrival_rates": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
+    with worlds.quick_compiles():
+        return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
+
+
+def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
+    return [np.asarray(world.pool(rng.run_key(seed))) for seed in seeds]
+
+
+def test_each_seed_meets_its_own_policy(dataset):
+    world = dataset.source
+    answers = [
+        Routed(scores=np.asarray(world.utilities)[pool], by="row", schedule="joint")
+        for pool in pools(world)
+    ]
+    policies = {"right": PerSeed(answers), "wrong": PerSeed(answers[1:] + answers[:1])}
+    data = sweep(policies, world)
+    # Whoever routes by the true utilities is the optimal policy; another seed's answers are not.
+    assert (data.regret.sel(policy="right") == 0).all()
+    np.testing.assert_array_equal(data.queue_length.sel(policy="right"), data.optimal_queue_length)
+    assert (data.regret.sel(policy="wrong").isel(round=-1) > 0.5).all()
+
+
+def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
+    world = dataset.source
+    scores = np.random.default_rng(0).normal(size=world.utilities.shape)
+    policies = {"prompt": Routed(scores=jnp.asarray(scores))}
+    policies["row"] = PerSeed([Routed(scores=scores[pool], by="row") for pool in pools(world)])
+    data = sweep(policies, world, assortment_size=2)
+    for field in ("queue_length", "regret", "departures"):
+        values = data[field]
+        np.testing.assert_array_equal(values.sel(policy="prompt"), values.sel(policy="row"))
+
+
+def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
+    world, base = dataset.source, Acqb(alpha_scale=0.5)
+    identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
+    head = projection.init_head(rng.run_key(0), 3, identity)
+    contexts = [projection.project(head, world.contexts[pool], identity) for pool in pools(world)]
+    turned = [table[:, ::-1] * 2 for table in contexts]
+    data = sweep(
+        {
+            "acqb": base,
+            "acqb_cl": PerSeed([Embedded(policy=base, contexts=table) for table in contexts]),
+            "other": PerSeed([Embedded(policy=base, contexts=table) for table in turned]),
+        },
+        world,
+    )
+    for field in ("queue_length", "regret", "departures", "explored"):
+        values = data[field]
+        np.testing.assert_array_equal(values.sel(policy="acqb"), values.sel(policy="acqb_cl"))
+    assert (data.regret.sel(policy="acqb") != data.regret.sel(policy="other")).any()
+
+
+def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
+    world, base = dataset.source, Acqb(alpha_scale=0.5)
+    # Half of a unit context's squared norm is the constant's.
+    longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
+    data = sweep(
+        {
+            "constant": WithIntercept(policy=base, share=0.5),
+            "table": PerSeed(
+                [Embedded(policy=base, contexts=longer[pool]) for pool in pools(world)]
+            ),
+            "less": WithIntercept(policy=base, share=0.1),
+        },
+        world,
+    )
+    for field in ("queue_length", "regret", "departures", "explored"):
+        values = data[field]
+        np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
+    assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
+    with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
+        sweep({"p": WithIntercept(policy=base, share=1.5)}, world)
+
+
+def test_a_policy_may_see_contexts_of_another_dimension(dataset):
+    wide = Embedded(policy=Acqb(), contexts=jnp.ones((12, 5)))
+    problem = dataset.source.problem(1, 8)
+    belief = wide.init(problem, jnp.zeros(problem.contexts_shape)).belief
+    assert belief.posterior.root.shape[-2:] == (5, 5)
+    assert belief.estimate.theta.shape == (11, 5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (PerSeed([RandomRouting()] * 2), "policy p is for 2 seeds, and the sweep has 3"),
+        (
+            PerSeed([Routed(scores=np.ones((n, 11)), by="row") for n in (12, 12, 11)]),
+            "policy p of seed 9 must have the structure and the shapes of that of seed 5",
+        ),
+        (PerSeed([Routed(scores=np.ones((9, 11)), by="row")] * 3), "scores has 9 rows.*12 rows"),
+        (PerSeed([Routed(scores=np.ones((60, 11)), by="seed")] * 3), "by=seed must be one of"),
+        (
+            PerSeed([Embedded(policy=Acqb(), contexts=np.ones((9, 3)))] * 3),
+            r"contexts has shape \(9, 3\).*12 rows",
+        ),
+        (
+            PerSeed([Embedded(policy=Acqb(), contexts=np.full((12, 3), np.nan))] * 3),
+            "contexts must be finite",
+        ),
+        (
+            PerSeed([Embedded(policy=Acqb(lambda0=0.0), contexts=np.ones((12, 3)))] * 3),
+            "lambda0 must be above 0",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
+    with pytest.raises(ValueError, match=said):
+        plan.check({"p": policy}, dataset.source, [0.5], np.asarray(SEEDS), 10, 1, "auto")
+
+
+def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
+    made = fits.per_seed(
+        {"zero": fits.Trained(Zero()), "knn": fits.Trained(KNN(grid=(3,)), "joint")},
+        dataset, SEEDS, tmp_path, None,
+    )  # fmt: skip
+    utility = dataset.table.performance - dataset.rho * dataset.cost
+    for i, seed in enumerate(SEEDS):
+        parts = dataset.split(seed)
+        zero, knn = (made[label].policies[i] for label in ("zero", "knn"))
+        expected = np.tile(utility[parts.offline].mean(axis=0), (12, 1))
+        np.testing.assert_allclose(zero.scores, expected, rtol=1e-6)
+        fitted = KNN(grid=(3,)).fit(
+            fits.read(dataset, tmp_path).offline(parts.offline), rho=dataset.rho, seed=seed
+        )
+        pool = np.asarray(dataset.source.contexts)[parts.pool]
+        np.testing.assert_allclose(knn.scores, fitted.predict(pool), rtol=1e-5, atol=1e-6)
+        assert (zero.schedule, knn.schedule) == ("oldest", "joint")
+
+
+def garbled(dataset: RoutingSource, seed: int, rows: np.ndarray) -> RoutingSource:
+    """Replace scores, costs and embeddings of these rows, all but the embeddings of the pool."""
+    noise = np.random.default_rng(1)
+    performance, cost = dataset.table.performance.copy(), dataset.cost.copy()
+    performance[rows], cost[rows] = noise.random((2, len(rows), performance.shape[1]))
+    # What a router is asked about has to stay, for its answers to be compared.
+    contexts, kept = np.asarray(dataset.source.contexts).copy(), dataset.split(seed).pool
+    others = np.setdiff1d(rows, kept)
+    contexts[others] = noise.normal(size=(len(others), contexts.shape[1]))
+    return dataclasses.replace(
+        dataset,
+        source=dataclasses.replace(dataset.source, contexts=jnp.asarray(contexts)),
+        table=dataclasses.replace(dataset.table, performance=performance),
+        cost=cost,
+    )
+
+
+LEARNT = {
+    "zero": fits.Trained(Zero()),
+    "knn": fits.Trained(KNN(grid=(2, 4, 8))),
+    "mlp": fits.Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": fits.Trained(UMR(grid=(2, 4))),
+    "routerdc": fits.Trained(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": fits.Trained(Carrot(grid=(2, 4, 8))),
+    "acqb_cl": fits.Projected(Acqb(), SMALL_HEAD),
+}
+
+
+def learnt(label: str, dataset: RoutingSource, folder: Path) -> np.ndarray:
+    """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
+    made = fits.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    return np.asarray(jax.tree.leaves(made.policies[0])[-1])
+
+
+@pytest.mark.parametrize("label", LEARNT)
+def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
+    """The pool's scores, and all that a size or a twin leaves out, may be anything."""
+    dataset = dataclasses.replace(dataset, offline_size=30)
+    offline_rows = dataset.split(5).offline
+    others = np.setdiff1d(np.arange(dataset.table.num_prompts), offline_rows)
+    assert len(others) == 30 and set(dataset.split(5).pool) <= set(others)
+    true = learnt(label, dataset, tmp_path)
+    np.testing.assert_array_equal(true, learnt(label, garbled(dataset, 5, others), tmp_path))
+    inside = garbled(dataset, 5, offline_rows)
+    assert (true != learnt(label, inside, tmp_path)).any(), "else the test could not fail"
+
+
+def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
+    head = fits.Projected(Acqb(), SMALL_HEAD)
+    policies = {"knn": fits.Trained(KNN(grid=(3, 5))), "acqb_cl": head}
+    first = fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a fit was repeated")
+
+    for owner, name in ((KNN, "fit"), (KNN, "tune"), (projection, "fit_heads")):
+        monkeypatch.setattr(owner, name, refuse)
+    # The priority pairing shares the router's fits, and the order of the seeds is the caller's.
+    policies["knn_priority"] = dataclasses.replace(policies["knn"], schedule="joint")
+    again = fits.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
+    for label, leaf in (("knn", "scores"), ("acqb_cl", "contexts")):
+        for one, two in zip(first[label].policies, again[label].policies[::-1], strict=True):
+            np.testing.assert_array_equal(getattr(one, leaf), getattr(two, leaf))
+    for changed in (
+        {"knn": fits.Trained(KNN(grid=(4,)))},
+        {"acqb_cl": fits.Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
+    ):
+        with pytest.raises(AssertionError, match="repeated"):
+            fits.per_seed(changed, dataset, SEEDS, tmp_path, None)
+    with pytest.raises(AssertionError, match="repeated"):
+        fits.per_seed(policies, dataset, [6], tmp_path, 77)
+    damaged = next(tmp_path.glob("routerbench/*.npy"))
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    with pytest.raises(ValueError, match="delete it to fit again"):
+        fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+
+def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
+    fresh, real = [], projection.fit_heads
+    monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
+    made = fits.per_seed(
+        {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    )
+    files = fits.heads(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
+    assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
+    for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
+        params, config = projection.load_heads(file)
+        assert config == SMALL_HEAD
+        trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
+        assert jax.tree.structure(params) == jax.tree.structure(trained)
+        for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
+            np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
+        z = projection.project(params, dataset.source.contexts[dataset.split(seed).pool], config)
+        np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].contexts)
+    files[0].write_bytes(files[0].read_bytes()[:50])
+    with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
+        fits.per_seed(
+            {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        )
+
+
+@pytest.mark.parametrize(
+    "router", [KNN(grid=(2, 4)), Carrot(grid=(2, 4)), UMR(grid=(2, 3)), MLP(max_iter=3)],
+    ids=lambda router: type(router).__name__,
+)  # fmt: skip
+def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset, tmp_path):
+    data = fits.read(dataset, tmp_path)
+    split = data.offline(dataset.split(77).offline)
+    chosen = router.tune(split, rho=5.0, seed=77)
+    assert fits.tuned(router, data, 77) == chosen == fits.tuned(router, data, 77)
+    free, fixed = (one.fit(split, rho=5.0, seed=77) for one in (router, chosen))
+    assert free.choices == fixed.choices and len(chosen.grid) == 1
+
+
+def test_splits_of_two_sizes_share_routerdcs_program(dataset, tmp_path):
+    data, router = fits.read(dataset, tmp_path), RouterDC(steps=2, clusters=2)
+    program = router.fit.__globals__["train"]
+    program.clear_cache()
+    made = [
+        router.fit(data.offline(np.arange(n)), rho=5.0, seed=0).predict(data.embeddings[-4:])
+        for n in (30, 31)
+    ]
+    assert program._cache_size() == 1
+    assert (made[0] != made[1]).any()
+
+
+def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
+    parts, prompts = dataset.split(5), list(dataset.table.prompts)
+    prompts[parts.offline[0]] = prompts[parts.pool[3]]
+    table = dataclasses.replace(dataset.table, prompts=tuple(prompts))
+    leaking = dataclasses.replace(dataset, table=table)
+    assert parts.offline[0] not in leaking.split(5).offline, "the twin is left out"
+    monkeypatch.setattr(source, "without_twins", lambda parts, prompts: parts)
+    leaking = dataclasses.replace(leaking)  # which remembers no split
+    with pytest.raises(ValueError, match="has the same text as pool row"):
+        fits.per_seed({"zero": fits.Trained(Zero())}, leaking, [5], tmp_path, None)
+
+
+def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
+    for seed in SEEDS:
+        parts = dataclasses.replace(dataset, offline_size=20).split(seed)
+        world = dataset.source.world(rng.run_key(seed), 0.5, dataset.source.problem(1, 4))
+        np.testing.assert_array_equal(parts.pool, world.prompts)
+        assert len(parts.offline) == 20 and not set(parts.offline) & set(parts.pool)
+
+
+def test_what_fixed_routing_serves_by_hand():
+    u = np.array([[0.5, 0.2], [0.25, 0.8]])
+    served = served_rates(u)
+    # Server 0 needs 2 and 4 tries, so 1/3 a round; server 1 needs 5 and 1.25, so 1/3.125.
+    assert served.best_fixed == pytest.approx(1 / 3) and served.best_assortment == (0,)
+    assert served.random == pytest.approx(2 / (1 / 0.35 + 1 / 0.525))
+    assert served.oracle == pytest.approx(2 / (2 + 1.25))
+    pair = [1 + 0.25, 1 / 3 + 4]  # odds of both servers together
+    both = 2 / sum((1 + odds) / odds for odds in pair)
+    assert served_rates(u, 2) == Served(*[pytest.approx(both)] * 2, (0, 1), pytest.approx(both))
+    with pytest.raises(ValueError, match="K=3 must lie in 1..N, and N=2"):
+        served_rates(u, 3)
+    with pytest.raises(ValueError, match="too many to choose arrival rates by rule"):
+        served_rates(np.full((1, 60), 0.5), 4)
+
+
+@pytest.mark.parametrize(
+    ("served", "rates"),
+    [
+        # The paper's throughputs of RAND_ROUT and ZERO on SPROUT at its highest rate: its rates.
+        (Served(0.768, 0.843, (0,), 0.99), (0.7, 0.8, 0.9)),
+        (Served(0.6, 0.8, (0,), 1.0), (0.55, 0.7, 0.85)),
+        (Served(0.8, 0.6, (0,), 1.0), (0.55, 0.7, 0.85)),
+        (Served(0.501, 0.509, (0,), 0.52), (0.45, 0.505, 0.51)),
+    ],
+)
+def test_rates_by_rule_lie_under_between_and_above(served, rates):
+    assert rates_by_rule(served) == pytest.approx(rates)
+
+
+def test_a_served_rate_is_what_a_long_run_serves():
+    u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
+    world = Routing(contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3)
+    fixed = Routed(scores=jnp.asarray([[1.0, 0.0]] * 3))
+    data = sweep(
+        {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
+        arrival_rates=[0.95], horizon=500, capacity=500, chunk=40,
+    )  # fmt: skip
+    per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500
+    served = 1 / np.mean(1 / u[:, 0])
+    assert float(per_round.sel(policy="fixed")) == pytest.approx(served, abs=0.015)
+    assert float(per_round.sel(policy="random")) == pytest.approx(served_rates(u).random, abs=0.015)
+    assert served < u[:, 0].mean() - 0.1, "the mean departure probability is no service rate"
+
+
+class Printed:
+    """A console that keeps what is printed."""
+
+    def __init__(self):
+        self.lines = []
+
+    def print(self, *words, **_):
+        self.lines.append(" ".join(map(str, words)))
+
+
+def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
+    name = "sprout"
+    made_up.write(name, tmp_path / "files", 60)
+    prepare(name, tmp_path, tmp_path / "files", embedder=embed, progress=False)
+    grid.register_resolvers()
+    target = "cqbjax.offline.contrastive.ContrastiveConfig"
+    small = f"{{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}"
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose(
+            "config",
+            [
+                f"experiment={name}", "policy=[optimal,acqb_cl,knn,zero_priority,random]",
+                "num_seeds=2",
+                f"policy.acqb_cl.head={small}", "horizon=20", f"data_dir={tmp_path}",
+                f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",
+                "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
+            ],
+        )  # fmt: skip
+    console = Printed()
+    with worlds.quick_compiles():
+        ready = study.prepare(
+            config,
+            hydra.utils.instantiate,
+            lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
+        )
+        points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
+    assert [point.attrs["K"] for point in points] == [1, 2]
+    assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
+    assert "knn" in points[0].policy and "knn" not in points[1].policy
+    written = study.show(points, config, name)
+    assert all("made-up content" in point.attrs["stand_in"] for point in points)
+    assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
+    assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
+    kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
+    assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
+    rates = rates_by_rule(
+        source.routing_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
+    )
+    np.testing.assert_allclose(points[1].arrival_rate, rates)
+
+
+def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
+    config = OmegaConf.create(
+        {"K": 1, "arrival_rate": "by_rule", "rates_by_K": {1: [0.5, 0.6, 0.7]}}
+    )
+    point = grid.Point("K=1", config, {}, {})
+    stand_in = grid.settle(point, dataset).config.arrival_rate
+    assert stand_in == list(rates_by_rule(dataset.served(1)))
+    table = dataclasses.replace(dataset.table, name="RouterBench", stand_in="")
+    own = dataclasses.replace(dataset, table=table)
+    assert grid.settle(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
+    other = dataclasses.replace(dataset, table=dataclasses.replace(table, name="mine"))
+    assert grid.settle(point, other).config.arrival_rate == stand_in
+
+
+def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
+    config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
+    config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
+    policies = {"knn": fits.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
+    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
+    data = fits.read(dataset, tmp_path / "fits")
+    one = fits.tuned(KNN(grid=(3, 4)), data, 7)
+    assert found == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
+    assert len(one.grid) == 1 and json.dumps(found)
+    config.tuning_seed = None
+    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
+    each = [fits.tuned(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
+    assert {row["grid"][0]: row["seeds"] for row in found} == {
+        k: each.count(k) for k in dict.fromkeys(each)
+    }
+    assert len(found) == 2, "else seeds that choose apart are not shown"

@@ -1,0 +1,301 @@
+"""The offline-trained routers on planted structure, known answers and the real slice."""
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, OfflineSplit, Router, RouterDC, Zero
+from cqbjax.offline.routers.knn import (
+    choose_k,
+    lost_utility,
+    mean_of_nearest,
+    neighbours,
+    squared_error,
+)
+from cqbjax.offline.routers.routerdc import draw_batch, group, sample_llm_loss, sample_sample_loss
+from cqbjax.offline.routers.umr import cluster_errors
+
+RHO = 0.5
+ROUTERS: dict[str, Router] = {
+    "zero": Zero(),
+    "knn": KNN(),
+    "mlp": MLP(learning_rate=1e-2, max_iter=60),
+    "umr": UMR(),
+    "routerdc": RouterDC(steps=200, learning_rate=1e-3, width=64),
+    "carrot": Carrot(),
+}
+
+
+def planted(seed: int, n: int = 400, d: int = 12) -> tuple[OfflineSplit, np.ndarray]:
+    """Four clusters; in each one server is good and cheap, but server 4 is fair everywhere."""
+    rng = np.random.default_rng(seed)
+    cluster = rng.integers(0, 4, n)
+    centres = np.random.default_rng(99).normal(size=(4, d))
+    x = centres[cluster] + 0.35 * rng.normal(size=(n, d))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    chance = np.full((n, 6), 0.1)
+    chance[:, 4] = 0.5
+    chance[np.arange(n), cluster] = 0.9
+    performance = (rng.random((n, 6)) < chance).astype(float)
+    cost = np.clip(np.linspace(0.1, 0.5, 6) + 0.02 * rng.normal(size=(n, 6)), 0, 1)
+    return OfflineSplit(x, performance, cost), chance - RHO * cost
+
+
+def routed(scores: np.ndarray, utility: np.ndarray) -> float:
+    """Mean expected utility of the servers with the highest score."""
+    return float(utility[np.arange(len(utility)), scores.argmax(axis=1)].mean())
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_router_beats_random_on_planted_structure(name: str) -> None:
+    split, _ = planted(0)
+    held, utility = planted(1)
+    fitted = ROUTERS[name].fit(split, rho=RHO, seed=0)
+    scores = fitted.predict(held.embeddings)
+    assert scores.shape == utility.shape and np.isfinite(scores).all()
+    reached, oracle = routed(scores, utility), float(utility.max(axis=1).mean())
+    fixed = float(utility.mean(axis=0).max())
+    assert reached > utility.mean() + 0.1
+    if name == "zero":
+        assert reached == pytest.approx(fixed)
+    else:
+        assert reached > fixed + 0.6 * (oracle - fixed)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_the_same_seed_gives_the_same_router(name: str) -> None:
+    split, _ = planted(2)
+    first, again = (
+        ROUTERS[name].fit(split, rho=RHO, seed=5).predict(split.embeddings[:7]) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_prediction_depends_on_no_other_prompt_of_the_batch(name: str) -> None:
+    split, _ = planted(3)
+    held, _ = planted(4, n=40)
+    fitted = ROUTERS[name].fit(split, rho=RHO, seed=0)
+    together = fitted.predict(held.embeddings)
+    alone = np.concatenate([fitted.predict(held.embeddings[i : i + 1]) for i in range(8)])
+    np.testing.assert_allclose(together[:8], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("grid", [(15,), (5, 20, 80)])
+def test_carrot_is_knn_when_cost_depends_on_the_model_alone(grid: tuple[int, ...]) -> None:
+    split, _ = planted(5)
+    constant = dataclasses.replace(split, cost=np.tile(np.linspace(0, 1, 6), (400, 1)))
+    held, _ = planted(6)
+    for seed in range(3):
+        knn = (
+            KNN(grid, criterion="error").fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
+        )
+        carrot = Carrot(grid).fit(constant, rho=5.0, seed=seed).predict(held.embeddings)
+        np.testing.assert_allclose(carrot, knn, atol=1e-12)
+    varying = np.abs(
+        KNN(grid, criterion="error").fit(split, rho=5.0, seed=0).predict(held.embeddings)
+        - Carrot(grid).fit(split, rho=5.0, seed=0).predict(held.embeddings)
+    )
+    assert varying.max() > 0.01
+
+
+def test_zero_is_the_best_fixed_model_of_the_split() -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        split = OfflineSplit(rng.normal(size=(30, 4)), rng.random((30, 7)), rng.random((30, 7)))
+        for rho in (0.0, 1.0, 5.0):
+            totals = [
+                sum(split.performance[i, j] - rho * split.cost[i, j] for i in range(30))
+                for j in range(7)
+            ]
+            scores = Zero().fit(split, rho=rho, seed=0).predict(rng.normal(size=(3, 4)))
+            assert (scores.argmax(axis=1) == int(np.argmax(totals))).all()
+
+
+def test_knn_is_the_mean_over_the_nearest_by_cosine() -> None:
+    split, _ = planted(7, n=60)
+    queries = planted(8, n=12)[0].embeddings * 3.0
+    scores = KNN((9,)).fit(split, rho=RHO, seed=0).predict(queries)
+    for query, score in zip(queries, scores, strict=True):
+        cosine = [query @ row / np.linalg.norm(query) for row in split.embeddings]
+        nearest = sorted(range(60), key=lambda i: -cosine[i])[:9]
+        expected = split.performance[nearest].mean(axis=0) - RHO * split.cost.mean(axis=0)
+        np.testing.assert_allclose(score, expected, atol=1e-12)
+
+
+def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
+    from sklearn.model_selection import GridSearchCV, KFold
+    from sklearn.neighbors import KNeighborsRegressor
+
+    split, _ = planted(9, n=150)
+    grid = (1, 4, 16, 64)
+    search = GridSearchCV(
+        KNeighborsRegressor(metric="cosine", algorithm="brute"),
+        {"n_neighbors": grid},
+        scoring="neg_mean_squared_error",
+        cv=KFold(5, shuffle=True, random_state=3),
+    ).fit(split.embeddings, split.performance)
+    chosen = choose_k(
+        split.embeddings, split.performance, squared_error(split.performance), grid, 5, 3
+    )
+    assert chosen == search.best_params_["n_neighbors"]
+    order = neighbours(split.embeddings, split.embeddings[:4], 64)
+    means = mean_of_nearest(split.performance, order, grid)
+    np.testing.assert_allclose(means[1, 2], split.performance[order[2, :4]].mean(axis=0))
+
+
+def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
+    split, _ = planted(9, n=150)
+    for router, said in (
+        (KNN((50, 80, 110), criterion="error"), r"k = 50 is the least of its grid \(50, 80, 110\)"),
+        (UMR((1, 2, 4)), "UMR's number of clusters = 4 is the greatest of its grid"),
+    ):
+        with pytest.warns(UserWarning, match=said):
+            router.tune(split, rho=RHO, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KNN((1, 30, 120), criterion="error").tune(split, rho=RHO, seed=3)
+        KNN((80, 110), criterion="error").tune(split, rho=RHO, seed=3)
+
+
+def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
+    split, _ = planted(9, n=150)
+    price = RHO * split.cost.mean(axis=0)
+    loss = lost_utility(split.utility(RHO), price)
+    rows, predicted = np.arange(40, 60), np.random.default_rng(0).random((2, 20, 6))
+    for g, found in enumerate(loss(predicted, rows)):
+        earned = 0.0
+        for i, row in enumerate(rows):
+            server = int(np.argmax([predicted[g, i, j] - price[j] for j in range(6)]))
+            earned += split.performance[row, server] - RHO * split.cost[row, server]
+        assert -found == pytest.approx(earned)
+
+
+def test_umr_error_is_the_mean_within_the_cluster() -> None:
+    split, _ = planted(10, n=200)
+    clusters = cluster_errors(split.embeddings, split.performance, 4, 0)
+    squared = ((split.embeddings[:, None] - clusters.centres[None]) ** 2).sum(axis=2)
+    label = squared.argmin(axis=1)
+    for c in range(4):
+        expected = 1 - split.performance[label == c].mean(axis=0)
+        np.testing.assert_allclose(clusters.error[c], expected, atol=1e-9)
+    np.testing.assert_allclose(
+        clusters.performance(split.embeddings), 1 - clusters.error[label], atol=1e-12
+    )
+
+
+def test_umr_and_routerdc_accept_fewer_distinct_embeddings_than_clusters() -> None:
+    split, _ = planted(11, n=60)
+    repeated = dataclasses.replace(split, embeddings=split.embeddings[np.arange(60) % 3])
+    for router in (UMR(), RouterDC(steps=5, width=8)):
+        scores = router.fit(repeated, rho=RHO, seed=0).predict(split.embeddings)
+        assert np.isfinite(scores).all()
+
+
+def test_routerdc_losses_match_scalar_code() -> None:
+    rng = np.random.default_rng(0)
+    cosine, target = rng.uniform(-1, 1, (40, 6)), rng.uniform(-0.6, 1.0, (40, 6))
+    target[0] = -0.5  # no positive
+    target[1] = 0.9  # every negative masked
+    loss = np.asarray(sample_llm_loss(jnp.asarray(cosine), jnp.asarray(target), 3, 2, 0.0, 0.5))
+    for i in range(40):
+        order = sorted(range(6), key=lambda j: -target[i, j])
+        negatives = [j for j in order[-2:] if target[i, j] <= 0.5]
+        total = 0.0
+        for j in order[:3]:
+            if target[i, j] > 0:
+                rest = sum(np.exp(cosine[i, m]) for m in negatives)
+                total -= np.log(np.exp(cosine[i, j]) / (np.exp(cosine[i, j]) + rest))
+        assert loss[i] == pytest.approx(total, abs=1e-5)
+    assert loss[0] == loss[1] == 0.0
+
+    def masked(cosine):
+        return sample_llm_loss(cosine, jnp.asarray(target), 3, 2, 0.0, 0.5).sum()
+
+    assert np.isfinite(jax.grad(masked)(jnp.asarray(cosine))).all()
+    anchor, same, other = (
+        rng.normal(size=(2, 5)),
+        rng.normal(size=(2, 5)),
+        rng.normal(size=(2, 3, 5)),
+    )
+    found = sample_sample_loss(jnp.asarray(anchor), jnp.asarray(same), jnp.asarray(other))
+    for i in range(2):
+        top = np.exp(anchor[i] @ same[i])
+        rest = sum(np.exp(anchor[i] @ row) for row in other[i])
+        assert float(found[i]) == pytest.approx(-np.log(top / (top + rest)), rel=1e-5)
+
+
+def test_routerdc_draws_from_the_right_clusters() -> None:
+    split, _ = planted(12, n=90)
+    grouping = group(split.embeddings, 4, 0)
+    label = np.zeros(90, int)
+    order, start = np.asarray(grouping.order), np.asarray(grouping.start)
+    label[:] = start  # a cluster is known by where it starts
+    seen = set()
+    for seed in range(30):
+        batch = draw_batch(jax.random.key(seed), grouping, 64, 3)
+        rows, same, other = (np.asarray(a) for a in batch)
+        assert (label[rows] == label[same]).all()
+        assert (label[rows][:, None] != label[other]).all()
+        seen |= set(other.ravel().tolist())
+    assert seen == set(range(90)) and sorted(order) == list(range(90))
+
+
+def test_bad_splits_are_refused_by_row_and_column() -> None:
+    split, _ = planted(13, n=20)
+    for name, value, sentence in (
+        ("performance", 1.5, r"performance row 3, column 2 is 1.5; it must be in \[0, 1\]"),
+        ("cost", -0.1, r"cost row 3, column 2 is -0.1"),
+        ("cost", np.nan, r"cost row 3, column 2 is nan"),
+        ("embeddings", np.inf, "embeddings row 3, column 2 is inf; it must be finite"),
+    ):
+        values = getattr(split, name).copy()
+        values[3, 2] = value
+        with pytest.raises(ValueError, match=sentence):
+            dataclasses.replace(split, **{name: values})
+    with pytest.raises(ValueError, match="needs at least 10"):
+        split.take(np.arange(4))
+    with pytest.raises(ValueError, match="both must be"):
+        dataclasses.replace(split, cost=split.cost[:, :3])
+    with pytest.raises(ValueError, match="every k of"):
+        KNN((500,)).fit(split, rho=1.0, seed=0)
+    with pytest.raises(ValueError, match=r"trained on \[n, 12\]"):
+        Zero().fit(split, rho=1.0, seed=0).predict(np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: KNN(()), "KNN grid"),
+        (lambda: KNN(criterion="luck"), "KNN criterion is 'luck'; allowed: utility, error"),
+        (lambda: Carrot((0, 4)), "CARROT grid"),
+        (lambda: UMR((0,)), "UMR grid"),
+        (lambda: MLP(((),)), "MLP grid"),
+        (lambda: RouterDC(top_k=0), "RouterDC top_k is 0"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(make, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_a_tuned_knn_beats_the_best_fixed_model_on_the_real_slice(shared_data) -> None:
+    table = pl.read_parquet(shared_data / "routerbench" / "routerbench.parquet")
+    score = table.select(pl.col(r"^score\|.*$")).to_numpy()
+    cost = table.select(pl.col(r"^cost\|.*$")).to_numpy()
+    x = np.load(shared_data / "routerbench" / "minilm_l6_v2.npy").astype(np.float32)
+    complete = np.isfinite(score).all(axis=1)
+    score, cost, x = score[complete], cost[complete] / cost.max(), x[complete]
+    raw = score - 5.0 * cost
+    low, high = raw.min(axis=1, keepdims=True), raw.max(axis=1, keepdims=True)
+    departure = 0.1 + 0.89 * (raw - low) / (high - low)
+    order = np.random.default_rng(7).permutation(len(x))
+    pool, rest = order[:1000], order[1000:]
+    split = OfflineSplit(x[rest], score[rest], cost[rest])
+    scores = KNN().fit(split, rho=5.0, seed=0).predict(x[pool])
+    assert routed(scores, departure[pool]) > departure[pool].mean(axis=0).max() + 0.005

@@ -1,0 +1,237 @@
+"""Every policy of conf/policy through the contract, and planted faults that it must find.
+
+`pytest -k "contract and NAME"` checks the policy of conf/policy/NAME.yaml.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import hydra
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.offline import fits
+from cqbjax.policies import Acqb, Embedded, Routed, WithIntercept
+from cqbjax.policies._template import EpsilonGreedy, State
+from cqbjax.pytree import pytree, static
+from cqbjax.studies import grid
+from cqbjax.testing import worlds
+from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
+from cqbjax.types import Problem
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+LABELS = sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))
+FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr acqb_random acqb_ucb
+acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
+zero knn mlp umr routerdc carrot"""
+SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
+SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
+
+
+@pytest.fixture(autouse=True)
+def quickly():
+    """The contract is about what is computed, not about how fast."""
+    with worlds.quick_compiles():
+        yield
+
+
+def configured(label: str) -> Any:
+    """Instantiate one policy as the study script does."""
+    grid.register_resolvers()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("config", overrides=[f"policy=[{label}]"])
+    policy = hydra.utils.instantiate(config.policy[label])
+    if isinstance(policy, fits.Learnt):
+        columns = 4 if isinstance(policy, fits.Projected) else SINGLE.num_servers
+        return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
+    return policy
+
+
+def test_every_label_has_a_file():
+    assert set(FIXED.split()) <= set(LABELS)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_contract_of_the_configured_policy(label):
+    policy = configured(label)
+    # ACQB's many operations are slow one by one; the reference simulator of test_against_reference
+    # and the single runs of test_invariants stand for them.
+    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | Embedded | WithIntercept))
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        pytest.param(EpsilonGreedy(), PROBLEM, id="_template"),
+        pytest.param(Acqb(alpha_scale=0.5), PROBLEM, id="acqb_pairs"),
+        pytest.param(Acqb(alpha_scale=0.5), SHARED, id="acqb_shared"),
+        pytest.param(Acqb(estimator="newton_cg"), PROBLEM, id="acqb_newton_cg"),
+        pytest.param(
+            Routed(scores=np.random.default_rng(0).normal(size=(12, 4)), schedule="joint"),
+            PROBLEM,
+            id="routed",
+        ),
+    ],
+)
+def test_contract_at_other_shapes(policy, problem):
+    check_policy(policy, problem, uncompiled=not isinstance(policy, Acqb))
+
+
+@pytree
+class Faulty:
+    """The template with one part exchanged.
+
+    Attributes:
+        good: the template.
+        act: changes an action.
+        learn: (old state, learnt state, feedback) -> state.
+    """
+
+    good: EpsilonGreedy = dataclasses.field(default_factory=EpsilonGreedy)
+    act: Any = static(default=lambda action, observation: action)
+    learn: Any = static(default=lambda old, new, feedback: new)
+
+    informed = False
+
+    def init(self, problem: Problem, contexts) -> State:
+        return self.good.init(problem, contexts)
+
+    def select(self, key, state, observation):
+        return self.act(self.good.select(key, state, observation), observation)
+
+    def update(self, state, observation, action, feedback):
+        return self.learn(state, self.good.update(state, observation, action, feedback), feedback)
+
+
+HIDDEN = []
+
+
+def impurely(action, observation):
+    HIDDEN.append(None)
+    return action._replace(servers=(action.servers + len(HIDDEN)) % 4)
+
+
+def drawing_outside(action, observation):
+    slot = jnp.asarray(np.random.default_rng().integers(2**30), jnp.int32)
+    return action._replace(slot=jnp.where(slot < 0, slot, action.slot))
+
+
+def counting_empty_rounds(old, new, feedback):
+    """Forget everything in a round without a query."""
+    return jax.tree.map(lambda leaf: jnp.where(feedback.valid, leaf, 0.0), new)
+
+
+def learning_from_the_dummy(old, new, feedback):
+    push = jnp.where(feedback.valid, 0.0, 50.0 * (1 + feedback.choice))
+    return new._replace(accepted=new.accepted + push * jnp.asarray([1.0, -1.0, 1.0, -1.0]))
+
+
+def reading_the_last_slot(action, observation):
+    return action._replace(slot=jnp.int32(observation.queue.row.shape[0] + 3))
+
+
+FAULTS = {
+    "distinct server": dict(act=lambda a, o: a._replace(servers=jnp.zeros(2, jnp.int32))),
+    "increasing": dict(act=lambda a, o: a._replace(servers=a.servers[::-1])),
+    "server numbers in 0..3": dict(act=lambda a, o: a._replace(servers=a.servers + 2)),
+    "waiting query": dict(act=lambda a, o: a._replace(slot=(a.slot + 1) % o.queue.row.shape[0])),
+    "slot 51 of round": dict(act=reading_the_last_slot),
+    "Action.slot must be int32": dict(act=lambda a, o: a._replace(slot=a.slot * 1.0)),
+    "Action.servers must be int32[2]": dict(act=lambda a, o: a._replace(servers=a.servers[:1])),
+    "Action.explored must be bool": dict(act=lambda a, o: a._replace(explored=jnp.int32(0))),
+    "must be pure": dict(act=impurely),
+    "tracing them twice": dict(act=drawing_outside),
+    "shapes and types": dict(learn=lambda o, n, f: n._replace(shown=n.shown.astype(jnp.int32))),
+    "structure that init returns": dict(learn=lambda o, n, f: (n.shown, n.accepted)),
+    "leaving out update": dict(learn=counting_empty_rounds),
+    "valid=False must teach nothing": dict(learn=learning_from_the_dummy),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_planted_fault_is_found(message):
+    with pytest.raises(ContractError) as found:
+        check_policy(Faulty(**FAULTS[message]))
+    assert message in str(found.value)
+
+
+def test_a_batch_that_mixes_its_runs_is_found():
+    def mix(action, observation):
+        # The batching rule sums over the batch; a run alone sees itself only.
+        shift = summed_over_the_batch(observation.queue.row[0] + 1) % 4
+        return action._replace(servers=jnp.sort((action.servers + shift) % 4))
+
+    with pytest.raises(ContractError, match="must not depend on its batch"):
+        check_policy(Faulty(act=mix))
+
+
+def test_a_batching_rule_that_computes_something_else_is_found():
+    with pytest.raises(ContractError, match="alone, uncompiled, must decide as in a batch"):
+        check_policy(Faulty(act=lambda a, o: a._replace(explored=a.explored ^ batched(o.arrived))))
+
+
+@jax.custom_batching.custom_vmap
+def batched(value):
+    return value & False
+
+
+@batched.def_vmap
+def _batched(axis_size, in_batched, value):
+    return value | True, in_batched[0]
+
+
+@jax.custom_batching.custom_vmap
+def summed_over_the_batch(value):
+    return value
+
+
+@summed_over_the_batch.def_vmap
+def _summed(axis_size, in_batched, value):
+    total = jnp.sum(value) if in_batched[0] else axis_size * value
+    return jnp.broadcast_to(total, (axis_size,)), True
+
+
+def test_fields_that_cannot_be_leaves_are_named():
+    @pytree
+    class Counted(EpsilonGreedy):
+        samples: int = 3
+
+    with pytest.raises(ContractError, match=r"Counted\.samples is 3: a leaf must be a float"):
+        check_policy(Counted())
+
+    @pytree
+    class Named(EpsilonGreedy):
+        rule: str = "oldest"
+
+    with pytest.raises(ContractError, match=r"Named\.rule is 'oldest'"):
+        check_policy(Named())
+
+
+def test_static_fields_must_be_hashable():
+    with pytest.raises(ContractError, match=r"Faulty\.act is static and must be hashable"):
+        check_policy(Faulty(act=[1, 2]))
+
+
+def test_a_class_that_is_no_pytree_is_told_how_to_become_one():
+    class Plain(EpsilonGreedy):
+        pass
+
+    with pytest.raises(ContractError, match="Plain must be registered as a pytree"):
+        check_policy(Plain())
+
+
+def test_a_policy_must_say_whether_it_is_informed():
+    @pytree
+    class Silent(EpsilonGreedy):
+        informed: Any = static(default=None)
+
+    with pytest.raises(ContractError, match=r"Silent\.informed must be True or False"):
+        check_policy(Silent())
+
+
+def test_the_problem_must_have_a_row_for_every_arrival():
+    with pytest.raises(ValueError, match="num_rows=12 must reach horizon=48"):
+        check_policy(EpsilonGreedy(), PROBLEM._replace(pooled=False))

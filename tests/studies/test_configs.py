@@ -1,0 +1,178 @@
+"""Every configuration composes and makes its objects; wrong words are refused in a sentence."""
+
+import json
+
+import hydra
+import polars as pl
+import pytest
+from composing import CONF, EXPERIMENTS, composed, refused, script
+from omegaconf import OmegaConf
+
+import cqbjax
+from cqbjax.report import tables
+from cqbjax.sources import Synthetic
+from cqbjax.studies import grid, settings
+
+TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_composes_and_says_its_own_command(name):
+    second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
+    assert second.startswith(f"# python scripts/run.py experiment={name}")
+    points = grid.compose(composed(f"experiment={name}"))
+    assert len({point.name for point in points}) == len(points)
+    for point in points:
+        assert point.config.name == name
+        policies = {k: hydra.utils.instantiate(v) for k, v in point.config.policy.items()}
+        assert "acqb" in policies and "optimal" in policies
+        rates = point.config.arrival_rate
+        assert rates == settings.BY_RULE or all(0 < rate < 1 for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("routerbench", "RouterBench"), ("embedllm", "EmbedLLM"), ("sprout", "Sprout"),
+     ("mmlu_pro", "EmbedLLM")],
+)  # fmt: skip
+def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
+    paper = tables._read_paper(tables.PAPER).filter(pl.col("dataset") == dataset)
+    for point in grid.compose(composed(f"experiment={name}")):
+        theirs = paper.filter(pl.col("K") == point.config.K)
+        assert set(theirs["policy"]) <= set(point.config.policy)
+        assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
+        assert point.config.horizon == theirs["round"].max() == 5000
+        assert set(point.config.table_rounds) == set(theirs["round"])
+        if point.config.arrival_rate != settings.BY_RULE:
+            assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "thresholds", "schedule"),
+    [("sprout", (0.6, 0.3), (5, None, 10)), ("routerbench", (0.5, 0.3), (5, None, 10)),
+     ("embedllm", (0.4, 0.1), (10, 30, 50)), ("mmlu_pro", (0.4, 0.1), (10, 30, 50))],
+)  # fmt: skip
+def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
+    (point, _) = grid.compose(composed(f"experiment={name}"))
+    head = hydra.utils.instantiate(point.config.policy.acqb_cl).head
+    assert (head.iota_pos, head.iota_neg) == thresholds
+    assert (head.prompts_per_model, head.prompts_per_epoch, head.epochs) == schedule
+    assert (head.temperature, head.negatives, head.outputs) == (0.07, 64, 384)
+    written = set(OmegaConf.load(CONF / "head" / "routerbench.yaml")) - {"_target_"}
+    assert written == set(vars(head))
+
+
+def test_pairs_leave_out_the_policies_of_single_servers():
+    points = grid.compose(composed("experiment=synthetic"))
+    why = "defined for K=1 only"
+    assert [point.left_out for point in points] == [{}, {"q_ths": why, "q_ucb": why}]
+    assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
+
+
+def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
+    tuned, ones = composed("experiment=synthetic"), composed("experiment=synthetic_unscaled")
+    changed = {key for key in tuned if OmegaConf.to_container(tuned)[key] != ones[key]}
+    assert {"alpha_scale", "c1", "name", "title"} <= changed
+    assert changed <= {"alpha_scale", "c1", "name", "title", "policy"}
+    assert (ones.kappa, ones.lambda0, ones.alpha_scale, ones.c1) == (1, 1, 1, 1)
+    assert set(ones.policy) == set(tuned.policy)
+
+
+def test_overrides_reach_the_objects():
+    config = composed(
+        "experiment=synthetic", "K=1", "alpha_scale=0.7", "policy.acqb.c1=0.9", "dim=3"
+    )
+    (point,) = grid.compose(config)
+    policy = hydra.utils.instantiate(point.config.policy.acqb)
+    assert (policy.alpha_scale, policy.c1, policy.kappa) == (0.7, 0.9, 1.0)
+    assert hydra.utils.instantiate(point.config.source) == Synthetic(dim=3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "horizon", "c1", "rounds"),
+    [("tenth", 1000, 0.5, 100), ("stabilised", 5000, 0.5, 1), ("stabilised", 5000, 10.0, 99),
+     (7, 10, 1.0, 7)],
+)  # fmt: skip
+def test_exploration_length(rule, horizon, c1, rounds):
+    assert grid.exploration_length(rule, horizon, c1) == rounds
+
+
+@pytest.mark.parametrize("rule", ["third", -1])
+def test_exploration_length_refuses_other_words(rule):
+    with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
+        grid.exploration_length(rule, 10, 1.0)
+
+
+def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
+    done = script("experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "rounds/s" in done.stdout + done.stderr
+    data = cqbjax.results.load(tmp_path)
+    assert data.queue_length.dims == ("policy", "arrival_rate", "seed", "round")
+    assert dict(data.sizes) == {"policy": 2, "arrival_rate": 1, "seed": 2, "round": 24}
+    folder = tmp_path / "data" / "synthetic" / "K=1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["config"]["horizon"] == 24 and manifest["versions"]["jax"]
+    assert OmegaConf.load(folder / "config.yaml").num_seeds == 2
+    for kind, endings in (("figures", ("png", "pdf")), ("tables", ("csv", "md"))):
+        for ending in endings:
+            assert (tmp_path / kind / f"synthetic.{ending}").stat().st_size > 100
+
+
+def test_multirun_gives_each_point_its_own_result(tmp_path):
+    done = script(
+        "-m", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6", "K=1,2", "num_seeds=2",
+        "horizon=12", f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    configs = [OmegaConf.load(path) for path in sorted(tmp_path.glob("data/grid/*/*/config.yaml"))]
+    found = {(config.K, config.arrival_rate[0]) for config in configs}
+    assert found == {(1, 0.5), (1, 0.6), (2, 0.5), (2, 0.6)}
+    together = cqbjax.results.load(tmp_path / "data" / "grid")
+    assert dict(together.sizes)["K"] == 2 and dict(together.sizes)["arrival_rate"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=nothing"], ["error: experiment nothing is unknown", "synthetic_servers"]),
+        (["preset=best"], ["error: preset best is unknown", "tuned_routing"]),
+        (["policy=[acqb,nobody]"], ["error: policy nobody is unknown", "acqb_fifo"]),
+        (["rate=0.5"], ["error: rate is no key", "arrival_rate"]),
+        (["K=[1,9]"], ["error: K=9 must lie in 1..N, and N=5"]),
+        (["arrival_rate=1.5"], ["error: arrival_rate=1.5 must lie in [0, 1]"]),
+        (["arrival_rate=-0.5"], ["error: arrival_rate=-0.5 must lie in [0, 1]"]),
+        (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
+        (["alpha_scale=-1"], ["error: alpha_scale=-1 must be"]),
+        (["slackness=0.29"], ["error: slackness=0.29 cannot be met", "seed"]),
+        (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
+        (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
+        (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
+        (["arrival_rate=fast"], ["error: arrival_rate=fast must be `by_rule`"]),
+        (["arrival_rate=by_rule"], ["error: arrival_rate=by_rule needs a dataset"]),
+        (["policy.acqb.alpha=1"], ["error: policy.acqb.alpha is no key"]),
+        (["policy.acqb.c1=null"], ["error: c1=None must be a finite number"]),
+        (["policy.acqb.num_samples=few"], ["error: num_samples=few must be a whole number"]),
+        (["K=[1,2"], ["error: K=[1,2 cannot be read"]),
+        (["kappa=${nothing}"], ["error: Interpolation key 'nothing' not found"]),
+        (["figure_policies=[acqb,knn]"], ["error: figure_policies=knn does not run", "random"]),
+        (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),
+        (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
+    ],
+)  # fmt: skip
+def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path, monkeypatch):
+    small = [] if words[0].startswith("num_seeds") else ["num_seeds=3"]
+    error = refused([*words, *small, "horizon=40", f"results_dir={tmp_path}"], monkeypatch)
+    for part in said:
+        assert part in error, error
+    assert len(error.strip().splitlines()) == 1, "one sentence"
+    assert not list(tmp_path.rglob("*.nc"))
+
+
+def test_a_refusal_in_a_process_of_its_own_is_one_sentence_too(tmp_path):
+    words = ["policy=[random]", "capacity=2", "num_seeds=3", "horizon=40"]
+    done = script(*words, f"results_dir={tmp_path}")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "error: capacity=2 overflowed in round" in done.stderr
+    assert "would have been enough" in done.stderr
+    assert not list(tmp_path.rglob("*.nc"))

@@ -1,0 +1,204 @@
+"""The tables of the head and the routers: against scalar code, and the script on made-up files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+
+from cqbjax.datasets import RoutingSource, mnl_utilities
+from cqbjax.datasets.prepare import prepare
+from cqbjax.datasets.readers import made_up
+from cqbjax.datasets.table import RoutingTable
+from cqbjax.offline import fits, projection
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.routers import KNN, RouterDC, Zero
+from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.sources import Routing
+from cqbjax.studies import offline_value
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SEEDS = [3, 8, 4]
+IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
+
+
+@pytest.fixture(scope="module")
+def source() -> RoutingSource:
+    """80 prompts, 5 servers, embeddings of 4 dimensions that say which server is good."""
+    rng = np.random.default_rng(0)
+    best = rng.integers(0, 4, 80)
+    x = (np.eye(4)[best] + 0.5 * rng.normal(size=(80, 4))).astype(np.float32)
+    performance = np.clip(np.eye(5)[best] * 0.6 + 0.4 * rng.random((80, 5)), 0, 1)
+    cost = np.linspace(0.0, 0.2, 5) * rng.random((80, 5))
+    raw = performance - 2.0 * cost
+    low, high = raw.min(axis=1, keepdims=True), raw.max(axis=1, keepdims=True)
+    chance = 0.1 + 0.89 * (raw - low) / (high - low)
+    words = tuple(f"prompt {i}" for i in range(80))
+    table = RoutingTable("planted", words, words, words, tuple("abcde"), performance, cost, "toys")
+    contexts, utilities = jnp.asarray(x), jnp.asarray(mnl_utilities(chance), float)
+    drawn = Routing(contexts=contexts, utilities=utilities, pool_size=20)
+    return RoutingSource(drawn, "planted", table, chance, cost, rho=2.0)
+
+
+def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
+    """Error and routing of the k nearest by cosine, a prompt at a time."""
+    errors, reached = [], []
+    for i in parts.pool:
+        cosine = [x[i] @ x[j] / np.linalg.norm(x[j]) for j in parts.offline]
+        near = [parts.offline[j] for j in np.argsort(cosine)[::-1][:k]]
+        mean = [np.mean([chance[j, n] for j in near]) for n in range(chance.shape[1])]
+        errors += [(mean[n] - chance[i, n]) ** 2 for n in range(chance.shape[1])]
+        reached.append(chance[i, int(np.argmax(mean))])
+    return float(np.sqrt(np.mean(errors))), float(np.mean(reached))
+
+
+def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
+    parts, x = source.split(3), np.asarray(source.source.contexts)
+    found = offline_value.nearest(x, source, parts)
+    assert set(found) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
+    for k in (1, 10):
+        expected = scalar_nearest(x, source.probabilities, parts, k)
+        assert (found[f"{k}-NN error"], found[f"{k}-NN routing"]) == pytest.approx(expected)
+    pool, chance = x[parts.pool].astype(float), source.probabilities[parts.pool]
+    logits = np.log(chance[:6] / (1 - chance[:6]))
+    weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
+    server = (pool[6:] @ weights).argmax(axis=1)
+    expected = chance[6:][np.arange(14), server].mean()
+    assert offline_value.linear(pool, chance) == pytest.approx(expected)
+    rows = {row[:2]: row[2] for row in offline_value.measured(x, x, source, 3)}
+    half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
+    for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
+        expected = offline_value.linear(table, chance)
+        assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
+    assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
+
+
+def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed(
+    source, tmp_path, monkeypatch
+):
+    heads = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
+    heads[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in heads[1:]]
+    paths = [tmp_path / f"head_{seed}.msgpack" for seed in SEEDS]
+    for path, head in zip(paths, heads, strict=True):
+        projection.save_heads(path, head, IDENTITY)
+
+    def table(some):
+        chosen = slice(0, some)
+        monkeypatch.setattr(fits, "heads", lambda *_: paths[chosen])
+        return offline_value.head_table(source, SEEDS[chosen], tmp_path, IDENTITY)
+
+    one = table(1).filter(features="head")
+    assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
+    made = table(3).filter(statistic="10-NN error")
+    x, z = np.asarray(source.source.contexts), []
+    for seed, path in zip(SEEDS, paths, strict=True):
+        params, config = projection.load_heads(path)
+        table_z = np.asarray(projection.project(params, x, config))
+        both = [offline_value.nearest(t, source, source.split(seed)) for t in (x, table_z)]
+        z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
+    low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
+    row = made.row(by_predicate=pl.col("features") == "head", named=True)
+    assert z[0] == 0 and z[1] != 0
+    found = [row[key] for key in ("change", "change_low", "change_high")]
+    assert found == pytest.approx([np.mean(z), low, high])
+
+
+def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tmp_path):
+    routers = {
+        "zero": Zero(),
+        "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
+        "dc": RouterDC(steps=2, clusters=2),
+    }
+    made = offline_value.seed_table(source, routers, SEEDS, tmp_path, one_seed=50)
+    data = fits.read(source, tmp_path)
+    fixed = fits.tuned(routers["knn"], data, 50)
+    own_choices = set()
+    for seed in SEEDS:
+        parts = source.split(seed)
+        chance = source.probabilities[parts.pool]
+        raw = (source.table.performance - 2.0 * source.cost)[parts.pool]
+        rows = {row["policy"]: row for row in made.filter(seed=seed).iter_rows(named=True)}
+        split = data.offline(parts.offline)
+        own = routers["knn"].tune(split, rho=2.0, seed=seed)
+        own_choices.add(own.grid[0])
+        for router, before in ((own, ""), (fixed, "once_")):
+            scores = router.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
+            server = scores.argmax(axis=1)
+            found = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
+            expected = [t[np.arange(20), server].mean() for t in (chance, raw)]
+            assert found == pytest.approx(expected)
+            assert rows["knn"][f"{before}chosen"] == str(router.grid[0])
+        blind = (split.performance.mean(axis=0)).argmax()
+        assert rows["ZERO, performance only"]["departure"] == pytest.approx(chance[:, blind].mean())
+        assert rows["zero"]["once_departure"] is rows["dc"]["once_departure"] is None
+        assert rows["oracle"]["departure"] == pytest.approx(0.99)
+        best = chance.mean(axis=0).max()
+        assert rows["best fixed on the pool"]["departure"] == pytest.approx(best)
+        assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
+    assert own_choices != {fixed.grid[0]}, "else the two columns could not be told apart"
+    check_averages(made, offline_value.router_table(made, source))
+
+
+def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
+    """Means, paired differences and counts of a table over seeds."""
+    knn, fixed = (by_seed.filter(policy=label) for label in ("knn", "best fixed on the pool"))
+    row = made.row(by_predicate=pl.col("policy") == "knn", named=True)
+    gain = (knn["once_departure"] - knn["departure"]).to_numpy()
+    low, high = scipy.stats.t.interval(0.95, 2, gain.mean(), scipy.stats.sem(gain))
+    found = [row[f"once_departure_gain{end}"] for end in ("", "_low", "_high")]
+    assert found == pytest.approx([gain.mean(), low, high])
+    assert row["over_fixed"] == pytest.approx((knn["departure"] - fixed["departure"]).mean())
+    counts = [int(part.split("(")[1][:-1]) for part in row["chosen"].split("; ")]
+    assert sum(counts) == row["seeds"] == 3
+    zero = made.row(by_predicate=pl.col("policy") == "zero", named=True)
+    assert zero["chosen"] is zero["once_chosen"] is zero["once_departure_gain"] is None
+    assert made["stand_in"].unique().to_list() == ["toys"]
+
+
+def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
+    head = fits.Projected(Acqb(), IDENTITY)
+    policies = {
+        "zero": fits.Trained(Zero()),
+        "zero_priority": fits.Trained(Zero(), "joint"),
+        "random": RandomRouting(),
+        "acqb_cl": head,
+    }
+    assert offline_value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
+    more = offline_value.chosen_of({"knn": fits.Trained(KNN())}).routers
+    assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
+
+
+def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path):
+    made_up.write("sprout", tmp_path / "files", 120)
+    noise = np.random.default_rng(0)
+    prepare(
+        "sprout", tmp_path, tmp_path / "files", progress=False,
+        embedder=lambda prompts: noise.normal(size=(len(prompts), 3)),
+    )  # fmt: skip
+    target = "cqbjax.offline.contrastive.ContrastiveConfig"
+    words = [
+        "experiment=sprout", "policy=[random,acqb_cl,zero,knn,knn_priority]", "num_seeds=2",
+        f"policy.acqb_cl.head={{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}",
+        f"data_dir={tmp_path}", f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
+        "source.pool_size=20",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "offline_value.py"), *words],
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tables = tmp_path / "tables"
+    assert sorted(path.name for path in tables.iterdir()) == [
+        "offline_sprout_head.csv", "offline_sprout_head.md", "offline_sprout_routers.csv",
+        "offline_sprout_routers.md", "offline_sprout_seeds.csv",
+    ]  # fmt: skip
+    for part in ("head", "routers"):
+        text = (tables / f"offline_sprout_{part}.md").read_text()
+        assert "made-up content" in text and "seeds 2" in text
+    by_seed = pl.read_csv(tables / "offline_sprout_seeds.csv")
+    assert by_seed.filter(policy="knn")["seed"].to_list() == [0, 1]

@@ -1,0 +1,218 @@
+"""The sensitivity study: which settings it runs, what it says of them, and its one command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import xarray as xr
+
+from cqbjax.studies import sensitivity
+from cqbjax.studies.sensitivity import Setting
+from cqbjax.testing import worlds
+from scripts import rank_settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
+SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
+
+
+def small(preset=PRESET, **changes):
+    return sensitivity.settings(preset, sensitivity.values_of(preset, SMALL | changes))
+
+
+def test_one_constant_at_a_time_and_the_grid():
+    found = small()
+    assert found[0] == PRESET and len(set(found)) == len(found)
+    grid = {(s.alpha_scale, s.c1) for s in found if (s.lambda0, s.M) == (1.0, 1)}
+    assert grid == {(a, c) for a in (0.1, 0.2, 0.5) for c in (0.25, 1.0)}
+    others = [s for s in found if (s.lambda0, s.M) != (1.0, 1)]
+    assert [(s.lambda0, s.M) for s in others] == [(2.0, 1), (1.0, 3)]
+    assert all((s.alpha_scale, s.c1, s.rho) == (0.2, 0.25, None) for s in others)
+
+
+def test_rho_varies_only_where_the_source_has_one():
+    with_rho = small(Setting(0.2, 1.0, 0.25, 5.0, 1))
+    assert {s.rho for s in with_rho} == {1.0, 5.0}
+    assert len(with_rho) == len(small()) + 1
+
+
+def test_an_empty_list_leaves_a_constant_alone():
+    assert all(s.M == 1 and s.lambda0 == 1.0 for s in small(M=[], lambda0=[]))
+
+
+def test_the_preset_takes_the_papers_samples_where_it_names_none():
+    config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
+    assert [sensitivity.preset_of(config, size).M for size in (1, 2)] == [1, 9]
+    assert sensitivity.preset_of(config | {"num_samples": 4}, 2).M == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"beta": [1]}, "tune.beta is unknown; choose from alpha_scale, lambda0, c1, rho, M"),
+        ({"lambda0": [0]}, "tune.lambda0=0 must be a number above 0"),
+        ({"M": [1.5]}, "tune.M=1.5 must be a whole number of at least 1"),
+        ({"c1": [-1]}, "tune.c1=-1 must be a number of at least 0"),
+    ],
+)
+def test_wrong_values_are_refused_in_a_sentence(wrong, said):
+    with pytest.raises(ValueError) as caught:
+        sensitivity.values_of(PRESET, wrong)
+    assert str(caught.value) == said
+
+
+def planted(settings, gaps, seeds=6):
+    """Return results in which a setting's Q - Q* is its planted gap plus a noise of the seed."""
+    noise = 3.0 * np.random.default_rng(0).normal(size=(1, 1, seeds, 1))
+    queue = np.asarray(gaps, float)[:, None, None, None] + noise + np.zeros((1, 1, 1, 4))
+    axes = ("policy", "arrival_rate", "seed", "round")
+    variables = {
+        "queue_length": (axes, queue),
+        "regret": (axes, 10 * queue),
+        "optimal_queue_length": (axes[1:], np.zeros(queue.shape[1:])),
+    }
+    coords = {"policy": [s.label for s in settings], "arrival_rate": [0.7]}
+    return xr.Dataset(variables, coords | {"seed": range(seeds), "round": range(4)}, {"K": 1})
+
+
+def test_differences_from_the_preset_are_paired_by_seed():
+    settings = small()
+    gaps = 5.0 + np.arange(len(settings))
+    gaps[3] = 4.0
+    made = sensitivity.frame(sensitivity.rows(planted(settings, gaps), settings, PRESET))
+    assert "rho" not in made.columns
+    assert made.row(0, named=True)["preset"] is False and made["preset"].sum() == 1
+    best = made.row(0, named=True)
+    assert best["over_preset"] == pytest.approx(-1.0)
+    # Every seed's noise is met by all settings, so the difference has none.
+    assert best["over_preset_high"] - best["over_preset_low"] < 1e-9
+    assert best["mean_queue_regret_high"] - best["mean_queue_regret_low"] > 1
+    (line,) = sensitivity.sentences(made)
+    assert "the preset takes alpha_scale 0.2, lambda0 1, c1 0.25, M 1" in line
+    changed = [key for key in ("alpha_scale", "lambda0", "c1", "M")
+               if getattr(settings[3], key) != getattr(PRESET, key)]  # fmt: skip
+    assert all(f"{key} {getattr(settings[3], key):g}" in line for key in changed)
+    assert "paired difference -1 [-1, -1]" in line
+
+
+def test_another_rho_is_no_rival():
+    preset = Setting(0.2, 1.0, 0.25, 5.0, 1)
+    settings = small(preset)
+    same = [s for s in settings if s.rho == 5.0]
+    other = [s for s in settings if s.rho == 1.0]
+    found = sensitivity.rows(planted(same, 5.0 + np.arange(len(same))), same, preset)
+    found += sensitivity.rows(planted(other, [0.5]), other, preset)
+    made = sensitivity.frame([row | {"stand_in": "a slice"} for row in found])
+    assert "Data: a slice" in sensitivity.draw(made, "Planted").get_suptitle()
+    assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
+    (line,) = sensitivity.sentences(made)
+    assert "that is the least" in line
+
+
+def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
+    settings = small()
+    found = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))), settings, PRESET)
+    figure = sensitivity.draw(sensitivity.frame(found), "Planted")
+    *panels, grid = figure.axes
+    assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
+    assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]
+    shown = [[tick.get_text() for tick in panel.get_xticklabels()] for panel in panels]
+    assert shown == [["0.1", "0.2", "0.5"], ["1", "2"], ["0.25", "1"], ["1", "3"]]
+    for panel in panels:
+        marked = panel.lines[-1]
+        assert marked.get_ydata().tolist() == pytest.approx([5.0 + planted_noise()])
+    assert len(grid.texts) == 6 and len(grid.patches) == 1
+    assert grid.patches[0].get_xy() == (0.5, -0.5)
+
+
+def planted_noise():
+    return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
+
+
+def tune(*words):
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "tune.py"), *words],
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, env=worlds.QUICK_ENVIRONMENT,
+    )  # fmt: skip
+    return done
+
+
+def test_the_command_counts_before_it_runs(tmp_path):
+    done = tune("experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    # 24 of the grid (the preset in it), 3 more lambda0, 3 more M, and the optimal policy.
+    assert "30 settings in 5 programs, 3,100 runs of 1,000 rounds" in done.stdout
+    assert "6,200,000 round-runs" in done.stdout
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_one_command_writes_table_and_figure(tmp_path):
+    done = tune(
+        "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
+        "arrival_rate=0.4", "+tune.alpha_scale=[0.6]", "+tune.c1=[]", "+tune.lambda0=[]",
+        "+tune.M=[]", f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = pl.read_csv(tmp_path / "tables" / "tuning_synthetic.csv")
+    assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
+    assert "the preset takes alpha_scale 0.2" in done.stdout
+    for ending in ("png", "pdf"):
+        assert (tmp_path / "figures" / f"tuning_synthetic.{ending}").stat().st_size > 1000
+
+
+def study_rows(sizes, preset, cells):
+    """Rows as `frame` has them: `cells` maps (K, rate) to alpha_scale -> mean of Q - Q*."""
+    rows = [
+        {"K": size, "arrival_rate": rate, "alpha_scale": alpha, "lambda0": 1.0, "c1": 0.25,
+         "M": sizes[size], "preset": alpha == preset, "mean_queue_regret": value}
+        for (size, rate), cell in cells.items() for alpha, value in cell.items()
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def test_settings_are_ranked_by_the_geometric_mean_over_cells():
+    one = study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0, 0.5: 1.0, 0.9: 0.1}})
+    two = study_rows(
+        {1: 1, 2: 9}, 0.3, {(1, 0.5): {0.3: 10.0, 0.1: 5.0, 0.5: 40.0},
+                            (2, 0.7): {0.3: 1.0, 0.1: 0.5, 0.5: 1.0}},
+    )  # fmt: skip
+    other = two.with_columns(
+        M=pl.lit(27, pl.Int64), preset=pl.lit(False), mean_queue_regret=pl.lit(0.0)
+    )
+    made = sensitivity.ranked({"a": one, "b": pl.concat([two, other])})
+    assert made["alpha_scale"].to_list() == [0.1, 0.3, 0.5], "0.9 is not in all cells"
+    assert made["mean_ratio"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
+    assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
+    assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
+    assert "stand_in" not in made.columns
+    sliced = sensitivity.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
+    assert sliced["stand_in"].unique().to_list() == ["a slice"]
+    with pytest.raises(ValueError, match="different presets"):
+        sensitivity.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
+    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: mean_queue_regret must be pos"):
+        sensitivity.ranked({"a": one.with_columns(mean_queue_regret=pl.lit(-1.0))})
+    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
+        sensitivity.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
+    with pytest.raises(ValueError, match="b: no column c1, is it a study's?"):
+        sensitivity.ranked({"b": two.drop("c1")})
+
+
+def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):
+    one, two = tmp_path / "tuning_a.csv", tmp_path / "other" / "tuning_a.csv"
+    two.parent.mkdir()
+    for file in (one, two):
+        study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0}}).write_csv(file)
+    rank_settings.main([one])
+    made = pl.read_csv(tmp_path / "tuning_ranked.csv")
+    assert (
+        made["mean_ratio"].to_list() == [1.0, 2.0] and "tuning_ranked.md" in capsys.readouterr()[0]
+    )
+    with pytest.raises(ValueError, match="tuning_a.csv and .*tuning_a.csv have one name"):
+        rank_settings.main([one, two])
+    two.write_text("a,b\n1,2\n1,2,3\n")
+    for files, said in (([], "at least one"), ([two], "not a table"), ([tmp_path], "no such file")):
+        with pytest.raises(ValueError, match=said):
+            rank_settings.main(files)

@@ -1,0 +1,60 @@
+"""What the keys of a study may hold, refused before anything runs."""
+
+import hydra
+import pytest
+from composing import EXPERIMENTS, composed
+from omegaconf import OmegaConf
+
+from cqbjax.studies import grid, settings, study
+
+REFUSED = {
+    "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
+    "record_every": "often", "num_samples": "2.5", "capacity": "null", "slackness": "null",
+    "lambda0": "0", "kappa": "-1", "c1": "fast", "alpha_scale": "true", "spread": "se",
+    "queue": "longest", "table": "all", "K": "[1,1]", "num_servers": "[3,few]",
+    "parameters": "null", "arrival_rate": "[0.6,fast]", "table_rounds": "[0]",
+    "memory_gb": "0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_wrong_value_is_refused_by_its_key(key):
+    config = composed(f"{key}={REFUSED[key]}")
+    with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as found:
+        settings.check(config)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("key", ["K", "slackness", "parameters"])
+def test_an_empty_grid_is_refused(key):
+    with pytest.raises(ValueError, match=f"{key} must be a value or a list"):
+        settings.check(composed(f"{key}=[]"))
+
+
+def test_every_key_of_a_study_passes_as_it_is_shipped():
+    for name in EXPERIMENTS:
+        settings.check(composed(f"experiment={name}"))
+
+
+def test_no_exploration_length_is_refused():
+    with pytest.raises(ValueError, match="explore_rounds=None must be"):
+        grid.exploration_length(None, 10, 1.0)
+
+
+def test_a_key_that_the_source_does_not_read_is_refused():
+    config = OmegaConf.create({"source": {"dataset": "sprout"}})
+    with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
+        settings.check_overrides(["K=2", "num_servers=3"], config)
+    settings.check_overrides(["K=2", "horizon=30"], config)
+    settings.check_overrides(["num_servers=3"], OmegaConf.create({"source": {"dim": 5}}))
+
+
+def test_no_point_runs_before_all_are_checked():
+    def make(node):
+        return hydra.utils.instantiate(node, _convert_="all")
+
+    config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
+    with pytest.raises(ValueError, match="K=9 must lie"):
+        study.prepare(config, make, make)
+    config.K = [1, 2]
+    assert [ready.point.config.K for ready in study.prepare(config, make, make)] == [1, 2]
