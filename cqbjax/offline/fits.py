@@ -24,9 +24,9 @@ from cqbjax.files import arrays_digest, content_key, write_atomic
 from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import OfflineSplit, Router
-from cqbjax.policies import Embedded, Routed
-from cqbjax.policies.simple import Schedule
+from cqbjax.policies import OnContexts, Replaced, Routed
 from cqbjax.pytree import check_words
+from cqbjax.queueing import Schedule
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.types import Policy, Problem
@@ -90,7 +90,8 @@ class Projected:
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from projected contexts [I, e] of its pool."""
-        return Embedded(policy=self.base, contexts=jnp.asarray(rows, float))
+        view = Replaced(contexts=jnp.asarray(rows, float))
+        return OnContexts(policy=self.base, view=view)
 
 
 Learnt = Trained | Projected

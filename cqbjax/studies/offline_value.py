@@ -22,7 +22,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data, Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
-from cqbjax.policies import WithIntercept, with_intercept
+from cqbjax.policies import Intercept, with_intercept
 from cqbjax.report.names import style_of
 from cqbjax.report.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter, Silent
@@ -123,7 +123,7 @@ def measured(
         for statistic, value in nearest(table, source, parts).items():
             yield statistic, features, value
         yield "linear routing", features, linear(table[parts.pool], truth)
-    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), WithIntercept.share))
+    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
     yield "linear routing", "encoder, intercept", linear(extended, truth)
     yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 

@@ -26,7 +26,7 @@ from cqbjax.datasets.readers import made_up  # fmt: skip
 from cqbjax.offline import fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
-from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithIntercept
+from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
 from cqbjax.studies import grid, study
 from cqbjax.sweeping import plan
@@ -98,8 +98,12 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
     data = sweep(
         {
             "acqb": base,
-            "acqb_cl": PerSeed([Embedded(policy=base, contexts=table) for table in contexts]),
-            "other": PerSeed([Embedded(policy=base, contexts=table) for table in turned]),
+            "acqb_cl": PerSeed(
+                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in contexts]
+            ),
+            "other": PerSeed(
+                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in turned]
+            ),
         },
         world,
     )
@@ -115,11 +119,14 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
     longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
     data = sweep(
         {
-            "constant": WithIntercept(policy=base, share=0.5),
+            "constant": OnContexts(policy=base, view=Intercept(share=0.5)),
             "table": PerSeed(
-                [Embedded(policy=base, contexts=longer[pool]) for pool in pools(world)]
+                [
+                    OnContexts(policy=base, view=Replaced(contexts=longer[pool]))
+                    for pool in pools(world)
+                ]
             ),
-            "less": WithIntercept(policy=base, share=0.1),
+            "less": OnContexts(policy=base, view=Intercept(share=0.1)),
         },
         world,
     )
@@ -128,11 +135,11 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
     with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
-        sweep({"p": WithIntercept(policy=base, share=1.5)}, world)
+        sweep({"p": OnContexts(policy=base, view=Intercept(share=1.5))}, world)
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
-    wide = Embedded(policy=Acqb(), contexts=jnp.ones((12, 5)))
+    wide = OnContexts(policy=Acqb(), view=Replaced(contexts=jnp.ones((12, 5))))
     problem = dataset.source.problem(1, 8)
     belief = wide.init(problem, jnp.zeros(problem.contexts_shape)).belief
     assert belief.posterior.root.shape[-2:] == (5, 5)
@@ -150,15 +157,15 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
         (PerSeed([Routed(scores=np.ones((9, 11)), by="row")] * 3), "scores has 9 rows.*12 rows"),
         (PerSeed([Routed(scores=np.ones((60, 11)), by="seed")] * 3), "by=seed must be one of"),
         (
-            PerSeed([Embedded(policy=Acqb(), contexts=np.ones((9, 3)))] * 3),
+            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.ones((9, 3))))] * 3),
             r"contexts has shape \(9, 3\).*12 rows",
         ),
         (
-            PerSeed([Embedded(policy=Acqb(), contexts=np.full((12, 3), np.nan))] * 3),
+            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.full((12, 3), np.nan)))] * 3),  # noqa: E501
             "contexts must be finite",
         ),
         (
-            PerSeed([Embedded(policy=Acqb(lambda0=0.0), contexts=np.ones((12, 3)))] * 3),
+            PerSeed([OnContexts(policy=Acqb(lambda0=0.0), view=Replaced(contexts=np.ones((12, 3))))] * 3),  # noqa: E501
             "lambda0 must be above 0",
         ),
     ],

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cqbjax.offline import fits
-from cqbjax.policies import Acqb, Embedded, Routed, WithIntercept
+from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
 from cqbjax.studies import grid
@@ -59,7 +59,7 @@ def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # ACQB's many operations are slow one by one; the reference simulator of test_against_reference
     # and the single runs of test_invariants stand for them.
-    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | Embedded | WithIntercept))
+    check_policy(policy, SINGLE, uncompiled=not isinstance(policy, Acqb | OnContexts))
 
 
 @pytest.mark.parametrize(
