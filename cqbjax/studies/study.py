@@ -29,6 +29,7 @@ from cqbjax.policies import Optimal
 from cqbjax.report import figures, results, tables
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
+from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
@@ -63,13 +64,13 @@ def check(
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
     drawn = source.source if isinstance(source, RoutingSource) else source
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
-    problem = plan.check(
+    problem = check_sweep(
         others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity, config.chunk, config.memory_gb,
     )  # fmt: skip
     for policy in learnt.values():
         policy.check(problem)
-    first = plan.records(config.horizon, config.record_every).every
+    first = plan.choose_records(config.horizon, config.record_every).every
     if min(config.table_rounds) < min(first, config.horizon):
         raise ValueError(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "

@@ -13,7 +13,7 @@ from jax import Array
 
 from cqbjax import metrics, policies, queueing, rng, simulate, sources
 from cqbjax.beliefs import blocks
-from cqbjax.pytree import pytree, static
+from cqbjax.pytree import arrays, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
 
 # Tests run a program for a moment only: compile it quickly rather than well.
@@ -89,11 +89,8 @@ def play(
     Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
     of every round too.
     """
-    to_float = functools.partial(jax.tree.map, lambda leaf: jnp.asarray(leaf, float))
     keys = jax.vmap(rng.run_key)(jnp.atleast_1d(jnp.asarray(seeds)))
-    played = _play(
-        keys, to_float(policy), to_float(source), float(rate), problem, capacity, keep_all
-    )
+    played = _play(keys, arrays(policy), arrays(source), float(rate), problem, capacity, keep_all)
     return jax.tree.map(np.asarray, played)
 
 
