@@ -7,15 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cqbjax.datasets import cache, fetch
-from cqbjax.datasets.catalogue import (
-    CATALOGUE,
-    EMBEDDINGS_FILE,
-    ENCODER,
-    Dataset,
-    dataset,
-    read_embeddings,
-)
-from cqbjax.datasets.embedding import embed, model_identity
+from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
+from cqbjax.datasets.embedding import DEFAULT_MODEL, embed, model_identity
+from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import RoutingTable, TableError, complete
 from cqbjax.files import content_key, sha256
@@ -44,7 +38,7 @@ def prepare(
     data_dir: str | pathlib.Path,
     source: str | pathlib.Path | None = None,
     revision: str | None = None,
-    model: str = ENCODER,
+    model: str = DEFAULT_MODEL,
     batch_size: int = 32,
     progress: bool = True,
     embedder: Embed | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.datasets.catalogue import load_dataset
+from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
 from cqbjax.datasets.table import RoutingTable

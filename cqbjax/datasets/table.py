@@ -75,7 +75,7 @@ class Dropped(NamedTuple):
         return tuple(lines)
 
 
-def check(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
+def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
     """Refuse a table that breaks its own contract.
 
     Args:
@@ -210,7 +210,7 @@ def complete(
     dropped = Dropped(lacking, int((~rows).sum()), np.flatnonzero(rows))
     kept = take(table, dropped.kept_rows, np.flatnonzero(columns))
     kept = dataclasses.replace(kept, notes=table.notes + dropped.sentences())
-    check(kept, file)
+    check_table(kept, file)
     return kept, dropped
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SCORE, COST = "score|", "cost|"
 REQUIRED = ("prompt_id", "prompt", "source")
@@ -46,7 +46,7 @@ def read_compact(
         cost=numbers(frame, [COST + server for server in servers], path),
         stand_in=stand_in,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 

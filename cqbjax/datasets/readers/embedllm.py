@@ -13,7 +13,7 @@ import polars as pl
 import rich.progress
 
 from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SPLITS = ("train", "val", "test")
 COLUMNS = ("prompt_id", "prompt", "model_name", "category", "label")
@@ -143,7 +143,7 @@ def read_embedllm(
         stand_in=stand_in,
         notes=tuple(notes),
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from cqbjax.datasets.readers.compact import numbers
 from cqbjax.datasets.readers.pickles import read_pickled_frame
-from cqbjax.datasets.table import RoutingTable, TableError, check, check_cells
+from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
 COST_SUFFIX = "|total_cost"
 RESPONSE_SUFFIX = "|model_response"
@@ -64,7 +64,7 @@ def read_routerbench(
         stand_in=stand_in,
         notes=notes,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 

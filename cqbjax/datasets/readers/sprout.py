@@ -16,8 +16,8 @@ from cqbjax.datasets.readers.prices import Price, prices_by_name, read_prices, s
 from cqbjax.datasets.table import (
     RoutingTable,
     TableError,
-    check,
     check_cells,
+    check_table,
     check_unique,
     refuse_first,
 )
@@ -68,7 +68,7 @@ def read_sprout(
         cost=np.concatenate(costs),
         stand_in=stand_in,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 
