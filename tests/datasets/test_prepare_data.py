@@ -25,6 +25,7 @@ from scripts import prepare_data
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+JSON = {"Content-Type": "application/json"}
 pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
 
 
@@ -48,6 +49,9 @@ class Hub(http.server.ThreadingHTTPServer):
         self.blobs = {k: hashlib.sha1(v).hexdigest() for k, v in git.items()}
         self.sizes = {k: len(v) for k, v in self.files.items()}
         self.downloads: list[str] = []
+        self.cut: dict[str, int] = {}  # name -> bytes after which the connection breaks, once
+        self.ranges: list[tuple[str, str]] = []
+        self.listed = True  # whether it gives the tree of files, which comes before any file
         self.small: set[str] = set()  # files that are not in LFS: the hub gives git's id alone
 
 
@@ -65,20 +69,36 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, body: bool) -> None:
         path = self.path.split("?")[0]
-        if path.startswith("/api/datasets/"):
+        if f"/tree/{COMMIT}" in path and self.server.listed:
+            return self.send(json.dumps(self.tree()).encode(), body, JSON)
+        if path.startswith("/api/datasets/") and "/tree/" not in path:
             siblings = [self.sibling(name) for name in self.server.digests]
             content = {"_id": "1", "id": "made/up", "sha": COMMIT, "siblings": siblings}
-            return self.send(
-                json.dumps(content).encode(), body, {"Content-Type": "application/json"}
-            )
+            return self.send(json.dumps(content).encode(), body, JSON)
         name = path.split(f"/resolve/{COMMIT}/")[-1]
         if name not in self.server.files:
             self.send_response(404)
             return self.end_headers()
-        if body:
-            self.server.downloads.append(name)
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.digests[name]}"'}
-        return self.send(self.server.files[name], body, headers)
+        content, first = self.server.files[name], 0
+        if asked := self.headers.get("Range"):
+            self.server.ranges.append((name, asked))
+            first = int(asked.removeprefix("bytes=").rstrip("-"))
+            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        elif body:
+            self.server.downloads.append(name)
+        some = self.server.cut.pop(name, None) if body else None
+        return self.send(content[first:], body, headers, 206 if asked else 200, some)
+
+    def tree(self) -> list[dict]:
+        server, entries = self.server, []
+        for name, digest in server.digests.items():
+            entry = {"type": "file", "path": name, "oid": server.blobs[name]}
+            entry["size"] = server.sizes[name]
+            if name not in server.small:
+                entry["lfs"] = {"oid": digest, "size": server.sizes[name], "pointerSize": 130}
+            entries.append(entry)
+        return entries
 
     def sibling(self, name: str) -> dict:
         server = self.server
@@ -88,13 +108,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
         return said
 
-    def send(self, content: bytes, body: bool, headers: dict[str, str]) -> None:
-        self.send_response(200)
+    def send(
+        self, content: bytes, body: bool, headers: dict[str, str], status=200, some=None
+    ) -> None:
+        self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(key, value)
         self.end_headers()
         if body:
-            self.wfile.write(content)
+            self.wfile.write(content[:some])
 
 
 @pytest.fixture
@@ -103,7 +125,7 @@ def hub(tmp_path, monkeypatch):
     upstream.mkdir()
     schemas.write_sprout(upstream)
     server = Hub(upstream)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     for name in (
@@ -155,6 +177,42 @@ def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
     hub.downloads.clear()
     assert run(tmp_path / "data").built
     assert hub.downloads == [name], "what came whole must not be fetched again"
+
+
+def test_a_file_that_changed_on_disk_is_fetched_anew(hub, tmp_path):
+    bad, changed = "data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"
+    whole = hub.files[bad]
+    hub.files[bad] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(ds.TableError, match="test-00000.*checksum mismatch"):
+        run(tmp_path / "data")
+    hub.files[bad] = whole
+    hub.downloads.clear()
+    # The client's own notes say of this file that it is the hub's.
+    file = tmp_path / "data" / "sprout" / changed
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run(tmp_path / "data").built
+    assert sorted(hub.downloads) == [bad, changed]
+
+
+def test_a_broken_connection_goes_on_where_it_broke(hub, tmp_path, monkeypatch):
+    name = "data/train-00000-of-00001.parquet"
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
+    hub.cut[name] = 1000
+    assert run(tmp_path / "data").built
+    assert hub.ranges == [(name, "bytes=1000-")] and hub.downloads.count(name) == 1
+
+
+def test_a_hub_that_is_lost_half_way_is_one_sentence(hub, tmp_path):
+    hub.listed = False
+    (tmp_path / "data" / "sprout").mkdir(parents=True)
+    (tmp_path / "data" / "sprout" / "notes.txt").write_text("the user's own")
+    with pytest.raises(ds.TableError, match="give source=PATH where there is no network|not there"):
+        run(tmp_path / "data")
+    assert (tmp_path / "data" / "sprout" / "notes.txt").is_file()
+    hub.listed = True
+    assert run(tmp_path / "data").built
 
 
 def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
