@@ -1,6 +1,7 @@
 """A simulator source made from a routing dataset."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from cqbjax.datasets.utility import (
     mnl_utilities,
     normalise_cost,
 )
+from cqbjax.files import arrays_digest
 from cqbjax.sources import Routing
 
 
@@ -48,12 +50,22 @@ class RoutingSource:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @property
+    def embeddings(self) -> np.ndarray:
+        """Return the prompts' embeddings, [P, d] float32."""
+        return np.asarray(self.source.contexts, np.float32)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Return a hash of embeddings, performance and cost, by which fits are kept."""
+        return arrays_digest([self.embeddings, self.table.performance, self.cost])
+
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
         if assortment_size not in self._served:
             # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
-            found = served_rates(self.probabilities, assortment_size)
-            self._served[assortment_size] = found
+            rates = served_rates(self.probabilities, assortment_size)
+            self._served[assortment_size] = rates
         return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:

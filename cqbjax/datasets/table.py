@@ -241,8 +241,8 @@ def _check_shape(table: RoutingTable, where: str) -> None:
     shape = (table.num_prompts, table.num_servers)
     for column in ("prompts", "origins"):
         if len(getattr(table, column)) != table.num_prompts:
-            found = len(getattr(table, column))
-            raise TableError(f"{where}: {column} has {found} rows for {shape[0]} prompt ids.")
+            rows = len(getattr(table, column))
+            raise TableError(f"{where}: {column} has {rows} rows for {shape[0]} prompt ids.")
     for column in ("performance", "cost"):
         array = getattr(table, column)
         if array.shape != shape or array.dtype != np.float64:

@@ -17,9 +17,10 @@ import xarray as xr
 from sklearn.linear_model import Ridge
 
 from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
-from cqbjax.offline import fits, projection
+from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, Learnt, Projected, Trained
+from cqbjax.offline.fits import Data
+from cqbjax.offline.learnt import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
 from cqbjax.policies import WithIntercept, with_intercept
@@ -61,8 +62,8 @@ def chosen_of(policies: Mapping[str, Policy | Learnt]) -> Chosen:
             routers[label] = policy.router
     if KNN() in routers.values():
         routers |= OTHER_KNN
-    heads = [policy.head for policy in policies.values() if isinstance(policy, Projected)]
-    return Chosen(routers, heads[0] if heads else None)
+    settings = [policy.head for policy in policies.values() if isinstance(policy, Projected)]
+    return Chosen(routers, settings[0] if settings else None)
 
 
 def head_table(
@@ -87,21 +88,21 @@ def head_table(
     """
     progress = progress or Silent()
     data = fits.read(source, cache_dir)
-    paths = fits.heads(source, seeds, cache_dir, head, progress)
-    found: dict[tuple[str, str], list[float]] = {}
+    paths = heads.head_files(source, seeds, cache_dir, head, progress)
+    by_statistic: dict[tuple[str, str], list[float]] = {}
     with progress.steps("nearest neighbours", len(paths)) as done:
         for seed, path in zip(seeds, paths, strict=True):
             params, config = projection.load_heads(path)
             z = np.asarray(projection.project(params, data.embeddings, config))
             for statistic, features, value in measured(data.embeddings, z, source, seed):
-                found.setdefault((statistic, features), []).append(value)
+                by_statistic.setdefault((statistic, features), []).append(value)
             done(1)
     rows = []
-    for (statistic, features), values in sorted(found.items(), key=lambda item: item[0][0]):
+    for (statistic, features), values in sorted(by_statistic.items(), key=lambda item: item[0][0]):
         row = _origin(source, len(seeds)) | {"statistic": statistic, "features": features}
         row |= _interval("value", values)
         if features not in ("encoder", "none"):
-            row |= _interval("change", np.subtract(values, found[statistic, "encoder"]))
+            row |= _interval("change", np.subtract(values, by_statistic[statistic, "encoder"]))
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -139,11 +140,11 @@ def nearest(x: np.ndarray, source: RoutingSource, parts: Split) -> dict[str, flo
     known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
     usable = tuple(k for k in NEIGHBOURS if k <= len(known))
     order = neighbours(x[parts.offline], x[parts.pool], usable[-1])
-    found = {}
+    statistics = {}
     for k, predicted in zip(usable, mean_of_nearest(known, order, usable), strict=True):
-        found[f"{k}-NN error"] = _rms(predicted - truth)
-        found[f"{k}-NN routing"] = _reached(predicted, truth)
-    return found
+        statistics[f"{k}-NN error"] = _rms(predicted - truth)
+        statistics[f"{k}-NN routing"] = _reached(predicted, truth)
+    return statistics
 
 
 def linear(x: np.ndarray, truth: np.ndarray) -> float:
@@ -227,12 +228,12 @@ def yardsticks(source: RoutingSource, seed: int) -> list[dict[str, Any]]:
     truth = source.probabilities[parts.pool]
     fixed = np.full(len(truth), truth.mean(axis=0).argmax())
     every = [served(source, parts, np.full(len(truth), j)) for j in range(truth.shape[1])]
-    found = {
+    choices = {
         ORACLE: served(source, parts, truth.argmax(axis=1)),
         BEST_FIXED: served(source, parts, fixed),
         RANDOM: {key: float(np.mean([one[key] for one in every])) for key in every[0]},
     }
-    return [{"policy": label, "seed": seed} | row for label, row in found.items()]
+    return [{"policy": label, "seed": seed} | row for label, row in choices.items()]
 
 
 def served(source: RoutingSource, parts: Split, server: np.ndarray) -> dict[str, float]:
@@ -289,8 +290,8 @@ def _interval(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> di
     """Average over seeds, with Student's t interval; a single seed has none."""
     cell = mean_ci(xr.DataArray(np.asarray(values, float), dims="seed"))
     ends = {"": "mean", "_low": "low", "_high": "high"}
-    found = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
-    return {key: None if np.isnan(value) else value for key, value in found.items()}
+    numbers = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
+    return {key: None if np.isnan(value) else value for key, value in numbers.items()}
 
 
 def _rms(error: np.ndarray) -> float:

@@ -23,8 +23,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
 from cqbjax.datasets import RoutingSource
-from cqbjax.offline import fits
-from cqbjax.offline.fits import Learnt, Trained
+from cqbjax.offline import fits, training
+from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
 from cqbjax.report import figures, results, tables
 from cqbjax.studies.grid import Point, compose, seeds, settle
@@ -100,7 +100,7 @@ def train(
         return ready
     assert isinstance(source, RoutingSource)
     config = point.config
-    return fits.per_seed(
+    return training.per_seed(
         policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip

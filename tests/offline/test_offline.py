@@ -23,7 +23,7 @@ from cqbjax.datasets import (  # fmt: skip
 )
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up  # fmt: skip
-from cqbjax.offline import fits, projection
+from cqbjax.offline import Projected, Trained, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
 from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithIntercept
@@ -169,8 +169,8 @@ def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dat
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
-    made = fits.per_seed(
-        {"zero": fits.Trained(Zero()), "knn": fits.Trained(KNN(grid=(3,)), "joint")},
+    made = training.per_seed(
+        {"zero": Trained(Zero()), "knn": Trained(KNN(grid=(3,)), "joint")},
         dataset, SEEDS, tmp_path, None,
     )  # fmt: skip
     utility = dataset.table.performance - dataset.rho * dataset.cost
@@ -205,19 +205,19 @@ def garbled(dataset: RoutingSource, seed: int, rows: np.ndarray) -> RoutingSourc
 
 
 LEARNT = {
-    "zero": fits.Trained(Zero()),
-    "knn": fits.Trained(KNN(grid=(2, 4, 8))),
-    "mlp": fits.Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
-    "umr": fits.Trained(UMR(grid=(2, 4))),
-    "routerdc": fits.Trained(RouterDC(width=8, steps=10, clusters=2)),
-    "carrot": fits.Trained(Carrot(grid=(2, 4, 8))),
-    "acqb_cl": fits.Projected(Acqb(), SMALL_HEAD),
+    "zero": Trained(Zero()),
+    "knn": Trained(KNN(grid=(2, 4, 8))),
+    "mlp": Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": Trained(UMR(grid=(2, 4))),
+    "routerdc": Trained(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": Trained(Carrot(grid=(2, 4, 8))),
+    "acqb_cl": Projected(Acqb(), SMALL_HEAD),
 }
 
 
 def learnt(label: str, dataset: RoutingSource, folder: Path) -> np.ndarray:
     """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
-    made = fits.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    made = training.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
     return np.asarray(jax.tree.leaves(made.policies[0])[-1])
 
 
@@ -235,9 +235,9 @@ def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_pat
 
 
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
-    head = fits.Projected(Acqb(), SMALL_HEAD)
-    policies = {"knn": fits.Trained(KNN(grid=(3, 5))), "acqb_cl": head}
-    first = fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+    head = Projected(Acqb(), SMALL_HEAD)
+    policies = {"knn": Trained(KNN(grid=(3, 5))), "acqb_cl": head}
+    first = training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
     def refuse(*args, **kwargs):
         raise AssertionError("a fit was repeated")
@@ -246,31 +246,52 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         monkeypatch.setattr(owner, name, refuse)
     # The priority pairing shares the router's fits, and the order of the seeds is the caller's.
     policies["knn_priority"] = dataclasses.replace(policies["knn"], schedule="joint")
-    again = fits.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
+    again = training.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
     for label, leaf in (("knn", "scores"), ("acqb_cl", "contexts")):
         for one, two in zip(first[label].policies, again[label].policies[::-1], strict=True):
             np.testing.assert_array_equal(getattr(one, leaf), getattr(two, leaf))
     for changed in (
-        {"knn": fits.Trained(KNN(grid=(4,)))},
-        {"acqb_cl": fits.Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
+        {"knn": Trained(KNN(grid=(4,)))},
+        {"acqb_cl": Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
     ):
         with pytest.raises(AssertionError, match="repeated"):
-            fits.per_seed(changed, dataset, SEEDS, tmp_path, None)
+            training.per_seed(changed, dataset, SEEDS, tmp_path, None)
     with pytest.raises(AssertionError, match="repeated"):
-        fits.per_seed(policies, dataset, [6], tmp_path, 77)
+        training.per_seed(policies, dataset, [6], tmp_path, 77)
     damaged = next(tmp_path.glob("routerbench/*.npy"))
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="delete it to fit again"):
-        fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+        training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+
+def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
+    hashed, real = [], source.arrays_digest
+    monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
+    digests = {fits.read(dataset, tmp_path / name).digest for name in ("a", "b", "c")}
+    training.per_seed({"zero": Trained(Zero())}, dataset, SEEDS, tmp_path, None)
+    heads.head_files(dataset, SEEDS[:1], tmp_path, SMALL_HEAD)
+    assert len(hashed) == len(digests) == 1
+    for field in ("performance", "cost", "contexts"):
+        table, cost = dataset.table, dataset.cost
+        world = dataset.source
+        if field == "performance":
+            table = dataclasses.replace(table, performance=table.performance / 2)
+        elif field == "cost":
+            cost = cost / 2
+        else:
+            world = dataclasses.replace(world, contexts=world.contexts / 2)
+        other = dataclasses.replace(dataset, table=table, cost=cost, source=world)
+        digests.add(fits.read(other, tmp_path).digest)
+    assert len(digests) == 4
 
 
 def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
     fresh, real = [], projection.fit_heads
     monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
-    made = fits.per_seed(
-        {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    made = training.per_seed(
+        {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
     )
-    files = fits.heads(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    files = heads.head_files(dataset, SEEDS, tmp_path, SMALL_HEAD)
     assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
     assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
     for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
@@ -284,8 +305,8 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
         np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].contexts)
     files[0].write_bytes(files[0].read_bytes()[:50])
     with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
-        fits.per_seed(
-            {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        training.per_seed(
+            {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
         )
 
 
@@ -323,7 +344,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "without_twins", lambda parts, prompts: parts)
     leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
-        fits.per_seed({"zero": fits.Trained(Zero())}, leaking, [5], tmp_path, None)
+        training.per_seed({"zero": Trained(Zero())}, leaking, [5], tmp_path, None)
 
 
 def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
@@ -447,7 +468,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
     config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
-    policies = {"knn": fits.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
+    policies = {"knn": Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
     found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
     data = fits.read(dataset, tmp_path / "fits")
     one = fits.tuned(KNN(grid=(3, 4)), data, 7)

@@ -150,10 +150,10 @@ def read_embedllm(
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
     if path.is_file():
         return [path]
-    found = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
-    if not found:
+    files = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
+    if not files:
         raise TableError(f"{path}: none of train.csv, val.csv, test.csv of EmbedLLM is there.")
-    return found
+    return files
 
 
 def _blocks(file: pathlib.Path, block_bytes: int) -> Iterator[tuple[pl.DataFrame, int]]:

@@ -89,17 +89,17 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     # models.csv and the like may lie beside the data: only files with a cost or an id are read.
     marks = (COST_SUFFIX, "sample_id")
     csvs = sorted(path.glob("*.csv"))
-    found = [file for file in csvs if any(mark in _header(file) for mark in marks)]
-    if not found:
-        found = sorted(path.glob("*.pkl"))
-        if len(found) > 1:
-            names = ", ".join(file.name for file in found)
+    files = [file for file in csvs if any(mark in _header(file) for mark in marks)]
+    if not files:
+        files = sorted(path.glob("*.pkl"))
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
             raise TableError(f"{path}: name one of the pickles {names}, they are different sets.")
-    if not found:
+    if not files:
         raise TableError(
             f"{path}: no RouterBench file, need CSVs with '<LLM>{COST_SUFFIX}' columns or one .pkl."
         )
-    return found
+    return files
 
 
 def _header(file: pathlib.Path) -> str:
@@ -156,15 +156,15 @@ def _servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]
 
 def _score_like(frame: pl.DataFrame) -> list[str]:
     """Return columns that could be an LLM's scores: a plain name, and numbers in [0, 1] alone."""
-    found = []
+    columns = []
     for column in frame.columns:
         if "|" in column or column in (*REQUIRED, *NUMBERED, ORACLE):
             continue
         given = frame[column].drop_nulls()
         score = given.cast(pl.Float64, strict=False)
         if len(given) and bool(score.is_between(0, 1).fill_null(False).all()):
-            found.append(column)
-    return found
+            columns.append(column)
+    return columns
 
 
 def _checked(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
