@@ -21,7 +21,7 @@ from cqbjax.datasets.readers.compact import read_compact
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.routerbench import read_routerbench
 from cqbjax.datasets.readers.sprout import read_sprout
-from cqbjax.datasets.source import RoutingSource, routing_source
+from cqbjax.datasets.source import DatasetSource, dataset_source
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
 from cqbjax.datasets.table import Dropped, RoutingTable, TableError, check_table, complete, take
 from cqbjax.datasets.utility import (
@@ -39,7 +39,7 @@ __all__ = [
     "DEFAULT_COST_RULE",
     "Dataset",
     "Dropped",
-    "RoutingSource",
+    "DatasetSource",
     "RoutingTable",
     "Served",
     "Split",
@@ -60,7 +60,7 @@ __all__ = [
     "read_embedllm",
     "read_routerbench",
     "read_sprout",
-    "routing_source",
+    "dataset_source",
     "served_rates",
     "split",
     "take",

@@ -23,11 +23,11 @@ from cqbjax.sources import Routing
 
 
 @dataclasses.dataclass(frozen=True)
-class RoutingSource:
-    """A source and where it comes from.
+class DatasetSource:
+    """A dataset as a source of queries, with all that is known of it.
 
     Attributes:
-        source: prompts, embeddings [P, d] and true log-odds [P, N].
+        queries: what a sweep draws from: prompts, embeddings [P, d] and true log-odds [P, N].
         dataset: its key in the catalogue, or its own name.
         table: the dataset behind it; its `stand_in` must be shown with every result.
         probabilities: [P, N] departure probabilities of single servers.
@@ -36,7 +36,7 @@ class RoutingSource:
         offline_size: most prompts of a seed's offline split; None is all the rest.
     """
 
-    source: Routing
+    queries: Routing
     dataset: str
     table: RoutingTable
     probabilities: np.ndarray
@@ -53,7 +53,7 @@ class RoutingSource:
     @property
     def embeddings(self) -> np.ndarray:
         """Return the prompts' embeddings, [P, d] float32."""
-        return np.asarray(self.source.contexts, np.float32)
+        return np.asarray(self.queries.contexts, np.float32)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -95,7 +95,7 @@ class RoutingSource:
         return self._splits[seed]
 
     def _split(self, seed: int) -> Split:
-        parts = split(self.table.num_prompts, self.source.pool_size, seed)
+        parts = split(self.table.num_prompts, self.queries.pool_size, seed)
         parts = without_twins(parts, self.table.prompts)
         size = self.offline_size
         if size is not None and size < len(parts.offline):
@@ -105,7 +105,7 @@ class RoutingSource:
         return parts
 
 
-def routing_source(
+def dataset_source(
     dataset: str,
     data_dir: str | pathlib.Path,
     pool_size: int = 1000,
@@ -114,7 +114,7 @@ def routing_source(
     low: float = 0.1,
     high: float = 0.99,
     offline_size: int | None = None,
-) -> RoutingSource:
+) -> DatasetSource:
     """Load a dataset and turn performance and cost into departure probabilities.
 
     Args:
@@ -145,10 +145,10 @@ def routing_source(
     probabilities = departure_probabilities(
         table.performance, table.cost, rho=rho, low=low, high=high, cost_rule=cost_rule
     )
-    source = Routing(
+    queries = Routing(
         contexts=jnp.asarray(embeddings, float),
         utilities=jnp.asarray(mnl_utilities(probabilities), float),
         pool_size=pool_size,
     )
     cost = normalise_cost(table.cost, cost_rule)
-    return RoutingSource(source, dataset, table, probabilities, cost, rho, offline_size)
+    return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

@@ -15,7 +15,7 @@ import numpy as np
 import platformdirs
 import threadpoolctl
 
-from cqbjax.datasets import RoutingSource, Split
+from cqbjax.datasets import DatasetSource, Split
 from cqbjax.files import content_key, write_atomic
 from cqbjax.offline.routers import OfflineSplit, Router
 from cqbjax.sweeping.progress import Reporter
@@ -38,7 +38,7 @@ class Data(NamedTuple):
         folder: where fits are kept.
     """
 
-    source: RoutingSource
+    source: DatasetSource
     embeddings: np.ndarray
     digest: str
     folder: pathlib.Path
@@ -56,7 +56,7 @@ def cache_folder(cache_dir: str | None) -> pathlib.Path:
     return pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "fits"
 
 
-def read(source: RoutingSource, cache_dir: pathlib.Path) -> Data:
+def read(source: DatasetSource, cache_dir: pathlib.Path) -> Data:
     """Return the data of a dataset's fits."""
     return Data(source, source.embeddings, source.digest, cache_dir / source.dataset)
 

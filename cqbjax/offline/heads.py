@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import rng
-from cqbjax.datasets import RoutingSource, Split, raw_utility
+from cqbjax.datasets import DatasetSource, Split, raw_utility
 from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data, fit_key, read
@@ -19,7 +19,7 @@ HEADS_AT_ONCE = 20
 
 
 def head_files(
-    source: RoutingSource,
+    source: DatasetSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
     head: ContrastiveConfig,

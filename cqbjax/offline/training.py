@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from cqbjax.datasets import RoutingSource
+from cqbjax.datasets import DatasetSource
 from cqbjax.offline.fits import pool_scores, read
 from cqbjax.offline.heads import pool_contexts
 from cqbjax.offline.learnt import Learnt, Projected, Trained
@@ -14,7 +14,7 @@ from cqbjax.types import Policy
 
 def per_seed(
     policies: Mapping[str, Policy | Learnt],
-    source: RoutingSource,
+    source: DatasetSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
     tuning_seed: int | None,

@@ -16,7 +16,7 @@ import polars as pl
 import xarray as xr
 from sklearn.linear_model import Ridge
 
-from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
+from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
 from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data
@@ -67,7 +67,7 @@ def chosen_of(policies: Mapping[str, Policy | Learnt]) -> Chosen:
 
 
 def head_table(
-    source: RoutingSource,
+    source: DatasetSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
     head: ContrastiveConfig,
@@ -108,7 +108,7 @@ def head_table(
 
 
 def measured(
-    x: np.ndarray, z: np.ndarray, source: RoutingSource, seed: int
+    x: np.ndarray, z: np.ndarray, source: DatasetSource, seed: int
 ) -> Iterator[tuple[str, str, float]]:
     """Measure the encoder's x [P, d] and a head's z [P, e] on a seed's pool.
 
@@ -129,7 +129,7 @@ def measured(
     yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 
 
-def nearest(x: np.ndarray, source: RoutingSource, parts: Split) -> dict[str, float]:
+def nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict[str, float]:
     """Predict the pool from the offline split's nearest prompts by cosine of x [P, e].
 
     Returns:
@@ -164,7 +164,7 @@ def linear(x: np.ndarray, truth: np.ndarray) -> float:
 
 
 def seed_table(
-    source: RoutingSource,
+    source: DatasetSource,
     routers: Mapping[str, Router],
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
@@ -215,14 +215,14 @@ def _rows(
         yield row | _judged(own, blind, seed, data.source)
 
 
-def _judged(router: Router, data: Data, seed: int, source: RoutingSource) -> dict[str, Any]:
+def _judged(router: Router, data: Data, seed: int, source: DatasetSource) -> dict[str, Any]:
     """Fit a router on `data` and say what it chose and what it serves in the world of `source`."""
     parts = source.split(seed)
     server = fits.scores(router, data, parts, seed).argmax(axis=1)
     return {"chosen": hyper_parameters(router)} | served(source, parts, server)
 
 
-def yardsticks(source: RoutingSource, seed: int) -> list[dict[str, Any]]:
+def yardsticks(source: DatasetSource, seed: int) -> list[dict[str, Any]]:
     """Return the rows of what needs no training: the best of each prompt, of all, and no choice."""
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]
@@ -236,7 +236,7 @@ def yardsticks(source: RoutingSource, seed: int) -> list[dict[str, Any]]:
     return [{"policy": label, "seed": seed} | row for label, row in choices.items()]
 
 
-def served(source: RoutingSource, parts: Split, server: np.ndarray) -> dict[str, float]:
+def served(source: DatasetSource, parts: Split, server: np.ndarray) -> dict[str, float]:
     """Average departure probability and raw utility over the pool when `server` [I] serves it."""
     utility = raw_utility(source.table.performance, source.cost, source.rho)
     return {
@@ -252,7 +252,7 @@ def hyper_parameters(router: Router) -> str:
     return ", ".join(str(grid[0]) for grid in grids if grid)
 
 
-def router_table(by_seed: pl.DataFrame, source: RoutingSource) -> pl.DataFrame:
+def router_table(by_seed: pl.DataFrame, source: DatasetSource) -> pl.DataFrame:
     """Average the rows of `seed_table` over seeds.
 
     Returns:
@@ -280,7 +280,7 @@ def router_table(by_seed: pl.DataFrame, source: RoutingSource) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _origin(source: RoutingSource, seeds: int) -> dict[str, Any]:
+def _origin(source: DatasetSource, seeds: int) -> dict[str, Any]:
     table = source.table
     size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
     return {"source": table.name, "stand_in": table.stand_in, **size, "seeds": seeds}

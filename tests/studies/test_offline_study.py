@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from cqbjax.datasets import RoutingSource, mnl_utilities
+from cqbjax.datasets import DatasetSource, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
@@ -28,7 +28,7 @@ IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none
 
 
 @pytest.fixture(scope="module")
-def source() -> RoutingSource:
+def source() -> DatasetSource:
     """80 prompts, 5 servers, embeddings of 4 dimensions that say which server is good."""
     rng = np.random.default_rng(0)
     best = rng.integers(0, 4, 80)
@@ -42,7 +42,7 @@ def source() -> RoutingSource:
     table = RoutingTable("planted", words, words, words, tuple("abcde"), performance, cost, "toys")
     contexts, utilities = jnp.asarray(x), jnp.asarray(mnl_utilities(chance), float)
     drawn = Routing(contexts=contexts, utilities=utilities, pool_size=20)
-    return RoutingSource(drawn, "planted", table, chance, cost, rho=2.0)
+    return DatasetSource(drawn, "planted", table, chance, cost, rho=2.0)
 
 
 def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
-    parts, x = source.split(3), np.asarray(source.source.contexts)
+    parts, x = source.split(3), np.asarray(source.queries.contexts)
     found = offline_value.nearest(x, source, parts)
     assert set(found) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
@@ -95,7 +95,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
     made = table(3).filter(statistic="10-NN error")
-    x, z = np.asarray(source.source.contexts), []
+    x, z = np.asarray(source.queries.contexts), []
     for seed, path in zip(SEEDS, paths, strict=True):
         params, config = projection.load_heads(path)
         table_z = np.asarray(projection.project(params, x, config))
