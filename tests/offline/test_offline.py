@@ -413,10 +413,13 @@ class Printed:
 def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
     name = "sprout"
     made_up.write(name, tmp_path / "files", 60)
-    prepare(name, tmp_path, tmp_path / "files", embedder=embed, progress=False)
+    # Embeddings of the user's own, in 16 dimensions.
+    turned = np.linalg.qr(np.random.default_rng(4).normal(size=(16, 3)))[0].T
+    np.save(tmp_path / "own.npy", embed(("",) * 60) @ turned)
+    prepare(name, tmp_path, tmp_path / "files", embeddings=tmp_path / "own.npy", progress=False)
     grid.register_resolvers()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
-    small = f"{{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}"
+    small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose(
             "config",
@@ -437,6 +440,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         )
         points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
     assert [point.attrs["K"] for point in points] == [1, 2]
+    assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
     written = study.show(points, config, name)

@@ -50,7 +50,7 @@ def read_routerbench(
     path = pathlib.Path(path)
     frames = [(file, _read_one(file)) for file in _files(path)]
     servers = _servers(frames)
-    parts = [_checked(frame, servers, file) for file, frame in frames]
+    parts = [_numbered(frame, servers, file) for file, frame in frames]
     frame = pl.concat(parts).sort(ROW, maintain_order=True)
     frame, notes = _one_row_an_id(frame, servers)
     table = RoutingTable(
@@ -167,7 +167,7 @@ def _score_like(frame: pl.DataFrame) -> list[str]:
     return columns
 
 
-def _checked(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
+def _numbered(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
     """Return the needed columns of one file, numbers as float64 and every cell looked at."""
     costs = [server + COST_SUFFIX for server in servers]
     scores, cost = numbers(frame, servers, file), numbers(frame, costs, file)
