@@ -25,9 +25,8 @@ def read_embeddings(file: pathlib.Path, num_prompts: int) -> np.ndarray:
             another type, or not finite.
     """
     embeddings = _load(file)
-    rows, columns = (*embeddings.shape, 0, 0)[:2]
-    fits = embeddings.ndim == 2 and rows == num_prompts and columns > 0
-    if not fits or embeddings.dtype.name not in KINDS:
+    a_row_each = embeddings.ndim == 2 and len(embeddings) == num_prompts and embeddings.size > 0
+    if not a_row_each or embeddings.dtype.name not in KINDS:
         raise TableError(
             f"{file}: the embeddings are {embeddings.dtype} of shape {embeddings.shape}, but the "
             f"table has {num_prompts} prompts and needs one row each, before any prompt is "
@@ -50,8 +49,9 @@ def _load(file: pathlib.Path) -> np.ndarray:
             is_npy = opened.read(len(NPY)) == NPY
         embeddings = np.load(file, allow_pickle=False) if is_npy else None
     except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
         raise TableError(
-            f"{file}: not readable as an array of numbers, perhaps cut short: {error}."
+            f"{file}: not readable as an array of numbers, perhaps cut short: {reason}."
         ) from error
     if embeddings is None:
         raise TableError(
