@@ -115,13 +115,13 @@ def _shards(
             if not file.is_file():
                 # The model is loaded only once something is left to embed.
                 encode = encode or load()
-                part = _checked_vectors(encode(texts), len(texts), start)
+                part = _checked(encode(texts), len(texts), start)
                 write_atomic(file, lambda handle, part=part: np.save(handle, part))  # type: ignore[misc]
             bar.advance(task, len(texts))
     return [np.load(file, allow_pickle=False) for file in files]
 
 
-def _checked_vectors(vectors: np.ndarray, count: int, start: int) -> np.ndarray:
+def _checked(vectors: np.ndarray, count: int, start: int) -> np.ndarray:
     vectors = np.asarray(vectors)
     if vectors.ndim != 2 or vectors.shape[0] != count:
         raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {count} prompts.")

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline.fits import pool_scores, read
-from cqbjax.offline.heads import pool_contexts
 from cqbjax.offline.learnt import Learnt, Projected, Trained
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
@@ -49,6 +48,9 @@ def per_seed(
             rows = pool_scores(label, policy.router, data, splits, tuning_seed, progress)
             made[label] = PerSeed([policy.policy(each) for each in rows])
         elif isinstance(policy, Projected):
+            # Brings flax and optax, slow to import: only where a head is trained or used.
+            from cqbjax.offline.heads import pool_contexts
+
             rows = pool_contexts(label, policy.head, data, splits, progress)
             made[label] = PerSeed([policy.policy(each) for each in rows])
         else:
