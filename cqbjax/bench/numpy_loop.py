@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import math
 import time
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ import threadpoolctl
 
 from cqbjax import rng, simulate
 from cqbjax.beliefs import gaussian
+from cqbjax.testing import reference
 from cqbjax.types import Source
 
 Floats = npt.NDArray[np.float64]
@@ -226,8 +226,8 @@ def seconds_a_round(run: Recorded, constants: Constants) -> float:
         return (time.perf_counter() - begun) / len(run.rows)
 
 
-def reference_seconds(reference: ModuleType, run: Recorded, constants: Constants) -> float:
-    """Time the tests' reference simulator on the same draws, on one thread: seconds a round."""
+def reference_seconds(run: Recorded, constants: Constants) -> float:
+    """Time the reference simulator on the same draws, on one thread: seconds a round."""
     horizon = len(run.rows)
     world = reference.World(run.contexts, run.utilities, run.rows)
     draws = reference.Draws(

@@ -13,6 +13,7 @@ from rich.table import Table
 from cqbjax.files import write_atomic
 
 TITLES = {
+    "start": "What a user waits for: whole processes, and how much of it was simulation",
     "throughput": "Rounds a second (runs x rounds / seconds, compiling apart)",
     "numpy": "Against NumPy loops on one core, measured in the same process",
     "growth": "How the cost grows",
@@ -26,14 +27,15 @@ HEADERS = {
     "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
     "bytes_a_run": "bytes/run", "compile_seconds": "compile s", "seconds_a_round": "loop a round",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
-    "cold_seconds": "cold s", "second_process_seconds": "second process s",
+    "cold_seconds": "cold s", "second_process_seconds": "second process s", "seconds": "s",
+    "simulated": "simulation",
     "share": "second / cold",
     "floor_bytes_a_round": "floor bytes", "bytes_a_second": "bytes/s",
     "copy_bytes_a_second": "copy bytes/s", "share_of_floor": "share of floor",
     "shapes_of": "shapes of",
 }  # fmt: skip
-TEXTS = ("case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of")
-SHARES = ("repeated", "share", "share_of_floor")
+TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of")
+SHARES = ("simulated", "repeated", "share", "share_of_floor")
 
 
 class Section(NamedTuple):

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, numpy_loop
+from cqbjax.bench import cases, numpy_loop, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
@@ -22,7 +21,7 @@ from cqbjax.sweeping.sweep import sweep
 
 Row = dict[str, Any]
 Rows = list[Row]
-SCHEMA = 1
+SCHEMA = 2
 VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy")
 
 
@@ -31,7 +30,6 @@ class Bench:
 
     Args:
         quick: few and short cases.
-        reference: the module of the tests' reference simulator, None where there are no tests.
         cache: the compilation cache of this process, empty at its start.
         study: time the whole offline study although this is no GPU.
         say: is told what comes next.
@@ -40,18 +38,21 @@ class Bench:
     def __init__(
         self,
         quick: bool,
-        reference: ModuleType | None,
         cache: Path,
         study: bool,
         say: Callable[[str], None],
     ) -> None:
         self.quick = quick
-        self.reference = reference
         self.cache = cache
         self.say = say
         self.rows: dict[str, Rows] = {name: [] for name in SECTIONS}
         self.gpu = jax.devices()[0].platform == "gpu"
         self.study_wanted = study or self.gpu
+
+    def start(self) -> Rows:
+        """Time whole processes, as a user waits for them."""
+        self.say("whole commands, with empty caches and with full ones")
+        return list(starting.rows(self.quick))
 
     def throughput(self) -> Rows:
         """Rounds a second by batch width."""
@@ -73,7 +74,7 @@ class Bench:
         return found
 
     def numpy(self) -> Rows:
-        """Compare with NumPy loops on one core: our own lean one, and the tests' reference."""
+        """Compare with NumPy loops on one core: our own lean one, and the reference."""
         found = []
         for name, case in cases.problems(self.quick).items():
             # Pairs are dear at d = 384, and early rounds are the loops' cheapest.
@@ -84,8 +85,8 @@ class Bench:
             constants = numpy_loop.Constants(case.assortment_size)
             self.say(f"{name}: NumPy loops, {rounds} rounds")
             timed = {"lean loop": numpy_loop.seconds_a_round(run, constants)}
-            if self.reference is not None and case.source.problem(1, 1).num_servers < 100:
-                timed["tests/reference.py"] = reference_seconds(self.reference, run, constants)
+            if case.source.problem(1, 1).num_servers < 100:
+                timed["reference"] = reference_seconds(run, constants)
             best = self.bests().get(name)
             speed = best["rounds_a_second"] if best else None
             for loop, seconds in timed.items():
@@ -173,13 +174,12 @@ class Bench:
         return compare(self.rows, speeds, self.gpu, self.quick)
 
 
-SECTIONS = ("throughput", "numpy", "growth", "compile", "device", "study", "targets")
+SECTIONS = ("start", "throughput", "numpy", "growth", "compile", "device", "study", "targets")
 
 
 def run(
     cache: Path,
     quick: bool = False,
-    reference: ModuleType | None = None,
     only: Sequence[str] = (),
     study: bool = False,
     say: Callable[[str], None] = print,
@@ -189,7 +189,6 @@ def run(
     Args:
         cache: an empty folder, JAX's compilation cache in this process (`backend.configure`).
         quick: few and short cases: shows that all works, reaches no target.
-        reference: the tests' reference simulator, if there is one.
         only: sections to run; none named is all of them. `targets` always is.
         study: time the offline study on a CPU too.
         say: is told what comes next.
@@ -200,7 +199,7 @@ def run(
     for name in only:
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
-    begun, bench = time.perf_counter(), Bench(quick, reference, cache, study, say)
+    begun, bench = time.perf_counter(), Bench(quick, cache, study, say)
     for name in SECTIONS:
         if not only or name in only or name == "targets":
             bench.rows[name] = getattr(bench, name)()

@@ -32,11 +32,11 @@ class Stopper(Silent):
         self.compiled: list[str] = []
         self.rounds = self.expected = 0
 
-    def doing(self, what: str) -> None:
-        if what.startswith("compiling"):
+    def doing(self, activity: str, label: str) -> None:
+        if activity == "compiling":
             if len(self.compiled) == self.at:
                 raise KeyboardInterrupt
-            self.compiled.append(what.removeprefix("compiling "))
+            self.compiled.append(label)
 
     def expect(self, rounds: int) -> None:
         self.expected += rounds
@@ -49,11 +49,10 @@ class Stopper(Silent):
 def unrun(monkeypatch):
     """Have groups compile and run nothing: which are run is the question."""
 
-    def run_group(self, group, rates, seeds):
-        self.progress.doing(f"compiling {group.labels[0]}")
-        runs = rates.size * seeds.size * self.problem.horizon
-        self.progress.advance(len(group.labels) * runs)
-        zero = np.zeros((rates.size, seeds.size, self.kept.rounds.size), np.int32)
+    def run_group(whole, group, progress):
+        progress.doing("compiling", group.labels[0])
+        progress.advance(len(group.labels) * whole.runs_a_policy * whole.problem.horizon)
+        zero = np.zeros((whole.rates.size, whole.seeds.size, whole.records.rounds.size), np.int32)
         none = checkpoint.Measured(metrics.Totals(zero, zero * 1.0, zero, zero), 1.0, 1.0)
         return dict.fromkeys(group.labels, none)
 
