@@ -26,7 +26,7 @@ from cqbjax.datasets import RoutingSource
 from cqbjax.offline import fits
 from cqbjax.offline.fits import Learnt, Trained
 from cqbjax.policies import Optimal
-from cqbjax.report import figures, results, tables
+from cqbjax.report import figures, paper, results, tables
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
 from cqbjax.sweeping.plan import PerSeed
@@ -274,7 +274,7 @@ def show(
     make: Callable[..., Any] = (
         tables.throughput_table if config.table == "throughput" else tables.gap_table
     )
-    table = tables.beside_paper(make(points, rounds=rounds))
+    table = paper.beside(make(points, rounds=rounds))
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)

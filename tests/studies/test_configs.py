@@ -9,7 +9,7 @@ from composing import CONF, EXPERIMENTS, composed, refused, script
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.report import tables
+from cqbjax.report import paper
 from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, settings
 
@@ -36,9 +36,9 @@ def test_experiment_composes_and_says_its_own_command(name):
      ("mmlu_pro", "EmbedLLM")],
 )  # fmt: skip
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
-    paper = tables._read_paper(tables.PAPER).filter(pl.col("dataset") == dataset)
+    rows = paper.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(composed(f"experiment={name}")):
-        theirs = paper.filter(pl.col("K") == point.config.K)
+        theirs = rows.filter(pl.col("K") == point.config.K)
         assert set(theirs["policy"]) <= set(point.config.policy)
         assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
         assert point.config.horizon == theirs["round"].max() == 5000
