@@ -198,7 +198,7 @@ def store(
         tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
 
     Returns:
-        The point's folder.
+        The point's file.
     """
     per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
     labels = [str(label) for label in data.policy.values]
@@ -207,7 +207,6 @@ def store(
         "point": point.name,
         "varied": point.varied,
         "left_out": point.left_out,
-        "config": OmegaConf.to_container(point.config, resolve=True),
         "tuned": dict(tuned or {}),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},
@@ -218,7 +217,7 @@ def store(
         "compile_seconds": _by_policy(labels, data.compile_seconds.values),
         "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
     }
-    where = folder / point.name
+    where = folder / f"{point.name}{results.ENDING}"
     results.save(data, manifest, OmegaConf.to_yaml(point.config), where)
     return where
 
