@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 import xarray as xr
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -53,7 +53,8 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     if not 0 < level < 1:
         raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
     count, mean, sd = _moments(da, dim)
-    quantile = scipy.stats.t.ppf((1 + level) / 2, np.maximum(count - 1, 1))
+    # Student's t quantile; `scipy.stats.t.ppf` calls it too, after seconds of importing.
+    quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
     half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
     return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
 
@@ -138,7 +139,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
     grid = _stack([_by_rate(point) if several_rates else point for point in points], keys)
     # Joining sorted the policies by their labels.
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
-    grid = grid.assign_attrs(_common_attributes(points, keys))
+    grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
     notes = {str(p["round"].attrs["thinned"]) for p in points if "thinned" in p["round"].attrs}
     if notes:
         grid["round"].attrs["thinned"] = "; ".join(sorted(notes))

@@ -185,6 +185,7 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
         for k, rate in [(1, 0.6), (1, 0.7), (2, 0.7)]
     }  # fmt: skip
     for (k, rate), ds in points.items():
+        ds["queue_length"].attrs["units"] = "queries"
         store(tmp_path / f"K={k},rate={rate}", ds, arrival_rate=rate, **{"source.K": k})
     grid = results.load(tmp_path)
     assert dict(grid.sizes) == {"K": 2, "policy": 3, "arrival_rate": 2, "seed": 4, "round": 60}
@@ -198,7 +199,9 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     assert grid["queue_length"].sel(K=2, arrival_rate=0.6).isnull().all()
     assert grid["queue_length"].sel(K=2, policy="q_ucb").isnull().all()
     assert grid["queue_length"].sel(K=1, round=slice(31, None)).isnull().all()
-    assert grid.attrs["num_servers"] == 5 and "K" not in grid.attrs and "horizon" not in grid.attrs
+    assert grid.attrs["num_servers"] == 5
+    assert not {"K", "horizon", "arrival_rate", "path"} & set(grid.attrs)
+    assert grid["queue_length"].attrs == {"units": "queries"}
 
 
 def test_a_complete_grid_keeps_its_integers(tmp_path: Path) -> None:
