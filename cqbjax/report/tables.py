@@ -23,7 +23,6 @@ from cqbjax.report.summaries import (
     differing,
     mean_ci,
     mean_sd,
-    paired_difference,
     queue_regret,
     throughput,
 )
@@ -63,17 +62,18 @@ def throughput_table(
         ValueError: no point, or a round before the first recorded one.
     """
     rows = []
+    ahead = f"{reference}_minus"
     for cell in _cells(points, rounds):
-        speed, labels = mean_ci(throughput(cell)), cell["policy"].values.tolist()
-        for label in labels:
-            ahead = None
-            if reference in labels and label != reference:
-                ahead = paired_difference(cell, "throughput", reference, label)
-            row = _identity(cell, points, label)
-            row |= _interval("throughput", speed.sel(policy=label))
-            row["seconds_per_round"] = _number(cell["seconds_per_round"].sel(policy=label))
-            row |= _interval(f"{reference}_minus", ahead)
-            rows.append(row | {"excludes_zero": _excludes_zero(ahead)})
+        labels = cell["policy"].values.tolist()
+        departures = throughput(cell)
+        columns = _interval("throughput", mean_ci(departures))
+        columns["seconds_per_round"] = _numbers(cell["seconds_per_round"])
+        if reference in labels:
+            columns |= _interval(ahead, mean_ci(departures.sel(policy=reference) - departures))
+        for row in _rows(cell, points, columns):
+            if reference not in labels or row["policy"] == reference:
+                row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
+            rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
     return _frame(rows, {"excludes_zero": pl.Boolean})
 
 
@@ -94,13 +94,10 @@ def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)
     rows = []
     for cell in _cells(points, rounds):
         gap = queue_regret(cell)
-        interval, deviation, speed = mean_ci(gap), mean_sd(gap)["sd"], mean_ci(throughput(cell))
-        for label in cell["policy"].values.tolist():
-            row = _identity(cell, points, label)
-            row |= _interval("gap_mean", interval.sel(policy=label))
-            row["gap_sd"] = _number(deviation.sel(policy=label))
-            row["throughput"] = _number(speed["mean"].sel(policy=label))
-            rows.append(row)
+        columns = _interval("gap_mean", mean_ci(gap))
+        columns["gap_sd"] = _numbers(mean_sd(gap)["sd"])
+        columns["throughput"] = _numbers(mean_ci(throughput(cell))["mean"])
+        rows += _rows(cell, points, columns)
     return _frame(rows, {})
 
 
@@ -144,33 +141,36 @@ def _cells(points: Sequence[xr.Dataset], rounds: Sequence[int]) -> Iterator[xr.D
                 yield point.sel(arrival_rate=rate, round=t)
 
 
-def _identity(cell: xr.Dataset, points: Sequence[xr.Dataset], label: str) -> dict[str, Any]:
+def _rows(
+    cell: xr.Dataset, points: Sequence[xr.Dataset], columns: Mapping[str, Sequence[float | None]]
+) -> list[dict[str, Any]]:
+    """Return a row a policy of a cell: its setting, and its numbers in `columns`."""
     present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
     others = [key for key in differing(points) if key not in _SETTING]
-    return {
-        **{key: cell.attrs.get(key) for key in (*present, *others)},
-        "arrival_rate": float(cell["arrival_rate"]),
-        "round": int(cell["round"]),
-        "policy": label,
-        "seeds": cell.sizes["seed"],
-    }
+    setting = {key: cell.attrs.get(key) for key in (*present, *others)}
+    setting |= {"arrival_rate": float(cell["arrival_rate"]), "round": int(cell["round"])}
+    return [
+        {**setting, "policy": label, "seeds": cell.sizes["seed"]}
+        | {name: column[number] for name, column in columns.items()}
+        for number, label in enumerate(cell["policy"].values.tolist())
+    ]
 
 
-def _interval(name: str, summary: xr.Dataset | None) -> dict[str, float | None]:
+def _interval(name: str, summary: xr.Dataset) -> dict[str, list[float | None]]:
+    """Return the columns of a mean and its interval, a number a policy."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    if summary is None:
-        return dict.fromkeys(parts)
-    return {key: _number(summary[part]) for key, part in parts.items()}
+    return {column: _numbers(summary[part]) for column, part in parts.items()}
 
 
-def _number(value: xr.DataArray) -> float | None:
-    return None if math.isnan(float(value)) else float(value)
+def _numbers(values: xr.DataArray) -> list[float | None]:
+    """Return an array by policy as numbers, None for NaN."""
+    return [None if math.isnan(value) else value for value in values.astype(float).values.tolist()]
 
 
-def _excludes_zero(ahead: xr.Dataset | None) -> bool | None:
-    if ahead is None or _number(ahead["low"]) is None:
-        return None
-    return float(ahead["low"]) > 0 or float(ahead["high"]) < 0
+def _excludes_zero(row: Mapping[str, Any], difference: str) -> bool | None:
+    """Say whether the interval of a difference lies to one side of zero; None without one."""
+    low, high = row[f"{difference}_low"], row[f"{difference}_high"]
+    return None if low is None else low > 0 or high < 0
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pl.DataFrame:

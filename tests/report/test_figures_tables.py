@@ -27,7 +27,7 @@ SLICE: dict[str, Any] = {
 
 def lines(figure: Figure, panel: int) -> dict[str, Any]:
     """The lines of one panel by the colour and dashes that the style gives each policy."""
-    found = {}
+    by_policy = {}
     for line in figure.axes[panel].get_lines():
         for policy, style in names.STYLE.items():
             drawn = figures.Line2D([], [], **figures._line_options(style))
@@ -35,13 +35,13 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
             )  # fmt: skip
             if same and line._dash_pattern == drawn._dash_pattern:
-                found[policy] = line
-    return found
+                by_policy[policy] = line
+    return by_policy
 
 
 def title_of(panel: Any) -> str:
-    found = [text.get_text() for text in panel.texts if text.get_gid() == "title"]
-    return " ".join(found).replace("\u00a0", " ")
+    titles = [text.get_text() for text in panel.texts if text.get_gid() == "title"]
+    return " ".join(titles).replace("\u00a0", " ")
 
 
 def texts(figure: Figure) -> str:
@@ -374,3 +374,17 @@ def test_points_of_several_sources_are_told_apart() -> None:
     table = tables.gap_table(points, rounds=(60,))
     assert set(table["source"]) == {"synthetic", "RouterBench slice"}
     assert row_of(table, source="RouterBench slice", policy="acqb")["slackness"] is None
+
+
+def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
+    figure = figures.draw_queue_and_regret([fabricate()])
+    engine, dots = figure.get_layout_engine(), figure.dpi
+    figures.save_figure(figure, tmp_path / "a")
+    assert figure.get_layout_engine() is engine and figure.dpi == dots
+    drawn = tmp_path / "by_matplotlib.png"
+    figure.savefig(drawn, dpi=figures.DOTS_AN_INCH, metadata={"Software": None})
+    assert drawn.read_bytes() == (tmp_path / "a.png").read_bytes()
+    other = figures.draw_queue_and_regret([fabricate()])
+    other.set_layout_engine("none")
+    figures.save_figure(other, tmp_path / "b")
+    assert (tmp_path / "b.png").read_bytes() != drawn.read_bytes()
