@@ -1,6 +1,7 @@
 """Small file habits: atomic writes, results kept on disk, checksums."""
 
 import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable
@@ -57,6 +58,20 @@ def memo(
     except Exception as error:  # of whatever library reads the file
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: not readable, delete it to make it again: {reason}") from error
+
+
+def save_json(file: IO[bytes], content: Any) -> None:
+    """Write JSON values to an open binary file."""
+    file.write(json.dumps(content).encode())
+
+
+def load_json(path: pathlib.Path) -> Any:
+    """Read a file of JSON.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return json.loads(path.read_bytes())
 
 
 def sha256(path: pathlib.Path) -> str:

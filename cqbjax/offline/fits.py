@@ -7,7 +7,6 @@ came out by content, and returns what `sweep` takes. The fits know neither K nor
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import threadpoolctl
 
 from cqbjax import rng
 from cqbjax.datasets import RoutingSource, Split, raw_utility
-from cqbjax.files import arrays_digest, content_key, write_atomic
+from cqbjax.files import arrays_digest, content_key, load_json, memo, save_json
 from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import OfflineSplit, Router
@@ -202,11 +201,13 @@ def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
     """
     rho = data.source.rho
     path = data.folder / f"{_key(data, parts, seed, router, rho)}.npy"
-    if not path.is_file():
+
+    def fit() -> np.ndarray:
         with threadpoolctl.threadpool_limits(ONE_THREAD):
             fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
-        _save(path, fitted.predict(data.embeddings[parts.pool]))
-    return _load(path)
+        return np.asarray(fitted.predict(data.embeddings[parts.pool]), np.float32)
+
+    return memo(path, fit, np.save, np.load)
 
 
 def tuned(router: Router, data: Data, seed: int) -> Router:
@@ -219,12 +220,13 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
     """
     parts, rho = data.source.split(seed), data.source.rho
     path = data.folder / f"{_key(data, parts, seed, 'tuned', router, rho)}.json"
-    if not path.is_file():
+
+    def tune() -> dict[str, Any]:
         with threadpoolctl.threadpool_limits(ONE_THREAD):
             chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
-        text = json.dumps(dataclasses.asdict(chosen))  # type: ignore[call-overload]
-        write_atomic(path, text.encode())
-    fields = json.loads(path.read_text())
+        return dataclasses.asdict(chosen)  # type: ignore[call-overload]
+
+    fields = memo(path, tune, save_json, load_json)
     return type(router)(**{key: _frozen(value) for key, value in fields.items()})
 
 
@@ -318,15 +320,3 @@ def _key(data: Data, parts: Split, seed: int, *settings: Any) -> str:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
     words = (FORMAT, *versions, data.digest, split.hexdigest(), str(seed), *map(repr, settings))
     return content_key(*words)
-
-
-def _save(path: pathlib.Path, rows: np.ndarray) -> None:
-    rows = np.asarray(rows, np.float32)
-    write_atomic(path, lambda file: np.save(file, rows, allow_pickle=False))
-
-
-def _load(path: pathlib.Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not readable, delete it to fit again: {error}") from error

@@ -260,7 +260,7 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         fits.per_seed(policies, dataset, [6], tmp_path, 77)
     damaged = next(tmp_path.glob("routerbench/*.npy"))
     damaged.write_bytes(damaged.read_bytes()[:50])
-    with pytest.raises(ValueError, match="delete it to fit again"):
+    with pytest.raises(ValueError, match="not readable, delete it to make it again"):
         fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
 
