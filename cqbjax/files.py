@@ -1,12 +1,15 @@
-"""Small file habits: atomic writes and checksums."""
+"""Small file habits: atomic writes, results kept on disk, checksums."""
 
 import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
@@ -26,6 +29,49 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def memo(
+    path: pathlib.Path,
+    compute: Callable[[], T],
+    save: Callable[[IO[bytes], T], Any],
+    load: Callable[[pathlib.Path], T],
+) -> T:
+    """Return what a file holds; where there is no file yet, compute it and write the file first.
+
+    What comes back was read from the file the first time too, so that no later call can differ.
+
+    Args:
+        path: of the file; its name must tell apart all that the result depends on.
+        compute: makes the result. It is called at most once, and not where the file stands.
+        save: writes the result to an open binary file, as `numpy.save` does.
+        load: reads the file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not path.is_file():
+        result = compute()
+        write_atomic(path, lambda file: save(file, result))
+    try:
+        return load(path)
+    except Exception as error:  # of whatever library reads the file
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: not readable, delete it to make it again: {reason}") from error
+
+
+def save_json(file: IO[bytes], content: Any) -> None:
+    """Write JSON values to an open binary file."""
+    file.write(json.dumps(content).encode())
+
+
+def load_json(path: pathlib.Path) -> Any:
+    """Read a file of JSON.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return json.loads(path.read_bytes())
 
 
 def sha256(path: pathlib.Path) -> str:

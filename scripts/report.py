@@ -14,7 +14,7 @@ from cqbjax.studies import study
 
 
 def main(root: Path, names: list[str]) -> None:
-    """Show each experiment below `root/data`, with the configuration that is stored beside it."""
+    """Show each experiment below `root/data`, with the configuration that is stored in it."""
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen:
@@ -25,7 +25,7 @@ def main(root: Path, names: list[str]) -> None:
     console = study.console()
     for folder in chosen:
         points = results.load_points(folder)
-        config = OmegaConf.load(Path(points[0].attrs["path"]) / results.CONFIG)
+        config = OmegaConf.create(results.read_config(points[0].attrs["path"]))
         assert isinstance(config, DictConfig)
         config.results_dir = str(root)
         for path in study.show(points, config, folder.name, console):

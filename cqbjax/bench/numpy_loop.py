@@ -234,8 +234,10 @@ def reference_seconds(run: Recorded, constants: Constants) -> float:
         np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
         np.zeros(horizon), np.zeros(horizon, int),
     )  # fmt: skip
-    size, *numbers = constants
-    settings = reference.Settings(size, "disjoint", 0.5, horizon, *numbers)
+    size, kappa, lambda0, alpha_scale, c1 = constants
+    settings = reference.Settings(
+        size, "disjoint", 0.5, horizon, kappa=kappa, lambda0=lambda0, alpha_scale=alpha_scale, c1=c1
+    )
     with one_thread():
         begun = time.perf_counter()
         reference.simulate("acqb", world, draws, settings)

@@ -4,6 +4,7 @@ The key is the model's identity and the prompts themselves, so that a changed pr
 never meet stale vectors. Work is stored in shards: a killed run loses one shard at most.
 """
 
+import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import rich.progress
 
-from cqbjax.files import content_key, sha256, write_atomic
+from cqbjax.files import content_key, memo, sha256
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512
@@ -59,16 +60,15 @@ def embed(
         )
     cache_dir = pathlib.Path(cache_dir)
     key = embedding_key(prompts, model)
-    whole = cache_dir / f"{key}.npy"
-    if not whole.is_file():
-        shards = cache_dir / f"{key}.shards.{shard_size}"
-        parts = _shards(
-            list(prompts), shards, shard_size, progress, lambda: (load or _load)(model, batch_size)
-        )
-        joined = np.concatenate(parts)
-        write_atomic(whole, lambda file: np.save(file, joined, allow_pickle=False))
-        shutil.rmtree(shards)
-    return np.load(whole, allow_pickle=False).astype(np.float32)
+    shards = cache_dir / f"{key}.shards.{shard_size}"
+
+    def join() -> np.ndarray:
+        encoder = functools.cache(lambda: (load or _load)(model, batch_size))
+        return np.concatenate(_shards(list(prompts), shards, shard_size, progress, encoder))
+
+    joined = memo(cache_dir / f"{key}.npy", join, np.save, np.load)
+    shutil.rmtree(shards, ignore_errors=True)
+    return joined.astype(np.float32)
 
 
 def embedding_key(prompts: Sequence[str], model: str = DEFAULT_MODEL) -> str:
@@ -100,31 +100,30 @@ def _shards(
     progress: bool,
     load: Callable[[], Encode],
 ) -> list[np.ndarray]:
-    """Return float16 parts [size, d] in order, computing only those not on disk."""
-    starts = range(0, len(prompts), size)
-    files = [folder / f"{start:09d}.npy" for start in starts]
-    encode: Encode | None = None
+    """Return float16 parts [size, d] in order, computing only those not on disk.
+
+    `load` makes the encoder, which waits until something is left to embed.
+    """
+    parts = []
     with rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(),
         rich.progress.MofNCompleteColumn(),
         disable=not progress,
     ) as bar:
         task = bar.add_task("embedding prompts", total=len(prompts))
-        for start, file in zip(starts, files, strict=True):
+        for start in range(0, len(prompts), size):
             texts = prompts[start : start + size]
-            if not file.is_file():
-                # The model is loaded only once something is left to embed.
-                encode = encode or load()
-                part = _checked(encode(texts), len(texts), start)
-                write_atomic(file, lambda handle, part=part: np.save(handle, part))  # type: ignore[misc]
+            compute = functools.partial(_vectors, load, texts, start)
+            parts.append(memo(folder / f"{start:09d}.npy", compute, np.save, np.load))
             bar.advance(task, len(texts))
-    return [np.load(file, allow_pickle=False) for file in files]
+    return parts
 
 
-def _checked(vectors: np.ndarray, count: int, start: int) -> np.ndarray:
-    vectors = np.asarray(vectors)
-    if vectors.ndim != 2 or vectors.shape[0] != count:
-        raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {count} prompts.")
+def _vectors(load: Callable[[], Encode], texts: list[str], start: int) -> np.ndarray:
+    """Return the texts' embeddings [texts, d] float16; `start` is the first one's number."""
+    vectors = np.asarray(load()(texts))
+    if vectors.ndim != 2 or vectors.shape[0] != len(texts):
+        raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {len(texts)} prompts.")
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = start + int((~finite).argmax())

@@ -6,7 +6,6 @@ A fit knows neither K nor the arrival rate: the points of a study share it.
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import platformdirs
 import threadpoolctl
 
 from cqbjax.datasets import DatasetSource, Split
-from cqbjax.files import content_key, write_atomic
+from cqbjax.files import content_key, load_json, memo, save_json
 from cqbjax.offline.routers import OfflineSplit, Router
 from cqbjax.sweeping.progress import Reporter
 
@@ -114,11 +113,13 @@ def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
     """
     rho = data.source.rho
     path = data.folder / f"{fit_key(data, parts, seed, router, rho)}.npy"
-    if not path.is_file():
+
+    def fit() -> np.ndarray:
         with threadpoolctl.threadpool_limits(ONE_THREAD):
             fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
-        _save(path, fitted.predict(data.embeddings[parts.pool]))
-    return _load(path)
+        return np.asarray(fitted.predict(data.embeddings[parts.pool]), np.float32)
+
+    return memo(path, fit, np.save, np.load)
 
 
 def tuned(router: Router, data: Data, seed: int) -> Router:
@@ -131,27 +132,16 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
     """
     parts, rho = data.source.split(seed), data.source.rho
     path = data.folder / f"{fit_key(data, parts, seed, 'tuned', router, rho)}.json"
-    if not path.is_file():
+
+    def tune() -> dict[str, Any]:
         with threadpoolctl.threadpool_limits(ONE_THREAD):
             chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
-        text = json.dumps(dataclasses.asdict(chosen))  # type: ignore[call-overload]
-        write_atomic(path, text.encode())
-    fields = json.loads(path.read_text())
+        return dataclasses.asdict(chosen)  # type: ignore[call-overload]
+
+    fields = memo(path, tune, save_json, load_json)
     return type(router)(**{key: _frozen(value) for key, value in fields.items()})
 
 
 def _frozen(value: Any) -> Any:
     """Turn JSON's lists back into tuples."""
     return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
-
-
-def _save(path: pathlib.Path, rows: np.ndarray) -> None:
-    rows = np.asarray(rows, np.float32)
-    write_atomic(path, lambda file: np.save(file, rows, allow_pickle=False))
-
-
-def _load(path: pathlib.Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not readable, delete it to fit again: {error}") from error

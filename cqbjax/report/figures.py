@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from cqbjax.files import write_atomic
-from cqbjax.report.names import Style, in_order, style_of
+from cqbjax.report.names import OPTIMAL, Style, in_order, style_of
 from cqbjax.report.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
 
 Spread = Literal["ci", "sd"]
@@ -31,6 +31,7 @@ YScale = Literal["auto", "linear", "symlog", "log"]
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
+DOTS_AN_INCH = 150
 MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
@@ -72,8 +73,8 @@ def draw_queue_and_regret(
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
     rows = _arrange(points)
     blocks = len(rows[0])
-    found = {label for point in points for label in point["policy"].values.tolist()} - {"optimal"}
-    labels = in_order(found | {"optimal"} if queue == "length" else found)
+    rivals = {label for point in points for label in point["policy"].values.tolist()} - {OPTIMAL}
+    labels = in_order(rivals | {OPTIMAL} if queue == "length" else rivals)
     stand_in = stand_in_of(points)
     width = 10.0 if blocks == 2 else PAGE_WIDTH
     with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
@@ -101,23 +102,43 @@ def draw_queue_and_regret(
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Write `stem`.png (150 dots an inch) and `stem`.pdf, each whole or not at all.
 
-    Neither holds a date, so that the same figure gives the same bytes.
+    Both are laid out alike, by the letters' sizes in the PNG. Neither holds a date, so that the
+    same figure gives the same bytes.
     """
     stem = Path(stem)
     metadata: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     }
-    paths = []
-    for kind, entries in metadata.items():
-        buffer = io.BytesIO()
-        # Type 42 keeps the text of a PDF selectable.
-        with matplotlib.rc_context({"pdf.fonttype": 42}):
-            figure.savefig(buffer, format=kind, dpi=150, metadata=entries)
-        path = stem.with_name(f"{stem.name}.{kind}")
-        write_atomic(path, buffer.getvalue())
-        paths.append(path)
-    return paths[0], paths[1]
+    png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in metadata)
+    # Type 42 keeps the text of a PDF selectable.
+    with _laid_out(figure), matplotlib.rc_context({"pdf.fonttype": 42}):
+        for path, (kind, entries) in zip((png, pdf), metadata.items(), strict=True):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=DOTS_AN_INCH, metadata=entries)
+            write_atomic(path, buffer.getvalue())
+    return png, pdf
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Lay a figure out once; by itself matplotlib would for each file."""
+    engine, dots = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        yield
+        return
+    figure.dpi = DOTS_AN_INCH
+    engine.execute(figure)
+    # None stands for what matplotlibrc says, and that must be no layout: with any, even
+    # matplotlib's "none", each file is drawn twice.
+    no_layout: Any = {"figure.autolayout": False, "figure.constrained_layout.use": False}
+    with matplotlib.rc_context(no_layout):
+        figure.set_layout_engine(None)
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.dpi = dots
 
 
 def _check_choice(key: str, value: str, choices: Any) -> None:
@@ -189,13 +210,13 @@ def _draw_cell(
     recorded = cell.point.sizes["round"]
     kept = np.unique(np.linspace(0, recorded - 1, min(recorded, MAX_POINTS)).round().astype(int))
     point = cell.point.sel(arrival_rate=cell.rate).isel(round=kept)
-    labels = [label for label in point["policy"].values.tolist() if label != "optimal"]
+    labels = [label for label in point["policy"].values.tolist() if label != OPTIMAL]
     if not labels:
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
     rivals = point.sel(policy=labels)
     queues = rivals["queue_length"] if queue == "length" else queue_regret(rivals)
     if queue == "length":
-        optimal = point["optimal_queue_length"].expand_dims(policy=["optimal"])
+        optimal = point["optimal_queue_length"].expand_dims(policy=[OPTIMAL])
         queues = xr.concat([queues, optimal], dim="policy")
     for axes, values in zip(pair, (queues, rivals["regret"]), strict=True):
         summary = mean_ci(values) if spread == "ci" else mean_sd(values)
@@ -218,20 +239,20 @@ def _mark_rounds(axes: Axes, last: int) -> None:
 
 
 def _draw_lines(axes: Axes, summary: xr.Dataset) -> None:
-    labels = in_order(summary["policy"].values.tolist())
+    labels, rounds = summary["policy"].values.tolist(), summary["round"].values
+    by_policy = summary.transpose("policy", "round")
+    mean, low, high = (by_policy[part].values for part in ("mean", "low", "high"))
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
-    for number, label in enumerate(labels):
-        line, style = summary.sel(policy=label), style_of(label)
-        # The paper's own policies are drawn last, over the others.
-        order = 3.0 if label in ("acqb", "acqb_cl") else 2.0
-        rounds = line["round"].values
+    for number, label in enumerate(in_order(labels)):
+        row, style = labels.index(label), style_of(label)
+        order = 3.0 if style.on_top else 2.0
         axes.fill_between(
-            rounds, line["low"].values, line["high"].values,
+            rounds, low[row], high[row],
             color=style.color, alpha=shade, linewidth=0, zorder=order - 1,
         )  # fmt: skip
         every = max(1, len(rounds) // 5)
         axes.plot(
-            rounds, line["mean"].values, zorder=order, **_line_options(style),
+            rounds, mean[row], zorder=order, **_line_options(style),
             markevery=(every * (1 + number % 5) // 6, every),
         )  # fmt: skip
 

@@ -6,23 +6,36 @@ from typing import Any, NamedTuple
 
 
 class Style(NamedTuple):
-    """How a policy looks and is called: the paper's name, colour, dashes, marker, line width."""
+    """How a policy looks and is called.
+
+    Attributes:
+        name: the paper's.
+        color: of line, marker and band.
+        dashes: matplotlib's line style.
+        marker: matplotlib's, or none.
+        width: of the line, in points.
+        on_top: drawn over the others, as the paper's own policies are.
+    """
 
     name: str
     color: str
     dashes: Any = "-"
     marker: str = ""
     width: float = 1.5
+    on_top: bool = False
 
+
+# The yardstick of every sweep: it has no regret.
+OPTIMAL = "optimal"
 
 _DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
 
 # Colours after Okabe and Ito, and Tol (muted), both made for colour-blind readers; policies that
 # share a hue differ in dashes or markers.
 STYLE: dict[str, Style] = {
-    "optimal": Style("Optimal", "#000000", _DOT, width=1.4),
-    "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0),
-    "acqb": Style("ACQB", "#0072B2", width=2.0),
+    OPTIMAL: Style("Optimal", "#000000", _DOT, width=1.4),
+    "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0, on_top=True),
+    "acqb": Style("ACQB", "#0072B2", width=2.0, on_top=True),
     "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
     "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
     "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),

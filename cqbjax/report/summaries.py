@@ -5,11 +5,11 @@ them, and whatever can be paired by seed is, since all policies of a seed meet t
 contexts and choice uniforms.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 import xarray as xr
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -53,7 +53,8 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     if not 0 < level < 1:
         raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
     count, mean, sd = _moments(da, dim)
-    quantile = scipy.stats.t.ppf((1 + level) / 2, np.maximum(count - 1, 1))
+    # Student's t quantile; `scipy.stats.t.ppf` calls it too, after seconds of importing.
+    quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
     half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
     return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
 
@@ -133,18 +134,12 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
         return points[0].drop_attrs(deep=False).assign_attrs(own)
     keys = _varied_keys(points, varied)
     _check_distinct(points, keys)
-    coords: dict[str, Any] = {key: sorted({point.attrs[key] for point in points}) for key in keys}
-    labels = [str(label) for point in points for label in point["policy"].values]
-    coords["policy"] = list(dict.fromkeys(labels))
-    for dim in RUN_DIMS[1:]:
-        coords[dim] = np.unique(np.concatenate([point[dim].values for point in points]))
-    grid = xr.Dataset(coords=coords, attrs=_common_attributes(points, keys))
+    labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
-    for name in dict.fromkeys(str(name) for point in points for name in point.data_vars):
-        own_dims = next(point[name].dims for point in points if name in point)
-        by_rate = several_rates and "arrival_rate" not in own_dims
-        dims = (*keys, *own_dims, *(("arrival_rate",) if by_rate else ()))
-        grid[name] = (dims, _fill(name, dims, points, grid))
+    grid = _stack([_by_rate(point) if several_rates else point for point in points], keys)
+    # Joining sorted the policies by their labels.
+    grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
+    grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
     notes = {str(p["round"].attrs["thinned"]) for p in points if "thinned" in p["round"].attrs}
     if notes:
         grid["round"].attrs["thinned"] = "; ".join(sorted(notes))
@@ -210,30 +205,34 @@ def _check_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> None:
             owners[combination] = point.attrs["path"]
 
 
-def _fill(
-    name: str, dims: Sequence[Hashable], points: Sequence[xr.Dataset], grid: xr.Dataset
-) -> np.ndarray[Any, Any]:
-    """Lay each point's block into one array; merging by alignment would copy it once a point."""
-    shape = [grid.sizes[dim] for dim in dims]
-    blocks = []
-    for point in points:
-        if name not in point:
-            continue
-        labels = [point[dim].values if dim in point.dims else [point.attrs[dim]] for dim in dims]
-        place = [
-            grid.indexes[dim].get_indexer(list(own)) for dim, own in zip(dims, labels, strict=True)
-        ]
-        new_axes = [axis for axis, dim in enumerate(dims) if dim not in point[name].dims]
-        block = np.expand_dims(point[name].values, new_axes)
-        blocks.append((np.ix_(*place), np.broadcast_to(block, [len(own) for own in place])))
-    dtype = np.result_type(*(block for _, block in blocks))
-    complete = sum(block.size for _, block in blocks) == int(np.prod(shape))
-    if not complete and np.issubdtype(dtype, np.integer):
-        dtype = np.dtype(np.float64)
-    array = np.empty(shape, dtype) if complete else np.full(shape, np.nan, dtype)
-    for place_of, block in blocks:
-        array[place_of] = block
-    return array
+def _by_rate(point: xr.Dataset) -> xr.Dataset:
+    """Give the variables by policy alone, such as seconds_per_round, the point's rates."""
+    rates = point["arrival_rate"].values
+    alone = [name for name in point.data_vars if "arrival_rate" not in point[name].dims]
+    return point.assign({n: point[n].expand_dims(arrival_rate=rates, axis=-1) for n in alone})
+
+
+def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
+    """Lay points along arrival_rate and a new dimension for each key, NaN where there is none.
+
+    Each dimension by itself: `xr.combine_by_coords` wants every combination to be there, and
+    `xr.merge` makes an array of the size of the whole for each point.
+    """
+    if not keys:
+        joined = _concat(points, "arrival_rate") if len(points) > 1 else points[0]
+        return joined.sortby("arrival_rate")
+    key, *others = keys
+    values = sorted({point.attrs[key] for point in points})
+    parts = [_stack([p for p in points if p.attrs[key] == value], others) for value in values]
+    return _concat(parts, xr.Variable(key, values))
+
+
+def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:
+    """Lay datasets side by side; what one lacks is NaN, and integers are then float64."""
+    return xr.concat(
+        parts, dim, data_vars="all", coords="minimal", compat="override", join="outer",
+        combine_attrs="drop_conflicts",
+    )  # fmt: skip
 
 
 def _common_attributes(points: Sequence[xr.Dataset], keys: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables of the paper, from stored results, beside the paper's own numbers.
+"""Tables as in the paper, from stored results.
 
 A table is a long polars frame: a row a point, arrival rate, round and policy. The CSV holds it
 whole; Markdown and the terminal show it rounded, an interval in one cell with its mean, and what is
@@ -23,26 +23,10 @@ from cqbjax.report.summaries import (
     differing,
     mean_ci,
     mean_sd,
-    paired_difference,
     queue_regret,
     throughput,
 )
 
-# The numbers of the paper's tables.
-PAPER = Path(__file__).resolve().parent / "paper_tables.csv"
-# The paper's names of its data, by what `source` says in small letters.
-PAPER_DATASETS = {
-    "synthetic": "Synthetic",
-    "sprout": "Sprout",
-    "sprout-o3mini": "Sprout",
-    "embedllm": "EmbedLLM",
-    "routerbench": "RouterBench",
-    "wildchat-1m": "WildChat-1M",
-}
-# The setting of the paper's synthetic table, which its rows do not repeat.
-PAPER_SYNTHETIC = {"num_servers": 5, "slackness": 0.03, "parameters": "disjoint"}
-_PAPER_POLICIES = {"RAND": "random", "ACQB-RAND": "acqb_random"}
-_PAPER_KEYS = ("dataset", "K", "arrival_rate", "round", "policy")
 _SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters")
 _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
@@ -78,17 +62,18 @@ def throughput_table(
         ValueError: no point, or a round before the first recorded one.
     """
     rows = []
+    ahead = f"{reference}_minus"
     for cell in _cells(points, rounds):
-        speed, labels = mean_ci(throughput(cell)), cell["policy"].values.tolist()
-        for label in labels:
-            ahead = None
-            if reference in labels and label != reference:
-                ahead = paired_difference(cell, "throughput", reference, label)
-            row = _identity(cell, points, label)
-            row |= _interval("throughput", speed.sel(policy=label))
-            row["seconds_per_round"] = _number(cell["seconds_per_round"].sel(policy=label))
-            row |= _interval(f"{reference}_minus", ahead)
-            rows.append(row | {"excludes_zero": _excludes_zero(ahead)})
+        labels = cell["policy"].values.tolist()
+        departures = throughput(cell)
+        columns = _interval("throughput", mean_ci(departures))
+        columns["seconds_per_round"] = _numbers(cell["seconds_per_round"])
+        if reference in labels:
+            columns |= _interval(ahead, mean_ci(departures.sel(policy=reference) - departures))
+        for row in _rows(cell, points, columns):
+            if reference not in labels or row["policy"] == reference:
+                row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
+            rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
     return _frame(rows, {"excludes_zero": pl.Boolean})
 
 
@@ -109,56 +94,11 @@ def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)
     rows = []
     for cell in _cells(points, rounds):
         gap = queue_regret(cell)
-        interval, deviation, speed = mean_ci(gap), mean_sd(gap)["sd"], mean_ci(throughput(cell))
-        for label in cell["policy"].values.tolist():
-            row = _identity(cell, points, label)
-            row |= _interval("gap_mean", interval.sel(policy=label))
-            row["gap_sd"] = _number(deviation.sel(policy=label))
-            row["throughput"] = _number(speed["mean"].sel(policy=label))
-            rows.append(row)
+        columns = _interval("gap_mean", mean_ci(gap))
+        columns["gap_sd"] = _numbers(mean_sd(gap)["sd"])
+        columns["throughput"] = _numbers(mean_ci(throughput(cell))["mean"])
+        rows += _rows(cell, points, columns)
     return _frame(rows, {})
-
-
-def with_paper(
-    table: pl.DataFrame, paper_csv: Path = PAPER, datasets: Mapping[str, str] | None = None
-) -> pl.DataFrame:
-    """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
-
-    Matched are dataset, K, arrival rate, round and policy, and for synthetic data the paper's N,
-    slackness and parameters. Stand-in data are not the paper's: they match only what `datasets`
-    names.
-
-    Args:
-        table: from `throughput_table` or `gap_table`.
-        paper_csv: the paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and
-            value.
-        datasets: our `source` to a dataset of the paper's that it is to be shown beside although
-            the data differ.
-
-    Raises:
-        ValueError: the file is missing or lacks a column.
-    """
-    paper = _read_paper(Path(paper_csv)).filter(pl.col("statistic").is_in(table.columns))
-    paper = paper.with_columns(statistic="paper_" + pl.col("statistic"))
-    wide = paper.pivot("statistic", index=list(_PAPER_KEYS), values="value")
-    chosen = [_paper_dataset(row, datasets or {}) for row in table.iter_rows(named=True)]
-    # Rates are compared as millionths: 0.1 + 0.6 is the paper's 0.7.
-    millionths = (pl.col("arrival_rate") * 1e6).round().cast(pl.Int64)
-    joined = table.with_columns(pl.Series("dataset", chosen, pl.String), rate=millionths).join(
-        wide.with_columns(rate=millionths).drop("arrival_rate"),
-        on=["dataset", "K", "rate", "round", "policy"],
-        how="left",
-        maintain_order="left",
-        validate="m:1",
-    )
-    return joined.select(_beside([c for c in joined.columns if c not in ("dataset", "rate")]))
-
-
-def beside_paper(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the paper's own numbers where it reports the same setting, no column without any."""
-    joined = with_paper(table)
-    theirs = [column for column in joined.columns if column.startswith("paper_")]
-    return joined.drop([column for column in theirs if joined[column].is_null().all()])
 
 
 def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:
@@ -201,33 +141,36 @@ def _cells(points: Sequence[xr.Dataset], rounds: Sequence[int]) -> Iterator[xr.D
                 yield point.sel(arrival_rate=rate, round=t)
 
 
-def _identity(cell: xr.Dataset, points: Sequence[xr.Dataset], label: str) -> dict[str, Any]:
+def _rows(
+    cell: xr.Dataset, points: Sequence[xr.Dataset], columns: Mapping[str, Sequence[float | None]]
+) -> list[dict[str, Any]]:
+    """Return a row a policy of a cell: its setting, and its numbers in `columns`."""
     present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
     others = [key for key in differing(points) if key not in _SETTING]
-    return {
-        **{key: cell.attrs.get(key) for key in (*present, *others)},
-        "arrival_rate": float(cell["arrival_rate"]),
-        "round": int(cell["round"]),
-        "policy": label,
-        "seeds": cell.sizes["seed"],
-    }
+    setting = {key: cell.attrs.get(key) for key in (*present, *others)}
+    setting |= {"arrival_rate": float(cell["arrival_rate"]), "round": int(cell["round"])}
+    return [
+        {**setting, "policy": label, "seeds": cell.sizes["seed"]}
+        | {name: column[number] for name, column in columns.items()}
+        for number, label in enumerate(cell["policy"].values.tolist())
+    ]
 
 
-def _interval(name: str, summary: xr.Dataset | None) -> dict[str, float | None]:
+def _interval(name: str, summary: xr.Dataset) -> dict[str, list[float | None]]:
+    """Return the columns of a mean and its interval, a number a policy."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    if summary is None:
-        return dict.fromkeys(parts)
-    return {key: _number(summary[part]) for key, part in parts.items()}
+    return {column: _numbers(summary[part]) for column, part in parts.items()}
 
 
-def _number(value: xr.DataArray) -> float | None:
-    return None if math.isnan(float(value)) else float(value)
+def _numbers(values: xr.DataArray) -> list[float | None]:
+    """Return an array by policy as numbers, None for NaN."""
+    return [None if math.isnan(value) else value for value in values.astype(float).values.tolist()]
 
 
-def _excludes_zero(ahead: xr.Dataset | None) -> bool | None:
-    if ahead is None or _number(ahead["low"]) is None:
-        return None
-    return float(ahead["low"]) > 0 or float(ahead["high"]) < 0
+def _excludes_zero(row: Mapping[str, Any], difference: str) -> bool | None:
+    """Say whether the interval of a difference lies to one side of zero; None without one."""
+    low, high = row[f"{difference}_low"], row[f"{difference}_high"]
+    return None if low is None else low > 0 or high < 0
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pl.DataFrame:
@@ -240,49 +183,6 @@ def _frame(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pl.Da
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = frame.columns[: frame.columns.index("policy")]
     return frame.with_columns(empty).sort([*order, rank, pl.col("policy")], nulls_last=True)
-
-
-def _read_paper(path: Path) -> pl.DataFrame:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: it should hold the paper's tables.")
-    paper = pl.read_csv(path, infer_schema_length=None)
-    for column in (*_PAPER_KEYS, "statistic", "value"):
-        if column not in paper.columns:
-            raise ValueError(f"{path} lacks column {column}: it has {', '.join(paper.columns)}.")
-    names = paper["policy"].unique().to_list()
-    ours = {name: _PAPER_POLICIES.get(name, name.lower().replace("-", "_")) for name in names}
-    return paper.with_columns(pl.col("policy").replace(ours))
-
-
-def of_the_paper(source: str, stand_in: str) -> bool:
-    """Say whether data are the paper's own: by their name, and standing in for nothing."""
-    return source.lower() in PAPER_DATASETS and not stand_in
-
-
-def _paper_dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
-    """Say which of the paper's datasets a row may stand beside."""
-    source = str(row.get("source"))
-    if source in datasets:
-        return datasets[source]
-    if not of_the_paper(source, row.get("stand_in") or ""):
-        return None
-    dataset = PAPER_DATASETS[source.lower()]
-    if dataset == "Synthetic":
-        # A setting that is not in the table is taken to be the paper's.
-        same = all(row.get(key) in (None, value) for key, value in PAPER_SYNTHETIC.items())
-        return dataset if same else None
-    return dataset
-
-
-def _beside(columns: Sequence[str]) -> list[str]:
-    """Move each of the paper's columns to the right of ours, behind its interval."""
-    ordered = [column for column in columns if not column.startswith("paper_")]
-    for column in columns:
-        if column.startswith("paper_"):
-            ours = column.removeprefix("paper_")
-            last = f"{ours}_high" if f"{ours}_high" in ordered else ours
-            ordered.insert(ordered.index(last) + 1, column)
-    return ordered
 
 
 def _readable(frame: pl.DataFrame) -> tuple[str, list[str], list[list[str]]]:

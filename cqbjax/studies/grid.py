@@ -11,7 +11,7 @@ import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource, rates_by_rule
-from cqbjax.report import tables
+from cqbjax.report import paper
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
@@ -139,7 +139,7 @@ def settle(point: Point, source: Source | DatasetSource) -> Point:
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
     own = (point.config.rates_by_K or {}).get(point.config.K)
-    if own is not None and tables.of_the_paper(source.table.name, source.table.stand_in):
+    if own is not None and paper.is_own(source.table.name, source.table.stand_in):
         chosen = [float(rate) for rate in own]
     else:
         chosen = list(rates_by_rule(source.served(point.config.K)))

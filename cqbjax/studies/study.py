@@ -26,7 +26,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
-from cqbjax.report import figures, results, tables
+from cqbjax.report import figures, paper, results, tables
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
 from cqbjax.sweeping.checks import check_sweep
@@ -199,7 +199,7 @@ def store(
         tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
 
     Returns:
-        The point's folder.
+        The point's file.
     """
     per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
     labels = [str(label) for label in data.policy.values]
@@ -208,7 +208,6 @@ def store(
         "point": point.name,
         "varied": point.varied,
         "left_out": point.left_out,
-        "config": OmegaConf.to_container(point.config, resolve=True),
         "tuned": dict(tuned or {}),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},
@@ -219,7 +218,7 @@ def store(
         "compile_seconds": _by_policy(labels, data.compile_seconds.values),
         "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
     }
-    where = folder / point.name
+    where = folder / f"{point.name}{results.ENDING}"
     results.save(data, manifest, OmegaConf.to_yaml(point.config), where)
     return where
 
@@ -275,7 +274,7 @@ def show(
     make: Callable[..., Any] = (
         tables.throughput_table if config.table == "throughput" else tables.gap_table
     )
-    table = tables.beside_paper(make(points, rounds=rounds))
+    table = paper.beside(make(points, rounds=rounds))
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)

@@ -15,10 +15,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from cqbjax.report import figures, names, tables
+from cqbjax.report import figures, names, paper, tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAPER = tables.PAPER
 RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
 SLICE: dict[str, Any] = {
     "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
@@ -28,7 +27,7 @@ SLICE: dict[str, Any] = {
 
 def lines(figure: Figure, panel: int) -> dict[str, Any]:
     """The lines of one panel by the colour and dashes that the style gives each policy."""
-    found = {}
+    by_policy = {}
     for line in figure.axes[panel].get_lines():
         for policy, style in names.STYLE.items():
             drawn = figures.Line2D([], [], **figures._line_options(style))
@@ -36,13 +35,13 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
             )  # fmt: skip
             if same and line._dash_pattern == drawn._dash_pattern:
-                found[policy] = line
-    return found
+                by_policy[policy] = line
+    return by_policy
 
 
 def title_of(panel: Any) -> str:
-    found = [text.get_text() for text in panel.texts if text.get_gid() == "title"]
-    return " ".join(found).replace("\u00a0", " ")
+    titles = [text.get_text() for text in panel.texts if text.get_gid() == "title"]
+    return " ".join(titles).replace("\u00a0", " ")
 
 
 def texts(figure: Figure) -> str:
@@ -291,7 +290,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
     ]
-    table = tables.with_paper(tables.throughput_table(points), PAPER)
+    table = paper.add_columns(tables.throughput_table(points))
     known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
     for policy, value in known.items():
         chosen = {"round": 1000, "policy": policy}
@@ -305,31 +304,31 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 
 def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
     ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
-    assert tables.beside_paper(ours).columns == ours.columns
+    assert paper.beside(ours).columns == ours.columns
     theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
-    assert tables.beside_paper(theirs)["paper_throughput"].to_list() == [0.68]
+    assert paper.beside(theirs)["paper_throughput"].to_list() == [0.68]
 
 
 def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])
-    assert tables.with_paper(table, PAPER)["paper_gap_mean"].is_null().all()
+    assert paper.add_columns(table)["paper_gap_mean"].is_null().all()
     assert (
-        tables.with_paper(table.with_columns(source=pl.lit("RouterBench")), PAPER)["paper_gap_mean"]
+        paper.add_columns(table.with_columns(source=pl.lit("RouterBench")))["paper_gap_mean"]
         .is_null()
         .all()
     )
-    told = tables.with_paper(table, PAPER, {"RouterBench slice": "RouterBench"})
+    told = paper.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
     assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
     assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
     real = table.with_columns(source=pl.lit("RouterBench")).drop("stand_in")
-    assert tables.with_paper(real, PAPER)["paper_gap_mean"].to_list()[0] == 6.9
+    assert paper.add_columns(real)["paper_gap_mean"].to_list()[0] == 6.9
 
 
 def test_shared_parameters_are_not_the_papers_setting() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
-    table = tables.with_paper(tables.throughput_table(points, rounds=(1000,)), PAPER)
+    table = paper.add_columns(tables.throughput_table(points, rounds=(1000,)))
     assert row_of(table, parameters="shared")["paper_throughput"] is None
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
@@ -337,15 +336,15 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
 def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
-        tables.with_paper(table, tmp_path / "absent.csv")
+        paper.add_columns(table, tmp_path / "absent.csv")
     (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
     with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        tables.with_paper(table, tmp_path / "bad.csv")
+        paper.add_columns(table, tmp_path / "bad.csv")
 
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
-    paper = tables._read_paper(PAPER).filter(pl.col("dataset") != "WildChat-1M")
-    assert set(paper["policy"]) <= set(names.STYLE)
+    rows = paper.read().filter(pl.col("dataset") != "WildChat-1M")
+    assert set(rows["policy"]) <= set(names.STYLE)
 
 
 def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
@@ -375,3 +374,17 @@ def test_points_of_several_sources_are_told_apart() -> None:
     table = tables.gap_table(points, rounds=(60,))
     assert set(table["source"]) == {"synthetic", "RouterBench slice"}
     assert row_of(table, source="RouterBench slice", policy="acqb")["slackness"] is None
+
+
+def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
+    figure = figures.draw_queue_and_regret([fabricate()])
+    engine, dots = figure.get_layout_engine(), figure.dpi
+    figures.save_figure(figure, tmp_path / "a")
+    assert figure.get_layout_engine() is engine and figure.dpi == dots
+    drawn = tmp_path / "by_matplotlib.png"
+    figure.savefig(drawn, dpi=figures.DOTS_AN_INCH, metadata={"Software": None})
+    assert drawn.read_bytes() == (tmp_path / "a.png").read_bytes()
+    other = figures.draw_queue_and_regret([fabricate()])
+    other.set_layout_engine("none")
+    figures.save_figure(other, tmp_path / "b")
+    assert (tmp_path / "b.png").read_bytes() != drawn.read_bytes()

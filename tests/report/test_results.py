@@ -10,12 +10,14 @@ import pytest
 import xarray as xr
 from fabricated import fabricate
 
-from cqbjax import files
 from cqbjax.report import results
 
 
-def store(folder: Path, ds: xr.Dataset, **varied: Any) -> None:
-    results.save(ds, {"varied": varied, "device": "cpu"}, "horizon: 60\n", folder)
+def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
+    """Store a point at `path`.nc."""
+    file = path.with_name(f"{path.name}.nc")
+    results.save(ds, {"varied": varied, "device": "cpu"}, "horizon: 60\n", file)
+    return file
 
 
 def hidden(folder: Path) -> list[str]:
@@ -24,71 +26,80 @@ def hidden(folder: Path) -> list[str]:
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     ds = fabricate(every=5, stand_in="", beta=0.5)
-    store(tmp_path / "point", ds)
-    for path in (tmp_path, tmp_path / "point", tmp_path / "point" / "arrays.nc"):
+    file = store(tmp_path / "point", ds)
+    for path in (tmp_path, file, str(file)):
         back = results.load(path)
         xr.testing.assert_identical(back, ds)
         assert {n: back[n].dtype for n in back.data_vars} == {n: ds[n].dtype for n in ds.data_vars}
-    assert {path.name for path in (tmp_path / "point").iterdir()} == {
-        "arrays.nc", "manifest.json", "config.yaml",
-    }  # fmt: skip
-    assert (tmp_path / "point" / "config.yaml").read_text() == "horizon: 60\n"
-    assert results.read_manifest(tmp_path / "point" / "arrays.nc")["device"] == "cpu"
-    assert results.load_points(tmp_path)[0].attrs["path"] == str(tmp_path / "point")
-    assert hidden(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [file]
+    assert results.read_config(file) == "horizon: 60\n"
+    assert results.read_manifest(file) == {"varied": {}, "device": "cpu"}
+    assert results.load_points(tmp_path)[0].attrs["path"] == str(file)
+
+
+def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
+    ds = fabricate()
+    with xr.open_dataset(store(tmp_path / "point", ds)) as opened:
+        xr.testing.assert_equal(opened.load(), ds)
+        assert json.loads(opened.attrs["manifest"])["device"] == "cpu"
+        assert opened.attrs["config"] == "horizon: 60\n"
+
+
+def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
+    manifest = {"tuned": ["ü" * 50] * 20_000}
+    results.save(fabricate(), manifest, "name: ε\n# λ\n", tmp_path / "point.nc")
+    assert results.read_manifest(tmp_path / "point.nc") == manifest
+    assert results.read_config(tmp_path / "point.nc") == "name: ε\n# λ\n"
 
 
 def test_compression_pays(tmp_path: Path) -> None:
     ds = fabricate(num_seeds=40, horizon=400)
-    store(tmp_path / "point", ds)
-    assert (tmp_path / "point" / "arrays.nc").stat().st_size < ds.nbytes / 2
+    assert store(tmp_path / "point", ds).stat().st_size < ds.nbytes / 2
 
 
-@pytest.mark.parametrize("call", [1, 2])
-def test_a_crash_in_the_swap_leaves_the_old_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+@pytest.mark.parametrize("last", ["to_netcdf", "fsync", "replace"])
+def test_a_process_killed_while_writing_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    """Killed before either rename (nothing after it runs), the old result is still what loads."""
+    """Killed at any step (nothing after it runs), the old result is still what loads."""
     old, new = fabricate(horizon=20), fabricate(horizon=30)
-    store(tmp_path / "point", old)
-    real, calls = os.replace, []
+    file = store(tmp_path / "point", old)
 
-    def die(source: Any, target: Any) -> None:
-        calls.append(source)
-        if len(calls) >= call:
-            raise KeyboardInterrupt
-        real(source, target)
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "replace", die)
-    # A killed process does not clean up: neither the roll-back nor the removal happens.
-    monkeypatch.setattr(Path, "rename", lambda *_: None)
-    monkeypatch.setattr(results.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(xr.Dataset if last == "to_netcdf" else os, last, die)
+    # A killed process does not clean up.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
         store(tmp_path / "point", new)
     monkeypatch.undo()
-    assert (tmp_path / "point").exists() == (call == 1)
-    for path in (tmp_path, tmp_path / "point"):
+    for path in (tmp_path, file):
         xr.testing.assert_identical(results.load(path), old)
-    assert len(hidden(tmp_path)) == call
+    assert len(hidden(tmp_path)) == 1
     store(tmp_path / "point", new)
     xr.testing.assert_identical(results.load(tmp_path), new)
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["arrays.nc", "config.yaml", "manifest.json"])
+def test_partial_files_of_other_points_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".other.nc.1.partial").write_text("")
+    (tmp_path / ".point.nc.1.partial").write_text("")
+    store(tmp_path / "point", fabricate())
+    assert hidden(tmp_path) == [".other.nc.1.partial"]
+
+
+@pytest.mark.parametrize("step", ["to_netcdf", "fsync", "replace"])
 def test_a_failure_while_writing_leaves_the_old_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     old = fabricate(horizon=20)
     store(tmp_path / "point", old)
-    real = Path.open
 
-    def disk_full(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self.name == name:
-            raise OSError("disk full")
-        return real(self, *arguments, **options)
+    def disk_full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "open", disk_full)
+    monkeypatch.setattr(xr.Dataset if step == "to_netcdf" else os, step, disk_full)
     with pytest.raises(OSError, match="disk full"):
         store(tmp_path / "point", fabricate(horizon=30))
     monkeypatch.undo()
@@ -96,26 +107,16 @@ def test_a_failure_while_writing_leaves_the_old_result(
     assert hidden(tmp_path) == []
 
 
-def test_a_failed_swap_rolls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = fabricate(horizon=20)
-    store(tmp_path / "point", old)
-    real = os.replace
-
-    def refuse(source: Any, target: Any) -> None:
-        if str(source).endswith(".partial"):
-            raise PermissionError("no")
-        real(source, target)
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(PermissionError):
-        store(tmp_path / "point", fabricate(horizon=30))
-    xr.testing.assert_identical(results.load(tmp_path / "point"), old)
-    assert hidden(tmp_path) == []
-
-
 def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:
-    store(tmp_path / "point", fabricate())
-    (tmp_path / "point").rename(tmp_path / ".other.partial")
+    file = store(tmp_path / "point", fabricate())
+    for name in (".point.nc.7.partial", ".point.nc"):
+        file = file.rename(tmp_path / name)
+        with pytest.raises(results.ResultError, match="no result under"):
+            results.load(tmp_path)
+        with pytest.raises(results.ResultError, match="is not a result: give a folder"):
+            results.load(file)
+    (tmp_path / ".hidden").mkdir()
+    file.rename(tmp_path / ".hidden" / "point.nc")
     with pytest.raises(results.ResultError, match="no result under"):
         results.load(tmp_path)
 
@@ -127,53 +128,51 @@ def test_other_peoples_files_survive_a_new_result(tmp_path: Path) -> None:
     store(tmp_path / "study", fabricate(horizon=30))
     assert (tmp_path / "study" / "notes.txt").read_text() == "mine"
     assert {point.attrs["K"] for point in results.load_points(tmp_path)} == {1, 2}
-    assert results.load(tmp_path / "study" / "arrays.nc").sizes["round"] == 30
+    assert results.load(tmp_path / "study.nc").sizes["round"] == 30
 
 
-def test_a_truncated_arrays_file_is_refused(tmp_path: Path) -> None:
-    store(tmp_path / "point", fabricate())
-    arrays = tmp_path / "point" / "arrays.nc"
-    arrays.write_bytes(arrays.read_bytes()[:-100])
-    with pytest.raises(results.ResultError, match="arrays.nc is torn: its checksum"):
+@pytest.mark.parametrize("kept", [0, 10, 4000, -1])
+def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
+    file = store(tmp_path / "point", fabricate())
+    file.write_bytes(file.read_bytes()[:kept])
+    for read in (results.load, results.load_points, results.read_manifest, results.read_config):
+        with pytest.raises(results.ResultError, match="point.nc is torn, or not a") as told:
+            read(file)
+        assert "\n" not in str(told.value)
+    with pytest.raises(results.ResultError, match="point.nc is torn, or not a result"):
         results.load(tmp_path)
 
 
-def test_one_changed_byte_is_refused(tmp_path: Path) -> None:
-    store(tmp_path / "point", fabricate())
-    arrays = tmp_path / "point" / "arrays.nc"
-    content = bytearray(arrays.read_bytes())
-    content[len(content) // 2] ^= 1
-    arrays.write_bytes(content)
-    with pytest.raises(results.ResultError, match="checksum"):
+@pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.75, 0.999])
+def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
+    file = store(tmp_path / "point", fabricate())
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(results.ResultError, match="does not end in the checksum"):
         results.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("manifest.json", "holds no result: manifest.json"), ("arrays.nc", "arrays.nc is missing")],
-)
-def test_a_missing_file_is_named(tmp_path: Path, name: str, message: str) -> None:
-    store(tmp_path / "point", fabricate())
-    (tmp_path / "point" / name).unlink()
-    with pytest.raises(results.ResultError, match=message):
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    fabricate().to_netcdf(tmp_path / "theirs.nc", engine="h5netcdf")
+    with pytest.raises(results.ResultError, match="theirs.nc is torn, or not a result of cqbjax"):
         results.load(tmp_path)
-
-
-def test_a_torn_manifest_is_named(tmp_path: Path) -> None:
-    store(tmp_path / "point", fabricate())
-    file = tmp_path / "point" / "manifest.json"
-    file.write_text(file.read_text()[:30])
-    with pytest.raises(results.ResultError, match="manifest.json is torn"):
-        results.load(tmp_path)
+    content = (tmp_path / "theirs.nc").read_bytes()
+    for body in (content, b"no NetCDF"):
+        (tmp_path / "theirs.nc").write_bytes(body + results._ending(body))
+        with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax"):
+            results.load(tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(results.ResultError, match="no such folder"):
+    with pytest.raises(results.ResultError, match="there is no such file or folder"):
         results.load(tmp_path / "absent")
+    with pytest.raises(results.ResultError, match="there is no such file"):
+        results.read_manifest(tmp_path)
     with pytest.raises(results.ResultError, match="no result under"):
         results.load(tmp_path)
     (tmp_path / "other.txt").write_text("")
-    with pytest.raises(results.ResultError, match="give a folder or its arrays.nc"):
+    with pytest.raises(results.ResultError, match=r"give a folder or a file \*.nc"):
         results.load(tmp_path / "other.txt")
 
 
@@ -186,6 +185,7 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
         for k, rate in [(1, 0.6), (1, 0.7), (2, 0.7)]
     }  # fmt: skip
     for (k, rate), ds in points.items():
+        ds["queue_length"].attrs["units"] = "queries"
         store(tmp_path / f"K={k},rate={rate}", ds, arrival_rate=rate, **{"source.K": k})
     grid = results.load(tmp_path)
     assert dict(grid.sizes) == {"K": 2, "policy": 3, "arrival_rate": 2, "seed": 4, "round": 60}
@@ -199,7 +199,9 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     assert grid["queue_length"].sel(K=2, arrival_rate=0.6).isnull().all()
     assert grid["queue_length"].sel(K=2, policy="q_ucb").isnull().all()
     assert grid["queue_length"].sel(K=1, round=slice(31, None)).isnull().all()
-    assert grid.attrs["num_servers"] == 5 and "K" not in grid.attrs and "horizon" not in grid.attrs
+    assert grid.attrs["num_servers"] == 5
+    assert not {"K", "horizon", "arrival_rate", "path"} & set(grid.attrs)
+    assert grid["queue_length"].attrs == {"units": "queries"}
 
 
 def test_a_complete_grid_keeps_its_integers(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_stand_in_label_is_not_lost(tmp_path: Path) -> None:
 def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate(rates=(0.6, 0.7)))
     store(tmp_path / "b", fabricate(rates=(0.7,), horizon=20))
-    with pytest.raises(ValueError, match=r"/a and .*/b both hold arrival_rate=0.7"):
+    with pytest.raises(ValueError, match=r"/a.nc and .*/b.nc both hold arrival_rate=0.7"):
         results.load(tmp_path)
     assert len(results.load_points(tmp_path)) == 2
 
@@ -237,7 +239,7 @@ def test_several_experiments_are_named(tmp_path: Path) -> None:
     store(tmp_path / "b", fabricate(experiment="routerbench"))
     with pytest.raises(results.ResultError, match=r"several experiments \(routerbench, synthetic"):
         results.load(tmp_path)
-    assert results.load(tmp_path / "b").attrs["experiment"] == "routerbench"
+    assert results.load(tmp_path / "b.nc").attrs["experiment"] == "routerbench"
 
 
 def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Path) -> None:
@@ -246,6 +248,7 @@ def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Pat
         (fabricate().transpose("seed", ...), "queue_length has dimensions"),
         (fabricate().drop_vars("seed"), "dimension seed has no coordinate"),
         (fabricate(slackness=None), "attribute slackness is None"),
+        (fabricate(config="mine"), "attribute config is taken"),
         (fabricate(stand_in=True), "attribute stand_in is True"),
         (fabricate().drop_attrs(deep=False), "attribute experiment is missing"),
     ]
@@ -255,26 +258,7 @@ def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Pat
     with pytest.raises(results.ResultError, match=r"varied\. c1 is \[1\]"):
         store(tmp_path / "point", fabricate(), c1=[1])
     with pytest.raises(results.ResultError, match="varied must map"):
-        results.save(fabricate(), {"varied": ["K"]}, "", tmp_path / "point")
+        results.save(fabricate(), {"varied": ["K"]}, "", tmp_path / "point.nc")
+    with pytest.raises(results.ResultError, match="its name must end in .nc"):
+        results.save(fabricate(), {}, "", tmp_path / "K=0.5")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_manifest_carries_the_checksum(tmp_path: Path) -> None:
-    store(tmp_path / "point", fabricate())
-    manifest = json.loads((tmp_path / "point" / "manifest.json").read_text())
-    assert len(manifest["arrays_sha256"]) == 64 and manifest["varied"] == {}
-
-
-def test_a_file_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "table.csv"
-    files.write_atomic(target, b"old")
-
-    def fail(*_: Any) -> None:
-        raise OSError("no")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no"):
-        files.write_atomic(target, b"new")
-    assert target.read_bytes() == b"old" and hidden(tmp_path) == []

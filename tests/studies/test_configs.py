@@ -1,7 +1,5 @@
 """Every configuration composes and makes its objects; wrong words are refused in a sentence."""
 
-import json
-
 import hydra
 import polars as pl
 import pytest
@@ -9,7 +7,7 @@ from composing import CONF, EXPERIMENTS, composed, refused, script
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.report import tables
+from cqbjax.report import paper
 from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, settings
 
@@ -36,9 +34,9 @@ def test_experiment_composes_and_says_its_own_command(name):
      ("mmlu_pro", "EmbedLLM")],
 )  # fmt: skip
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
-    paper = tables._read_paper(tables.PAPER).filter(pl.col("dataset") == dataset)
+    rows = paper.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(composed(f"experiment={name}")):
-        theirs = paper.filter(pl.col("K") == point.config.K)
+        theirs = rows.filter(pl.col("K") == point.config.K)
         assert set(theirs["policy"]) <= set(point.config.policy)
         assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
         assert point.config.horizon == theirs["round"].max() == 5000
@@ -110,10 +108,10 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
     data = cqbjax.results.load(tmp_path)
     assert data.queue_length.dims == ("policy", "arrival_rate", "seed", "round")
     assert dict(data.sizes) == {"policy": 2, "arrival_rate": 1, "seed": 2, "round": 24}
-    folder = tmp_path / "data" / "synthetic" / "K=1"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["config"]["horizon"] == 24 and manifest["versions"]["jax"]
-    assert OmegaConf.load(folder / "config.yaml").num_seeds == 2
+    file = tmp_path / "data" / "synthetic" / "K=1.nc"
+    config = OmegaConf.create(cqbjax.results.read_config(file))
+    assert config.horizon == 24 and cqbjax.results.read_manifest(file)["versions"]["jax"]
+    assert config.num_seeds == 2
     for kind, endings in (("figures", ("png", "pdf")), ("tables", ("csv", "md"))):
         for ending in endings:
             assert (tmp_path / kind / f"synthetic.{ending}").stat().st_size > 100
@@ -125,9 +123,10 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         "horizon=12", f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    configs = [OmegaConf.load(path) for path in sorted(tmp_path.glob("data/grid/*/*/config.yaml"))]
-    found = {(config.K, config.arrival_rate[0]) for config in configs}
-    assert found == {(1, 0.5), (1, 0.6), (2, 0.5), (2, 0.6)}
+    stored = sorted(tmp_path.glob("data/grid/*/*.nc"))
+    configs = [OmegaConf.create(cqbjax.results.read_config(path)) for path in stored]
+    points = {(config.K, config.arrival_rate[0]) for config in configs}
+    assert points == {(1, 0.5), (1, 0.6), (2, 0.5), (2, 0.6)}
     together = cqbjax.results.load(tmp_path / "data" / "grid")
     assert dict(together.sizes)["K"] == 2 and dict(together.sizes)["arrival_rate"] == 2
 
