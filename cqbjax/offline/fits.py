@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ import threadpoolctl
 from cqbjax import rng
 from cqbjax.datasets import RoutingSource, Split, raw_utility
 from cqbjax.files import arrays_digest, content_key, write_atomic
-from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import OfflineSplit, Router
 from cqbjax.policies import Embedded, Routed
@@ -30,6 +29,9 @@ from cqbjax.pytree import check_words
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.types import Policy, Problem
+
+if TYPE_CHECKING:
+    from cqbjax.offline import projection
 
 FORMAT = "1"  # raise when the same settings would give another fit
 # Libraries whose versions are part of a fit's key.
@@ -263,6 +265,8 @@ def _contexts(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[np.ndarray]:
     """Return each seed's projected contexts of its pool, [I, e]."""
+    from cqbjax.offline import projection  # flax and optax: only where a head is trained or used
+
     found = []
     for path, parts in zip(
         _heads(label, head, data, splits, progress), splits.values(), strict=True
@@ -277,6 +281,8 @@ def _heads(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[pathlib.Path]:
     """Train the heads that are not kept yet and return the file of every seed's."""
+    from cqbjax.offline import projection
+
     paths = {
         seed: data.folder / f"head_{seed}_{_key(data, parts, seed, head, data.source.rho)}.msgpack"
         for seed, parts in splits.items()
@@ -294,8 +300,10 @@ def _heads(
 
 def _fit_heads(
     head: ContrastiveConfig, data: Data, splits: Sequence[Split], seeds: Sequence[int]
-) -> projection.Params:
+) -> "projection.Params":
     """Train the heads of these seeds at once, each on its own offline split."""
+    from cqbjax.offline import projection
+
     table, source = data.source.table, data.source
     available = np.zeros((len(seeds), table.num_prompts), bool)
     for row, parts in zip(available, splits, strict=True):

@@ -11,7 +11,6 @@ import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import RoutingSource, rates_by_rule
-from cqbjax.report import tables
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
@@ -138,6 +137,8 @@ def settle(point: Point, source: Source | RoutingSource) -> Point:
         return point
     if not isinstance(source, RoutingSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
+    from cqbjax.report import tables
+
     own = (point.config.rates_by_K or {}).get(point.config.K)
     if own is not None and tables.of_the_paper(source.table.name, source.table.stand_in):
         chosen = [float(rate) for rate in own]

@@ -82,12 +82,12 @@ def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[st
     """
     for key, values in chosen.items():
         if key not in CONSTANTS:
-            raise ValueError(f"tune.{key} is unknown; choose from {', '.join(CONSTANTS)}")
+            raise ValueError(f"sensitivity.{key} is unknown; choose from {', '.join(CONSTANTS)}")
         for value in values:
             if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
                 what = "a whole number of at least 1" if key == "M" else "a number of at least 0"
                 what = "a number above 0" if key == "lambda0" else what
-                raise ValueError(f"tune.{key}={value:g} must be {what}")
+                raise ValueError(f"sensitivity.{key}={value:g} must be {what}")
     found: dict[str, list[Any]] = {}
     for key in CONSTANTS:
         own = getattr(preset, key)

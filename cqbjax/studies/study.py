@@ -26,7 +26,7 @@ from cqbjax.datasets import RoutingSource
 from cqbjax.offline import fits
 from cqbjax.offline.fits import Learnt, Trained
 from cqbjax.policies import Optimal
-from cqbjax.report import figures, results, tables
+from cqbjax.report import results
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
 from cqbjax.sweeping.plan import PerSeed
@@ -268,6 +268,9 @@ def show(
     Returns:
         The files written.
     """
+    # Matplotlib and Polars are not waited for before the first round.
+    from cqbjax.report import figures, tables
+
     title = config.title or config.name
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})

@@ -16,7 +16,6 @@ from cqbjax.bench.measure import Case, Clock
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.testing import reference
-from scripts import bench as script
 
 NAME = "d=5 N=5 K=1"
 COLUMNS = {
@@ -48,8 +47,7 @@ def report(tmp_path_factory):
         patch.setattr(cases, "compiled", lambda quick: [tiny()])
         patch.setattr(sections, "_second_process", lambda *_: 0.5)
         cache = tmp_path_factory.mktemp("cache")
-        reference_module = script.load_reference()
-        return bench.run(cache, True, reference_module, say=lambda what: None)
+        return bench.run(cache, True, reference, say=lambda what: None)
 
 
 def test_every_section_has_its_columns_and_positive_numbers(report):
@@ -105,10 +103,6 @@ def test_json_and_tables(report, tmp_path):
 def test_an_unknown_section_is_refused(tmp_path):
     with pytest.raises(ValueError, match="section speed is unknown; choose from throughput"):
         bench.run(tmp_path, only=["speed"])
-
-
-def test_a_run_outside_a_checkout_has_no_reference(tmp_path):
-    assert script.load_reference(tmp_path / "reference.py") is None
 
 
 def test_the_clock_counts_rounds_and_keeps_waiting_out():
