@@ -30,7 +30,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
-    InterpolationResolutionError,
     OmegaConfBaseException,
 )
 
@@ -159,8 +158,9 @@ def _sentence(error: Exception) -> str:
     unknown = re.match(r"Could not override '(.+)'", str(error))
     if unknown and isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _no_key(unknown[1], cause)
-    if isinstance(error, InterpolationResolutionError) and isinstance(cause, ValueError):
-        return first_line(cause)
+    ours = re.match(r"ValueError raised while resolving interpolation: (.+)", str(error))
+    if ours:
+        return ours[1]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"

@@ -56,6 +56,8 @@ def exploration_length(rule: str | float | None, horizon: int, c1: float) -> flo
     if rule == "tenth":
         return float(horizon // 10)
     if rule == "stabilised":
+        if not isinstance(c1, int | float):
+            raise ValueError(f"c1={c1} must be a number for explore_rounds=stabilised")
         return float(max(1, int(np.ceil(c1**2 - 1))))
     if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
         raise ValueError(

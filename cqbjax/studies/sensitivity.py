@@ -61,13 +61,25 @@ class Setting:
 
 
 def preset_of(config: Mapping[str, Any], size: int) -> Setting:
-    """Return the preset's constants at a K; M is the paper's where the preset names none."""
-    rho = config["source"].get("rho")
+    """Return the preset's constants at a K; M is the paper's where the preset names none.
+
+    Raises:
+        ValueError: naming a constant that is no number.
+    """
+    rho, samples = config["source"].get("rho"), config["num_samples"]
+    if samples is not None and not isinstance(samples, int):
+        raise ValueError(f"num_samples={samples} must be a whole number or null")
     return Setting(
-        float(config["alpha_scale"]), float(config["lambda0"]), float(config["c1"]),
-        None if rho is None else float(rho),
-        config["num_samples"] or gaussian.num_samples(size),
+        _number("alpha_scale", config), _number("lambda0", config), _number("c1", config),
+        None if rho is None else _number("rho", config["source"]),
+        samples or gaussian.num_samples(size),
     )  # fmt: skip
+
+
+def _number(key: str, config: Mapping[str, Any]) -> float:
+    if not isinstance(config[key], int | float):
+        raise ValueError(f"{key}={config[key]} must be a number")
+    return float(config[key])
 
 
 def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[str, list[Any]]:
