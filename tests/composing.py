@@ -35,7 +35,7 @@ def refused(words, monkeypatch, name="run"):
     """Return what a script is refused with; in this process, which saves starting one."""
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(backend, "configure", lambda: None)  # too late for a device a core
+    monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
     said = []
     # Not by capturing the stream: Hydra's set-up of logging shuts absl's handler, which closes
     # whatever stream was pytest's when it was imported.
