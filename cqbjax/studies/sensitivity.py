@@ -67,7 +67,7 @@ def preset_of(config: Mapping[str, Any], size: int) -> Setting:
         ValueError: naming a constant that is no number.
     """
     rho, samples = config["source"].get("rho"), config["num_samples"]
-    if samples is not None and not isinstance(samples, int):
+    if samples is not None and type(samples) is not int:
         raise ValueError(f"num_samples={samples} must be a whole number or null")
     return Setting(
         _number("alpha_scale", config), _number("lambda0", config), _number("c1", config),
@@ -77,7 +77,7 @@ def preset_of(config: Mapping[str, Any], size: int) -> Setting:
 
 
 def _number(key: str, config: Mapping[str, Any]) -> float:
-    if not isinstance(config[key], int | float):
+    if type(config[key]) not in (int, float):
         raise ValueError(f"{key}={config[key]} must be a number")
     return float(config[key])
 

@@ -47,7 +47,7 @@ def test_the_preset_takes_the_papers_samples_where_it_names_none():
     config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
     assert [sensitivity.preset_of(config, size).M for size in (1, 2)] == [1, 9]
     assert sensitivity.preset_of(config | {"num_samples": 4}, 2).M == 4
-    for wrong in ({"c1": "fast"}, {"alpha_scale": None}, {"num_samples": 2.5}):
+    for wrong in ({"c1": "fast"}, {"alpha_scale": True}, {"num_samples": 2.5}):
         ((key, value),) = wrong.items()
         with pytest.raises(ValueError, match=f"^{key}={value} must be "):
             sensitivity.preset_of(config | wrong, 1)
