@@ -1,56 +1,6 @@
-"""Rank settings over the tables of several sensitivity studies, as a preset for all is chosen.
+"""Rank settings over several sensitivity studies: python scripts/rank_settings.py FILES."""
 
-    python scripts/rank_settings.py results/tables/tuning_*.csv
-
-Each K and arrival rate of each table is a cell of equal weight. Written beside the first table:
-`tuning_ranked.csv` and `.md`, the settings that are in all cells by their geometric mean of
-Q - Q* over the preset's.
-"""
-
-import sys
-from pathlib import Path
-
-import polars as pl
-
-from cqbjax.report import tables
-from cqbjax.studies import sensitivity, study
-
-
-def read(files: list[Path]) -> dict[str, pl.DataFrame]:
-    """Return name -> study.
-
-    Raises:
-        ValueError: naming a file that is none, that cannot be read, or whose name another has.
-    """
-    if not files:
-        raise ValueError("name at least one tables/tuning_NAME.csv")
-    found: dict[str, Path] = {}
-    for file in files:
-        name = file.stem.removeprefix("tuning_")
-        if name in found:
-            raise ValueError(f"{found[name]} and {file} have one name, each needs its own")
-        if not file.is_file():
-            raise ValueError(f"{file}: no such file")
-        found[name] = file
-    try:
-        return {name: pl.read_csv(file) for name, file in found.items()}
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{', '.join(map(str, files))}: not a table: {error}") from error
-
-
-def main(files: list[Path]) -> None:
-    """Rank, write and print."""
-    studies = read(files)
-    made = sensitivity.ranked(studies)
-    caption = f"Settings of ACQB over {', '.join(studies)}: mean of Q - Q* over the preset's"
-    written = tables.save_table(made, files[0].parent / "tuning_ranked", caption)
-    console = study.console()
-    tables.print_table(made, caption, console)
-    console.print(", ".join(map(str, written)), markup=False)
-
+from cqbjax.commands.rank_settings import main
 
 if __name__ == "__main__":
-    try:
-        main([Path(word) for word in sys.argv[1:]])
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    main()

@@ -8,6 +8,7 @@ from pathlib import Path
 import hydra
 import pytest
 
+from cqbjax.commands import _refusing
 from cqbjax.studies import grid
 from cqbjax.sweeping import backend
 from cqbjax.testing import worlds
@@ -30,10 +31,16 @@ def script(*words, cwd=REPOSITORY):
     )  # fmt: skip
 
 
-def refused(words, monkeypatch):
-    """Return what the command is refused with; in this process, which saves starting one."""
-    monkeypatch.setattr(sys, "argv", ["run.py", *words])
-    monkeypatch.setattr(backend, "configure", lambda: None)  # too late for a device a core
+def refused(words, monkeypatch, name="run"):
+    """Return what a script is refused with; in this process, which saves starting one."""
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
+    said = []
+    # Not by capturing the stream: Hydra's set-up of logging shuts absl's handler, which closes
+    # whatever stream was pytest's when it was imported.
+    monkeypatch.setattr(_refusing, "print", lambda line, file: said.append(line), raising=False)
     with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(str(REPOSITORY / "scripts" / "run.py"), run_name="__main__")
-    return str(stopped.value.code)
+        runpy.run_path(str(REPOSITORY / "scripts" / f"{name}.py"), run_name="__main__")
+    assert stopped.value.code == 2
+    return "\n".join(said)

@@ -96,14 +96,15 @@ class Acqb:
         """
         check_words(self)
         samples = self.num_samples
-        if samples is not None and (not isinstance(samples, int) or samples < 1):
+        if samples is not None and (type(samples) is not int or samples < 1):
             raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
             value = getattr(self, key)
-            if value is None or isinstance(value, str) or not 0 <= float(value) < math.inf:
+            wrong = value is None or isinstance(value, str | bool)
+            if wrong or not 0 <= float(value) < math.inf:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
-            raise ValueError("lambda0 must be above 0: V_0 = lambda0 I has to be invertible")
+            raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
         if float(self.lambda0) < beliefs.least_lambda0(self.estimator, problem):
             raise ValueError(
                 f"lambda0={float(self.lambda0):g} must be at least {beliefs.LEAST_LAMBDA0:g} here: "

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.special
 import xarray as xr
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -53,8 +52,10 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     if not 0 < level < 1:
         raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
     count, mean, sd = _moments(da, dim)
-    # Student's t quantile; `scipy.stats.t.ppf` calls it too, after seconds of importing.
-    quantile = scipy.special.stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
+    # Most of scipy.stats is for other things, and takes longer to import than to compute with.
+    from scipy.special import stdtrit
+
+    quantile = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
     half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
     return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
 

@@ -11,7 +11,6 @@ import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource, rates_by_rule
-from cqbjax.report import paper
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
@@ -57,6 +56,8 @@ def exploration_length(rule: str | float | None, horizon: int, c1: float) -> flo
     if rule == "tenth":
         return float(horizon // 10)
     if rule == "stabilised":
+        if not isinstance(c1, int | float):
+            raise ValueError(f"c1={c1} must be a number for explore_rounds=stabilised")
         return float(max(1, int(np.ceil(c1**2 - 1))))
     if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
         raise ValueError(
@@ -138,6 +139,8 @@ def settle(point: Point, source: Source | DatasetSource) -> Point:
         return point
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
+    from cqbjax.report import paper
+
     own = (point.config.rates_by_K or {}).get(point.config.K)
     if own is not None and paper.is_own(source.table.name, source.table.stand_in):
         chosen = [float(rate) for rate in own]

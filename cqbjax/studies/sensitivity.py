@@ -61,13 +61,25 @@ class Setting:
 
 
 def preset_of(config: Mapping[str, Any], size: int) -> Setting:
-    """Return the preset's constants at a K; M is the paper's where the preset names none."""
-    rho = config["source"].get("rho")
+    """Return the preset's constants at a K; M is the paper's where the preset names none.
+
+    Raises:
+        ValueError: naming a constant that is no number.
+    """
+    rho, samples = config["source"].get("rho"), config["num_samples"]
+    if samples is not None and type(samples) is not int:
+        raise ValueError(f"num_samples={samples} must be a whole number or null")
     return Setting(
-        float(config["alpha_scale"]), float(config["lambda0"]), float(config["c1"]),
-        None if rho is None else float(rho),
-        config["num_samples"] or gaussian.num_samples(size),
+        _number("alpha_scale", config), _number("lambda0", config), _number("c1", config),
+        None if rho is None else _number("rho", config["source"]),
+        samples or gaussian.num_samples(size),
     )  # fmt: skip
+
+
+def _number(key: str, config: Mapping[str, Any]) -> float:
+    if type(config[key]) not in (int, float):
+        raise ValueError(f"{key}={config[key]} must be a number")
+    return float(config[key])
 
 
 def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[str, list[Any]]:
@@ -82,12 +94,12 @@ def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[st
     """
     for key, values in chosen.items():
         if key not in CONSTANTS:
-            raise ValueError(f"tune.{key} is unknown; choose from {', '.join(CONSTANTS)}")
+            raise ValueError(f"sensitivity.{key} is unknown; choose from {', '.join(CONSTANTS)}")
         for value in values:
             if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
                 what = "a whole number of at least 1" if key == "M" else "a number of at least 0"
                 what = "a number above 0" if key == "lambda0" else what
-                raise ValueError(f"tune.{key}={value:g} must be {what}")
+                raise ValueError(f"sensitivity.{key}={value:g} must be {what}")
     found: dict[str, list[Any]] = {}
     for key in CONSTANTS:
         own = getattr(preset, key)

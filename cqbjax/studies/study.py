@@ -26,7 +26,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
-from cqbjax.report import figures, paper, results, tables
+from cqbjax.report import results
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
 from cqbjax.sweeping.checks import check_sweep
@@ -268,6 +268,9 @@ def show(
     Returns:
         The files written.
     """
+    # Matplotlib and Polars are not waited for before the first round.
+    from cqbjax.report import figures, paper, tables
+
     title = config.title or config.name
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})

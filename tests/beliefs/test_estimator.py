@@ -10,10 +10,10 @@ from scipy import optimize
 from cqbjax import beliefs, datasets
 from cqbjax.beliefs import cubic, gaussian, likelihood, running
 from cqbjax.beliefs.rows import Row
+from cqbjax.commands import estimator_error as study
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from cqbjax.testing import reference
-from scripts import estimator_study as study
 
 # Percent of alpha: the bound that the estimator is held to.
 LIMIT = 2.0

@@ -17,12 +17,12 @@ import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
+from cqbjax.commands import prepare_data
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
 from cqbjax.datasets.readers.embeddings import read_embeddings
-from scripts import prepare_data
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -7,6 +7,8 @@ from composing import CONF, EXPERIMENTS, composed, refused, script
 from omegaconf import OmegaConf
 
 import cqbjax
+from cqbjax.commands._hydra import make_policies
+from cqbjax.policies import Acqb
 from cqbjax.report import paper
 from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, settings
@@ -74,6 +76,44 @@ def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
     assert changed <= {"alpha_scale", "c1", "name", "title", "policy"}
     assert (ones.kappa, ones.lambda0, ones.alpha_scale, ones.c1) == (1, 1, 1, 1)
     assert set(ones.policy) == set(tuned.policy)
+
+
+CONSTANTS = {"kappa": 1.5, "lambda0": 2.5, "alpha_scale": 3.5, "c1": 4.5, "num_samples": 7}
+# What each label that is a setting of ACQB sets beside the constants.
+SETTINGS = {
+    "acqb": {},
+    "acqb_fifo": {"schedule": "oldest"},
+    "acqb_rr": {"schedule": "least_served"},
+    "acqb_random": {"schedule": "random"},
+    "acqb_ucb": {"optimism": "ucb"},
+    "acqb_explore_fifo": {"exploration": "independent", "explore_query": "oldest"},
+    "acqb_explore_lifo": {"exploration": "independent", "explore_query": "newest"},
+    "acqb_explore_rr": {"exploration": "independent", "explore_query": "least_served"},
+    "acqb_explore_random": {"exploration": "independent", "explore_query": "random"},
+    "cqb_eps": {"exploration": "phased", "explore_rounds": 40.0},
+}
+
+
+def test_every_label_of_acqb_takes_all_constants_from_one_place():
+    words = [f"{key}={value}" for key, value in CONSTANTS.items()]
+    labels = [*SETTINGS, "acqb_cl", "acqb_intercept"]
+    config = composed(*words, "horizon=400", f"policy=[{','.join(labels)}]")
+    policies = make_policies(config.policy)
+    assert list(policies) == labels
+    for label, own in SETTINGS.items():
+        assert policies[label] == Acqb(**CONSTANTS, **own), label
+    assert policies["acqb_cl"].base == policies["acqb_intercept"].policy == Acqb(**CONSTANTS)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed"),
+    [("unscaled", {}), ("theory", {"kappa": 4.0}), ("tuned", {"alpha_scale": 0.2, "c1": 0.25}),
+     ("tuned_routing", {"alpha_scale": 0.3, "c1": 0.25})],
+)  # fmt: skip
+def test_a_preset_is_all_ones_but_for_what_it_names(preset, changed):
+    policies = make_policies(composed(f"preset={preset}").policy)
+    ones = {"kappa": 1.0, "lambda0": 1.0, "alpha_scale": 1.0, "c1": 1.0, "num_samples": None}
+    assert policies["acqb"] == Acqb(**ones | changed)
 
 
 def test_overrides_reach_the_objects():
@@ -153,6 +193,14 @@ def test_multirun_gives_each_point_its_own_result(tmp_path):
         (["policy.acqb.c1=null"], ["error: c1=None must be a finite number"]),
         (["policy.acqb.num_samples=few"], ["error: num_samples=few must be a whole number"]),
         (["K=[1,2"], ["error: K=[1,2 cannot be read"]),
+        (["K=1,2"], ["error: K=1,2 is neither a list", "-m"]),
+        (["policy.nobody.c1=2"], ["error: policy.nobody.c1 is no key; policy has acqb, opt"]),
+        (["+policy.acqb.alpha=1"], ["error: cqbjax.policies.Acqb cannot be made", "'alpha'"]),
+        (["+policy.x._target_=nowhere.X"], ["error: nowhere.X cannot be made", "'nowhere'"]),
+        (["explore_rounds=third", "policy=[cqb_eps]"], ["error: explore_rounds=third must be"]),
+        (["-m", "rate=0.5,0.6"], ["error: rate is no key", "arrival_rate", "experiment"]),
+        (["-m", "experiment=nothing"], ["error: experiment nothing is unknown", "synthetic"]),
+        (["-m", "K=[1,9]"], ["error: K=9 must lie in 1..N, and N=5"]),
         (["kappa=${nothing}"], ["error: Interpolation key 'nothing' not found"]),
         (["figure_policies=[acqb,knn]"], ["error: figure_policies=knn does not run", "random"]),
         (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),

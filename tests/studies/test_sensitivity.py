@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 import xarray as xr
 
+from cqbjax.commands import rank_settings
 from cqbjax.studies import sensitivity
 from cqbjax.studies.sensitivity import Setting
 from cqbjax.testing import worlds
-from scripts import rank_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
@@ -47,15 +47,22 @@ def test_the_preset_takes_the_papers_samples_where_it_names_none():
     config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
     assert [sensitivity.preset_of(config, size).M for size in (1, 2)] == [1, 9]
     assert sensitivity.preset_of(config | {"num_samples": 4}, 2).M == 4
+    for wrong in ({"c1": "fast"}, {"alpha_scale": True}, {"num_samples": 2.5}):
+        ((key, value),) = wrong.items()
+        with pytest.raises(ValueError, match=f"^{key}={value} must be "):
+            sensitivity.preset_of(config | wrong, 1)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"beta": [1]}, "tune.beta is unknown; choose from alpha_scale, lambda0, c1, rho, M"),
-        ({"lambda0": [0]}, "tune.lambda0=0 must be a number above 0"),
-        ({"M": [1.5]}, "tune.M=1.5 must be a whole number of at least 1"),
-        ({"c1": [-1]}, "tune.c1=-1 must be a number of at least 0"),
+        (
+            {"beta": [1]},
+            "sensitivity.beta is unknown; choose from alpha_scale, lambda0, c1, rho, M",
+        ),
+        ({"lambda0": [0]}, "sensitivity.lambda0=0 must be a number above 0"),
+        ({"M": [1.5]}, "sensitivity.M=1.5 must be a whole number of at least 1"),
+        ({"c1": [-1]}, "sensitivity.c1=-1 must be a number of at least 0"),
     ],
 )
 def test_wrong_values_are_refused_in_a_sentence(wrong, said):
@@ -132,16 +139,16 @@ def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
 
 
-def tune(*words):
+def study(*words):
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "tune.py"), *words],
+        [sys.executable, str(REPOSITORY / "scripts" / "sensitivity.py"), *words],
         capture_output=True, text=True, cwd=REPOSITORY, timeout=300, env=worlds.QUICK_ENVIRONMENT,
     )  # fmt: skip
     return done
 
 
 def test_the_command_counts_before_it_runs(tmp_path):
-    done = tune("experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
+    done = study("experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     # 24 of the grid (the preset in it), 3 more lambda0, 3 more M, and the optimal policy.
     assert "30 settings in 5 programs, 3,100 runs of 1,000 rounds" in done.stdout
@@ -150,17 +157,17 @@ def test_the_command_counts_before_it_runs(tmp_path):
 
 
 def test_one_command_writes_table_and_figure(tmp_path):
-    done = tune(
+    done = study(
         "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
-        "arrival_rate=0.4", "+tune.alpha_scale=[0.6]", "+tune.c1=[]", "+tune.lambda0=[]",
-        "+tune.M=[]", f"results_dir={tmp_path}",
+        "arrival_rate=0.4", "+sensitivity.alpha_scale=[0.6]", "+sensitivity.c1=[]",
+        "+sensitivity.lambda0=[]", "+sensitivity.M=[]", f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    made = pl.read_csv(tmp_path / "tables" / "tuning_synthetic.csv")
+    made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
     assert "the preset takes alpha_scale 0.2" in done.stdout
     for ending in ("png", "pdf"):
-        assert (tmp_path / "figures" / f"tuning_synthetic.{ending}").stat().st_size > 1000
+        assert (tmp_path / "figures" / f"sensitivity_synthetic.{ending}").stat().st_size > 1000
 
 
 def study_rows(sizes, preset, cells):
@@ -201,18 +208,19 @@ def test_settings_are_ranked_by_the_geometric_mean_over_cells():
 
 
 def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):
-    one, two = tmp_path / "tuning_a.csv", tmp_path / "other" / "tuning_a.csv"
+    one, two = tmp_path / "sensitivity_a.csv", tmp_path / "other" / "sensitivity_a.csv"
     two.parent.mkdir()
     for file in (one, two):
         study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0}}).write_csv(file)
-    rank_settings.main([one])
-    made = pl.read_csv(tmp_path / "tuning_ranked.csv")
+    rank_settings.rank([one])
+    made = pl.read_csv(tmp_path / "sensitivity_ranked.csv")
     assert (
-        made["mean_ratio"].to_list() == [1.0, 2.0] and "tuning_ranked.md" in capsys.readouterr()[0]
+        made["mean_ratio"].to_list() == [1.0, 2.0]
+        and "sensitivity_ranked.md" in capsys.readouterr()[0]
     )
-    with pytest.raises(ValueError, match="tuning_a.csv and .*tuning_a.csv have one name"):
-        rank_settings.main([one, two])
+    with pytest.raises(ValueError, match="sensitivity_a.csv and .*sensitivity_a.csv have one name"):
+        rank_settings.rank([one, two])
     two.write_text("a,b\n1,2\n1,2,3\n")
     for files, said in (([], "at least one"), ([two], "not a table"), ([tmp_path], "no such file")):
         with pytest.raises(ValueError, match=said):
-            rank_settings.main(files)
+            rank_settings.rank(files)

@@ -1,10 +1,10 @@
 """What the keys of a study may hold, refused before anything runs."""
 
-import hydra
 import pytest
 from composing import EXPERIMENTS, composed
 from omegaconf import OmegaConf
 
+from cqbjax.commands._hydra import make, make_policies
 from cqbjax.studies import grid, settings, study
 
 REFUSED = {
@@ -19,9 +19,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_wrong_value_is_refused_by_its_key(key):
-    config = composed(f"{key}={REFUSED[key]}")
+    config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as found:
-        settings.check(config)
+        study.prepare(config, make, make_policies)
     assert "\n" not in str(found.value)
 
 
@@ -41,6 +41,11 @@ def test_no_exploration_length_is_refused():
         grid.exploration_length(None, 10, 1.0)
 
 
+def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
+    with pytest.raises(ValueError, match="c1=fast must be a number for explore_rounds=stabilised"):
+        grid.exploration_length("stabilised", 10, "fast")
+
+
 def test_a_key_that_the_source_does_not_read_is_refused():
     config = OmegaConf.create({"source": {"dataset": "sprout"}})
     with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
@@ -50,11 +55,8 @@ def test_a_key_that_the_source_does_not_read_is_refused():
 
 
 def test_no_point_runs_before_all_are_checked():
-    def make(node):
-        return hydra.utils.instantiate(node, _convert_="all")
-
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
-        study.prepare(config, make, make)
+        study.prepare(config, make, make_policies)
     config.K = [1, 2]
-    assert [ready.point.config.K for ready in study.prepare(config, make, make)] == [1, 2]
+    assert [ready.point.config.K for ready in study.prepare(config, make, make_policies)] == [1, 2]

@@ -1,12 +1,17 @@
 """Offline-trained routers: `router.fit(split, rho=..., seed=...).predict(embeddings)`."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from cqbjax.offline.routers.base import FittedRouter, OfflineSplit, Router
-from cqbjax.offline.routers.carrot import Carrot
-from cqbjax.offline.routers.knn import KNN
-from cqbjax.offline.routers.mlp import MLP
-from cqbjax.offline.routers.routerdc import RouterDC
-from cqbjax.offline.routers.umr import UMR
-from cqbjax.offline.routers.zero import Zero
+
+if TYPE_CHECKING:
+    from cqbjax.offline.routers.carrot import Carrot
+    from cqbjax.offline.routers.knn import KNN
+    from cqbjax.offline.routers.mlp import MLP
+    from cqbjax.offline.routers.routerdc import RouterDC
+    from cqbjax.offline.routers.umr import UMR
+    from cqbjax.offline.routers.zero import Zero
 
 __all__ = [
     "KNN",
@@ -19,3 +24,15 @@ __all__ = [
     "RouterDC",
     "Zero",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a router from the module of its name when it is first asked for.
+
+    scikit-learn takes longer to import than all else of a study together, and only a study with
+    routers needs it.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
+    return globals()[name]

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.integer]
@@ -124,6 +123,8 @@ def check_queries(embeddings: Floats, dimension: int) -> Floats:
 
 def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
     """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
+    from sklearn.model_selection import KFold  # slow to import, and needed only where one fits
+
     yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
 
 

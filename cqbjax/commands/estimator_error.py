@@ -1,4 +1,4 @@
-"""How far the running estimates are from the exact minimiser: python -m scripts.estimator_study.
+"""How far the running estimates are from the exact minimiser: python scripts/estimator_error.py.
 
 Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are solved exactly
 in float64 by the tests' reference, the other blocks staying where the run has them, and the
@@ -238,7 +238,8 @@ def study(folder: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure with the data of the folder that the command line names, and keep the table."""
     where = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "data")
     measured = study(where)
     target = pathlib.Path("results/bench/estimator.json")

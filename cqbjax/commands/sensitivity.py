@@ -1,32 +1,28 @@
 """Study how ACQB depends on its constants, on seeds that no reported number uses.
 
-    python scripts/tune.py experiment=synthetic
-    python scripts/tune.py experiment=routerbench data_dir=PATH num_seeds=8 horizon=2000
-    python scripts/tune.py experiment=synthetic +tune.M=[1,9] +tune.lambda0=[] +dry=true
+    python scripts/sensitivity.py experiment=synthetic
+    python scripts/sensitivity.py experiment=routerbench data_dir=PATH num_seeds=8 horizon=2000
+    python scripts/sensitivity.py experiment=synthetic +sensitivity.M=[1,9] +dry=true
 
 One constant at a time around the preset (alpha_scale, lambda0, c1, rho, M), and the grid of
 alpha_scale and c1. All floats of a point share one compiled program; each M compiles its own; each
-rho is a source of its own. `+tune.NAME=[...]` replaces the values of a constant, an empty list
-leaves it at the preset's; `+dry=true` counts round-runs and stops. Writes `tables/tuning_<name>`
-and `figures/tuning_<name>` under `results_dir`.
+rho is a source of its own. `+sensitivity.NAME=[...]` replaces the values of a constant, an empty
+list leaves it at the preset's; `+dry=true` counts round-runs and stops. Writes
+`tables/sensitivity_<name>` and `figures/sensitivity_<name>` under `results_dir`.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
-from run import make, start
 
+from cqbjax.commands._hydra import make, start
 from cqbjax.report import figures, tables
 from cqbjax.studies import grid, sensitivity, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
 from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import Reporter, bar
-
-grid.register_resolvers()
 
 # Far from 0 .. num_seeds - 1, which every study reports.
 FIRST_SEED = 1_000_000
@@ -36,14 +32,14 @@ def chosen(point: Point) -> tuple[Setting, list[Setting]]:
     """Return the preset at a point, and all settings to run there."""
     config: Any = OmegaConf.to_container(point.config, resolve=True)
     preset = sensitivity.preset_of(config, point.config.K)
-    values = sensitivity.values_of(preset, config.get("tune") or {})
+    values = sensitivity.values_of(preset, config.get("sensitivity") or {})
     return preset, sensitivity.settings(preset, values)
 
 
 def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
     """Run all settings of a point, those of one rho together."""
     preset, all_ = chosen(point)
-    found = []
+    rows = []
     for rho in dict.fromkeys(one.rho for one in all_):
         some = [one for one in all_ if one.rho == rho]
         with open_dict(point.config):
@@ -52,8 +48,8 @@ def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
         source = make(point.config.source)
         policies = {one.label: one.policy(point.config.kappa) for one in some}
         data = study.run(point, source, policies, progress)
-        found += sensitivity.rows(data, some, preset)
-    return found
+        rows += sensitivity.rows(data, some, preset)
+    return rows
 
 
 def cost(points: list[Point]) -> str:
@@ -72,24 +68,25 @@ def cost(points: list[Point]) -> str:
     return "\n".join([*lines, f"{total:,} round-runs"])
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
-def main(config: DictConfig) -> None:
+def main() -> None:
+    """Run the study that the command line names."""
+    start(measure)
+
+
+def measure(config: DictConfig) -> None:
     """Run the study at every point of an experiment, write table and figure, say what is best."""
     backend.configure()
     with open_dict(config):
         config.first_seed = FIRST_SEED
     console = study.console()
-    try:
-        points = [grid.settle(point, make(point.config.source)) for point in grid.compose(config)]
-        console.print(cost(points), markup=False)
-        if config.get("dry"):
-            return
-        with bar() as progress:
-            found = [row for point in points for row in run(point, progress)]
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    made = sensitivity.frame(found)
-    root, stem = Path(config.results_dir), f"tuning_{config.name}"
+    points = [grid.settle(point, make(point.config.source)) for point in grid.compose(config)]
+    console.print(cost(points), markup=False)
+    if config.get("dry"):
+        return
+    with bar() as progress:
+        rows = [row for point in points for row in run(point, progress)]
+    made = sensitivity.frame(rows)
+    root, stem = Path(config.results_dir), f"sensitivity_{config.name}"
     caption = f"Settings of ACQB, {config.name}, {config.num_seeds} seeds from {FIRST_SEED}"
     written = list(tables.save_table(made, root / "tables" / stem, caption))
     tables.print_table(made, caption, console)
@@ -97,7 +94,3 @@ def main(config: DictConfig) -> None:
     written += figures.save_figure(figure, root / "figures" / stem)
     for line in (*sensitivity.sentences(made), ", ".join(map(str, written))):
         console.print(line, markup=False)
-
-
-if __name__ == "__main__":
-    start(main)

@@ -1,7 +1,7 @@
 """Measure the contrastive head and the offline-trained routers of an experiment, without a queue.
 
-    python scripts/offline_study.py experiment=routerbench num_seeds=30
-    python scripts/offline_study.py experiment=mmlu_pro num_seeds=30 data_dir=PATH
+    python scripts/offline_value.py experiment=routerbench num_seeds=30
+    python scripts/offline_value.py experiment=mmlu_pro num_seeds=30 data_dir=PATH
 
 Writes `tables/offline_<name>_head.{csv,md}`: nearest-neighbour utility error before and after the
 head; `tables/offline_<name>_routers.{csv,md}`: what each router would serve, and its
@@ -10,23 +10,19 @@ hyper-parameters, chosen on every seed's own split and once for all seeds;
 killed call goes on where it was.
 """
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig
-from run import make, make_policies, start
 
 from cqbjax import files
+from cqbjax.commands._hydra import make, make_policies, start
 from cqbjax.offline import fits
 from cqbjax.report import tables
 from cqbjax.studies import grid, offline_value, study
 from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import bar
-
-grid.register_resolvers()
 
 
 def measure(config: DictConfig) -> dict[str, Any]:
@@ -43,17 +39,18 @@ def measure(config: DictConfig) -> dict[str, Any]:
     return {"head": head, "routers": routers, "seeds": by_seed}
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
-def main(config: DictConfig) -> None:
+def main() -> None:
+    """Measure the experiment that the command line names."""
+    start(write)
+
+
+def write(config: DictConfig) -> None:
     """Measure, write and print."""
     backend.configure()
     console = study.console()
     # The table shows what every seed chose.
     warnings.filterwarnings("ignore", message=".*of its grid")
-    try:
-        made = measure(config)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    made = measure(config)
     stem = Path(config.results_dir) / "tables" / f"offline_{config.name}"
     title = f"{config.title or config.name}, trained offline"
     written: list[Path] = []
@@ -63,7 +60,3 @@ def main(config: DictConfig) -> None:
     written.append(stem.with_name(f"{stem.name}_seeds.csv"))
     files.write_atomic(written[-1], made["seeds"].write_csv().encode())
     console.print(", ".join(map(str, written)), markup=False)
-
-
-if __name__ == "__main__":
-    start(main)

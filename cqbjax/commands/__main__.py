@@ -1,0 +1,38 @@
+"""The console command: `cqbjax NAME [words]` is `python scripts/NAME.py [words]`."""
+
+import importlib
+import sys
+
+# What each module of this room does. Here and not there: a list should not import them all.
+COMMANDS = {
+    "run": "run a study; store, draw and print what came out",
+    "report": "draw the figures and tables of stored studies again",
+    "prepare_data": "build a dataset's table and embeddings, once",
+    "sensitivity": "study how ACQB depends on its constants",
+    "rank_settings": "rank settings over several sensitivity studies",
+    "offline_value": "measure routers and the contrastive head without a queue",
+    "estimator_error": "measure how far the running estimates are from the exact minimiser",
+    "bench": "measure how fast the simulator is on this machine",
+}
+
+
+def main() -> None:
+    """Run the command that the first word names, or list them all.
+
+    Raises:
+        SystemExit: of status 2, for a word that names none.
+    """
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print("usage: cqbjax COMMAND [key=value ...]\n")
+        print("\n".join(f"  {one:<16} {what}" for one, what in COMMANDS.items()))
+        return
+    if name not in COMMANDS:
+        print(f"error: no command {name}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv = [f"cqbjax {name}", *words]
+    importlib.import_module(f"cqbjax.commands.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Measure how fast the simulator is on this machine, and print a table.
+
+python scripts/bench.py [--quick] [--json FILE] [--only SECTION ...] [--study]
+python scripts/bench.py --table FILE      # write results/bench/<machine>.md from a report
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+# Before NumPy is imported: its loops are timed on one core.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from rich.console import Console  # noqa: E402
+
+from cqbjax import bench  # noqa: E402
+from cqbjax.commands._refusing import refusing  # noqa: E402
+from cqbjax.sweeping import backend  # noqa: E402
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Measure how fast the simulator is.")
+    parser.add_argument("--quick", action="store_true", help="few, short cases: does all work?")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here")
+    parser.add_argument("--only", nargs="+", default=[], metavar="SECTION",
+                        help=f"of {', '.join(bench.SECTIONS)}")  # fmt: skip
+    parser.add_argument("--study", action="store_true", help="time the offline study on a CPU too")
+    parser.add_argument("--table", type=Path, metavar="FILE",
+                        help="measure nothing: write a stored report as Markdown")  # fmt: skip
+    parser.add_argument("--tables", type=Path, default=Path("results/bench"), metavar="FOLDER",
+                        help="where --table writes")  # fmt: skip
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    with refusing():
+        measure(parse(sys.argv[1:]))
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Measure, print, and write what is asked for."""
+    wide = Console(width=None if sys.stdout.isatty() else 170)
+    if asked.table:
+        print(bench.markdown(bench.load(asked.table), asked.tables))
+        return
+    errors = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="bench_cache_") as cache:
+        backend.configure(Path(cache))
+        report = bench.run(
+            Path(cache), asked.quick, asked.only, asked.study,
+            lambda what: errors.print(what, style="dim", markup=False),
+        )  # fmt: skip
+    bench.show(report, wide)
+    if asked.json:
+        bench.save(report, asked.json)

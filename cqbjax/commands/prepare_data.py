@@ -1,0 +1,99 @@
+"""Build a dataset's table and embeddings once: python scripts/prepare_data.py dataset=NAME."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import omegaconf
+from rich.console import Console
+
+from cqbjax.commands._hydra import CONF, start
+from cqbjax.datasets import (
+    CATALOGUE,
+    Dataset,
+    RoutingTable,
+    dataset,
+    departure_probabilities,
+    load_dataset,
+    own_table,
+    served_rates,
+)
+from cqbjax.datasets.prepare import prepare
+from cqbjax.datasets.readers import made_up
+
+# What the catalogue drops from a dataset; nothing from a table of one's own.
+CATALOGUED = "catalogue"
+SOURCES = CONF / "source"
+
+
+def main() -> None:
+    """Prepare the dataset that the command line names."""
+    start(build, CONF / "prepare")
+
+
+def build(config: omegaconf.DictConfig) -> None:
+    """Prepare one dataset and say what came of it."""
+    console = Console()
+    entry, source = _entry(config), config.source
+    if config.made_up is not None:
+        source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"
+        made_up.write(entry.name, source, config.made_up)
+    done = prepare(
+        entry,
+        config.data_dir,
+        source,
+        config.revision,
+        config.model,
+        config.batch_size,
+        config.progress,
+        prices=config.prices,
+        embeddings=config.embeddings,
+    )
+    table, embeddings = load_dataset(entry.name, config.data_dir)
+    served = served_rates(_probabilities(entry, table))
+    best = table.servers[served.best_assortment[0]]
+    state = "built" if done.built else "already built, nothing to do"
+    console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
+    console.print(
+        f"{table.num_prompts:,} prompts x {table.num_servers} servers, "
+        f"embeddings of {embeddings.shape[1]} dimensions"
+    )
+    for note in table.notes:
+        console.print(f"  {note}")
+    if table.stand_in:
+        console.print(f"  note: {table.stand_in}")
+    console.print(
+        f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
+        f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
+        f"{served.oracle:.3f}"
+    )
+
+
+def _entry(config: omegaconf.DictConfig) -> Dataset:
+    """Return what is to be prepared, with what the command asks to be dropped."""
+    if omegaconf.OmegaConf.is_missing(config, "dataset"):
+        raise ValueError("dataset=NAME is missing, it must be given.")
+    own = config.dataset == "compact"
+    entry = own_table(config.name) if own else dataset(config.dataset)
+    share, prompts = config.drop_servers_below, config.drop_incomplete_prompts
+    if share not in (CATALOGUED, None) and (type(share) not in (int, float) or not 0 < share <= 1):
+        raise ValueError(
+            f"drop_servers_below={share} must be a share in (0, 1], null or {CATALOGUED}."
+        )
+    if prompts != CATALOGUED and not isinstance(prompts, bool):
+        raise ValueError(f"drop_incomplete_prompts={prompts} must be true, false or {CATALOGUED}.")
+    asked = {"drop_servers_below": share, "drop_incomplete_prompts": prompts}
+    chosen: dict[str, Any] = {key: value for key, value in asked.items() if value != CATALOGUED}
+    return dataclasses.replace(entry, **chosen)
+
+
+def _probabilities(entry: Dataset, table: RoutingTable) -> np.ndarray:
+    """Return departure probabilities [P, N] by the settings with which the dataset is run."""
+    name = entry.name if entry.name in CATALOGUE else "compact"
+    # The other sources' files name what differs from RouterBench's.
+    files = (SOURCES / f"{one}.yaml" for one in ("routerbench", name))
+    settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
+    keys = ("rho", "cost_rule", "low", "high")
+    chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
+    return departure_probabilities(table.performance, table.cost, **chosen)

@@ -1,1 +1,0 @@
-"""Thin command-line scripts."""

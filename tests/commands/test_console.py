@@ -1,0 +1,136 @@
+"""The console command, the thin scripts over the same mains, and how each of them refuses."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from composing import CONF, REPOSITORY, refused
+
+from cqbjax.commands import __main__ as console
+from cqbjax.commands import _hydra
+from cqbjax.commands._refusing import refusing
+
+SCRIPTS = sorted(path.stem for path in (REPOSITORY / "scripts").glob("*.py"))
+
+
+def test_every_command_has_a_thin_script_and_a_line_in_the_list(monkeypatch, capsys):
+    modules = (REPOSITORY / "cqbjax" / "commands").glob("[!_]*.py")
+    assert sorted(console.COMMANDS) == SCRIPTS == sorted(path.stem for path in modules)
+    monkeypatch.setattr(sys, "argv", ["cqbjax"])
+    console.main()
+    listed = capsys.readouterr().out
+    for name, what in console.COMMANDS.items():
+        assert f"  {name:<16} {what}\n" in listed
+        assert callable(importlib.import_module(f"cqbjax.commands.{name}").main)
+        text = (REPOSITORY / "scripts" / f"{name}.py").read_text()
+        assert f"from cqbjax.commands.{name} import main\n" in text
+        assert len(text.splitlines()) == 6
+
+
+def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["cqbjax", "rnu", "experiment=synthetic"])
+    with pytest.raises(SystemExit) as stopped:
+        console.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said == f"error: no command rnu; there are {', '.join(console.COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("name", ["run", "sensitivity", "offline_value", "prepare_data"])
+def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkeypatch):
+    said = refused(["nokey=1"], monkeypatch, name)
+    assert said.startswith("error: nokey is no key; choose from ")
+    assert ("batch_size" if name == "prepare_data" else "arrival_rate") in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("prepare_data", [], "error: dataset=NAME is missing"),
+        ("prepare_data", ["dataset=none"], "error: "),
+        ("sensitivity", ["+sensitivity.beta=[1]"], "error: sensitivity.beta is unknown; choose"),
+        ("sensitivity", ["c1=fast"], "error: c1=fast must be a number"),
+        ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from embedllm"),
+        ("report", ["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
+        ("rank_settings", ["no.csv"], "error: no.csv: no such file"),
+        ("bench", ["--only", "speed"], "error: section speed is unknown; choose from throughput"),
+    ],
+)
+def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = refused(words, monkeypatch, name)
+    assert found.startswith(said) and len(found.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_error_is_no_sentence_and_a_sentence_can_be_a_traceback(monkeypatch):
+    with pytest.raises(ZeroDivisionError), refusing():
+        print(1 / 0)
+    monkeypatch.setenv("CQBJAX_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="as it is"), refusing():
+        raise ValueError("as it is")
+
+
+def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine:\n  epsilon: [0.1\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["policy=[mine]"], monkeypatch)
+    assert said.startswith(f"error: {own}, line 3: ") and len(said.splitlines()) == 1
+
+
+def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine:\n  _target_: nowhere.Mine\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["policy=[mine]"], monkeypatch)
+    assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
+    said = refused(["policy=[other]"], monkeypatch)
+    assert said.startswith("error: policy other is unknown; choose from acqb, ")
+    assert ", mine, mlp, " in said
+    taken = own.with_name("acqb.yaml")
+    own.rename(taken)
+    said = refused(["policy=[acqb]"], monkeypatch)
+    assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
+
+
+def test_configurations_of_a_checkout_stand_beside_the_package():
+    assert _hydra.CONF == CONF
+
+
+# What a command must not wait for before it can show a configuration, refuse a word or list.
+HEAVY = ("jax", "numpy", "xarray", "pandas", "scipy", "sklearn", "matplotlib", "polars", "flax")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["cqbjax.commands", "cqbjax.commands run experiment=routerbench --cfg job"],
+)
+def test_showing_a_configuration_imports_nothing_heavy(words):
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = {words.split()!r}\n"
+        "runpy.run_module('cqbjax.commands', run_name='__main__')\n"
+        f"assert not set({HEAVY!r}) & set(sys.modules), sorted(set({HEAVY!r}) & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
+    late = ("sklearn", "matplotlib", "flax", "optax", "scipy.stats", "huggingface_hub")
+    code = (
+        "import sys\n"
+        "import cqbjax.commands.run, cqbjax.policies, cqbjax.sources, cqbjax.studies.study\n"
+        f"assert not set({late!r}) & set(sys.modules), sorted(set({late!r}) & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
