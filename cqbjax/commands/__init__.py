@@ -3,3 +3,8 @@
 Each module imports what it works with where it works: showing a configuration, refusing a word or
 listing the commands then takes a fraction of a second, and not the seconds of JAX and its friends.
 """
+
+import time
+
+# When the command began, but for Python's own start: what a study says of its time counts from it.
+BEGUN = time.perf_counter()

@@ -4,11 +4,13 @@ python scripts/run.py experiment=synthetic
 python scripts/run.py -m experiment=synthetic arrival_rate=0.6,0.7 K=1,2
 """
 
+import time
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from cqbjax.commands import BEGUN
 from cqbjax.commands._hydra import job_name, make, make_policies, start
 
 
@@ -33,5 +35,6 @@ def run(config: DictConfig) -> None:
         points = study.run_all(ready, folder, progress, console)
     stem = "-".join(part for part in (config.name, job) if part)
     written = study.show(points, config, stem, console)
+    console.print(study.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)

@@ -286,6 +286,20 @@ def show(
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
 
 
+def time_spent(points: Sequence[xr.Dataset], wall: float) -> str:
+    """Say how much of a command's time was simulation.
+
+    Args:
+        points: of the study.
+        wall: seconds since the command began.
+    """
+    simulated = 0.0
+    for point in points:
+        runs = point.sizes["arrival_rate"] * point.sizes["seed"]
+        simulated += float(point.seconds_per_round.sum()) * runs * point.attrs["horizon"]
+    return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"
+
+
 def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     """Keep the policies to draw."""
     if labels is None:
