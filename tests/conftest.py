@@ -21,6 +21,11 @@ import jax  # noqa: E402
 from cqbjax.sweeping import runner  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what is slow, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """The folder of real data: CQBJAX_DATA, else ../shared/data beside the repository.
