@@ -1,11 +1,16 @@
 """The multinomial-logit choice model with the outside option as retrial (paper, section 2)."""
 
+import itertools
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cqbjax import linalg
+
+# Assortments that stand for all of them in a mean over assortments.
+SOME_ASSORTMENTS = 64
 
 
 def choice_probabilities(utilities: Array) -> Array:
@@ -95,6 +100,32 @@ def _increasing(picks: list[Array]) -> Array:
 def num_assortments(num_servers: int, size: int) -> int:
     """Return |C|, the number of K-subsets of N servers."""
     return math.comb(num_servers, size)
+
+
+def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
+    """Return the mean of R(x, S) over assortments S, on the host.
+
+    Over all of them where they are few, else over some drawn once for all.
+
+    Args:
+        utilities: [..., N].
+        size: K.
+
+    Returns:
+        [...] probability that a query leaves a uniform assortment.
+    """
+    servers = utilities.shape[-1]
+    if num_assortments(servers, size) <= SOME_ASSORTMENTS:
+        chosen = [list(one) for one in itertools.combinations(range(servers), size)]
+    else:
+        draws = np.random.default_rng(0)
+        chosen = [list(draws.permutation(servers)[:size]) for _ in range(SOME_ASSORTMENTS)]
+    weights = np.exp(np.asarray(utilities, float))
+    mean = np.zeros(utilities.shape[:-1])
+    for servers_shown in chosen:
+        together = weights[..., servers_shown].sum(axis=-1)
+        mean += together / (1.0 + together) / len(chosen)
+    return mean
 
 
 def unrank_assortment(rank: Array, num_servers: int, size: int) -> Array:

@@ -1,9 +1,19 @@
-"""Frozen dataclasses that are JAX pytrees: floats and arrays are leaves, shapes are static."""
+"""Frozen dataclasses that are JAX pytrees: what decides code is static, all else is data of a run.
+
+A field is one of three things. A number or an array is a leaf: traced, batched by `vmap`, changed
+without recompiling. A `word` is a leaf too: written as a word, it is its number inside a program,
+so that policies that differ in words alone share one program and one batch. What fixes a shape or
+chooses code is `static`: hashed, never traced.
+"""
 
 import dataclasses
+import functools
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 T = TypeVar("T")
 
@@ -13,14 +23,92 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static,))
+def word(**kwargs: Any) -> Any:
+    """Declare a field of a `Literal` type that is data of a run: a leaf, its word's number.
+
+    Programs read it with `number`, whether it is still a word or a traced number already.
+    """
+    return dataclasses.field(metadata={"word": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, word))
 def pytree(cls: type[T]) -> type[T]:
     """Turn a class into a frozen keyword-only dataclass and register it as a pytree.
 
     Fields declared with `static` belong to the tree's structure; every other field is a leaf (or a
     subtree), so that it can be traced, batched by `vmap` and changed without recompiling.
     """
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    made: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    fields = dataclasses.fields(made)
+    static_names = [field.name for field in fields if field.metadata.get("static")]
+    names = [field.name for field in fields if field.name not in static_names]
+    words = {field.name for field in fields if field.metadata.get("word")}
+
+    literals = functools.partial(_words, made)
+
+    def values(tree: Any) -> list[Any]:
+        return [
+            number(literals()[name], getattr(tree, name), name)
+            if name in words
+            else getattr(tree, name)
+            for name in names
+        ]
+
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return values(tree), tuple(getattr(tree, name) for name in static_names)
+
+    def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        keys = map(jax.tree_util.GetAttrKey, names)
+        return list(zip(keys, values(tree), strict=True)), flatten(tree)[1]
+
+    def unflatten(structure: tuple[Any, ...], children: Any) -> Any:
+        # Not by the constructor: JAX puts objects of its own in place of leaves.
+        tree = object.__new__(made)
+        for name, value in zip((*static_names, *names), (*structure, *children), strict=True):
+            object.__setattr__(tree, name, value)
+        return tree
+
+    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
+    return made
+
+
+@functools.cache
+def _words(cls: Any) -> dict[str, Any]:
+    """Return the `Literal` of each field of a class whose type is one, or has one in a union."""
+    found = {}
+    for name, kind in get_type_hints(cls).items():
+        for part in (kind, *get_args(kind)):
+            if get_origin(part) is Literal:
+                found[name] = part
+    return found
+
+
+def number(words: Any, value: Any, name: str = "word") -> np.int32 | Array:
+    """Return where a word stands among those of its `Literal` type, from 0.
+
+    Args:
+        words: the `Literal`.
+        value: one of its words, or its number already (traced, perhaps).
+        name: of the field, for the error.
+
+    Raises:
+        ValueError: naming the field and the words.
+    """
+    if value is not None and not isinstance(value, str | int | float):
+        return value  # its number: NumPy's, traced, or what JAX puts in place of a leaf
+    if value not in get_args(words):
+        raise ValueError(f"{name}={value} must be one of {', '.join(get_args(words))}")
+    return np.int32(get_args(words).index(value))
+
+
+def arrays(tree: T) -> T:
+    """Return a tree with every leaf an array: numbers become floats, numbers of words stay."""
+
+    def array(leaf: Any) -> Array:
+        whole = isinstance(leaf, np.int32) or getattr(leaf, "dtype", None) == jnp.int32
+        return jnp.asarray(leaf) if whole else jnp.asarray(leaf, float)
+
+    return jax.tree.map(array, tree)
 
 
 def check_words(instance: Any) -> None:
@@ -29,7 +117,6 @@ def check_words(instance: Any) -> None:
     Raises:
         ValueError: naming the field and the words.
     """
-    for name, kind in get_type_hints(type(instance)).items():
-        value = getattr(instance, name)
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            raise ValueError(f"{name}={value} must be one of {', '.join(get_args(kind))}")
+    kind: Any = type(instance)
+    for name, words in _words(kind).items():
+        number(words, getattr(instance, name), name)

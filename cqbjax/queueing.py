@@ -3,15 +3,20 @@
 A new query takes the lowest free slot, so a run is the same at any capacity that does not overflow.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, pytree
 from cqbjax.types import Queue
 
+# Rules that look at no features, and `joint`: the query of the highest score. A rule's number is
+# its place here, so a `Rule` has the same number as a `Schedule`.
 Rule = Literal["oldest", "newest", "least_served", "random"]
+Schedule = Literal["oldest", "newest", "least_served", "random", "joint"]
+OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
 
 
 def empty(capacity: int) -> Queue:
@@ -78,14 +83,22 @@ def nth_marked(mask: Array, uniform: Array) -> Array:
     return linalg.first_true(linalg.running_count(mask) == rank + 1)
 
 
-def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
-    """Pick one waiting query by a rule that looks at no features.
+def pick(
+    schedule: Schedule | Array, queue: Queue, uniform: Array, score: Array | None = None
+) -> Array:
+    """Pick one waiting query.
+
+    Every rule marks the queries that come first by it, and one of them is taken: the first slot by
+    `joint`, else the floor(u * count)-th, which matters where a rule leaves several. So rules are
+    data: runs that differ in theirs are one program and one batch.
 
     Args:
-        rule: `oldest` (FIFO), `newest` (LIFO), `least_served` (round-robin: uniformly among the
-            queries served least often) or `random`.
+        schedule: `oldest` (FIFO), `newest` (LIFO), `least_served` (round-robin: uniformly among the
+            queries served least often), `random`, or `joint` (the highest score); a word, or its
+            number.
         queue: [C] slots.
         uniform: [] in [0, 1), used by the random rules.
+        score: [C] of each slot's query, for `joint`; None where that cannot be asked for.
 
     Returns:
         [] int32 slot.
@@ -93,15 +106,16 @@ def pick(rule: Rule, queue: Queue, uniform: Array) -> Array:
     Raises:
         ValueError: for a rule that there is none of.
     """
+    rule = pytree.number(Rule if score is None else Schedule, schedule, "schedule")
     here = waiting(queue)
-    far = jnp.iinfo(jnp.int32).max
-    if rule == "oldest":
-        return linalg.first_argmax(-jnp.where(here, queue.arrived, far))
-    if rule == "newest":
-        return linalg.first_argmax(queue.arrived)
-    if rule == "random":
-        return nth_marked(here, uniform)
-    if rule != "least_served":
-        raise ValueError(f"the queue rule {rule} is unknown; {', '.join(get_args(Rule))} are known")
-    served = jnp.where(here, queue.served, far)
-    return nth_marked(here & (served == jnp.min(served)), uniform)
+    far = np.iinfo(np.int32).max
+    rank = jnp.where(rule == OLDEST, queue.arrived, 0)
+    rank = jnp.where(rule == NEWEST, -queue.arrived, rank)
+    rank = jnp.where(rule == LEAST_SERVED, queue.served, rank)
+    rank = jnp.where(here, rank, far)
+    first = here & (rank == jnp.min(rank))
+    if score is not None:
+        score = jnp.where(here, score, -jnp.inf)
+        first = jnp.where(rule == JOINT, here & (score == jnp.max(score)), first)
+        uniform = jnp.where(rule == JOINT, 0.0, uniform)
+    return nth_marked(first, uniform)

@@ -8,6 +8,7 @@ import enum
 import math
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -38,35 +39,22 @@ class Stream(enum.IntEnum):
 
 def run_key(seed: Array | int) -> Array:
     """Return the key of the run with this seed; threefry bits are equal on CPU and GPU."""
-    return jax.random.key(seed, impl="threefry2x32")
+    return jax.random.key(seed, impl=WRITTEN_OUT)
 
 
 def round_key(key: Array, round_: Array | int) -> Array:
     """Return the key of one round; round 0 is the instance, before the first round."""
-    return _fold_in(key, round_)
+    return jax.random.fold_in(key, round_)
 
 
 def stream_key(key: Array, stream: Stream) -> Array:
     """Return the key of one stream under a round's key."""
-    return _fold_in(key, int(stream))
-
-
-def _fold_in(key: Array, number: Array | int) -> Array:
-    """Return `jax.random.fold_in`, bit for bit, in one kernel.
-
-    On a CPU JAX keeps the cipher's rounds in a loop of small kernels, some 320 in a round of ACQB.
-    """
-    zero, low = jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32)
-    words = jnp.stack(threefry(jax.random.key_data(key), zero, low))
-    # Settled, so that a long draw does not derive its key again for each number.
-    return jax.random.wrap_key_data(linalg.settle(words), impl="threefry2x32")
+    return jax.random.fold_in(key, int(stream))
 
 
 def uniform(key: Array, stream: Stream) -> Array:
-    """Draw one uniform in [0, 1) from a stream of a round's key: `jax.random.uniform`'s float32."""
-    zero = jnp.uint32(0)
-    first, second = threefry(jax.random.key_data(stream_key(key, stream)), zero, zero)
-    return _unit(first ^ second).astype(float)
+    """Draw one uniform in [0, 1) from a stream of a round's key, of 23 bits in any precision."""
+    return jax.random.uniform(stream_key(key, stream), dtype=jnp.float32).astype(float)
 
 
 def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
@@ -113,14 +101,55 @@ def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
     return x, y
 
 
-def _unit(word: Array) -> Array:
-    """Turn 32 random bits into a float32 in [0, 1)."""
-    mantissa = (word >> 9) | jnp.uint32(0x3F800000)
-    return jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1.0)
-
-
 def _normal(word: Array) -> Array:
     """Turn 32 random bits into a standard normal: the inverse error function of a uniform."""
+    mantissa = (word >> 9) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1.0)
     least = np.nextafter(np.float32(-1.0), np.float32(0.0))
-    symmetric = _unit(word) * (np.float32(1.0) - least) + least
+    symmetric = unit * (np.float32(1.0) - least) + least
     return np.float32(math.sqrt(2.0)) * jax.lax.erf_inv(symmetric)
+
+
+def _seed(seed: Array) -> Array:
+    """Return the two words of a seed's key, JAX's own."""
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
+
+
+def _fold_in(key: Array, number: Array | int) -> Array:
+    """Return the words of the key under a number's address."""
+    words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
+    # Settled, so that a long draw does not derive its key again for each number.
+    return linalg.settle(jnp.stack(words))
+
+
+def _blocks(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return both words of one block for each element of a shape below 2^32 elements."""
+    counter = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    first, second = threefry(key, jnp.uint32(0), counter)
+    return first.reshape(shape), second.reshape(shape)
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    """Return the words of new keys: [*shape, 2]."""
+    return jnp.stack(_blocks(key, shape), axis=-1)
+
+
+def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    """Return random bits, `bit_width` of them in each element."""
+    first, second = _blocks(key, shape)
+    if bit_width == 64:
+        return (first.astype(jnp.uint64) << 32) | second.astype(jnp.uint64)
+    return (first ^ second).astype(f"uint{bit_width}")
+
+
+# JAX's threefry, bit for bit, with the cipher's rounds written out. On a CPU JAX's own keeps them
+# in loops of small kernels, some 320 in a round of ACQB, which take long to compile too.
+WRITTEN_OUT = jax.extend.random.define_prng_impl(
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="threefry2x32 written out",
+    tag="fryw",
+)

@@ -113,8 +113,7 @@ def observe(
         features=features,
         arrived=carry.arrived,
         newest=carry.newest,
-        contexts=world.contexts,
-        prompts=world.prompts,
+        prompts=world.prompts[queue.row],
         utilities=world.utilities[queue.row] if policy.informed else None,
     )
 

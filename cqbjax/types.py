@@ -93,8 +93,7 @@ class Observation(NamedTuple):
         features: [C, d] (disjoint) or [C, N, d] (shared) features of each slot's query.
         arrived: [] bool A(t-1), whether a query arrived in the round before.
         newest: [] int32 slot of x^(t-1); meaningful only if `arrived`.
-        contexts: the run's whole context table, so that what was served can be looked up by row.
-        prompts: [I] int32 the dataset's number of each table row.
+        prompts: [C] int32 the dataset's own number of each slot's query.
         utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
     """
 
@@ -104,7 +103,6 @@ class Observation(NamedTuple):
     features: Array
     arrived: Array
     newest: Array
-    contexts: Array
     prompts: Array
     utilities: Array | None
 
@@ -141,7 +139,9 @@ class Policy(Protocol):
     A policy is a frozen pytree dataclass (`cqbjax.pytree`): its floats are leaves. Write it for one
     run; `sweep` batches it. It never sees an empty queue in `select` that matters: the simulator
     discards such a decision. A policy may have a method `check(problem)` that raises ValueError
-    for settings out of range; `sweep` calls it before anything compiles.
+    for settings out of range; `sweep` calls it before anything compiles. An attribute `blind =
+    True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
+    will grow, and gets slots enough for that at once.
     """
 
     @property
@@ -171,6 +171,14 @@ class Source(Protocol):
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
         """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return how many queries a round FIFO serves with uniform assortments, about.
+
+        The least over the seeds of 1 / mean over queries of 1 / (mean over assortments of R).
+        """
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw one run's instance; the same key gives the same first rounds at any horizon."""

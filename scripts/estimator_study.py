@@ -211,7 +211,7 @@ def cases(folder: pathlib.Path) -> dict[str, Case]:
     }
     for name, (dataset, k, rate) in prompts.items():
         if (folder / dataset).is_dir():
-            source = datasets.routing_source(dataset, folder).source
+            source = datasets.dataset_source(dataset, folder).queries
             found[name] = Case(source, k, rate, 2000, every=50, scale=0.3)
     return found
 

@@ -45,6 +45,7 @@ def main(config: omegaconf.DictConfig) -> None:
             config.batch_size,
             config.progress,
             prices=config.prices,
+            embeddings=config.embeddings,
         )
         table, embeddings = load_dataset(entry.name, config.data_dir)
     except omegaconf.errors.MissingMandatoryValue as error:

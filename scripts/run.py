@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cqbjax.offline.fits import Learnt
+from cqbjax.offline.learnt import Learnt
 from cqbjax.studies import grid, settings, study
 from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import bar

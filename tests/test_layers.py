@@ -80,3 +80,67 @@ def test_an_import_against_the_layers_would_be_seen(tmp_path):
     path.write_text("def f():\n    from cqbjax import sweep\n    import hydra.utils\n")
     assert rooms(imports(path)) == {"sweep"} and "hydra.utils" in imports(path)
     assert imports(path, everywhere=False) == set()
+
+
+def modules() -> dict[str, Path]:
+    """Return the files of all modules by name; a package's is its `__init__.py`."""
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def graph(files: dict[str, Path]) -> dict[str, set[str]]:
+    """Return which modules each one imports, deferred imports included, itself left out."""
+
+    def module(name: str) -> str:
+        # `from package import name` means a module where there is one of that name.
+        return name if name in files else name.rpartition(".")[0]
+
+    return {
+        name: {module(other) for other in imports(path)} & (files.keys() - {name})
+        for name, path in files.items()
+    }
+
+
+def circle(edges: dict[str, set[str]]) -> set[str]:
+    """Return the modules left when those at an end, importing or imported by none, are gone."""
+    left = set(edges)
+    while True:
+        importing = {name for name in left if edges[name] & left}
+        imported = set().union(*(edges[name] for name in left)) & left
+        if importing & imported == left:
+            return left
+        left = importing & imported
+
+
+def test_no_modules_import_each_other_in_a_circle(tmp_path):
+    assert not circle(graph(modules()))
+    files = {name: tmp_path / f"{name}.py" for name in ("room", "room.a", "room.b", "room.c")}
+    files["room"].write_text("from room.c import h\n")
+    files["room.a"].write_text("def f():\n    from room import b\n")
+    files["room.b"].write_text("from room.a import f\n")
+    files["room.c"].write_text("import room.a\n")
+    assert circle(graph(files)) == {"room.a", "room.b"}
+    files["room.a"].write_text("import os\n")
+    assert not circle(graph(files))
+
+
+# Of a room with many modules: each imports only from the steps before its own.
+ORDER = {
+    "datasets": "table, utility rates splits, readers, catalogue, cache, load, source, "
+    "fetch embedding, prepare",
+    "offline": "contrastive, projection routers, learnt, fits, heads, training",
+}
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_the_modules_of_a_room_stand_in_its_order(room):
+    steps = [step.split() for step in ORDER[room].split(", ")]
+    rank = {name: place for place, step in enumerate(steps) for name in step}
+    for name, others in graph(modules()).items():
+        if not name.startswith(f"cqbjax.{room}."):
+            continue
+        here = name.split(".")[2]
+        assert here in rank, f"give {name} a place in {Path(__file__).name}"
+        allowed = {one for one in rank if rank[one] < rank[here]} | {here}
+        seen = {other.split(".")[2] for other in others if other.startswith(f"cqbjax.{room}.")}
+        assert seen <= allowed, f"{name} imports {seen - allowed}"

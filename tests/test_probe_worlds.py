@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import sem
 
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, WithIntercept
+from cqbjax.policies import Acqb, Intercept, OnContexts, Optimal, QueueingBandit, RandomRouting
 from cqbjax.testing import worlds
 
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
@@ -134,7 +134,7 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
         played = worlds.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
         return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
 
-    without, with_one = late_regret(plain), late_regret(WithIntercept(policy=plain))
+    without, with_one = late_regret(plain), late_regret(OnContexts(policy=plain, view=Intercept()))
     saved = without - with_one
     assert saved.mean() > 20 * sem(saved)
     assert with_one.mean() < without.mean() / 3

@@ -11,7 +11,7 @@ import numpy as np
 from cqbjax.bench.measure import Case
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
-from cqbjax.sweeping import plan
+from cqbjax.sweeping import memory
 from cqbjax.types import Policy, Source
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)
@@ -83,13 +83,13 @@ def widths(case: Case, quick: bool) -> list[int]:
     A CPU stops earlier, where a batch no longer fits its caches by far.
     """
     device, run_bytes = jax.devices()[0], case.bytes_a_run(next(iter(case.policies)))
-    fitting = int(plan.MEMORY_SHARE * plan.memory_bytes(device)) // run_bytes
+    fitting = int(memory.MEMORY_SHARE * memory.memory_bytes(device)) // run_bytes
     if device.platform == "cpu":
         bound = CPU_WIDEST_SMALL if case.assortment_size == 1 else CPU_WIDEST_SMALL // 4
         large = [widest for size, widest in CPU_WIDEST if run_bytes > size / 2]
         fitting = min([fitting, bound, *large])
     else:
-        fitting = min(fitting, plan.GPU_WIDTH)
+        fitting = min(fitting, memory.GPU_WIDTH)
     # Pairs compile slowly: some widths tell how they grow.
     powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
     found = [4**power for power in powers if 4**power <= max(1, fitting)]

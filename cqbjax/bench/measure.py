@@ -1,4 +1,4 @@
-"""Time a sweep by its own progress reports: compiling apart, the first chunk apart.
+"""Time a sweep by what it reports of its progress: compiling apart, the first chunk apart.
 
 The clock listens where the progress bar does, so what is timed is `sweep` as a study calls it:
 drawing instances, all chunks, all devices, recording. `sweep` waits for a call's records before it
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from cqbjax.sweeping import plan, runner
+from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.plan import Capacity
-from cqbjax.sweeping.progress import Silent
+from cqbjax.sweeping.progress import Activity, Silent
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.types import Policy, Source
 
@@ -37,7 +38,7 @@ class Span(NamedTuple):
         rounds: round-runs done, without padding.
     """
 
-    doing: str
+    doing: Activity
     label: str
     seconds: float
     rounds: int
@@ -58,18 +59,17 @@ class Clock(Silent):
         self.spans: list[Span] = []
         self.compile_only = compile_only
         self._begun = 0.0
-        self._what: tuple[str, str] | None = None
+        self._what: tuple[Activity, str] | None = None
         self._rounds = 0
         self._last = 0.0
 
-    def doing(self, what: str) -> None:
+    def doing(self, activity: Activity, label: str) -> None:
         """Begin a span; the one before ends with its last round, or here if it had none."""
         now = time.perf_counter()
         self._close(now)
-        doing, _, label = what.partition(" ")
-        if self.compile_only and doing == "running":
+        if self.compile_only and activity == "running":
             raise Compiled
-        self._begun, self._what, self._rounds, self._last = now, (doing, label), 0, 0.0
+        self._begun, self._what, self._rounds, self._last = now, (activity, label), 0, 0.0
 
     def advance(self, rounds: int) -> None:
         """Count rounds, done by now."""
@@ -114,16 +114,24 @@ class Case:
     arrival_rate: float = 0.7
     capacity: Capacity = "auto"
 
-    def slots(self) -> int:
-        """Return the queue slots that every run starts with."""
-        problem = self.source.problem(self.assortment_size, self.horizon)
-        return plan.first_slots(problem, self.capacity)
+    def planned(self, label: str, seeds: int = 1) -> plan.Plan:
+        """Return the plan of a sweep of one policy."""
+        return plan.make(
+            {label: self.policies[label]}, self.source,
+            self.source.problem(self.assortment_size, self.horizon), np.array([self.arrival_rate]),
+            np.arange(seeds), plan.choose_records(self.horizon), self.capacity, self.batch, None,
+            jax.devices(),
+        )  # fmt: skip
+
+    def slots(self, label: str) -> int:
+        """Return the queue slots that every run of a policy starts with."""
+        planned = self.planned(label)
+        return planned.first_slots(planned.groups[0])
 
     def bytes_a_run(self, label: str) -> int:
         """Return the bytes that one run of a policy keeps on the device."""
-        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), self.policies[label])
-        problem = self.source.problem(self.assortment_size, self.horizon)
-        return plan.bytes_a_run(policy, self.source, problem, self.slots())
+        planned = self.planned(label)
+        return planned.run_bytes(planned.groups[0], self.slots(label))
 
 
 def listen(case: Case, compile_only: bool = False) -> list[Span]:
@@ -139,7 +147,6 @@ def listen(case: Case, compile_only: bool = False) -> list[Span]:
     copies = -(-runs // seeds)
     numbered = itertools.product(case.policies.items(), range(copies))
     clock = Clock(compile_only)
-    runner.PROGRAMS.clear()  # so that compiling is timed, whatever ran before
     with contextlib.suppress(Compiled):
         sweep(
             {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
@@ -162,11 +169,15 @@ def measure(case: Case) -> list[dict[str, Any]]:
         A row a policy: what ran; `rounds_a_second` of its steady chunks (whole batches after the
         first, all devices together); `whole_rounds_a_second` of all chunks with the repeats of
         overflowed runs; `repeated`, the share of runs repeated; `compile_seconds` of the first
-        program; `bytes_a_run`.
+        program, next to none where an earlier row has the same; `bytes_a_run`.
     """
-    spans = listen(case)
-    labels = [group.labels[0] for group in plan.group(case.policies)]
-    return [_row(case, label, [span for span in spans if span.label == label]) for label in labels]
+    programs.forget()  # so that compiling is timed, whatever ran before
+    rows = []
+    for label, policy in case.policies.items():
+        # Alone: policies of one program would run in one batch.
+        spans = listen(dataclasses.replace(case, policies={label: policy}))
+        rows.append(_row(case, label, [span for span in spans if span.label == label]))
+    return rows
 
 
 def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
@@ -187,7 +198,7 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
         "horizon": case.horizon,
         "batch": case.batch,
         "devices": devices,
-        "slots": case.slots(),
+        "slots": case.slots(label),
         "rounds_a_second": _steady(first, case.batch * devices * case.horizon),
         "whole_rounds_a_second": useful / whole,
         "repeated": sum(span.rounds for span in repeats) / useful,
@@ -208,6 +219,7 @@ def _steady(chunks: list[Span], full: int) -> float | None:
 
 def compile_again(case: Case) -> float:
     """Compile a case without running it and return the seconds."""
+    programs.forget()
     return listen(case, compile_only=True)[0].seconds
 
 

@@ -1,7 +1,7 @@
 """Built once, kept by content: tables in the compact form with their embeddings.
 
-`data_dir/cache/<content hash>/` holds `table.parquet`, `embeddings.npy` (float16) and `meta.json`,
-which is written last: a folder without it is unfinished and is built again.
+`data_dir/cache/<content hash>/` holds `table.parquet`, `embeddings.npy` and `meta.json`, which is
+written last: a folder without it is unfinished and is built again.
 `data_dir/cache/<dataset>.json` says which of them is the dataset's current one.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.catalogue import read_embeddings
 from cqbjax.datasets.readers.compact import COST, SCORE, read_compact
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.readers.embeddings import read_embeddings
+from cqbjax.datasets.table import RoutingTable, TableError, check_table
 from cqbjax.files import write_atomic
 
 
@@ -36,7 +36,7 @@ def store(data_dir: pathlib.Path, key: str, table: RoutingTable, embeddings: np.
         data_dir: the data folder.
         key: content hash of all that the entry was built from.
         table: complete table.
-        embeddings: [P, d].
+        embeddings: [P, d] float32; kept as float16 where that loses nothing.
     """
     folder = cache_folder(data_dir) / key
     frame = pl.DataFrame(
@@ -47,10 +47,18 @@ def store(data_dir: pathlib.Path, key: str, table: RoutingTable, embeddings: np.
             pl.Series(prefix + server, matrix[:, j]) for j, server in enumerate(table.servers)
         )
     write_atomic(folder / "table.parquet", frame.write_parquet)
-    half = embeddings.astype(np.float16)
-    write_atomic(folder / "embeddings.npy", lambda file: np.save(file, half, allow_pickle=False))
+    kept = _narrowest(embeddings)
+    write_atomic(folder / "embeddings.npy", lambda file: np.save(file, kept, allow_pickle=False))
     meta = {"name": table.name, "stand_in": table.stand_in, "notes": list(table.notes)}
     write_json(folder / "meta.json", meta)
+
+
+def _narrowest(embeddings: np.ndarray) -> np.ndarray:
+    """Return [P, d] as float16 where that is exact, as for the encoder's, else as float32."""
+    whole = embeddings.astype(np.float32)
+    with np.errstate(over="ignore"):
+        half = whole.astype(np.float16)
+    return half if np.array_equal(half, whole) else whole
 
 
 def point(data_dir: pathlib.Path, name: str, key: str) -> None:
@@ -78,7 +86,7 @@ def load_cached(name: str, data_dir: pathlib.Path) -> tuple[RoutingTable, np.nda
         read_compact(folder / "table.parquet", meta["name"], meta["stand_in"]),
         notes=tuple(meta["notes"]),
     )
-    check(table, str(folder / "table.parquet"))
+    check_table(table, str(folder / "table.parquet"))
     return table, read_embeddings(folder / "embeddings.npy", table.num_prompts)
 
 

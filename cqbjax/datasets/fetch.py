@@ -5,6 +5,7 @@ size and SHA-256 of every file at the first build; from then on the files must b
 """
 
 import fnmatch
+import glob
 import hashlib
 import os
 import pathlib
@@ -21,7 +22,8 @@ def download(
 ) -> str:
     """Download a dataset repository's files and verify each against the hub's own record.
 
-    A file that is whole already is not fetched again; a killed download resumes.
+    A file that is whole already is not fetched again, so that a killed download goes on with those
+    that are missing; within a file it goes on where a connection broke.
 
     Args:
         repository: "owner/name" of a dataset repository.
@@ -50,23 +52,28 @@ def download(
     for pattern in patterns:
         if not fnmatch.filter([s.rfilename for s in wanted], pattern):
             raise TableError(f"{repository}: no file {pattern!r} at revision {info.sha}.")
-    for sibling in wanted:
+    missing = [sibling for sibling in wanted if _differs(folder / sibling.rfilename, sibling)]
+    if not missing:
+        return str(info.sha)
+    for sibling in missing:
+        # The hub's client may take a file that is there for whole, and must not.
+        (folder / sibling.rfilename).unlink(missing_ok=True)
+    try:
+        hub.snapshot_download(
+            repository,
+            repo_type="dataset",
+            revision=info.sha,
+            local_dir=folder,
+            allow_patterns=[glob.escape(sibling.rfilename) for sibling in missing],
+            endpoint=endpoint,
+        )
+    except Exception as error:
+        raise TableError(_unreachable(repository, error)) from error
+    # Where the hub is lost half-way, the client returns what there is with a warning alone.
+    for sibling in missing:
         path = folder / sibling.rfilename
-        if path.is_file() and _differs(path, sibling) is None:
-            continue
-        try:
-            hub.hf_hub_download(
-                repository,
-                sibling.rfilename,
-                repo_type="dataset",
-                revision=info.sha,
-                local_dir=folder,
-                endpoint=endpoint,
-            )
-        except Exception as error:
-            raise TableError(_unreachable(f"{repository}/{sibling.rfilename}", error)) from error
         if wrong := _differs(path, sibling):
-            path.unlink()  # a bad download must not be left to be read
+            path.unlink(missing_ok=True)  # a bad download must not be left to be read
             raise TableError(f"{path}: {wrong}: run it again.")
     return str(info.sha)
 
@@ -86,13 +93,13 @@ def inventory(source: pathlib.Path, patterns: Sequence[str]) -> list[pathlib.Pat
         return [source]
     if not source.is_dir():
         raise TableError(f"{source}: no such file or folder.")
-    found = sorted({file for p in patterns for file in source.glob(p) if file.is_file()})
-    if not found:
+    files = sorted({file for p in patterns for file in source.glob(p) if file.is_file()})
+    if not files:
         kinds = ("*.csv", "*.parquet", "*.pkl")
-        found = sorted({file for kind in kinds for file in source.rglob(kind) if file.is_file()})
-    if not found:
+        files = sorted({file for kind in kinds for file in source.rglob(kind) if file.is_file()})
+    if not files:
         raise TableError(f"{source}: no CSV, Parquet or pickle file there.")
-    return found
+    return files
 
 
 def verify(
@@ -154,10 +161,12 @@ def _differs(path: pathlib.Path, sibling: Any) -> str | None:
 
     The hub gives the SHA-256 of a large file (LFS), and git's own id, a SHA-1, of a small one.
     """
+    if not path.is_file():
+        return "is not there, the download was cut short"
     size, lfs, blob = sibling.size, getattr(sibling, "lfs", None), getattr(sibling, "blob_id", None)
-    found = path.stat().st_size
-    if size is not None and found != size:
-        return f"the download was cut short, {found:,} of {size:,} bytes"
+    on_disk = path.stat().st_size
+    if size is not None and on_disk != size:
+        return f"the download was cut short, {on_disk:,} of {size:,} bytes"
     if lfs is not None:
         kind, wanted, actual = "SHA-256", lfs.sha256, sha256(path)
     elif blob:
@@ -171,9 +180,9 @@ def _differs(path: pathlib.Path, sibling: Any) -> str | None:
     return f"checksum mismatch, {kind} {actual[:12]}... where the hub says {wanted[:12]}..."
 
 
-def _mismatch(path: pathlib.Path, found: str, wanted: str, who: str) -> str:
+def _mismatch(path: pathlib.Path, actual: str, wanted: str, who: str) -> str:
     return (
-        f"{path}: checksum mismatch, SHA-256 {found[:12]}... where {who} says {wanted[:12]}...: "
+        f"{path}: checksum mismatch, SHA-256 {actual[:12]}... where {who} says {wanted[:12]}...: "
         f"get the file again."
     )
 

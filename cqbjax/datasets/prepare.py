@@ -1,5 +1,6 @@
 """Build a dataset once: get the files, verify, read, embed, and keep the result by content."""
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,20 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cqbjax.datasets import cache, fetch
-from cqbjax.datasets.catalogue import (
-    CATALOGUE,
-    EMBEDDINGS_FILE,
-    ENCODER,
-    Dataset,
-    dataset,
-    read_embeddings,
-)
-from cqbjax.datasets.embedding import embed, model_identity
+from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
+from cqbjax.datasets.embedding import DEFAULT_MODEL, embed, model_identity
+from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import RoutingTable, TableError, complete
 from cqbjax.files import content_key, sha256
 
 FORMAT = "2"  # raise when the same files would give another table or another layout
+LONGEST = 1.01  # a unit vector in half precision is a little longer than 1
 
 Embed = Callable[[tuple[str, ...]], np.ndarray]
 
@@ -44,11 +40,12 @@ def prepare(
     data_dir: str | pathlib.Path,
     source: str | pathlib.Path | None = None,
     revision: str | None = None,
-    model: str = ENCODER,
+    model: str = DEFAULT_MODEL,
     batch_size: int = 32,
     progress: bool = True,
     embedder: Embed | None = None,
     prices: str | pathlib.Path | None = None,
+    embeddings: str | pathlib.Path | None = None,
 ) -> Prepared:
     """Build a dataset's table and embeddings into `data_dir/cache`, unless they are there.
 
@@ -62,6 +59,8 @@ def prepare(
         progress: draw progress bars.
         embedder: prompts [P] -> [P, d] in place of the encoder (tests).
         prices: a price list in place of the shipped one, for a dataset priced by tokens.
+        embeddings: an `.npy` file [P, d] in place of the encoder, any d: row for row with the table
+            as it is read, before any prompt is dropped.
 
     Returns:
         What was done. After a kill the next call goes on where the last one stopped.
@@ -71,15 +70,14 @@ def prepare(
     """
     entry = dataset(name) if isinstance(name, str) else name
     name, data_dir = entry.name, pathlib.Path(data_dir)
-    priced = _prices(entry, prices)
+    priced, own = _prices(entry, prices), _existing("embeddings", embeddings)
     record = _record(entry, data_dir, source)
     path, revision = _get(entry, data_dir, source, revision, record)
     root = path if path.is_dir() else path.parent
     lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
-    given = path / EMBEDDINGS_FILE if path.is_dir() else None
-    given = given if given is not None and given.is_file() else None
-    encoder = f"given {sha256(given)}" if given else model_identity(model)
-    key = content_key(FORMAT, name, _policy(entry, priced), encoder, *lines)
+    given = own or _beside(path)
+    encoder = f"embeddings {sha256(given)}" if given else model_identity(model)
+    key = content_key(FORMAT, name, _settings(entry, priced), encoder, *lines)
     if cache.is_built(data_dir, key):
         cache.point(data_dir, name, key)
         return Prepared(key, False, revision)
@@ -88,10 +86,11 @@ def prepare(
         raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(path)
     )
     if given:
-        embeddings = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
+        vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
+        table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
     else:
-        embeddings = _embed(table, data_dir, model, batch_size, progress, embedder)
-    cache.store(data_dir, key, table, embeddings)
+        vectors = _embed(table, data_dir, model, batch_size, progress, embedder)
+    cache.store(data_dir, key, table, vectors)
     cache.point(data_dir, name, key)
     return Prepared(key, True, revision)
 
@@ -139,13 +138,31 @@ def _prices(entry: Dataset, prices: str | pathlib.Path | None) -> pathlib.Path |
                 f"list is for {' and '.join(k for k, v in CATALOGUE.items() if v.priced)}."
             )
         return None
-    path = shipped(entry.name) if prices is None else pathlib.Path(prices)
-    if not path.is_file():
-        raise TableError(f"prices={prices}: no such file.")
-    return path
+    return _existing("prices", prices) or shipped(entry.name)
 
 
-def _policy(entry: Dataset, prices: pathlib.Path | None) -> str:
+def _existing(key: str, path: str | pathlib.Path | None) -> pathlib.Path | None:
+    """Return the file that a key names; None where it names none."""
+    if path is not None and not pathlib.Path(str(path)).is_file():
+        raise TableError(f"{key}={path}: no such file.")
+    return None if path is None else pathlib.Path(str(path))
+
+
+def _beside(path: pathlib.Path) -> pathlib.Path | None:
+    """Return the embeddings that lie beside the files of a folder."""
+    file = path / EMBEDDINGS_FILE
+    return file if path.is_dir() and file.is_file() else None
+
+
+def _lengths(embeddings: np.ndarray) -> tuple[str, ...]:
+    """Note embeddings [P, d] that are longer than the encoder's, all of which have length 1."""
+    longest = float(np.linalg.norm(embeddings, axis=1).max())
+    if longest <= LONGEST:
+        return ()
+    return (f"embeddings have lengths up to {longest:.4g}: the paper assumes at most 1",)
+
+
+def _settings(entry: Dataset, prices: pathlib.Path | None) -> str:
     """Return what besides the files decides the table: what is dropped, and the prices."""
     listed = "recorded" if prices is None else sha256(prices)
     return f"{entry.drop_servers_below} {entry.drop_incomplete_prompts} {listed}"

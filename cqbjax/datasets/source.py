@@ -1,13 +1,14 @@
 """A simulator source made from a routing dataset."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.datasets.catalogue import load_dataset
+from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
 from cqbjax.datasets.table import RoutingTable
@@ -17,15 +18,16 @@ from cqbjax.datasets.utility import (
     mnl_utilities,
     normalise_cost,
 )
+from cqbjax.files import arrays_digest
 from cqbjax.sources import Routing
 
 
 @dataclasses.dataclass(frozen=True)
-class RoutingSource:
-    """A source and where it comes from.
+class DatasetSource:
+    """A dataset as a source of queries, with all that is known of it.
 
     Attributes:
-        source: prompts, embeddings [P, d] and true log-odds [P, N].
+        queries: what a sweep draws from: prompts, embeddings [P, d] and true log-odds [P, N].
         dataset: its key in the catalogue, or its own name.
         table: the dataset behind it; its `stand_in` must be shown with every result.
         probabilities: [P, N] departure probabilities of single servers.
@@ -34,7 +36,7 @@ class RoutingSource:
         offline_size: most prompts of a seed's offline split; None is all the rest.
     """
 
-    source: Routing
+    queries: Routing
     dataset: str
     table: RoutingTable
     probabilities: np.ndarray
@@ -48,12 +50,22 @@ class RoutingSource:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @property
+    def embeddings(self) -> np.ndarray:
+        """Return the prompts' embeddings, [P, d] float32."""
+        return np.asarray(self.queries.contexts, np.float32)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Return a hash of embeddings, performance and cost, by which fits are kept."""
+        return arrays_digest([self.embeddings, self.table.performance, self.cost])
+
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
         if assortment_size not in self._served:
             # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
-            found = served_rates(self.probabilities, assortment_size)
-            self._served[assortment_size] = found
+            rates = served_rates(self.probabilities, assortment_size)
+            self._served[assortment_size] = rates
         return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
@@ -83,7 +95,7 @@ class RoutingSource:
         return self._splits[seed]
 
     def _split(self, seed: int) -> Split:
-        parts = split(self.table.num_prompts, self.source.pool_size, seed)
+        parts = split(self.table.num_prompts, self.queries.pool_size, seed)
         parts = without_twins(parts, self.table.prompts)
         size = self.offline_size
         if size is not None and size < len(parts.offline):
@@ -93,7 +105,7 @@ class RoutingSource:
         return parts
 
 
-def routing_source(
+def dataset_source(
     dataset: str,
     data_dir: str | pathlib.Path,
     pool_size: int = 1000,
@@ -102,7 +114,7 @@ def routing_source(
     low: float = 0.1,
     high: float = 0.99,
     offline_size: int | None = None,
-) -> RoutingSource:
+) -> DatasetSource:
     """Load a dataset and turn performance and cost into departure probabilities.
 
     Args:
@@ -133,10 +145,10 @@ def routing_source(
     probabilities = departure_probabilities(
         table.performance, table.cost, rho=rho, low=low, high=high, cost_rule=cost_rule
     )
-    source = Routing(
+    queries = Routing(
         contexts=jnp.asarray(embeddings, float),
         utilities=jnp.asarray(mnl_utilities(probabilities), float),
         pool_size=pool_size,
     )
     cost = normalise_cost(table.cost, cost_rule)
-    return RoutingSource(source, dataset, table, probabilities, cost, rho, offline_size)
+    return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

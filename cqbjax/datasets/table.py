@@ -75,7 +75,7 @@ class Dropped(NamedTuple):
         return tuple(lines)
 
 
-def check(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
+def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
     """Refuse a table that breaks its own contract.
 
     Args:
@@ -210,7 +210,7 @@ def complete(
     dropped = Dropped(lacking, int((~rows).sum()), np.flatnonzero(rows))
     kept = take(table, dropped.kept_rows, np.flatnonzero(columns))
     kept = dataclasses.replace(kept, notes=table.notes + dropped.sentences())
-    check(kept, file)
+    check_table(kept, file)
     return kept, dropped
 
 
@@ -241,8 +241,8 @@ def _check_shape(table: RoutingTable, where: str) -> None:
     shape = (table.num_prompts, table.num_servers)
     for column in ("prompts", "origins"):
         if len(getattr(table, column)) != table.num_prompts:
-            found = len(getattr(table, column))
-            raise TableError(f"{where}: {column} has {found} rows for {shape[0]} prompt ids.")
+            rows = len(getattr(table, column))
+            raise TableError(f"{where}: {column} has {rows} rows for {shape[0]} prompt ids.")
     for column in ("performance", "cost"):
         array = getattr(table, column)
         if array.shape != shape or array.dtype != np.float64:

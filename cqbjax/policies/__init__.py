@@ -5,11 +5,12 @@ to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
-from cqbjax.policies.contexts import Embedded, WithIntercept, with_intercept
+from cqbjax.policies.baselines import Optimal, RandomRouting
+from cqbjax.policies.contexts import Intercept, OnContexts, Replaced, with_intercept
 from cqbjax.policies.queueing_bandits import QueueingBandit
-from cqbjax.policies.simple import Optimal, RandomRouting, Routed
+from cqbjax.policies.routed import Routed
 
 __all__ = [
-    "Acqb", "Embedded", "Optimal", "QueueingBandit", "RandomRouting", "Routed", "WithIntercept",
-    "with_intercept",
+    "Acqb", "Intercept", "OnContexts", "Optimal", "QueueingBandit", "RandomRouting", "Replaced",
+    "Routed", "with_intercept",
 ]  # fmt: skip

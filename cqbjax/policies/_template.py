@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import mnl, queueing, rng
-from cqbjax.policies.simple import random_assortment
+from cqbjax.policies.picking import random_assortment
 from cqbjax.pytree import pytree
 from cqbjax.types import Action, Feedback, Observation, Problem
 

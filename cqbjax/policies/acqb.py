@@ -1,7 +1,8 @@
 """ACQB and its relatives: one optimistic policy in three parts.
 
 How to schedule (`schedule`), how to route (`optimism`), when to explore (`exploration`). ACQB,
-CQB-eps, the scheduling ablations and the exploration variants are settings of it.
+CQB-eps, the scheduling ablations and the exploration variants are settings of it; all but
+`optimism` are data of a run, so that they are one program and run in one batch.
 """
 
 import math
@@ -13,12 +14,13 @@ from jax import Array
 from cqbjax import beliefs, mnl, queueing, rng
 from cqbjax.beliefs import gaussian
 from cqbjax.beliefs.rows import Row
-from cqbjax.policies.simple import Schedule, best_pair
-from cqbjax.pytree import check_words, pytree, static
+from cqbjax.policies.picking import best_answer
+from cqbjax.pytree import check_words, number, pytree, static, word
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
+DECAYING, PHASED, INDEPENDENT = range(3)
 
 
 class State(NamedTuple):
@@ -62,8 +64,9 @@ class Acqb:
         optimism: `thompson` samples, or `ucb`: x'theta + alpha ||x||_{V^-1}.
         exploration: `decaying` (on arrivals, with eta(t-1)), `phased` (CQB-eps: on arrivals, always
             while t <= tau and with probability T^(-1/2) afterwards), or `independent` (eta(t-1)
-            whether or not a query arrived; `explore_query` picks whom to explore).
-        explore_query: the queue rule of `exploration="independent"`.
+            whether or not a query arrived).
+        explore_query: the queue rule that picks whom to explore. `newest` is the paper's x^(t-1)
+            wherever exploration waits for an arrival.
         num_samples: M; None is the paper's.
         estimator: `auto`, `running` or `newton_cg`.
         exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
@@ -75,10 +78,10 @@ class Acqb:
     alpha_scale: Array | float = 1.0
     c1: Array | float = 1.0
     explore_rounds: Array | float = 0.0
-    schedule: Schedule = static(default="joint")
+    schedule: queueing.Schedule | Array = word(default="joint")
+    exploration: Exploration | Array = word(default="decaying")
+    explore_query: queueing.Rule | Array = word(default="newest")
     optimism: Optimism = static(default="thompson")
-    exploration: Exploration = static(default="decaying")
-    explore_query: queueing.Rule = static(default="newest")
     num_samples: int | None = static(default=None)
     estimator: beliefs.Estimator = static(default="auto")
     exact_steps: int = static(default=0)
@@ -129,31 +132,26 @@ class Acqb:
 
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Explore (Algorithm 1 lines 3 to 5) or take the optimistic pair (lines 6 to 8)."""
-        problem, size = observation.problem, observation.problem.assortment_size
+        problem = observation.problem
         draws = self.draws(key, problem)
-        explored, explore_slot = self._exploration(draws, observation)
+        explored = self._explores(draws.explore, observation)
         optimistic = self._optimistic(draws, state, observation)
-        if self.schedule == "joint":
-            slot, best = best_pair(optimistic, observation)
-        else:
-            slot = queueing.pick(self.schedule, observation.queue, draws.query)
-            best = mnl.best_servers(optimistic[slot], size)
-        turn = mnl.unrank_assortment(state.turn, problem.num_servers, size)
-        servers = jnp.where(explored, turn, best)
-        return Action(jnp.where(explored, explore_slot, slot), servers, explored)
+        schedule = number(queueing.Schedule, self.schedule, "schedule")
+        explore_query = number(queueing.Rule, self.explore_query, "explore_query")
+        # One pass over the queue: the rule is the exploration's or the schedule's.
+        rule = jnp.where(explored, explore_query, schedule)
+        slot, best = best_answer(rule, observation, optimistic, draws.query)
+        turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
+        return Action(slot, jnp.where(explored, turn, best), explored)
 
-    def _exploration(self, draws: Draws, observation: Observation) -> tuple[Array, Array]:
-        """Decide whether this round explores, and for which slot."""
+    def _explores(self, uniform: Array, observation: Observation) -> Array:
+        """Decide whether this round explores: [] bool."""
         t = observation.round
-        if self.exploration == "phased":
-            rare = observation.problem.horizon**-0.5
-            rate = jnp.where(t <= self.explore_rounds, 1.0, rare)
-        else:
-            rate = jnp.minimum(1.0, self.c1 / jnp.sqrt(t.astype(float)))
-        wanted = draws.explore < rate
-        if self.exploration == "independent":
-            return wanted, queueing.pick(self.explore_query, observation.queue, draws.query)
-        return wanted & observation.arrived, observation.newest
+        kind = number(Exploration, self.exploration, "exploration")
+        decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(t.astype(float)))
+        phased = jnp.where(t <= self.explore_rounds, 1.0, observation.problem.horizon**-0.5)
+        wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
+        return wanted & (observation.arrived | (kind == INDEPENDENT))
 
     def _optimistic(self, draws: Draws, state: State, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""

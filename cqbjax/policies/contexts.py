@@ -1,7 +1,6 @@
-"""Policies that see other contexts than the source's: what ACQB-CL is to ACQB."""
+"""A policy that sees other contexts than the source's: what ACQB-CL is to ACQB."""
 
-import abc
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,69 +10,35 @@ from cqbjax.pytree import pytree
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
-class _Around(abc.ABC):
-    """A policy around another one, which it shows other contexts."""
+class View(Protocol):
+    """What a policy is shown in place of the source's contexts: a frozen pytree dataclass."""
 
-    policy: Any
+    def check(self, problem: Problem) -> None:
+        """Raise ValueError, in one sentence, where it does not fit the source."""
 
-    @property
-    def informed(self) -> bool:
-        """Whether the policy within is told the true utilities."""
-        return bool(self.policy.informed)
+    def dim(self, problem: Problem) -> int:
+        """Return e, the dimension of what is shown."""
 
-    def init(self, problem: Problem, contexts: Array) -> Any:
-        """Return the policy's state on the contexts that it sees."""
-        return self.policy.init(self._problem(problem), self._table(contexts))
+    def table(self, contexts: Array) -> Array:
+        """Return what is shown of the run's context table: [I, d] -> [I, e]."""
 
-    def select(self, key: Array, state: Any, observation: Observation) -> Action:
-        """Let the policy decide on these contexts."""
-        return self.policy.select(key, state, self._seen(observation))
-
-    def update(
-        self, state: Any, observation: Observation, action: Action, feedback: Feedback
-    ) -> Any:
-        """Let the policy learn on these contexts."""
-        return self.policy.update(state, self._seen(observation), action, feedback)
-
-    def _check_within(self, problem: Problem) -> None:
-        if hasattr(self.policy, "check"):
-            self.policy.check(self._problem(problem))
-
-    def _seen(self, observation: Observation) -> Observation:
-        return observation._replace(
-            problem=self._problem(observation.problem),
-            features=self._features(observation),
-            contexts=self._table(observation.contexts),
-        )
-
-    @abc.abstractmethod
-    def _problem(self, problem: Problem) -> Problem:
-        """Return the shapes that the policy within sees."""
-
-    @abc.abstractmethod
-    def _table(self, contexts: Array) -> Array:
-        """Return what it sees of the run's context table [I, d]."""
-
-    @abc.abstractmethod
-    def _features(self, observation: Observation) -> Array:
-        """Return what it sees of the features of the queue's slots."""
+    def features(self, observation: Observation) -> Array:
+        """Return what is shown of the queue's queries: [C, e]."""
 
 
 @pytree
-class Embedded(_Around):
-    """A policy on its own context table, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2).
+class Replaced:
+    """A context table of one's own, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2).
 
     Attributes:
-        policy: the policy that is given these contexts.
         contexts: [I, e] features of each row of the run's table, in place of the source's [I, d].
             A row is another prompt in each run of a pool: give `sweep` it in a `PerSeed`.
     """
 
-    policy: Any
     contexts: Array
 
     def check(self, problem: Problem) -> None:
-        """Refuse contexts that do not fit the source, and what the policy itself refuses.
+        """Refuse contexts that do not fit the source.
 
         Raises:
             ValueError: naming what is wrong with `contexts`.
@@ -87,16 +52,19 @@ class Embedded(_Around):
             )
         if not np.isfinite(contexts).all():
             raise ValueError("contexts must be finite numbers")
-        self._check_within(problem)
 
-    def _problem(self, problem: Problem) -> Problem:
-        return problem._replace(dim=self.contexts.shape[-1])
+    def dim(self, problem: Problem) -> int:
+        """Return e."""
+        del problem
+        return int(self.contexts.shape[-1])
 
-    def _table(self, contexts: Array) -> Array:
+    def table(self, contexts: Array) -> Array:
+        """Return the table as it was given."""
         del contexts
         return self.contexts
 
-    def _features(self, observation: Observation) -> Array:
+    def features(self, observation: Observation) -> Array:
+        """Look the queue's rows up."""
         return self.contexts[observation.queue.row]
 
 
@@ -111,19 +79,17 @@ def with_intercept(contexts: Array, share: float | Array) -> Array:
 
 
 @pytree
-class WithIntercept(_Around):
-    """A policy on contexts `with_intercept`: an intercept a server, which x'theta_j lacks.
+class Intercept:
+    """The source's contexts `with_intercept`: an intercept a server, which x'theta_j lacks.
 
     Attributes:
-        policy: the policy that is given these contexts.
         share: of a context's squared norm, what the constant coordinate takes; in [0, 1].
     """
 
-    policy: Any
-    share: float = 0.5
+    share: Array | float = 0.5
 
     def check(self, problem: Problem) -> None:
-        """Refuse shared parameters, a share outside [0, 1], and what the policy itself refuses.
+        """Refuse shared parameters, and a share outside [0, 1].
 
         Raises:
             ValueError: naming it and what is allowed.
@@ -132,13 +98,65 @@ class WithIntercept(_Around):
             raise ValueError("an intercept a server needs parameters=disjoint")
         if not 0 <= self.share <= 1:
             raise ValueError(f"share={self.share} must be in [0, 1]")
-        self._check_within(problem)
 
-    def _problem(self, problem: Problem) -> Problem:
-        return problem._replace(dim=problem.dim + 1)
+    def dim(self, problem: Problem) -> int:
+        """Return d + 1."""
+        return problem.dim + 1
 
-    def _table(self, contexts: Array) -> Array:
+    def table(self, contexts: Array) -> Array:
+        """Append the constant to every row."""
         return with_intercept(contexts, self.share)
 
-    def _features(self, observation: Observation) -> Array:
+    def features(self, observation: Observation) -> Array:
+        """Append the constant to every query's features."""
         return with_intercept(observation.features, self.share)
+
+
+@pytree
+class OnContexts:
+    """A policy around another one, which it shows other contexts.
+
+    Attributes:
+        policy: the policy within; it decides and learns on what the view shows.
+        view: what it is shown: `Replaced` or `Intercept`.
+    """
+
+    policy: Any
+    view: Any
+
+    @property
+    def informed(self) -> bool:
+        """Whether the policy within is told the true utilities."""
+        return bool(self.policy.informed)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the view refuses, and what the policy within does.
+
+        Raises:
+            ValueError: in one sentence, naming it and what is allowed.
+        """
+        self.view.check(problem)
+        if hasattr(self.policy, "check"):
+            self.policy.check(self._within(problem))
+
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Return the policy's state on the contexts that it is shown."""
+        return self.policy.init(self._within(problem), self.view.table(contexts))
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Let the policy decide on these contexts."""
+        return self.policy.select(key, state, self._shown(observation))
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Let the policy learn on these contexts."""
+        return self.policy.update(state, self._shown(observation), action, feedback)
+
+    def _within(self, problem: Problem) -> Problem:
+        return problem._replace(dim=self.view.dim(problem))
+
+    def _shown(self, observation: Observation) -> Observation:
+        return observation._replace(
+            problem=self._within(observation.problem), features=self.view.features(observation)
+        )

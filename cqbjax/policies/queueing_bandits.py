@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import queueing, rng
-from cqbjax.policies.simple import random_assortment
+from cqbjax.policies.picking import random_assortment
 from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
@@ -35,6 +35,7 @@ class QueueingBandit:
     index: Literal["ucb", "thompson"] = static(default="ucb")
 
     informed = False
+    blind = True
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown index and K > 1, for which the algorithms are not defined.

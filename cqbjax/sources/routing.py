@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import rng
+from cqbjax import mnl, rng
 from cqbjax.pytree import pytree, static
 from cqbjax.types import Problem, World
 
@@ -51,6 +51,14 @@ class Routing:
         last = self.pool_size - 1
         rows = jnp.minimum((uniform * self.pool_size).astype(jnp.int32), last)
         return World(self.contexts[pool], self.utilities[pool], rows, pool)
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
+        del seeds, arrival_rate
+        leaves = mnl.mean_departure_rate(np.asarray(self.utilities), assortment_size)
+        return float(1.0 / np.mean(1.0 / leaves))
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
         """Refuse a table that cannot fill a pool.

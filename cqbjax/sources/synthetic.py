@@ -1,6 +1,8 @@
 """The paper's synthetic queries: contexts and parameters from Unif(-1, 1), with slackness."""
 
+import functools
 import itertools
+import math
 from typing import get_args
 
 import jax
@@ -20,6 +22,10 @@ BLOCK = 128
 MARGIN = 1e-3
 # An acceptance rate below this would make the instance generator the main cost.
 LEAST_ACCEPTANCE = 2e-4
+# Blocks of candidates that tell how many contexts of a seed are accepted, and how they are served.
+PROBE_BLOCKS = 64
+# Up to this dimension the corners of the box are counted.
+MOST_CORNERS_DIM = 12
 
 
 @pytree
@@ -126,8 +132,9 @@ class Synthetic:
                 f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
                 f"a departure probability of {wanted:g}; their sum must be below 1"
             )
-        keys = jax.vmap(rng.run_key)(jnp.asarray(seeds))
-        rate, best = jax.vmap(lambda key: self._reach(key, assortment_size, wanted))(keys)
+        theta, utilities = self._probe(seeds)
+        accepted = _best_score(utilities, assortment_size) >= _log_odds(wanted)
+        best = _departs(self._largest_score(theta, assortment_size))
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             raise ValueError(
@@ -136,28 +143,74 @@ class Synthetic:
                 f"probability {best[worst]:.3f}, so slackness must stay below "
                 f"{best[worst] - arrival_rate:.3f} (or lower arrival_rate, or raise N or K)"
             )
-        least = int(np.argmin(rate))
-        if rate[least] < LEAST_ACCEPTANCE:
+        share = accepted.mean(axis=1)
+        least = int(np.argmin(share))
+        if share[least] < LEAST_ACCEPTANCE:
             raise ValueError(
                 f"slackness={float(self.slackness):g} at arrival_rate={arrival_rate:g} is met by "
                 f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed {seeds[least]}; lower "
                 "slackness or arrival_rate, or raise N or K"
             )
 
-    def _reach(self, key: Array, size: int, wanted: float) -> tuple[Array, Array]:
-        """Estimate the acceptance rate, and the largest departure rate of any context."""
-        theta = self.theta(key)
-        drawn = jax.vmap(lambda b: self.candidates(key, b))(jnp.arange(64))
-        contexts = drawn.reshape(-1, *drawn.shape[2:])
-        score = mnl.best_score(self._utilities(contexts, theta), size)
-        accepted = jnp.mean(jax.nn.sigmoid(score) >= wanted)
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return what FIFO serves with uniform assortments, queries a round: the least of seeds."""
+        _, utilities = self._probe(seeds)
+        wanted = _log_odds(arrival_rate + float(self.slackness))
+        arrives = _best_score(utilities, assortment_size) >= wanted
+        rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
+        mean = np.sum(np.where(arrives, rounds, 0.0), axis=1) / np.maximum(arrives.sum(axis=1), 1)
+        return float(1.0 / np.max(mean))
+
+    def _probe(self, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw theta* [S, ...] and utilities [S, P, N] of some candidates of every seed."""
+        drawn = _candidates(self, np.asarray(seeds, np.int32))
+        theta, contexts = (np.asarray(each) for each in drawn)
+        if self.parameters == "disjoint":
+            return theta, contexts @ np.swapaxes(theta, 1, 2)
+        return theta, np.einsum("spnd,sd->spn", contexts, theta)
+
+    def _largest_score(self, theta: np.ndarray, size: int) -> np.ndarray:
+        """Return the largest score of any context, or a bound of it from above: [S, ...] -> [S]."""
         if self.parameters == "shared":
-            top = jnp.sum(jnp.abs(theta)) + jnp.log(float(size))
-        elif self.dim <= 12:
+            return np.sum(np.abs(theta), axis=-1) + math.log(size)
+        if self.dim <= MOST_CORNERS_DIM:
             # A convex function of x is largest at a corner of the box.
-            corners = jnp.asarray(list(itertools.product((-1.0, 1.0), repeat=self.dim)))
-            top = jnp.max(mnl.best_score(self._utilities(corners, theta), size))
-        else:
-            # K = 1 is exact; for K > 1 the sum of the K best servers' maxima bounds it from above.
-            top = mnl.best_score(jnp.sum(jnp.abs(theta), axis=-1), size)
-        return accepted, jax.nn.sigmoid(top)
+            corners = np.asarray(list(itertools.product((-1.0, 1.0), repeat=self.dim)))
+            utilities = corners @ np.swapaxes(theta, 1, 2)
+            return _best_score(utilities, size).max(axis=1)
+        # K = 1 is exact; for K > 1 the sum of the K best servers' maxima bounds it from above.
+        return _best_score(np.sum(np.abs(theta), axis=-1), size)
+
+
+@functools.partial(jax.jit, static_argnames="blocks")
+def _candidates(source: Synthetic, seeds: Array, blocks: int = PROBE_BLOCKS) -> tuple[Array, Array]:
+    """Draw theta* and the first blocks of candidates of every seed: [S, ...], [S, P, ...]."""
+
+    def one(seed: Array) -> tuple[Array, Array]:
+        key = rng.run_key(seed)
+        drawn = jax.vmap(lambda block: source.candidates(key, block))(jnp.arange(blocks))
+        return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
+
+    return jax.vmap(one)(seeds)
+
+
+def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:
+    """Return `mnl.best_score` on the host: [..., N] -> [...]."""
+    if size == 1:
+        return utilities.max(axis=-1)
+    top = np.sort(utilities, axis=-1)[..., -size:]
+    return np.log(np.sum(np.exp(top), axis=-1))
+
+
+def _log_odds(probability: float) -> float:
+    """Return the score at which the best assortment departs with this probability, clipped."""
+    if probability <= 0.0:
+        return -math.inf
+    return math.inf if probability >= 1.0 else math.log(probability / (1.0 - probability))
+
+
+def _departs(score: np.ndarray) -> np.ndarray:
+    """Return the departure probability of a best assortment's score."""
+    return 1.0 / (1.0 + np.exp(-score))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from cqbjax.datasets import RoutingSource, rates_by_rule
+from cqbjax.datasets import DatasetSource, rates_by_rule
 from cqbjax.report import tables
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
@@ -126,7 +126,7 @@ def arrival_rates(config: DictConfig) -> list[float] | str:
     return [float(rate) for rate in listed(rates)]
 
 
-def settle(point: Point, source: Source | RoutingSource) -> Point:
+def settle(point: Point, source: Source | DatasetSource) -> Point:
     """Return the point with arrival rates in numbers, where they are chosen by rule.
 
     The paper's own data take `rates_by_K`, where it is given: the rule is for other tables.
@@ -136,7 +136,7 @@ def settle(point: Point, source: Source | RoutingSource) -> Point:
     """
     if point.config.arrival_rate != BY_RULE:
         return point
-    if not isinstance(source, RoutingSource):
+    if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
     own = (point.config.rates_by_K or {}).get(point.config.K)
     if own is not None and tables.of_the_paper(source.table.name, source.table.stand_in):

@@ -16,13 +16,14 @@ import polars as pl
 import xarray as xr
 from sklearn.linear_model import Ridge
 
-from cqbjax.datasets import RoutingSource, Split, mnl_utilities, raw_utility
-from cqbjax.offline import fits, projection
+from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
+from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, Learnt, Projected, Trained
+from cqbjax.offline.fits import Data
+from cqbjax.offline.learnt import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
-from cqbjax.policies import WithIntercept, with_intercept
+from cqbjax.policies import Intercept, with_intercept
 from cqbjax.report.names import style_of
 from cqbjax.report.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter, Silent
@@ -61,12 +62,12 @@ def chosen_of(policies: Mapping[str, Policy | Learnt]) -> Chosen:
             routers[label] = policy.router
     if KNN() in routers.values():
         routers |= OTHER_KNN
-    heads = [policy.head for policy in policies.values() if isinstance(policy, Projected)]
-    return Chosen(routers, heads[0] if heads else None)
+    settings = [policy.head for policy in policies.values() if isinstance(policy, Projected)]
+    return Chosen(routers, settings[0] if settings else None)
 
 
 def head_table(
-    source: RoutingSource,
+    source: DatasetSource,
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
     head: ContrastiveConfig,
@@ -87,27 +88,27 @@ def head_table(
     """
     progress = progress or Silent()
     data = fits.read(source, cache_dir)
-    paths = fits.heads(source, seeds, cache_dir, head, progress)
-    found: dict[tuple[str, str], list[float]] = {}
+    paths = heads.head_files(source, seeds, cache_dir, head, progress)
+    by_statistic: dict[tuple[str, str], list[float]] = {}
     with progress.steps("nearest neighbours", len(paths)) as done:
         for seed, path in zip(seeds, paths, strict=True):
             params, config = projection.load_heads(path)
             z = np.asarray(projection.project(params, data.embeddings, config))
             for statistic, features, value in measured(data.embeddings, z, source, seed):
-                found.setdefault((statistic, features), []).append(value)
+                by_statistic.setdefault((statistic, features), []).append(value)
             done(1)
     rows = []
-    for (statistic, features), values in sorted(found.items(), key=lambda item: item[0][0]):
+    for (statistic, features), values in sorted(by_statistic.items(), key=lambda item: item[0][0]):
         row = _origin(source, len(seeds)) | {"statistic": statistic, "features": features}
         row |= _interval("value", values)
         if features not in ("encoder", "none"):
-            row |= _interval("change", np.subtract(values, found[statistic, "encoder"]))
+            row |= _interval("change", np.subtract(values, by_statistic[statistic, "encoder"]))
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def measured(
-    x: np.ndarray, z: np.ndarray, source: RoutingSource, seed: int
+    x: np.ndarray, z: np.ndarray, source: DatasetSource, seed: int
 ) -> Iterator[tuple[str, str, float]]:
     """Measure the encoder's x [P, d] and a head's z [P, e] on a seed's pool.
 
@@ -123,12 +124,12 @@ def measured(
         for statistic, value in nearest(table, source, parts).items():
             yield statistic, features, value
         yield "linear routing", features, linear(table[parts.pool], truth)
-    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), WithIntercept.share))
+    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
     yield "linear routing", "encoder, intercept", linear(extended, truth)
     yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 
 
-def nearest(x: np.ndarray, source: RoutingSource, parts: Split) -> dict[str, float]:
+def nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict[str, float]:
     """Predict the pool from the offline split's nearest prompts by cosine of x [P, e].
 
     Returns:
@@ -139,11 +140,11 @@ def nearest(x: np.ndarray, source: RoutingSource, parts: Split) -> dict[str, flo
     known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
     usable = tuple(k for k in NEIGHBOURS if k <= len(known))
     order = neighbours(x[parts.offline], x[parts.pool], usable[-1])
-    found = {}
+    statistics = {}
     for k, predicted in zip(usable, mean_of_nearest(known, order, usable), strict=True):
-        found[f"{k}-NN error"] = _rms(predicted - truth)
-        found[f"{k}-NN routing"] = _reached(predicted, truth)
-    return found
+        statistics[f"{k}-NN error"] = _rms(predicted - truth)
+        statistics[f"{k}-NN routing"] = _reached(predicted, truth)
+    return statistics
 
 
 def linear(x: np.ndarray, truth: np.ndarray) -> float:
@@ -163,7 +164,7 @@ def linear(x: np.ndarray, truth: np.ndarray) -> float:
 
 
 def seed_table(
-    source: RoutingSource,
+    source: DatasetSource,
     routers: Mapping[str, Router],
     seeds: Sequence[int],
     cache_dir: pathlib.Path,
@@ -214,28 +215,28 @@ def _rows(
         yield row | _judged(own, blind, seed, data.source)
 
 
-def _judged(router: Router, data: Data, seed: int, source: RoutingSource) -> dict[str, Any]:
+def _judged(router: Router, data: Data, seed: int, source: DatasetSource) -> dict[str, Any]:
     """Fit a router on `data` and say what it chose and what it serves in the world of `source`."""
     parts = source.split(seed)
     server = fits.scores(router, data, parts, seed).argmax(axis=1)
     return {"chosen": hyper_parameters(router)} | served(source, parts, server)
 
 
-def yardsticks(source: RoutingSource, seed: int) -> list[dict[str, Any]]:
+def yardsticks(source: DatasetSource, seed: int) -> list[dict[str, Any]]:
     """Return the rows of what needs no training: the best of each prompt, of all, and no choice."""
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]
     fixed = np.full(len(truth), truth.mean(axis=0).argmax())
     every = [served(source, parts, np.full(len(truth), j)) for j in range(truth.shape[1])]
-    found = {
+    choices = {
         ORACLE: served(source, parts, truth.argmax(axis=1)),
         BEST_FIXED: served(source, parts, fixed),
         RANDOM: {key: float(np.mean([one[key] for one in every])) for key in every[0]},
     }
-    return [{"policy": label, "seed": seed} | row for label, row in found.items()]
+    return [{"policy": label, "seed": seed} | row for label, row in choices.items()]
 
 
-def served(source: RoutingSource, parts: Split, server: np.ndarray) -> dict[str, float]:
+def served(source: DatasetSource, parts: Split, server: np.ndarray) -> dict[str, float]:
     """Average departure probability and raw utility over the pool when `server` [I] serves it."""
     utility = raw_utility(source.table.performance, source.cost, source.rho)
     return {
@@ -251,7 +252,7 @@ def hyper_parameters(router: Router) -> str:
     return ", ".join(str(grid[0]) for grid in grids if grid)
 
 
-def router_table(by_seed: pl.DataFrame, source: RoutingSource) -> pl.DataFrame:
+def router_table(by_seed: pl.DataFrame, source: DatasetSource) -> pl.DataFrame:
     """Average the rows of `seed_table` over seeds.
 
     Returns:
@@ -279,7 +280,7 @@ def router_table(by_seed: pl.DataFrame, source: RoutingSource) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _origin(source: RoutingSource, seeds: int) -> dict[str, Any]:
+def _origin(source: DatasetSource, seeds: int) -> dict[str, Any]:
     table = source.table
     size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
     return {"source": table.name, "stand_in": table.stand_in, **size, "seeds": seeds}
@@ -289,8 +290,8 @@ def _interval(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> di
     """Average over seeds, with Student's t interval; a single seed has none."""
     cell = mean_ci(xr.DataArray(np.asarray(values, float), dims="seed"))
     ends = {"": "mean", "_low": "low", "_high": "high"}
-    found = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
-    return {key: None if np.isnan(value) else value for key, value in found.items()}
+    numbers = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
+    return {key: None if np.isnan(value) else value for key, value in numbers.items()}
 
 
 def _rms(error: np.ndarray) -> float:

@@ -22,13 +22,14 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
-from cqbjax.datasets import RoutingSource
-from cqbjax.offline import fits
-from cqbjax.offline.fits import Learnt, Trained
+from cqbjax.datasets import DatasetSource
+from cqbjax.offline import fits, training
+from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
 from cqbjax.report import figures, results, tables
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
+from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
@@ -45,7 +46,7 @@ def console() -> Console:
 
 
 def check(
-    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
 ) -> None:
     """Refuse what a point cannot run, before anything is trained or compiled.
 
@@ -58,18 +59,18 @@ def check(
         ValueError: in one sentence, for anything out of range.
     """
     config, learnt = point.config, _learnt(policies)
-    if learnt and not isinstance(source, RoutingSource):
+    if learnt and not isinstance(source, DatasetSource):
         label = next(iter(learnt))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
-    drawn = source.source if isinstance(source, RoutingSource) else source
+    drawn = source.queries if isinstance(source, DatasetSource) else source
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
-    problem = plan.check(
+    problem = check_sweep(
         others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity, config.chunk, config.memory_gb,
     )  # fmt: skip
     for policy in learnt.values():
         policy.check(problem)
-    first = plan.records(config.horizon, config.record_every).every
+    first = plan.choose_records(config.horizon, config.record_every).every
     if min(config.table_rounds) < min(first, config.horizon):
         raise ValueError(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
@@ -83,7 +84,7 @@ def _learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
 
 def train(
     point: Point,
-    source: Source | RoutingSource,
+    source: Source | DatasetSource,
     policies: Mapping[str, Policy | Learnt],
     progress: Reporter | None = None,
 ) -> dict[str, Policy | PerSeed]:
@@ -98,23 +99,23 @@ def train(
     if not _learnt(policies):
         ready: dict[str, Any] = dict(policies)
         return ready
-    assert isinstance(source, RoutingSource)
+    assert isinstance(source, DatasetSource)
     config = point.config
-    return fits.per_seed(
+    return training.per_seed(
         policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip
 
 
 def tuned(
-    point: Point, source: Source | RoutingSource, policies: Mapping[str, Policy | Learnt]
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
 ) -> dict[str, Any]:
     """Return label -> the routers that `train` fitted, as they were tuned.
 
     A router is a list of settings, each with how many `seeds` were fitted with it.
     """
     config = point.config
-    if not isinstance(source, RoutingSource):
+    if not isinstance(source, DatasetSource):
         return {}
     routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
     if not routers:
@@ -137,7 +138,7 @@ def tuned(
 
 def run(
     point: Point,
-    source: Source | RoutingSource,
+    source: Source | DatasetSource,
     policies: Mapping[str, Policy | PerSeed],
     progress: Reporter | None = None,
     resume: Path | None = None,
@@ -158,8 +159,8 @@ def run(
         ValueError: in one sentence, for anything out of range.
     """
     config = point.config
-    if isinstance(source, RoutingSource):
-        drawn: Source = source.source
+    if isinstance(source, DatasetSource):
+        drawn: Source = source.queries
         origin: dict[str, Any] = {"source": source.table.name, "stand_in": source.table.stand_in}
     else:
         drawn = source
@@ -301,7 +302,7 @@ class Ready(NamedTuple):
     """
 
     point: Point
-    source: Source | RoutingSource
+    source: Source | DatasetSource
     policies: Mapping[str, Policy | Learnt]
 
 
@@ -356,11 +357,11 @@ def run_all(
     return stored
 
 
-def tell(point: Point, source: Source | RoutingSource, console: Console) -> None:
+def tell(point: Point, source: Source | DatasetSource, console: Console) -> None:
     """Print what a point leaves out, and what is known of its dataset."""
     for reason in sorted(set(point.left_out.values())):
         names = ", ".join(label for label, why in point.left_out.items() if why == reason)
         console.print(f"{point.name}: {names} left out ({reason})")
-    if isinstance(source, RoutingSource):
+    if isinstance(source, DatasetSource):
         told = source.describe(point.config.K, point.config.arrival_rate)
         console.print(told, markup=False, soft_wrap=True)

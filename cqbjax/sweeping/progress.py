@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +16,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+Activity = Literal["compiling", "running"]
+
 
 class Reporter(Protocol):
     """What a sweep tells of its progress."""
@@ -23,8 +25,8 @@ class Reporter(Protocol):
     def expect(self, rounds: int) -> None:
         """Add round-runs to the total."""
 
-    def doing(self, what: str) -> None:
-        """Say what is going on."""
+    def doing(self, activity: Activity, label: str) -> None:
+        """Say what is going on, and for which policy (the first of its group)."""
 
     def advance(self, rounds: int) -> None:
         """Count round-runs as done."""
@@ -42,7 +44,7 @@ class Silent:
     def expect(self, rounds: int) -> None:
         """Ignore."""
 
-    def doing(self, what: str) -> None:
+    def doing(self, activity: Activity, label: str) -> None:
         """Ignore."""
 
     def advance(self, rounds: int) -> None:
@@ -80,9 +82,9 @@ class Bar:
         self._total += rounds
         self._bar.update(self._task, total=self._total)
 
-    def doing(self, what: str) -> None:
+    def doing(self, activity: Activity, label: str) -> None:
         """Show what is going on beside the bar."""
-        self._bar.update(self._task, description=what)
+        self._bar.update(self._task, description=f"{activity} {label}")
 
     def advance(self, rounds: int) -> None:
         """Move the bar."""

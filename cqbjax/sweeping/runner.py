@@ -1,47 +1,18 @@
-"""Many runs of one group: `vmap` in a chunk, `shard_map` over devices, chunks one after another."""
+"""One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import metrics, rng, simulate
-from cqbjax.sweeping import backend, checkpoint, plan
+from cqbjax import metrics
+from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.plan import Capacity, Group, QueueOverflow, Records
+from cqbjax.sweeping.plan import Group, Plan, QueueOverflow, Runs
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.types import Policy, Problem, Source
-
-AXIS = "run"
-# Compiled programs of this process by all that they depend on, so that a second sweep that differs
-# in floats, seeds or rates compiles nothing. The oldest goes when there are more than this many.
-PROGRAMS: dict[Any, Any] = {}
-MAX_PROGRAMS = 64
-
-
-class Runs(NamedTuple):
-    """Runs of one group, flattened: each field [runs].
-
-    Attributes:
-        member: index into the group's labels.
-        rate: arrival rate.
-        seed: seed.
-        place: index into the seeds of the group's stacked policy.
-    """
-
-    member: np.ndarray
-    rate: np.ndarray
-    seed: np.ndarray
-    place: np.ndarray
-
-    def take(self, index: np.ndarray) -> "Runs":
-        """Return the runs at these positions."""
-        return Runs(*(field[index] for field in self))
 
 
 class Outcome(NamedTuple):
@@ -58,280 +29,128 @@ class Outcome(NamedTuple):
     peak: np.ndarray
 
 
-class Program(NamedTuple):
-    """A compiled group at one capacity and chunk size.
+class Spent(NamedTuple):
+    """Seconds of one attempt, compiling and running."""
 
-    Attributes:
-        prepare: (seed, rate) -> instance; the same for every group of a chunk size.
-        start: (policy, instance) -> carry.
-        advance: (policy, instance, carry, first round) -> (carry, totals).
-        chunk: runs in one call.
-        seconds: spent compiling.
+    compiling: float
+    running: float
+
+
+def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[str, Measured]:
+    """Run one group to the end, repeating overflowing runs with more slots.
+
+    Raises:
+        QueueOverflow: if a capacity given as a number is too small.
     """
-
-    prepare: Any
-    start: Any
-    advance: Any
-    chunk: int
-    seconds: float
-
-
-class Runner:
-    """The fixed arguments of one sweep."""
-
-    def __init__(
-        self,
-        source: Source,
-        problem: Problem,
-        kept: Records,
-        capacity: Capacity,
-        chunk: int | None,
-        memory_gb: float | None,
-        devices: Sequence[jax.Device],
-        runs_a_policy: int,
-        progress: Reporter,
-        resume: Path | None,
-    ) -> None:
-        self.source = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), source)
-        self.problem = problem
-        self.kept = kept
-        self.capacity = capacity
-        self.chunk = chunk
-        self.devices = list(devices)
-        self.bytes_a_device = plan.budget(memory_gb, self.devices)
-        self.runs_a_policy = runs_a_policy
-        self.progress = progress
-        self.resume = resume
-        self.first_slots = plan.first_slots(problem, capacity)
-
-    def resume_group(
-        self, group: Group, rates: np.ndarray, seeds: np.ndarray
-    ) -> dict[str, Measured]:
-        """Take a group from the folder of finished ones, or run it and keep it there."""
-        if self.resume is None:
-            return self.run_group(group, rates, seeds)
-        parts = group.stacked, self.source, self.problem, self.kept.rounds, rates, seeds
-        path = self.resume / f"{checkpoint.key(group.labels, self.capacity, *parts)}.npz"
-        kept = checkpoint.load(path)
-        if kept is None:
-            kept = self.run_group(group, rates, seeds)
-            checkpoint.save(path, kept)
-        else:
-            self.progress.note(f"{', '.join(kept)}: finished before, taken from {path}")
-            self.progress.advance(len(kept) * rates.size * seeds.size * self.problem.horizon)
-        return kept
-
-    def run_group(self, group: Group, rates: np.ndarray, seeds: np.ndarray) -> dict[str, Measured]:
-        """Run one group to the end, repeating overflowing runs with more slots."""
-        shape = (len(group.labels), len(rates), len(seeds))
-        member, rate, seed = (axis.ravel() for axis in np.indices(shape))
-        place = seed if group.per_seed else np.zeros_like(seed)
-        runs = Runs(member, rates[rate], seeds[seed], place)
-        slots = self.first_slots
-        compiled = ran = 0.0
-        parts: list[tuple[np.ndarray, Outcome]] = []
-        left = np.arange(len(member))
-        while len(left):
-            program = self.compile(group, slots)
-            compiled += program.seconds
-            begun = time.perf_counter()
-            outcome = self.run(program, group, runs.take(left))
-            ran += time.perf_counter() - begun
-            lost = outcome.overflow > 0
-            if self.capacity != "auto" and lost.any():
-                self._refuse(group, runs.take(left), outcome, slots)
-            parts.append((left[~lost], jax.tree.map(lambda leaf: leaf[~lost], outcome)))  # noqa: B023
-            left, slots = left[lost], min(plan.GROWTH * slots, self.problem.horizon)
-            if len(left):
-                self.progress.expect(len(left) * self.problem.horizon)
-                self.announce(group, slots, len(left))
-        order = np.argsort(np.concatenate([index for index, _ in parts]))
-        totals = jax.tree.map(
-            lambda *leaves: np.concatenate(leaves)[order].reshape(*shape, -1),
-            *(outcome.totals for _, outcome in parts),
-        )
-        rounds = member.size * self.problem.horizon
-        self.progress.note(
-            f"{', '.join(group.labels)}: {rounds:,} rounds in {ran:.1f} s, {rounds / ran:,.0f} a "
-            f"second, after {compiled:.1f} s of compiling"
-        )
-        return {
-            label: Measured(jax.tree.map(lambda leaf: leaf[i], totals), ran / rounds, compiled)  # noqa: B023
-            for i, label in enumerate(group.labels)
-        }
-
-    def one(self, group: Group) -> Any:
-        """Return one policy of a group, for its shapes."""
-        return jax.tree.map(lambda leaf: leaf[0, 0], group.stacked)
-
-    def bytes_a_run(self, group: Group, slots: int) -> int:
-        """Return the bytes of one run of a group."""
-        return plan.bytes_a_run(self.one(group), self.source, self.problem, slots)
-
-    def width(self, run_bytes: int) -> int:
-        """Return how many runs of this size each device batches at once."""
-        fitting = run_bytes, self.runs_a_policy, self.devices, self.bytes_a_device
-        return self.chunk or plan.width(*fitting)
-
-    def announce(self, group: Group, slots: int, runs: int) -> None:
-        """Tell the memory plan of some runs of a group, before they are compiled."""
-        size, count = self.bytes_a_run(group, slots), len(self.devices)
-        told = plan.describe(group.labels, size, runs, self.width(size), count)
-        self.progress.note(f"{told}, {slots} queue slots")
-
-    def compile(self, group: Group, slots: int) -> Program:
-        """Compile what a group needs for one capacity, or take what an earlier sweep compiled."""
-        self.progress.doing(f"compiling {group.labels[0]}")
-        begun = time.perf_counter()
-        each = self.width(self.bytes_a_run(group, slots))
-        made = _remembered(
-            (self.fixed(each), self.kept, slots, _kind(self.one(group))),
-            lambda: self.compile_group(group, slots, each),
-        )
-        prepare, start, advance = made
-        seconds = time.perf_counter() - begun
-        return Program(prepare, start, advance, each * len(self.devices), seconds)
-
-    def fixed(self, each: int) -> Any:
-        """Return what every program of a chunk size depends on."""
-        return tuple(self.devices), each, self.problem, _kind(self.source)
-
-    def compile_group(self, group: Group, slots: int, each: int) -> tuple[Any, Any, Any]:
-        """Compile prepare, start and advance of a group."""
-        policy = self.one(group)
-        prepare = self.compile_prepare(each)
-
-        def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
-            return simulate.start(policy, self.problem, instance, slots)
-
-        def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
-            return simulate.advance(
-                policy, self.problem, instance, carry, first, self.kept.per_call, self.kept.every
-            )
-
-        policies = self.shapes(policy, each)
-        start_program = self.finish(self.split(start, each, 2).lower(policies, prepare.out_info))
-        first = jax.ShapeDtypeStruct((), jnp.int32)
-        advance_program = self.finish(
-            self.split(advance, each, 3, donate=2).lower(
-                policies, prepare.out_info, start_program.out_info, first
-            )
-        )
-        return prepare, start_program, advance_program
-
-    def compile_prepare(self, each: int) -> Any:
-        """Compile the drawing of instances, once a chunk size."""
-
-        # The source is an argument, not a constant: another slackness or table then finds the same
-        # program.
-        def prepare(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
-            return simulate.prepare(rng.run_key(seed), source, rate, self.problem)
-
-        def make() -> Any:
-            shapes = self.shapes((jnp.zeros((), jnp.int32), jnp.zeros(())), each)
-            return self.finish(self.split(prepare, each, 2).lower(*shapes, self.source))
-
-        return _remembered((self.fixed(each), "prepare"), make)
-
-    def finish(self, lowered: Any) -> Any:
-        """Compile a lowered function with the options of the platform."""
-        return lowered.compile(compiler_options=backend.compiler_options(self.devices[0].platform))
-
-    def shapes(self, tree: Any, each: int) -> Any:
-        """Return the shapes of a tree of one run's arrays, batched to a whole chunk."""
-        size = each * len(self.devices)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), tree)
-
-    def split(self, function: Any, each: int, batched: int, donate: int | None = None) -> Any:
-        """Batch a function of one run and split the runs over devices, without communication."""
-        along, whole = PartitionSpec(AXIS), PartitionSpec()
-        count = function.__code__.co_argcount
-        specs = (along,) * batched + (whole,) * (count - batched)
-        sharded = jax.shard_map(
-            _batch(function, each, batched),
-            mesh=Mesh(np.asarray(self.devices), (AXIS,)),
-            in_specs=specs,
-            out_specs=along,
-            check_vma=False,
-        )
-        return jax.jit(sharded, donate_argnums=() if donate is None else donate)
-
-    def run(self, program: Program, group: Group, runs: Runs) -> Outcome:
-        """Run all chunks of a compiled group."""
-        outcomes = [
-            self._run_chunk(program, group, runs.take(index), real)
-            for index, real in _chunks(len(runs.seed), program.chunk)
-        ]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
-
-    def _run_chunk(self, program: Program, group: Group, runs: Runs, real: int) -> Outcome:
-        """Run one chunk over the whole horizon; its last runs may be padding."""
-        self.progress.doing(f"running {group.labels[0]}")
-        policy = jax.tree.map(lambda leaf: leaf[runs.member, runs.place], group.stacked)
-        rate = jnp.asarray(runs.rate, float)
-        instance = program.prepare(jnp.asarray(runs.seed, jnp.int32), rate, self.source)
-        carry = program.start(policy, instance)
-        rounds = self.kept.per_call * self.kept.every
-        pieces = []
-        for call in range(self.kept.calls):
-            first = jnp.asarray(1 + call * rounds, jnp.int32)
-            carry, totals = program.advance(policy, instance, carry, first)
-            pieces.append(jax.tree.map(np.asarray, totals))
-            self.progress.advance(real * rounds)
-            if (np.asarray(carry.overflow) > 0).all():
-                # Every run here is to be repeated: what is left of it is worth nothing.
-                left = self.kept.calls - call - 1
-                self.progress.expect(-real * rounds * left)
-                pieces += pieces[-1:] * left
-                break
-        totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
-        outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
-        return jax.tree.map(lambda leaf: leaf[:real], outcome)
-
-    def _refuse(self, group: Group, runs: Runs, outcome: Outcome, slots: int) -> None:
-        """Raise for an overflow, after finding out what capacity would have been enough."""
-        lost = np.flatnonzero(outcome.overflow > 0)
-        first = lost[0]
-        enough = slots
-        while len(lost):
-            enough = min(plan.GROWTH * enough, self.problem.horizon)
-            again = self.run(self.compile(group, enough), group, runs.take(lost))
-            peak, lost = again.peak.max(), lost[again.overflow > 0]
-        raise QueueOverflow(
-            f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
-            f"{group.labels[runs.member[first]]}, seed {runs.seed[first]}, arrival_rate "
-            f"{runs.rate[first]:g}; capacity={peak} would have been enough, or use capacity=auto"
-        )
+    runs, slots = sweep.runs(group), sweep.first_slots(group)
+    parts: list[tuple[np.ndarray, Outcome]] = []
+    spent: list[Spent] = []
+    left = np.arange(len(runs.seed))
+    while len(left):
+        outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress)
+        spent.append(seconds)
+        lost = outcome.overflow > 0
+        if sweep.capacity != "auto" and lost.any():
+            _refuse(sweep, group, runs.take(left), outcome, slots, progress)
+        parts.append((left[~lost], _take(outcome, ~lost)))
+        left, slots = left[lost], min(plan.GROWTH * slots, sweep.problem.horizon)
+        if len(left):
+            progress.expect(len(left) * sweep.problem.horizon)
+            progress.note(sweep.describe(group, slots, len(left)))
+    order = np.argsort(np.concatenate([index for index, _ in parts]))
+    totals = _take(_joined([outcome for _, outcome in parts]), order).totals
+    return _measured(sweep, group, totals, spent, progress)
 
 
-def _kind(tree: Any) -> Any:
-    """Return what of a pytree decides a program: its structure, the leaves' shapes and types."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+def attempt(
+    sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter
+) -> tuple[Outcome, Spent]:
+    """Compile what some runs of a group need at this many slots, and run them."""
+    progress.doing("compiling", group.labels[0])
+    begun = time.perf_counter()
+    shape = sweep.shape(group, slots)
+    compiled = programs.compiled(shape)
+    ready = time.perf_counter()
+    chunks = [
+        _run_chunk(sweep, compiled, group, runs.take(index), real, progress)
+        for index, real in _chunks(len(runs.seed), shape.batch)
+    ]
+    return _joined(chunks), Spent(ready - begun, time.perf_counter() - ready)
 
 
-def _remembered(key: Any, make: Callable[[], Any]) -> Any:
-    """Return the program of a key, made if this process has not made it."""
-    if key not in PROGRAMS:
-        made = make()
-        while len(PROGRAMS) >= MAX_PROGRAMS:
-            del PROGRAMS[next(iter(PROGRAMS))]
-        PROGRAMS[key] = made
-    return PROGRAMS[key]
+def _run_chunk(
+    sweep: Plan, compiled: programs.Programs, group: Group, runs: Runs, real: int,
+    progress: Reporter,
+) -> Outcome:  # fmt: skip
+    """Run one chunk over the whole horizon; its last runs may be padding."""
+    progress.doing("running", group.labels[0])
+    policy = jax.tree.map(lambda leaf: leaf[runs.member, runs.place], group.stacked)
+    seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
+    instance = compiled.draw(seeds, rates, sweep.source)
+    carry = compiled.start(policy, instance)
+    records = sweep.records
+    rounds = records.per_call * records.every
+    pieces = []
+    for call in range(records.calls):
+        carry, totals = compiled.advance(policy, instance, carry, np.int32(1 + call * rounds))
+        pieces.append(jax.tree.map(np.asarray, totals))
+        progress.advance(real * rounds)
+        if (np.asarray(carry.overflow) > 0).all():
+            # Every run here is to be repeated: what is left of it is worth nothing.
+            left = records.calls - call - 1
+            progress.expect(-real * rounds * left)
+            pieces += pieces[-1:] * left
+            break
+    totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
+    outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
+    return jax.tree.map(lambda leaf: leaf[:real], outcome)
 
 
-def _batch(function: Any, each: int, batched: int) -> Any:
-    """Batch a function of one run over `each` runs; further arguments are shared."""
+def _measured(
+    sweep: Plan, group: Group, totals: metrics.Totals, spent: list[Spent], progress: Reporter
+) -> dict[str, Measured]:
+    """Return each policy's results, and say how fast the group was."""
+    labels = group.labels
+    compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
+    rounds = len(labels) * sweep.runs_a_policy * sweep.problem.horizon
+    progress.note(
+        f"{', '.join(labels)}: {rounds:,} rounds in {running:.1f} s, {rounds / running:,.0f} a "
+        f"second, after {compiling:.1f} s of compiling"
+    )
+    shape = (len(labels), sweep.rates.size, sweep.seeds.size, -1)
+    apart = jax.tree.map(lambda leaf: leaf.reshape(shape), totals)
+    return {
+        label: Measured(_take(apart, i), running / rounds, compiling)
+        for i, label in enumerate(labels)
+    }
 
-    def alone(*args: Any) -> Any:
-        one = jax.tree.map(lambda leaf: leaf[0], args[:batched])
-        return jax.tree.map(lambda leaf: leaf[None], function(*one, *args[batched:]))
 
-    def together(*args: Any) -> Any:
-        axes = (0,) * batched + (None,) * (len(args) - batched)
-        return jax.vmap(function, in_axes=axes, axis_size=each)(*args)
+def _refuse(
+    sweep: Plan, group: Group, runs: Runs, outcome: Outcome, slots: int, progress: Reporter
+) -> None:
+    """Raise for an overflow, after finding out what capacity would have been enough."""
+    lost = np.flatnonzero(outcome.overflow > 0)
+    first = lost[0]
+    enough = slots
+    while len(lost):
+        enough = min(plan.GROWTH * enough, sweep.problem.horizon)
+        again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
+        peak, lost = again.peak.max(), lost[again.overflow > 0]
+    raise QueueOverflow(
+        f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
+        f"{group.labels[runs.member[first]]}, seed {runs.seed[first]}, arrival_rate "
+        f"{runs.rate[first]:g}; capacity={peak} would have been enough, or use capacity=auto"
+    )
 
-    return alone if each == 1 else together
+
+def _take(tree: Any, index: Any) -> Any:
+    """Return the runs of a tree at these positions."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Put the runs of several outcomes behind one another."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
 
 
 def _chunks(count: int, size: int) -> Iterator[tuple[np.ndarray, int]]:

@@ -8,12 +8,17 @@ import jax
 import numpy as np
 import xarray as xr
 
-from cqbjax.sweeping import plan
+from cqbjax.policies.baselines import Optimal
+from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.plan import Capacity, PerSeed, Records
+from cqbjax.sweeping.checks import check_sweep
+from cqbjax.sweeping.plan import Capacity, Group, PerSeed, Plan, Records
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import Runner
+from cqbjax.sweeping.runner import run_group
 from cqbjax.types import Policy, Problem, Source
+
+# The label of the policy that regret is measured against.
+OPTIMAL = "optimal"
 
 
 def sweep(
@@ -36,7 +41,7 @@ def sweep(
 
     Policies meet the same arrivals, contexts and choice uniforms, the optimal policy included (it
     is run whether or not it is named), so that differences are paired. Policies that differ only in
-    float fields share one compiled program.
+    numbers or words share one compiled program and one batch.
 
     Args:
         policies: label -> policy, or `PerSeed` for one that each seed has its own of.
@@ -68,30 +73,49 @@ def sweep(
     """
     numbers = plan.seed_numbers(seeds)
     rates = np.asarray(arrival_rates, float)
-    problem = plan.check(
+    problem = check_sweep(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity, chunk,
         memory_gb,
     )  # fmt: skip
-    kept = plan.records(horizon, record_every)
-    wanted: dict[str, Policy | PerSeed] = dict(policies)
-    if "optimal" not in wanted:
-        from cqbjax.policies import Optimal
-
-        wanted["optimal"] = Optimal()
-    runner = Runner(
-        source, problem, kept, capacity, chunk, memory_gb, devices or jax.devices(),
-        len(rates) * len(numbers), progress or Silent(), resume,
+    records = plan.choose_records(horizon, record_every)
+    # The yardstick of every sweep runs even unasked.
+    wanted = {**policies} if OPTIMAL in policies else {**policies, OPTIMAL: Optimal()}
+    whole = plan.make(
+        wanted, source, problem, rates, numbers, records, capacity, chunk, memory_gb,
+        devices or jax.devices(),
     )  # fmt: skip
-    groups = plan.group(wanted)
-    runner.progress.expect(len(wanted) * len(rates) * len(numbers) * horizon)
-    for group in groups:
-        runner.announce(group, runner.first_slots, len(group.labels) * len(rates) * len(numbers))
-    measured = {}
+    progress = progress or Silent()
+    progress.expect(len(wanted) * whole.runs_a_policy * horizon)
+    for group in whole.groups:
+        runs = len(group.labels) * whole.runs_a_policy
+        progress.note(whole.describe(group, whole.first_slots(group), runs))
+    measured: dict[str, Measured] = {}
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
-        for group in groups:
-            measured.update(runner.resume_group(group, rates, numbers))
-    return _dataset({label: measured[label] for label in wanted}, rates, numbers, kept, problem)
+        for group in whole.groups:
+            measured.update(_finished(whole, group, progress, resume))
+    ordered = {label: measured[label] for label in wanted}
+    return _dataset(ordered, rates, numbers, records, problem)
+
+
+def _finished(
+    whole: Plan, group: Group, progress: Reporter, resume: Path | None
+) -> dict[str, Measured]:
+    """Take a group from the folder of finished ones, or run it and keep it there."""
+    if resume is None:
+        return run_group(whole, group, progress)
+    follows_from = (
+        group.stacked, whole.source, whole.problem, whole.records.rounds, whole.rates, whole.seeds
+    )  # fmt: skip
+    path = resume / f"{checkpoint.key(group.labels, whole.capacity, *follows_from)}.npz"
+    kept = checkpoint.load(path)
+    if kept is None:
+        kept = run_group(whole, group, progress)
+        checkpoint.save(path, kept)
+    else:
+        progress.note(f"{', '.join(kept)}: finished before, taken from {path}")
+        progress.advance(len(kept) * whole.runs_a_policy * whole.problem.horizon)
+    return kept
 
 
 def _dataset(
@@ -109,7 +133,7 @@ def _dataset(
         "regret": (axes, totals.regret.astype(np.float32), {"is": "cumulative"}),
         "departures": (axes, totals.departures, {"units": "queries", "is": "cumulative"}),
         "explored": (axes, totals.explored, {"units": "rounds", "is": "cumulative"}),
-        "optimal_queue_length": (axes[1:], measured["optimal"].totals.queue_length),
+        "optimal_queue_length": (axes[1:], measured[OPTIMAL].totals.queue_length),
         "seconds_per_round": ("policy", [m.seconds_per_round for m in measured.values()]),
         "compile_seconds": ("policy", [m.compile_seconds for m in measured.values()]),
     }

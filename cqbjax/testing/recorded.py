@@ -16,7 +16,7 @@ import numpy as np
 
 from cqbjax import metrics, rng, simulate
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
-from cqbjax.policies.simple import random_assortment
+from cqbjax.policies.picking import random_assortment
 from cqbjax.pytree import pytree, static
 from cqbjax.testing import reference
 from cqbjax.types import Action, Feedback, Observation, Problem, Source

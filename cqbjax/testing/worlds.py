@@ -13,7 +13,7 @@ from jax import Array
 
 from cqbjax import metrics, policies, queueing, rng, simulate, sources
 from cqbjax.beliefs import blocks
-from cqbjax.pytree import pytree, static
+from cqbjax.pytree import arrays, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
 
 # Tests run a program for a moment only: compile it quickly rather than well.
@@ -84,9 +84,8 @@ def _play(
 
 def prepare(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
     """Draw the instance of every seed: leaves [S, ...] as JAX arrays."""
-    source = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), source)
     keys = _keys(jnp.atleast_1d(jnp.asarray(seeds)))
-    return _prepare(keys, source, jnp.asarray(rate, float), problem)
+    return _prepare(keys, arrays(source), jnp.asarray(rate, float), problem)
 
 
 _keys = jax.jit(jax.vmap(rng.run_key))
@@ -101,9 +100,10 @@ def play(
     Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
     of every round too.
     """
-    policy = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), policy)
     instances = prepare(source, rate, problem, seeds)
-    decision, length, queue, overflow = _play(instances, policy, problem, capacity, keep_all)
+    decision, length, queue, overflow = _play(
+        instances, arrays(policy), problem, capacity, keep_all
+    )
     played = Played(decision, length, queue, instances.arrives, instances.world, overflow)
     return jax.tree.map(np.asarray, played)
 

@@ -82,7 +82,7 @@ def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
 
 @pytest.mark.parametrize(("size", "rate"), [(1, 0.8), (2, 0.9)])
 def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_data, size, rate):
-    source = datasets.routing_source("routerbench", shared_data).source
+    source = datasets.dataset_source("routerbench", shared_data).queries
     run = study.play(source, size, rate, 200, 0, Acqb(alpha_scale=0.3, c1=0.25))
     found = study.measure(run, np.arange(20, 201, 20))
     assert study.percent(found, 0.3).max() < LIMIT

@@ -21,10 +21,12 @@ from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
+from cqbjax.datasets.readers.embeddings import read_embeddings
 from scripts import prepare_data
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+JSON = {"Content-Type": "application/json"}
 pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
 
 
@@ -48,6 +50,9 @@ class Hub(http.server.ThreadingHTTPServer):
         self.blobs = {k: hashlib.sha1(v).hexdigest() for k, v in git.items()}
         self.sizes = {k: len(v) for k, v in self.files.items()}
         self.downloads: list[str] = []
+        self.cut: dict[str, int] = {}  # name -> bytes after which the connection breaks, once
+        self.ranges: list[tuple[str, str]] = []
+        self.listed = True  # whether it gives the tree of files, which comes before any file
         self.small: set[str] = set()  # files that are not in LFS: the hub gives git's id alone
 
 
@@ -65,20 +70,36 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, body: bool) -> None:
         path = self.path.split("?")[0]
-        if path.startswith("/api/datasets/"):
+        if f"/tree/{COMMIT}" in path and self.server.listed:
+            return self.send(json.dumps(self.tree()).encode(), body, JSON)
+        if path.startswith("/api/datasets/") and "/tree/" not in path:
             siblings = [self.sibling(name) for name in self.server.digests]
             content = {"_id": "1", "id": "made/up", "sha": COMMIT, "siblings": siblings}
-            return self.send(
-                json.dumps(content).encode(), body, {"Content-Type": "application/json"}
-            )
+            return self.send(json.dumps(content).encode(), body, JSON)
         name = path.split(f"/resolve/{COMMIT}/")[-1]
         if name not in self.server.files:
             self.send_response(404)
             return self.end_headers()
-        if body:
-            self.server.downloads.append(name)
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.digests[name]}"'}
-        return self.send(self.server.files[name], body, headers)
+        content, first = self.server.files[name], 0
+        if asked := self.headers.get("Range"):
+            self.server.ranges.append((name, asked))
+            first = int(asked.removeprefix("bytes=").rstrip("-"))
+            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        elif body:
+            self.server.downloads.append(name)
+        some = self.server.cut.pop(name, None) if body else None
+        return self.send(content[first:], body, headers, 206 if asked else 200, some)
+
+    def tree(self) -> list[dict]:
+        server, entries = self.server, []
+        for name, digest in server.digests.items():
+            entry = {"type": "file", "path": name, "oid": server.blobs[name]}
+            entry["size"] = server.sizes[name]
+            if name not in server.small:
+                entry["lfs"] = {"oid": digest, "size": server.sizes[name], "pointerSize": 130}
+            entries.append(entry)
+        return entries
 
     def sibling(self, name: str) -> dict:
         server = self.server
@@ -88,13 +109,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
         return said
 
-    def send(self, content: bytes, body: bool, headers: dict[str, str]) -> None:
-        self.send_response(200)
+    def send(
+        self, content: bytes, body: bool, headers: dict[str, str], status=200, some=None
+    ) -> None:
+        self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(key, value)
         self.end_headers()
         if body:
-            self.wfile.write(content)
+            self.wfile.write(content[:some])
 
 
 @pytest.fixture
@@ -103,7 +126,7 @@ def hub(tmp_path, monkeypatch):
     upstream.mkdir()
     schemas.write_sprout(upstream)
     server = Hub(upstream)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
     for name in (
@@ -155,6 +178,42 @@ def test_a_download_that_differs_from_the_hubs_record_is_refused(hub, tmp_path):
     hub.downloads.clear()
     assert run(tmp_path / "data").built
     assert hub.downloads == [name], "what came whole must not be fetched again"
+
+
+def test_a_file_that_changed_on_disk_is_fetched_anew(hub, tmp_path):
+    bad, changed = "data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"
+    whole = hub.files[bad]
+    hub.files[bad] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(ds.TableError, match="test-00000.*checksum mismatch"):
+        run(tmp_path / "data")
+    hub.files[bad] = whole
+    hub.downloads.clear()
+    # The client's own notes say of this file that it is the hub's.
+    file = tmp_path / "data" / "sprout" / changed
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run(tmp_path / "data").built
+    assert sorted(hub.downloads) == [bad, changed]
+
+
+def test_a_broken_connection_goes_on_where_it_broke(hub, tmp_path, monkeypatch):
+    name = "data/train-00000-of-00001.parquet"
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
+    hub.cut[name] = 1000
+    assert run(tmp_path / "data").built
+    assert hub.ranges == [(name, "bytes=1000-")] and hub.downloads.count(name) == 1
+
+
+def test_a_hub_that_is_lost_half_way_is_one_sentence(hub, tmp_path):
+    hub.listed = False
+    (tmp_path / "data" / "sprout").mkdir(parents=True)
+    (tmp_path / "data" / "sprout" / "notes.txt").write_text("the user's own")
+    with pytest.raises(ds.TableError, match="give source=PATH where there is no network|not there"):
+        run(tmp_path / "data")
+    assert (tmp_path / "data" / "sprout" / "notes.txt").is_file()
+    hub.listed = True
+    assert run(tmp_path / "data").built
 
 
 def test_a_small_file_is_held_to_gits_own_id(hub, tmp_path):
@@ -270,6 +329,128 @@ def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
         run(tmp_path / "data", ds.own_table())
     with pytest.raises(ds.TableError, match=f"data_dir={tmp_path} dataset=compact name=compact"):
         ds.load_dataset("compact", tmp_path)
+
+
+def own_embeddings(count=30, dim=16):
+    """Rows of unit length that say which row they are."""
+    rows = np.random.default_rng(1).normal(size=(count, dim))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", ("float16", "float32", "float64", ">f8"))
+def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(kind, tmp_path):
+    table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
+    frame, given = own_frame(), own_embeddings().astype(kind)
+    frame.write_csv(table_file)
+    np.save(file, given)
+
+    def refuse(prompts):
+        raise AssertionError("the encoder was asked")
+
+    def build(file):
+        return prepare(
+            ds.own_table("mine", 0.9, True), tmp_path / "data", table_file, embedder=refuse,
+            embeddings=file,
+        )  # fmt: skip
+
+    first = build(file)
+    table, embeddings = ds.load_dataset("mine", tmp_path / "data")
+    kept = [frame["prompt_id"].to_list().index(name) for name in table.prompt_ids]
+    assert kept == [*range(7), *range(8, 30)]
+    np.testing.assert_array_equal(embeddings, given[kept].astype(np.float32))
+    assert embeddings.dtype == np.float32 and len(table.notes) == 2
+    assert build(file) == first._replace(built=False)
+    # Another file is another entry, whatever it is called.
+    np.save(file, 3.0 * given)
+    assert build(file).key != first.key
+    table, embeddings = ds.load_dataset("mine", tmp_path / "data")
+    np.testing.assert_array_equal(embeddings, (3.0 * given)[kept].astype(np.float32))
+    assert "embeddings have lengths up to 3" in table.notes[-1]
+
+
+def test_a_catalogued_dataset_takes_embeddings_of_ones_own_before_those_beside_it(tmp_path):
+    source, file = tmp_path / "files", tmp_path / "own.npy"
+    schemas.write("embedllm", source, 12)
+    np.save(source / ds.catalogue.EMBEDDINGS_FILE, np.eye(12))
+    np.save(file, own_embeddings(12, 3))
+    for own, expected in ((None, np.eye(12)), (file, own_embeddings(12, 3))):
+        assert run(tmp_path / "data", "embedllm", source=source, embeddings=own).built
+        embeddings = ds.load_dataset("embedllm", tmp_path / "data")[1]
+        np.testing.assert_array_equal(embeddings, expected.astype(np.float32))
+
+
+ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (np.ones((29, 4)), rf"float64 of shape \(29, 4\), but the table has 30 prompts.*{ALLOWED}"),
+        (np.ones(30), rf"shape \(30,\), but the table has 30 prompts.*{ALLOWED}"),
+        (np.ones((30, 0)), rf"shape \(30, 0\).*{ALLOWED}"),
+        (np.ones((30, 4, 1)), rf"shape \(30, 4, 1\).*{ALLOWED}"),
+        (np.ones((30, 4), int), rf"are int64 of shape \(30, 4\).*{ALLOWED}"),
+        (np.full((30, 4), "1"), rf"are <U1 of shape \(30, 4\).*{ALLOWED}"),
+        (np.full((30, 4), None), "not readable as an array of numbers"),
+        (np.where(np.arange(30)[:, None] == 7, np.nan, np.ones((30, 4))), "row 7 holds a number"),
+        (np.full((30, 4), 1e300), "row 0 holds a number that is not finite in float32"),
+        (b"0.1,0.2\n0.3,0.4\n", r"is not an \.npy file: save one array \[P, d\] of float16"),
+        (b"", r"is not an \.npy file"),
+        (None, r"embeddings=\S*own\.npy: no such file"),
+    ],
+)
+def test_wrong_embeddings_are_one_sentence_naming_the_file(content, said, tmp_path):
+    table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
+    own_frame().write_csv(table_file)
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        np.save(file, content, allow_pickle=True)
+    with pytest.raises(ds.TableError, match=said) as refused:
+        run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=table_file, embeddings=file)
+    assert str(file) in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(ds.TableError, match="no 'mine' is prepared"):
+        ds.load_dataset("mine", tmp_path / "data")
+
+
+def test_embeddings_cut_short_or_zipped_are_one_sentence(tmp_path):
+    file = tmp_path / "own.npy"
+    np.save(file, np.eye(30))
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ds.TableError, match="own.npy: not readable .* perhaps cut short"):
+        read_embeddings(file, 30)
+    np.savez(tmp_path / "own.npz", np.eye(30))
+    with pytest.raises(ds.TableError, match="own.npz: is not an .npy file"):
+        read_embeddings(tmp_path / "own.npz", 30)
+
+
+WITHOUT_ENCODER = """
+import runpy, sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "sentence_transformers", "transformers"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NotInstalled())
+runpy.run_path("{script}", run_name="__main__")
+"""
+
+
+def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
+    own_frame().write_csv(tmp_path / "table.csv")
+    np.save(tmp_path / "own.npy", own_embeddings())
+    script = REPOSITORY / "scripts" / "prepare_data.py"
+    words = ("dataset=compact", "source=table.csv", "name=mine", "embeddings=own.npy",
+             "drop_servers_below=0.9", "drop_incomplete_prompts=true", "data_dir=data")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ENCODER.format(script=script), *words],
+        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "29 prompts x 2 servers, embeddings of 16 dimensions" in done.stdout
+    assert ds.load_dataset("mine", tmp_path / "data")[1].shape == (29, 16)
 
 
 def entry(*words):

@@ -22,7 +22,7 @@ def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):
     given = ~np.isnan(twin.performance)
     assert (~given).sum() == 14
     np.testing.assert_array_equal(table.performance[given], twin.performance[given])
-    ds.check(table)  # the 14 that the parquet lacks are found in the rows of the same id
+    ds.check_table(table)  # the 14 that the parquet lacks are found in the rows of the same id
     assert table.notes == ("merged 28 rows into 14 prompts of the same id",)
 
 

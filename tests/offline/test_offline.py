@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import cqbjax
 from cqbjax import PerSeed, rng
 from cqbjax.datasets import (  # fmt: skip
-    RoutingSource,
+    DatasetSource,
     Served,
     mnl_utilities,
     rates_by_rule,
@@ -23,10 +23,10 @@ from cqbjax.datasets import (  # fmt: skip
 )
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up  # fmt: skip
-from cqbjax.offline import fits, projection
+from cqbjax.offline import Projected, Trained, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
-from cqbjax.policies import Acqb, Embedded, RandomRouting, Routed, WithIntercept
+from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
 from cqbjax.studies import grid, study
 from cqbjax.sweeping import plan
@@ -39,11 +39,11 @@ SMALL_HEAD = ContrastiveConfig(hidden=6, outputs=3, epochs=3, iota_pos=0.2, iota
 
 
 @pytest.fixture
-def dataset(tmp_path) -> RoutingSource:
+def dataset(tmp_path) -> DatasetSource:
     """60 made-up RouterBench prompts with embeddings of 3 dimensions, a pool of 12."""
     made_up.write("routerbench", tmp_path / "files", 60)
     prepare("routerbench", tmp_path, tmp_path / "files", embedder=embed)
-    return source.routing_source("routerbench", tmp_path, pool_size=12)
+    return source.dataset_source("routerbench", tmp_path, pool_size=12)
 
 
 def embed(prompts: tuple[str, ...]) -> np.ndarray:
@@ -65,7 +65,7 @@ def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
 
 
 def test_each_seed_meets_its_own_policy(dataset):
-    world = dataset.source
+    world = dataset.queries
     answers = [
         Routed(scores=np.asarray(world.utilities)[pool], by="row", schedule="joint")
         for pool in pools(world)
@@ -79,7 +79,7 @@ def test_each_seed_meets_its_own_policy(dataset):
 
 
 def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
-    world = dataset.source
+    world = dataset.queries
     scores = np.random.default_rng(0).normal(size=world.utilities.shape)
     policies = {"prompt": Routed(scores=jnp.asarray(scores))}
     policies["row"] = PerSeed([Routed(scores=scores[pool], by="row") for pool in pools(world)])
@@ -90,7 +90,7 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
 
 
 def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
-    world, base = dataset.source, Acqb(alpha_scale=0.5)
+    world, base = dataset.queries, Acqb(alpha_scale=0.5)
     identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
     head = projection.init_head(rng.run_key(0), 3, identity)
     contexts = [projection.project(head, world.contexts[pool], identity) for pool in pools(world)]
@@ -98,8 +98,12 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
     data = sweep(
         {
             "acqb": base,
-            "acqb_cl": PerSeed([Embedded(policy=base, contexts=table) for table in contexts]),
-            "other": PerSeed([Embedded(policy=base, contexts=table) for table in turned]),
+            "acqb_cl": PerSeed(
+                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in contexts]
+            ),
+            "other": PerSeed(
+                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in turned]
+            ),
         },
         world,
     )
@@ -110,16 +114,19 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
 
 
 def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
-    world, base = dataset.source, Acqb(alpha_scale=0.5)
+    world, base = dataset.queries, Acqb(alpha_scale=0.5)
     # Half of a unit context's squared norm is the constant's.
     longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
     data = sweep(
         {
-            "constant": WithIntercept(policy=base, share=0.5),
+            "constant": OnContexts(policy=base, view=Intercept(share=0.5)),
             "table": PerSeed(
-                [Embedded(policy=base, contexts=longer[pool]) for pool in pools(world)]
+                [
+                    OnContexts(policy=base, view=Replaced(contexts=longer[pool]))
+                    for pool in pools(world)
+                ]
             ),
-            "less": WithIntercept(policy=base, share=0.1),
+            "less": OnContexts(policy=base, view=Intercept(share=0.1)),
         },
         world,
     )
@@ -128,12 +135,12 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
     with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
-        sweep({"p": WithIntercept(policy=base, share=1.5)}, world)
+        sweep({"p": OnContexts(policy=base, view=Intercept(share=1.5))}, world)
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
-    wide = Embedded(policy=Acqb(), contexts=jnp.ones((12, 5)))
-    problem = dataset.source.problem(1, 8)
+    wide = OnContexts(policy=Acqb(), view=Replaced(contexts=jnp.ones((12, 5))))
+    problem = dataset.queries.problem(1, 8)
     belief = wide.init(problem, jnp.zeros(problem.contexts_shape)).belief
     assert belief.posterior.root.shape[-2:] == (5, 5)
     assert belief.estimate.theta.shape == (11, 5)
@@ -150,27 +157,27 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
         (PerSeed([Routed(scores=np.ones((9, 11)), by="row")] * 3), "scores has 9 rows.*12 rows"),
         (PerSeed([Routed(scores=np.ones((60, 11)), by="seed")] * 3), "by=seed must be one of"),
         (
-            PerSeed([Embedded(policy=Acqb(), contexts=np.ones((9, 3)))] * 3),
+            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.ones((9, 3))))] * 3),
             r"contexts has shape \(9, 3\).*12 rows",
         ),
         (
-            PerSeed([Embedded(policy=Acqb(), contexts=np.full((12, 3), np.nan))] * 3),
+            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.full((12, 3), np.nan)))] * 3),  # noqa: E501
             "contexts must be finite",
         ),
         (
-            PerSeed([Embedded(policy=Acqb(lambda0=0.0), contexts=np.ones((12, 3)))] * 3),
+            PerSeed([OnContexts(policy=Acqb(lambda0=0.0), view=Replaced(contexts=np.ones((12, 3))))] * 3),  # noqa: E501
             "lambda0 must be above 0",
         ),
     ],
 )  # fmt: skip
 def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
     with pytest.raises(ValueError, match=said):
-        plan.check({"p": policy}, dataset.source, [0.5], np.asarray(SEEDS), 10, 1, "auto")
+        plan.check({"p": policy}, dataset.queries, [0.5], np.asarray(SEEDS), 10, 1, "auto")
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
-    made = fits.per_seed(
-        {"zero": fits.Trained(Zero()), "knn": fits.Trained(KNN(grid=(3,)), "joint")},
+    made = training.per_seed(
+        {"zero": Trained(Zero()), "knn": Trained(KNN(grid=(3,)), "joint")},
         dataset, SEEDS, tmp_path, None,
     )  # fmt: skip
     utility = dataset.table.performance - dataset.rho * dataset.cost
@@ -182,42 +189,42 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         fitted = KNN(grid=(3,)).fit(
             fits.read(dataset, tmp_path).offline(parts.offline), rho=dataset.rho, seed=seed
         )
-        pool = np.asarray(dataset.source.contexts)[parts.pool]
+        pool = np.asarray(dataset.queries.contexts)[parts.pool]
         np.testing.assert_allclose(knn.scores, fitted.predict(pool), rtol=1e-5, atol=1e-6)
         assert (zero.schedule, knn.schedule) == ("oldest", "joint")
 
 
-def garbled(dataset: RoutingSource, seed: int, rows: np.ndarray) -> RoutingSource:
+def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSource:
     """Replace scores, costs and embeddings of these rows, all but the embeddings of the pool."""
     noise = np.random.default_rng(1)
     performance, cost = dataset.table.performance.copy(), dataset.cost.copy()
     performance[rows], cost[rows] = noise.random((2, len(rows), performance.shape[1]))
     # What a router is asked about has to stay, for its answers to be compared.
-    contexts, kept = np.asarray(dataset.source.contexts).copy(), dataset.split(seed).pool
+    contexts, kept = np.asarray(dataset.queries.contexts).copy(), dataset.split(seed).pool
     others = np.setdiff1d(rows, kept)
     contexts[others] = noise.normal(size=(len(others), contexts.shape[1]))
     return dataclasses.replace(
         dataset,
-        source=dataclasses.replace(dataset.source, contexts=jnp.asarray(contexts)),
+        queries=dataclasses.replace(dataset.queries, contexts=jnp.asarray(contexts)),
         table=dataclasses.replace(dataset.table, performance=performance),
         cost=cost,
     )
 
 
 LEARNT = {
-    "zero": fits.Trained(Zero()),
-    "knn": fits.Trained(KNN(grid=(2, 4, 8))),
-    "mlp": fits.Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
-    "umr": fits.Trained(UMR(grid=(2, 4))),
-    "routerdc": fits.Trained(RouterDC(width=8, steps=10, clusters=2)),
-    "carrot": fits.Trained(Carrot(grid=(2, 4, 8))),
-    "acqb_cl": fits.Projected(Acqb(), SMALL_HEAD),
+    "zero": Trained(Zero()),
+    "knn": Trained(KNN(grid=(2, 4, 8))),
+    "mlp": Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": Trained(UMR(grid=(2, 4))),
+    "routerdc": Trained(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": Trained(Carrot(grid=(2, 4, 8))),
+    "acqb_cl": Projected(Acqb(), SMALL_HEAD),
 }
 
 
-def learnt(label: str, dataset: RoutingSource, folder: Path) -> np.ndarray:
+def learnt(label: str, dataset: DatasetSource, folder: Path) -> np.ndarray:
     """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
-    made = fits.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    made = training.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
     return np.asarray(jax.tree.leaves(made.policies[0])[-1])
 
 
@@ -235,9 +242,9 @@ def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_pat
 
 
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
-    head = fits.Projected(Acqb(), SMALL_HEAD)
-    policies = {"knn": fits.Trained(KNN(grid=(3, 5))), "acqb_cl": head}
-    first = fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+    head = Projected(Acqb(), SMALL_HEAD)
+    policies = {"knn": Trained(KNN(grid=(3, 5))), "acqb_cl": head}
+    first = training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
     def refuse(*args, **kwargs):
         raise AssertionError("a fit was repeated")
@@ -246,31 +253,52 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         monkeypatch.setattr(owner, name, refuse)
     # The priority pairing shares the router's fits, and the order of the seeds is the caller's.
     policies["knn_priority"] = dataclasses.replace(policies["knn"], schedule="joint")
-    again = fits.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
+    again = training.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
     for label, leaf in (("knn", "scores"), ("acqb_cl", "contexts")):
         for one, two in zip(first[label].policies, again[label].policies[::-1], strict=True):
             np.testing.assert_array_equal(getattr(one, leaf), getattr(two, leaf))
     for changed in (
-        {"knn": fits.Trained(KNN(grid=(4,)))},
-        {"acqb_cl": fits.Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
+        {"knn": Trained(KNN(grid=(4,)))},
+        {"acqb_cl": Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
     ):
         with pytest.raises(AssertionError, match="repeated"):
-            fits.per_seed(changed, dataset, SEEDS, tmp_path, None)
+            training.per_seed(changed, dataset, SEEDS, tmp_path, None)
     with pytest.raises(AssertionError, match="repeated"):
-        fits.per_seed(policies, dataset, [6], tmp_path, 77)
+        training.per_seed(policies, dataset, [6], tmp_path, 77)
     damaged = next(tmp_path.glob("routerbench/*.npy"))
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="delete it to fit again"):
-        fits.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+        training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+
+def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
+    hashed, real = [], source.arrays_digest
+    monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
+    digests = {fits.read(dataset, tmp_path / name).digest for name in ("a", "b", "c")}
+    training.per_seed({"zero": Trained(Zero())}, dataset, SEEDS, tmp_path, None)
+    heads.head_files(dataset, SEEDS[:1], tmp_path, SMALL_HEAD)
+    assert len(hashed) == len(digests) == 1
+    for field in ("performance", "cost", "contexts"):
+        table, cost = dataset.table, dataset.cost
+        world = dataset.queries
+        if field == "performance":
+            table = dataclasses.replace(table, performance=table.performance / 2)
+        elif field == "cost":
+            cost = cost / 2
+        else:
+            world = dataclasses.replace(world, contexts=world.contexts / 2)
+        other = dataclasses.replace(dataset, table=table, cost=cost, queries=world)
+        digests.add(fits.read(other, tmp_path).digest)
+    assert len(digests) == 4
 
 
 def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
     fresh, real = [], projection.fit_heads
     monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
-    made = fits.per_seed(
-        {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    made = training.per_seed(
+        {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
     )
-    files = fits.heads(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    files = heads.head_files(dataset, SEEDS, tmp_path, SMALL_HEAD)
     assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
     assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
     for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
@@ -280,12 +308,12 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
         assert jax.tree.structure(params) == jax.tree.structure(trained)
         for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
             np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
-        z = projection.project(params, dataset.source.contexts[dataset.split(seed).pool], config)
+        z = projection.project(params, dataset.queries.contexts[dataset.split(seed).pool], config)
         np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].contexts)
     files[0].write_bytes(files[0].read_bytes()[:50])
     with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
-        fits.per_seed(
-            {"acqb_cl": fits.Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        training.per_seed(
+            {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
         )
 
 
@@ -323,13 +351,13 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "without_twins", lambda parts, prompts: parts)
     leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
-        fits.per_seed({"zero": fits.Trained(Zero())}, leaking, [5], tmp_path, None)
+        training.per_seed({"zero": Trained(Zero())}, leaking, [5], tmp_path, None)
 
 
 def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
     for seed in SEEDS:
         parts = dataclasses.replace(dataset, offline_size=20).split(seed)
-        world = dataset.source.world(rng.run_key(seed), 0.5, dataset.source.problem(1, 4))
+        world = dataset.queries.world(rng.run_key(seed), 0.5, dataset.queries.problem(1, 4))
         np.testing.assert_array_equal(parts.pool, world.prompts)
         assert len(parts.offline) == 20 and not set(parts.offline) & set(parts.pool)
 
@@ -392,10 +420,13 @@ class Printed:
 def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
     name = "sprout"
     made_up.write(name, tmp_path / "files", 60)
-    prepare(name, tmp_path, tmp_path / "files", embedder=embed, progress=False)
+    # Embeddings of the user's own, in 16 dimensions.
+    turned = np.linalg.qr(np.random.default_rng(4).normal(size=(16, 3)))[0].T
+    np.save(tmp_path / "own.npy", embed(("",) * 60) @ turned)
+    prepare(name, tmp_path, tmp_path / "files", embeddings=tmp_path / "own.npy", progress=False)
     grid.register_resolvers()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
-    small = f"{{_target_: {target}, outputs: 3, iota_pos: 0.2, iota_neg: 0}}"
+    small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose(
             "config",
@@ -416,6 +447,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         )
         points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
     assert [point.attrs["K"] for point in points] == [1, 2]
+    assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
     written = study.show(points, config, name)
@@ -425,7 +457,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
     assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
     rates = rates_by_rule(
-        source.routing_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
+        source.dataset_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
     np.testing.assert_allclose(points[1].arrival_rate, rates)
 
@@ -447,7 +479,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
     config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
-    policies = {"knn": fits.Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
+    policies = {"knn": Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
     found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
     data = fits.read(dataset, tmp_path / "fits")
     one = fits.tuned(KNN(grid=(3, 4)), data, 7)

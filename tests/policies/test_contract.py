@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.offline import fits
-from cqbjax.policies import Acqb, Embedded, Routed, WithIntercept
+from cqbjax.offline import learnt
+from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
 from cqbjax.studies import grid
@@ -46,8 +46,8 @@ def configured(label: str) -> Any:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
     policy = hydra.utils.instantiate(config.policy[label])
-    if isinstance(policy, fits.Learnt):
-        columns = 4 if isinstance(policy, fits.Projected) else SINGLE.num_servers
+    if isinstance(policy, learnt.Learnt):
+        columns = 4 if isinstance(policy, learnt.Projected) else SINGLE.num_servers
         return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
     return policy
 
@@ -61,7 +61,7 @@ def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # ACQB's many operations are slow one by one; the reference simulator of test_against_reference
     # and the single runs of test_invariants stand for them.
-    uncompiled = not isinstance(policy, Acqb | Embedded | WithIntercept)
+    uncompiled = not isinstance(policy, Acqb | OnContexts)
     check_policy(policy, SINGLE, uncompiled=uncompiled, checked=CHECKED)
 
 

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from cqbjax.datasets import RoutingSource, mnl_utilities
+from cqbjax.datasets import DatasetSource, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.offline import fits, projection
+from cqbjax.offline import fits, heads, learnt, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
@@ -28,7 +28,7 @@ IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none
 
 
 @pytest.fixture(scope="module")
-def source() -> RoutingSource:
+def source() -> DatasetSource:
     """80 prompts, 5 servers, embeddings of 4 dimensions that say which server is good."""
     rng = np.random.default_rng(0)
     best = rng.integers(0, 4, 80)
@@ -42,7 +42,7 @@ def source() -> RoutingSource:
     table = RoutingTable("planted", words, words, words, tuple("abcde"), performance, cost, "toys")
     contexts, utilities = jnp.asarray(x), jnp.asarray(mnl_utilities(chance), float)
     drawn = Routing(contexts=contexts, utilities=utilities, pool_size=20)
-    return RoutingSource(drawn, "planted", table, chance, cost, rho=2.0)
+    return DatasetSource(drawn, "planted", table, chance, cost, rho=2.0)
 
 
 def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
-    parts, x = source.split(3), np.asarray(source.source.contexts)
+    parts, x = source.split(3), np.asarray(source.queries.contexts)
     found = offline_value.nearest(x, source, parts)
     assert set(found) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
@@ -81,21 +81,21 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
 def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed(
     source, tmp_path, monkeypatch
 ):
-    heads = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
-    heads[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in heads[1:]]
+    turned = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
+    turned[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in turned[1:]]
     paths = [tmp_path / f"head_{seed}.msgpack" for seed in SEEDS]
-    for path, head in zip(paths, heads, strict=True):
+    for path, head in zip(paths, turned, strict=True):
         projection.save_heads(path, head, IDENTITY)
 
     def table(some):
         chosen = slice(0, some)
-        monkeypatch.setattr(fits, "heads", lambda *_: paths[chosen])
+        monkeypatch.setattr(heads, "head_files", lambda *_: paths[chosen])
         return offline_value.head_table(source, SEEDS[chosen], tmp_path, IDENTITY)
 
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
     made = table(3).filter(statistic="10-NN error")
-    x, z = np.asarray(source.source.contexts), []
+    x, z = np.asarray(source.queries.contexts), []
     for seed, path in zip(SEEDS, paths, strict=True):
         params, config = projection.load_heads(path)
         table_z = np.asarray(projection.project(params, x, config))
@@ -161,15 +161,15 @@ def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
 
 
 def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
-    head = fits.Projected(Acqb(), IDENTITY)
+    head = learnt.Projected(Acqb(), IDENTITY)
     policies = {
-        "zero": fits.Trained(Zero()),
-        "zero_priority": fits.Trained(Zero(), "joint"),
+        "zero": learnt.Trained(Zero()),
+        "zero_priority": learnt.Trained(Zero(), "joint"),
         "random": RandomRouting(),
         "acqb_cl": head,
     }
     assert offline_value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
-    more = offline_value.chosen_of({"knn": fits.Trained(KNN())}).routers
+    more = offline_value.chosen_of({"knn": learnt.Trained(KNN())}).routers
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cqbjax.bench.cases import unit_vectors
-from cqbjax.policies import Acqb, Embedded
+from cqbjax.policies import Acqb, OnContexts, Replaced
 from cqbjax.sweeping import plan
 
 GB = 10**9
@@ -17,7 +17,7 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     source = unit_vectors(servers)
     problem = source.problem(size, 5000)
     contexts = np.zeros((problem.num_rows, problem.dim), np.float32)
-    policy = Embedded(policy=Acqb(), contexts=contexts)
+    policy = OnContexts(policy=Acqb(), view=Replaced(contexts=contexts))
     needed = plan.bytes_a_run(policy, source, problem, problem.horizon)
     # The images of every server are the least that a run can hold.
     assert servers * problem.num_rows * problem.dim * 4 < needed

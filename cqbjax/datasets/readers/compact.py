@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SCORE, COST = "score|", "cost|"
 REQUIRED = ("prompt_id", "prompt", "source")
@@ -46,7 +46,7 @@ def read_compact(
         cost=numbers(frame, [COST + server for server in servers], path),
         stand_in=stand_in,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 
@@ -110,7 +110,7 @@ def numbers(
         TableError: one sentence naming file, row and column.
     """
     labels = [f"column {column!r}" for column in columns] if labels is None else labels
-    found = np.empty((frame.height, len(columns)))
+    values = np.empty((frame.height, len(columns)))
     for j, (column, label) in enumerate(zip(columns, labels, strict=True)):
         cells = frame[column]
         if cells.dtype.is_nested():
@@ -122,5 +122,5 @@ def numbers(
         if spoilt.any():
             row = int(spoilt.arg_max() or 0)
             raise TableError(f"{path}: row {row}, {label} must be a number, got {cells[row]!r}.")
-        found[:, j] = cast.fill_null(np.nan).to_numpy()
-    return found
+        values[:, j] = cast.fill_null(np.nan).to_numpy()
+    return values

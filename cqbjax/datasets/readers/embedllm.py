@@ -13,7 +13,7 @@ import polars as pl
 import rich.progress
 
 from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
-from cqbjax.datasets.table import RoutingTable, TableError, check
+from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SPLITS = ("train", "val", "test")
 COLUMNS = ("prompt_id", "prompt", "model_name", "category", "label")
@@ -143,17 +143,17 @@ def read_embedllm(
         stand_in=stand_in,
         notes=tuple(notes),
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
     if path.is_file():
         return [path]
-    found = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
-    if not found:
+    files = [path / f"{part}.csv" for part in SPLITS if (path / f"{part}.csv").is_file()]
+    if not files:
         raise TableError(f"{path}: none of train.csv, val.csv, test.csv of EmbedLLM is there.")
-    return found
+    return files
 
 
 def _blocks(file: pathlib.Path, block_bytes: int) -> Iterator[tuple[pl.DataFrame, int]]:

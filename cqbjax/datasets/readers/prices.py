@@ -107,15 +107,15 @@ def prices_by_size(names: Sequence[str], prices: SizePrices) -> list[float]:
         TableError: one sentence with every LLM whose name states no size, or one beyond the largest
             class.
     """
-    found = [_price(name, prices) for name in names]
-    without = [name for name, price in zip(names, found, strict=True) if price is None]
+    priced = [_price(name, prices) for name in names]
+    without = [name for name, price in zip(names, priced, strict=True) if price is None]
     if without:
         raise TableError(
             f"{prices.path}: {_unpriced(without)}, no row of kind model names them and their names "
             f"state no size or one beyond the largest class: give prices=PATH, a copy of this file "
             f"with a row 'model,<LLM>,<USD per million tokens>,<source>,<date>' for each."
         )
-    return [price for price in found if price is not None]
+    return [price for price in priced if price is not None]
 
 
 def prices_by_name(
@@ -143,10 +143,8 @@ def prices_by_name(
 def parameters(name: str) -> tuple[str, float | None]:
     """Return ("dense" or "mixture", billions of parameters that the name states or None)."""
     base = name.rsplit("/", 1)[-1]
-    if found := _MIXTURE.search(base):
-        return "mixture", float(found[1]) * float(found[2])
-    if found := _MIXTURE_AFTER.search(base):
-        return "mixture", float(found[1]) * float(found[2])
+    if mixture := _MIXTURE.search(base) or _MIXTURE_AFTER.search(base):
+        return "mixture", float(mixture[1]) * float(mixture[2])
     sizes = [float(size.replace("_", ".")) for size in _DENSE.findall(base)]
     return "dense", max(sizes, default=None)
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from cqbjax.datasets.readers.compact import numbers
 from cqbjax.datasets.readers.pickles import read_pickled_frame
-from cqbjax.datasets.table import RoutingTable, TableError, check, check_cells
+from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
 COST_SUFFIX = "|total_cost"
 RESPONSE_SUFFIX = "|model_response"
@@ -50,7 +50,7 @@ def read_routerbench(
     path = pathlib.Path(path)
     frames = [(file, _read_one(file)) for file in _files(path)]
     servers = _servers(frames)
-    parts = [_checked(frame, servers, file) for file, frame in frames]
+    parts = [_numbered(frame, servers, file) for file, frame in frames]
     frame = pl.concat(parts).sort(ROW, maintain_order=True)
     frame, notes = _one_row_an_id(frame, servers)
     table = RoutingTable(
@@ -64,7 +64,7 @@ def read_routerbench(
         stand_in=stand_in,
         notes=notes,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 
@@ -89,17 +89,17 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     # models.csv and the like may lie beside the data: only files with a cost or an id are read.
     marks = (COST_SUFFIX, "sample_id")
     csvs = sorted(path.glob("*.csv"))
-    found = [file for file in csvs if any(mark in _header(file) for mark in marks)]
-    if not found:
-        found = sorted(path.glob("*.pkl"))
-        if len(found) > 1:
-            names = ", ".join(file.name for file in found)
+    files = [file for file in csvs if any(mark in _header(file) for mark in marks)]
+    if not files:
+        files = sorted(path.glob("*.pkl"))
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
             raise TableError(f"{path}: name one of the pickles {names}, they are different sets.")
-    if not found:
+    if not files:
         raise TableError(
             f"{path}: no RouterBench file, need CSVs with '<LLM>{COST_SUFFIX}' columns or one .pkl."
         )
-    return found
+    return files
 
 
 def _header(file: pathlib.Path) -> str:
@@ -156,18 +156,18 @@ def _servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]
 
 def _score_like(frame: pl.DataFrame) -> list[str]:
     """Return columns that could be an LLM's scores: a plain name, and numbers in [0, 1] alone."""
-    found = []
+    columns = []
     for column in frame.columns:
         if "|" in column or column in (*REQUIRED, *NUMBERED, ORACLE):
             continue
         given = frame[column].drop_nulls()
         score = given.cast(pl.Float64, strict=False)
         if len(given) and bool(score.is_between(0, 1).fill_null(False).all()):
-            found.append(column)
-    return found
+            columns.append(column)
+    return columns
 
 
-def _checked(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
+def _numbered(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
     """Return the needed columns of one file, numbers as float64 and every cell looked at."""
     costs = [server + COST_SUFFIX for server in servers]
     scores, cost = numbers(frame, servers, file), numbers(frame, costs, file)

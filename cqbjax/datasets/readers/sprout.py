@@ -16,8 +16,8 @@ from cqbjax.datasets.readers.prices import Price, prices_by_name, read_prices, s
 from cqbjax.datasets.table import (
     RoutingTable,
     TableError,
-    check,
     check_cells,
+    check_table,
     check_unique,
     refuse_first,
 )
@@ -68,16 +68,16 @@ def read_sprout(
         cost=np.concatenate(costs),
         stand_in=stand_in,
     )
-    check(table, str(path), allow_missing=True)
+    check_table(table, str(path), allow_missing=True)
     return table
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    found = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    if not found:
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    if not files:
         raise TableError(f"{path}: no Parquet file of SPROUT there.")
     # Prompt ids begin with the stem, and shards may well number their rows alike.
-    for file, other in itertools.combinations(found, 2):
+    for file, other in itertools.combinations(files, 2):
         if file.stem == other.stem:
             raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
 
@@ -85,7 +85,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         starts = [file.stem.startswith(part) for part in SPLITS]
         return (starts.index(True) if True in starts else len(SPLITS), file.name)
 
-    return sorted(found, key=order)
+    return sorted(files, key=order)
 
 
 def _schema(file: pathlib.Path) -> pl.Schema:

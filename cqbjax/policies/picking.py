@@ -1,0 +1,50 @@
+"""What policies share: a query and its best assortment, a uniform assortment, learning nothing."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax import mnl, queueing, rng
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+
+def best_answer(
+    schedule: queueing.Schedule | Array, observation: Observation, utilities: Array, uniform: Array
+) -> tuple[Array, Array]:
+    """Return the query that a schedule picks, and the best assortment for it.
+
+    With `joint` the pair is argmax over waiting queries x and assortments S of R(x, S).
+
+    Args:
+        schedule: a word of `queueing.Schedule`, or its number.
+        observation: the round.
+        utilities: [C, N] of each slot's query.
+        uniform: [] in [0, 1), for the random rules.
+
+    Returns:
+        Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
+    """
+    size = observation.problem.assortment_size
+    score = mnl.best_score(utilities, size)
+    slot = queueing.pick(schedule, observation.queue, uniform, score)
+    return slot, mnl.best_servers(utilities[slot], size)
+
+
+def random_assortment(key: Array, problem: Problem) -> Array:
+    """Draw the rank of an assortment uniformly from C: [] int32, in lexicographic order."""
+    count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
+    return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
+
+
+def no_state(problem: Problem, contexts: Array) -> tuple[()]:
+    """Return the state of a policy that learns nothing online: its `init`."""
+    del problem, contexts
+    return ()
+
+
+def learn_nothing(
+    state: tuple[()], observation: Observation, action: Action, feedback: Feedback
+) -> tuple[()]:
+    """Return the state as it is: the `update` of a policy that learns nothing online."""
+    del observation, action, feedback
+    return state

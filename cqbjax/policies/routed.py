@@ -1,0 +1,64 @@
+"""A router trained beforehand: fixed scores, paired with a schedule."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax import queueing, rng
+from cqbjax.policies.picking import best_answer, learn_nothing, no_state
+from cqbjax.pytree import check_words, pytree, static, word
+from cqbjax.types import Action, Observation, Problem
+
+
+@pytree
+class Routed:
+    """A router trained beforehand: fixed scores for every prompt and server.
+
+    Attributes:
+        scores: [P, N] predicted utility of every prompt of the dataset, higher is better; or [I, N]
+            of every row of the run's own context table, if `by="row"`.
+        by: what the rows of `scores` are: `prompt`, the same for all runs, or `row`. A row is
+            another prompt in each run: give `sweep` such a policy in a `PerSeed`.
+        schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
+            (priority: the query and assortment of the highest predicted scores).
+    """
+
+    scores: Array
+    by: Literal["prompt", "row"] = static(default="prompt")
+    schedule: queueing.Schedule | Array = word(default="oldest")
+
+    informed = False
+
+    init = staticmethod(no_state)
+    update = staticmethod(learn_nothing)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse an unknown word, and scores that do not fit the source.
+
+        Raises:
+            ValueError: naming the word, or what is wrong with `scores`.
+        """
+        check_words(self)
+        scores = np.asarray(self.scores)
+        if self.by == "prompt":
+            rows, what = problem.num_prompts or problem.num_rows, "the source {} prompts"
+        else:
+            rows, what = problem.num_rows, "a run's table {} rows"
+        if scores.ndim != 2 or scores.shape[0] != rows:
+            raise ValueError(f"scores has {scores.shape[0]} rows, and {what.format(rows)}")
+        if scores.shape[1] != problem.num_servers:
+            raise ValueError(
+                f"scores has {scores.shape[1]} columns, the source {problem.num_servers} servers"
+            )
+        if not np.isfinite(scores).all():
+            raise ValueError("scores must be finite numbers")
+
+    def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
+        """Take the K servers of the highest scores for the query picked."""
+        del state
+        which = observation.prompts if self.by == "prompt" else observation.queue.row
+        query = rng.uniform(key, rng.Stream.QUERY)
+        slot, servers = best_answer(self.schedule, observation, self.scores[which], query)
+        return Action(slot, servers, jnp.bool_(False))

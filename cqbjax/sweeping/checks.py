@@ -1,0 +1,104 @@
+"""What a sweep refuses before anything compiles, each in one sentence that names the key."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import mnl
+from cqbjax.pytree import arrays
+from cqbjax.sweeping.plan import Capacity, PerSeed
+from cqbjax.sweeping.programs import kind_of
+from cqbjax.types import Policy, Problem, Source
+
+
+def check_sweep(
+    policies: Mapping[str, Policy | PerSeed],
+    source: Source,
+    arrival_rates: Sequence[float],
+    seeds: np.ndarray,
+    horizon: int,
+    assortment_size: int,
+    capacity: Capacity,
+    chunk: int | None = None,
+    memory_gb: float | None = None,
+) -> Problem:
+    """Refuse what cannot run, in one sentence that names the key, before anything compiles.
+
+    Returns:
+        The problem's shapes.
+
+    Raises:
+        ValueError: for the first key that is out of range.
+    """
+    _check_runs(seeds, horizon, capacity)
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
+    if memory_gb is not None and not 0 < memory_gb < float("inf"):
+        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
+    _check_rates(arrival_rates)
+    if not policies:
+        raise ValueError("policies must name at least one policy")
+    _check_assortments(source.problem(1, horizon).num_servers, assortment_size)
+    for rate in arrival_rates:
+        source.check(seeds, rate, assortment_size)
+    problem = source.problem(assortment_size, horizon)
+    for label, policy in policies.items():
+        _check_policy(label, policy, seeds, problem)
+    return problem
+
+
+def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:
+    if horizon < 1:
+        raise ValueError(f"horizon={horizon} must be at least 1 round")
+    if len(seeds) < 1:
+        raise ValueError("num_seeds must be at least 1")
+    if len(set(seeds.tolist())) < len(seeds) or seeds.min() < 0:
+        raise ValueError("seeds must be distinct and not negative")
+    if seeds.max() >= 2**31:
+        raise ValueError("seeds must be below 2^31")
+    if capacity != "auto" and not isinstance(capacity, int | np.integer):
+        raise ValueError(f"capacity={capacity} must be `auto` or a whole number of slots")
+    if capacity != "auto" and capacity < 1:
+        raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
+
+
+def _check_rates(arrival_rates: Sequence[float]) -> None:
+    if not arrival_rates:
+        raise ValueError("arrival_rate must name at least one rate")
+    if len(set(arrival_rates)) < len(arrival_rates):
+        raise ValueError("arrival_rate must name distinct rates")
+    for rate in arrival_rates:
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"arrival_rate={rate:g} must lie in [0, 1] queries a round")
+
+
+def _check_assortments(num_servers: int, assortment_size: int) -> None:
+    if not 1 <= assortment_size <= num_servers:
+        raise ValueError(f"K={assortment_size} must lie in 1..N, and N={num_servers} servers")
+    if mnl.num_assortments(num_servers, assortment_size) >= 2**31:
+        raise ValueError(
+            f"K={assortment_size} of N={num_servers} servers gives 2^31 assortments or more, too "
+            "many for the round-robin; lower K"
+        )
+
+
+def _check_policy(
+    label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
+) -> None:
+    each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+    if isinstance(policy, PerSeed) and len(each) != len(seeds):
+        raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
+    for seed, one in zip(seeds, each, strict=False):
+        if kind_of(arrays(one)) != kind_of(arrays(each[0])):
+            raise ValueError(
+                f"policy {label} of seed {seed} must have the structure and the shapes of that "
+                f"of seed {seeds[0]}"
+            )
+        if hasattr(one, "check"):
+            one.check(problem)
+    # A policy that is not defined for these shapes says so here.
+    contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
+    jax.eval_shape(functools.partial(each[0].init, problem), contexts)

@@ -1,0 +1,71 @@
+"""How many runs fit: the memory that there is, the bytes of a run, the width of a batch."""
+
+import os
+from collections.abc import Sequence
+
+import jax
+
+# On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
+# fastest alone on its core (measured: docs/performance.md).
+CPU_WIDTH = 256
+CPU_BYTES_ALONE = 4_000_000
+# From this many runs on a CPU gains little from more, less than from one program fewer.
+CPU_NARROW = 8
+GPU_WIDTH = 65_536
+# The share of memory that runs may fill; the rest is for temporaries, which mirror part of a carry.
+MEMORY_SHARE = 0.4
+
+
+def memory_bytes(device: jax.Device) -> int:
+    """Return the memory that one device can use: its own, or its share of the machine's."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine // len(jax.local_devices())
+
+
+def budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
+    """Return the bytes that the runs of one device may fill.
+
+    Args:
+        memory_gb: what all runs in memory at once may take, in 10^9 bytes; None is a share of the
+            memory that there is.
+        devices: where they go.
+    """
+    if memory_gb is None:
+        return int(MEMORY_SHARE * memory_bytes(devices[0]))
+    return int(memory_gb * 1e9 / len(devices))
+
+
+def width(
+    run_bytes: int, runs: int, runs_a_policy: int, devices: Sequence[jax.Device],
+    bytes_a_device: int,
+) -> int:  # fmt: skip
+    """Choose how many runs each device batches at once.
+
+    Args:
+        run_bytes: bytes a run.
+        runs: of the group.
+        runs_a_policy: of one policy. A CPU batches no more at once, so that all groups of a sweep
+            are as wide and share the program that draws their instances.
+        devices: where they go.
+        bytes_a_device: from `budget`.
+
+    Returns:
+        Runs a device and chunk, at least 1.
+
+    Raises:
+        ValueError: not even one run fits.
+    """
+    fitting = bytes_a_device // run_bytes
+    if fitting < 1:
+        raise ValueError(
+            f"memory_gb must allow a run of {run_bytes / 1e9:.3g} GB on each of {len(devices)} "
+            f"devices, and it is {bytes_a_device * len(devices) / 1e9:.3g}"
+        )
+    share, share_a_policy = (-(-count // len(devices)) for count in (runs, runs_a_policy))
+    if devices[0].platform != "cpu":
+        return min(share, fitting, GPU_WIDTH)
+    best = 1 if run_bytes > CPU_BYTES_ALONE else min(CPU_WIDTH, max(CPU_NARROW, share_a_policy))
+    return min(share, fitting, best)

@@ -1,0 +1,196 @@
+"""Compiled programs: `vmap` over the runs of a device, `shard_map` over devices.
+
+A program is remembered by its `Shape`, which holds all that it depends on, so that a second sweep
+of the process that differs in numbers, words, seeds or rates compiles nothing.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from cqbjax import rng, simulate
+from cqbjax.sweeping import backend
+from cqbjax.types import Policy, Problem, Source
+
+AXIS = "run"
+# Of each kind; the one used longest ago goes when there are more.
+MOST_KEPT = 64
+
+
+class Kind(NamedTuple):
+    """What of a tree of arrays decides a program.
+
+    Attributes:
+        structure: of the tree, its static fields included.
+        leaves: (shape, dtype) of each leaf.
+    """
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+    def shapes(self, *batch: int) -> Any:
+        """Return the tree with shapes in place of arrays, behind leading axes."""
+        leaves = [jax.ShapeDtypeStruct((*batch, *shape), dtype) for shape, dtype in self.leaves]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def kind_of(tree: Any) -> Kind:
+    """Return the kind of a tree of arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    return Kind(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+
+
+class Shape(NamedTuple):
+    """All that the programs of a batch depend on.
+
+    Attributes:
+        devices: which split a batch among them.
+        width: runs a device.
+        problem: shapes of a run.
+        source: its kind.
+        policy: its kind.
+        slots: of the queue.
+        per_call: records of one call of `advance`.
+        every: rounds a record.
+    """
+
+    devices: tuple[jax.Device, ...]
+    width: int
+    problem: Problem
+    source: Kind
+    policy: Kind
+    slots: int
+    per_call: int
+    every: int
+
+    @property
+    def batch(self) -> int:
+        """Runs in one call, over all devices."""
+        return self.width * len(self.devices)
+
+
+class Programs(NamedTuple):
+    """What runs a batch.
+
+    Attributes:
+        draw: (seeds, rates, source) -> instances.
+        start: (policies, instances) -> carries before round 1.
+        advance: (policies, instances, carries, first round) -> (carries, totals).
+    """
+
+    draw: Any
+    start: Any
+    advance: Any
+
+
+@functools.lru_cache(MOST_KEPT)
+def compiled(shape: Shape) -> Programs:
+    """Compile what a shape needs, or return what was compiled for it in this process."""
+    draw = _draw(shape.devices, shape.width, shape.problem, shape.source)
+
+    def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
+        return simulate.start(policy, shape.problem, instance, shape.slots)
+
+    def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
+        rounds = shape.per_call, shape.every
+        return simulate.advance(policy, shape.problem, instance, carry, first, *rounds)
+
+    devices, width = shape.devices, shape.width
+    policies, instances = shape.policy.shapes(shape.batch), draw.out_info
+    begun = _compile(devices, _over_runs(devices, width, start, batched=2), policies, instances)
+    first = jax.ShapeDtypeStruct((), jnp.int32)
+    # A carry gives its memory up to its successor.
+    over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
+    advanced = _compile(devices, over_runs, policies, instances, begun.out_info, first)
+    return Programs(draw, begun, advanced)
+
+
+@functools.lru_cache(MOST_KEPT)
+def _draw(devices: tuple[jax.Device, ...], width: int, problem: Problem, source: Kind) -> Any:
+    """Compile the drawing of instances, the same for every policy of a width."""
+
+    # The source is an argument, not a constant: another slackness or table then finds the same
+    # program.
+    def draw(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
+        return simulate.prepare(rng.run_key(seed), source, rate, problem)
+
+    runs = width * len(devices)
+    seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
+    rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
+    over_runs = _over_runs(devices, width, draw, batched=2, shared=1)
+    return _compile(devices, over_runs, seeds, rates, source.shapes())
+
+
+def _compile(devices: tuple[jax.Device, ...], function: Any, *shapes: Any) -> Any:
+    """Compile a function of these shapes with the options of the platform."""
+    options = backend.compiler_options(devices[0].platform)
+    return function.lower(*shapes).compile(compiler_options=options)
+
+
+def _over_runs(
+    devices: tuple[jax.Device, ...], width: int, function: Callable[..., Any], batched: int,
+    shared: int = 0, donated: int | None = None,
+) -> Any:  # fmt: skip
+    """Batch a function of one run and split the runs over devices, without communication.
+
+    Args:
+        devices: where the runs go.
+        width: runs a device.
+        function: of one run.
+        batched: how many of its arguments, the first ones, are a run's own.
+        shared: how many further ones all runs share.
+        donated: which argument's memory the result may take.
+    """
+    along, whole = PartitionSpec(AXIS), PartitionSpec()
+    sharded = jax.shard_map(
+        _batch(function, width, batched),
+        mesh=Mesh(np.asarray(devices), (AXIS,)),
+        in_specs=(along,) * batched + (whole,) * shared,
+        out_specs=along,
+        check_vma=False,
+    )
+    return jax.jit(sharded, donate_argnums=() if donated is None else donated)
+
+
+def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[..., Any]:
+    """Batch a function of one run over `width` runs; further arguments are shared."""
+
+    def alone(*args: Any) -> Any:
+        one = jax.tree.map(lambda leaf: leaf[0], args[:batched])
+        return jax.tree.map(lambda leaf: leaf[None], function(*one, *args[batched:]))
+
+    def together(*args: Any) -> Any:
+        axes = (0,) * batched + (None,) * (len(args) - batched)
+        return jax.vmap(function, in_axes=axes, axis_size=width)(*args)
+
+    return alone if width == 1 else together
+
+
+def forget() -> None:
+    """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
+    compiled.cache_clear()
+    _draw.cache_clear()
+
+
+def count() -> int:
+    """Return how many programs of policies this process has compiled."""
+    return compiled.cache_info().misses
+
+
+@functools.lru_cache(MOST_KEPT)
+def bytes_a_run(policy: Kind, source: Kind, problem: Problem, slots: int) -> int:
+    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
+
+    def begin(policy: Policy, source: Source) -> tuple[Any, ...]:
+        rate = jnp.zeros(())
+        instance = simulate.prepare(rng.run_key(0), source, rate, problem)
+        instance = instance._replace(key=jnp.zeros(2))
+        return instance, simulate.start(policy, problem, instance, slots), policy
+
+    shapes = jax.eval_shape(begin, policy.shapes(), source.shapes())
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
