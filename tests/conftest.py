@@ -3,12 +3,27 @@
 import os
 import pathlib
 
-import jax
 import pytest
 
-from cqbjax.sweeping import runner
-
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+# Compiled programs are kept for the other workers, for the processes that tests start, and for the
+# next session: compiling is most of the suite's time. A program is found again by its own text, its
+# options and the versions of JAX and XLA, so a fault planted in what is compiled is compiled anew.
+# The folder is pytest's own, in the checkout, where nothing else leans on it: `--cache-clear`
+# empties it. JAX reads these names when it is imported, hence before everything else.
+KEPT = REPOSITORY / ".pytest_cache" / "d" / "xla"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import jax  # noqa: E402
+
+from cqbjax.sweeping import runner  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what is slow, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +48,9 @@ def x64():
         yield
 
 
-@pytest.fixture(autouse=True)
-def no_programs_of_earlier_tests():
-    """Let each test compile its own programs: some plant faults in what is compiled."""
+@pytest.fixture
+def fresh_programs():
+    """Compile a test's sweeps anew: it plants a fault in what is compiled, or counts compiling."""
+    runner.PROGRAMS.clear()
+    yield
     runner.PROGRAMS.clear()

@@ -14,8 +14,6 @@ EXACT_STEPS = {1: 8, 2: 16, 3: 26}
 # Low enough that contexts of every seed used here can meet the slackness condition.
 RATES = {1: 0.6, 2: 0.7, 3: 0.78}
 HORIZON = 120
-# Pairs and triples take longer a round.
-HORIZONS = {1: HORIZON, 2: 75, 3: 65}
 EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
 
 
@@ -31,22 +29,21 @@ def cases() -> dict[str, tuple[Case, str]]:
     """Return every case and the estimator that it runs with."""
     made = {}
     for size, rate in RATES.items():
-        rounds = HORIZONS[size]
         disjoint = sources.Synthetic(num_servers=5, dim=4)
         shared = sources.Synthetic(num_servers=4, dim=3, parameters="shared")
-        made[f"disjoint-{size}"] = Case(disjoint, size, rate, rounds, seed=size), "running"
-        made[f"shared-{size}"] = Case(shared, size, rate, rounds, seed=3 + size), "running"
-        made[f"routing-{size}"] = Case(pool(), size, rate, rounds, seed=6 + size), "newton_cg"
+        made[f"disjoint-{size}"] = Case(disjoint, size, rate, HORIZON, seed=size), "running"
+        made[f"shared-{size}"] = Case(shared, size, rate, HORIZON, seed=3 + size), "running"
+        made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
     return made
 
 
 CASES = cases()
 
 
-def everything(case: Case, estimator: str) -> recorded.Switched:
-    """Return every policy defined for the case, with an exact estimate every round."""
-    steps = EXACT_STEPS[case.assortment_size]
-    return recorded.switched(case, estimator=estimator, exact_steps=steps)
+def play(runs: list[tuple[Case, str]], estimator: str) -> list[reference.Trajectory]:
+    """Return whole runs, each by the policy of its label, with an exact estimate every round."""
+    steps = EXACT_STEPS[runs[0][0].assortment_size]
+    return recorded.play(runs, estimator=estimator, exact_steps=steps)
 
 
 def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dict[str, int]:
@@ -79,42 +76,44 @@ def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> N
 def test_whole_runs_are_identical_for_every_policy(name: str, x64: None) -> None:
     case, estimator = CASES[name]
     world, draws = recorded.record(case)
-    policies = everything(case, estimator)
+    labels = recorded.labels(case)
     undefined = set() if case.assortment_size == 1 else set(recorded.BANDITS)
-    assert set(policies.labels) == set(reference.POLICIES) - undefined
+    assert set(labels) == set(reference.POLICIES) - undefined
     empty_rounds = 0
-    for label in policies.labels:
+    for label, ours in zip(
+        labels, play([(case, label) for label in labels], estimator), strict=True
+    ):
         theirs = reference.simulate(label, world, draws, case.settings())
-        found = differences(recorded.play(case, policies.acting(label)), theirs)
+        found = differences(ours, theirs)
         assert not found, f"{label}: field -> first round that differs: {found}"
         check_the_run_is_worth_comparing(label, theirs)
         empty_rounds += int((theirs.query < 0).sum())
     # Round 1 is always empty; later ones must be met too.
-    assert empty_rounds > len(policies.labels)
+    assert empty_rounds > len(labels)
 
 
 class Planted:
     """The whole-run comparison of one policy, with the reference free to be made wrong."""
 
-    def __init__(self, name: str, label: str) -> None:
+    def __init__(self, name: str, label: str, seeds: range) -> None:
         self.case, estimator = CASES[name]
-        self.label, self.policy = label, everything(self.case, estimator).acting(label)
-        self.recorded = {}
+        self.label, self.seeds = label, seeds
+        cases = {seed: dataclasses.replace(self.case, seed=seed) for seed in seeds}
+        played = play([(case, label) for case in cases.values()], estimator)
+        self.played = dict(zip(seeds, played, strict=True))
+        self.recorded = {seed: recorded.record(case) for seed, case in cases.items()}
 
     def found(self, seed: int, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what differs when the reference has wrong settings or `spoil`ed draws."""
-        case = dataclasses.replace(self.case, seed=seed)
-        if seed not in self.recorded:
-            self.recorded[seed] = recorded.play(case, self.policy), *recorded.record(case)
-        ours, world, draws = self.recorded[seed]
+        ours, (world, draws) = self.played[seed], self.recorded[seed]
         if spoil is not None:
             draws = spoil(draws, ours)
-        settings = dataclasses.replace(case.settings(), **wrong)
+        settings = dataclasses.replace(self.case.settings(), **wrong)
         return differences(ours, reference.simulate(self.label, world, draws, settings))
 
-    def noticed(self, seeds: range, spoil=None, **wrong: float) -> dict[str, int]:
+    def noticed(self, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what the first of several runs to differ shows."""
-        for seed in seeds:
+        for seed in self.seeds:
             found = self.found(seed, spoil, **wrong)
             if found:
                 return found
@@ -122,12 +121,12 @@ class Planted:
 
 
 def test_a_slightly_wrong_setting_is_noticed(x64: None) -> None:
-    planted = Planted("routing-1", "acqb")
-    case, seeds = planted.case, range(40)
-    assert not planted.noticed(seeds[:4])
+    planted = Planted("routing-1", "acqb", range(40))
+    case = planted.case
+    assert not any(planted.found(seed) for seed in range(4))
     for field, change in (("alpha_scale", 1e-3), ("kappa", 1e-3), ("c1", 0.1)):
         wrong = {field: getattr(case, field) + change}
-        assert "assortment" in planted.noticed(seeds, **wrong), field
+        assert "assortment" in planted.noticed(**wrong), field
     # The estimate is compared every round, so the smallest change of its objective shows at once.
     assert planted.found(0, lambda0=case.lambda0 + 1e-5)["theta"] <= 5
 
@@ -168,7 +167,7 @@ def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> re
     ],
 )
 def test_one_wrong_draw_of_a_whole_run_is_noticed(spoil, field: str, x64: None) -> None:
-    found = Planted("routing-1", "acqb").noticed(range(9, 14), spoil)
+    found = Planted("routing-1", "acqb", range(9, 14)).noticed(spoil)
     assert found.get(field, 0) > HORIZON // 2, found
 
 
@@ -206,12 +205,11 @@ FAULTS = {
 
 
 def test_each_fault_of_the_algorithm_is_noticed(x64: None, monkeypatch) -> None:
-    planted = Planted("disjoint-2", "acqb")
-    seeds = range(2, 6)
-    assert not planted.noticed(seeds)
+    planted = Planted("disjoint-2", "acqb", range(2, 6))
+    assert not planted.noticed()
     for method, fault in FAULTS.items():
         with monkeypatch.context() as patch:
             patch.setattr(reference.Estimator, method, fault)
-            found = planted.noticed(seeds)
+            found = planted.noticed()
         assert "theta" in found and ("assortment" in found or method == "_fit"), (method, found)
-    assert not planted.noticed(seeds)
+    assert not planted.noticed()

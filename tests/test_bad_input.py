@@ -114,7 +114,7 @@ CASES = {
 
 
 @pytest.fixture
-def nothing_compiles(monkeypatch):
+def nothing_compiles(monkeypatch, fresh_programs):
     """Fail the moment that a sweep compiles or runs a program."""
 
     def refuse(*args, **kwargs):

@@ -1,6 +1,6 @@
 """What holds in every run, whatever the policy, the world and the numbers."""
 
-import functools
+import dataclasses
 import itertools
 
 import jax
@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import cqbjax
-from cqbjax import rng, simulate, sources
+from cqbjax import rng, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sweeping import plan, runner
 from cqbjax.sweeping.runner import Runner
 from cqbjax.testing import worlds
@@ -40,7 +41,7 @@ CASES = {
 }
 # No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.
 QUICK = settings(
-    max_examples=9, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 
@@ -55,8 +56,7 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
     world, policy = CASES[case]
     source, problem = WORLDS[world]
     if isinstance(policy, Acqb):
-        policy = jax.tree.map(float, policy)
-        policy = Acqb(**{**vars(policy), **{key: float(value) for key, value in floats.items()}})
+        policy = dataclasses.replace(policy, **floats)
     problem = problem._replace(horizon=horizon)
     if not problem.pooled:
         problem = problem._replace(num_rows=horizon)
@@ -106,9 +106,8 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
     assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
 
 
-@functools.partial(jax.jit, static_argnames="problem")
 def prepared(seed, source, rate, problem):
-    return simulate.prepare(rng.run_key(seed), source, rate, problem)
+    return jax.tree.map(lambda leaf: leaf[0], worlds.prepare(source, rate, problem, seed))
 
 
 @QUICK
@@ -241,11 +240,9 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, 
 
 
 def test_float32_and_float64_runs_share_a_process():
-    source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05)
-    problem = source.problem(2, 20)
     for wide in (True, False, True):
         with jax.enable_x64(wide):
-            played = worlds.play(Acqb(), source, 0.5, problem, CAPACITY, 0)
+            played = run("acqb", 0)
         assert played.decision.regret.dtype == (np.float64 if wide else np.float32)
 
 
@@ -261,7 +258,7 @@ def assert_same(one, two, exactly=INTEGERS):
     np.testing.assert_allclose(one.regret.values, two.regret.values, atol=1e-4)
 
 
-def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
+def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone(quickly):
     """One sweep with other policies, rates and seeds beside it, one with a single run at a time."""
     low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
     keys = {"horizon": 64, "record_every": 4}
@@ -282,9 +279,9 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
 
 
 def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch, quickly):
-    planted = worlds.Planted(policy=Acqb(alpha_scale=0.5), theta=jnp.ones((3, 2)))
+    learning = EpsilonGreedy(epsilon=0.3)
     keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
-    large = cqbjax.sweep({ONLY: planted}, SYNTHETIC, capacity=64, **keys)
+    large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
     compiled = []
     compile_ = Runner.compile
 
@@ -294,7 +291,7 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
 
     monkeypatch.setattr(Runner, "compile", spy)
     monkeypatch.setattr(plan, "START_CAPACITY", 2)
-    grown = cqbjax.sweep({ONLY: planted}, SYNTHETIC, capacity="auto", **keys)
+    grown = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity="auto", **keys)
     assert_same(grown, large)
     longest = large.queue_length.max("round")
     assert (longest <= 2).any(), "no run stayed within the first capacity"
@@ -344,7 +341,7 @@ def test_a_second_sweep_that_differs_in_floats_compiles_nothing(quickly, monkeyp
     assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))
 
 
-def test_programs_are_kept_up_to_a_number(monkeypatch):
+def test_programs_are_kept_up_to_a_number(monkeypatch, fresh_programs):
     monkeypatch.setattr(runner, "MAX_PROGRAMS", 3)
     for key in range(5):
         assert runner._remembered(key, lambda key=key: -key) == -key

@@ -15,14 +15,17 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     where a second process finds them.
 
     Args:
-        cache_dir: where compiled programs are kept; None is the user's cache folder.
+        cache_dir: where compiled programs are kept; None is where JAX_COMPILATION_CACHE_DIR says,
+            or the user's cache folder.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
     jax.config.update("jax_default_matmul_precision", "highest")
-    folder = cache_dir or pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla"
+    named = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = named or pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla"
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def compiler_options(platform: str) -> dict[str, str]:

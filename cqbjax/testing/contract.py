@@ -37,6 +37,9 @@ QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
 # another action and choice. No decision may depend on which.
 NATURAL, SKIPPED, CHANGED = 0, 1, 2
+# The batch of runs: which world each is in, and what it is told.
+BATCH = (0, 0, 0, 1)
+HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
 
 
 class ContractError(AssertionError):
@@ -97,7 +100,11 @@ class _Probe:
 
 
 def check_policy(
-    policy: Policy, problem: Problem = PROBLEM, seed: int = 0, uncompiled: bool = True
+    policy: Policy,
+    problem: Problem = PROBLEM,
+    seed: int = 0,
+    uncompiled: bool = True,
+    checked: dict[Any, Any] | None = None,
 ) -> None:
     """Check a policy against the contract of `cqbjax.types.Policy`.
 
@@ -112,15 +119,33 @@ def check_policy(
         seed: of the random worlds.
         uncompiled: whether to play the first rounds alone, operation by operation, too: it takes
             tens of seconds for the first policy with many operations.
+        checked: programs of policies that were checked already; this one's is added. A policy that
+            differs from one of them in numbers alone is the same program, with the same shapes and
+            as pure, so only its fields and its decisions are left to check. Give it to the checks
+            of one moment: code that changes in between is not seen.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
     check_fields(policy)
-    world = jax.tree.map(operator.itemgetter(0), _instances(problem, seed, 1))
-    check_shapes(policy, problem, world)
-    check_pure(policy, problem, world)
-    check_decisions(policy, problem, seed, uncompiled)
+    checked = {} if checked is None else checked
+    key = signature(policy), problem
+    if key not in checked:
+        world = jax.tree.map(operator.itemgetter(0), _instances(problem, seed, 1))
+        check_shapes(policy, problem, world)
+        check_pure(policy, problem, world)
+        checked[key] = compile_runs(policy, problem)
+    check_decisions(policy, problem, seed, uncompiled, checked[key])
+
+
+def signature(policy: Policy) -> Any:
+    """Return what of a policy fixes its program: structure, leaves' shapes and types, `informed`.
+
+    Two policies of one signature differ in numbers alone, which programs take as arguments.
+    """
+    leaves, structure = jax.tree.flatten(policy)
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, shapes, policy.informed
 
 
 def check_fields(policy: Policy) -> None:
@@ -140,7 +165,8 @@ def check_fields(policy: Policy) -> None:
     for path, leaf in leaves:
         field = name + jax.tree_util.keystr(path)
         _require(
-            jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            # A NumPy integer is the number of a word that is data of a run.
+            isinstance(leaf, np.int32) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
             if isinstance(leaf, bool | int | float | np.ndarray | np.generic | Array)
             else False,
             f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
@@ -217,7 +243,11 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
 
 
 def check_decisions(
-    policy: Policy, problem: Problem, seed: int = 0, uncompiled: bool = True
+    policy: Policy,
+    problem: Problem,
+    seed: int = 0,
+    uncompiled: bool = True,
+    program: Any = None,
 ) -> None:
     """Check every decision of whole runs, alone and in a batch.
 
@@ -226,14 +256,39 @@ def check_decisions(
         problem: the shapes.
         seed: of the random worlds.
         uncompiled: whether to play the first rounds alone and without a compiler too.
+        program: what `compile_runs` returns for a policy of this signature; None compiles it.
 
     Raises:
         ContractError: naming the round.
     """
+    program = program or compile_runs(policy, problem)
     both = _instances(problem, seed, 2)
-    rows = jnp.asarray([0, 0, 0, 1])
-    batch = jax.tree.map(lambda leaf: leaf[rows], both)
-    how = jnp.asarray([NATURAL, SKIPPED, CHANGED, NATURAL])
+    batch = jax.tree.map(lambda leaf: leaf[jnp.asarray(BATCH)], both)
+    numbers = _arrays(policy)
+    shown = jax.tree.map(np.asarray, program(numbers, jnp.asarray(HOW), batch))
+    for row in range(len(BATCH)):
+        _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
+    _check_dummy_job(shown)
+    # The last run's companions live in another world; now it is its own companion.
+    copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(BATCH)), batch)
+    natural = jnp.full(len(BATCH), NATURAL)
+    found = _first_difference(shown, -1, program(numbers, natural, copies), 0)
+    _require(
+        found is None,
+        f"a run must not depend on its batch, and its decision of round {found} does",
+    )
+    if uncompiled:
+        last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
+        _check_alone(policy, problem, last, of_last)
+
+
+def compile_runs(policy: Policy, problem: Problem) -> Any:
+    """Compile the batch of whole runs of `check_decisions`, for all policies of one signature.
+
+    Returns:
+        (policy with arrays for leaves, how each run is told of rounds without a query, instances)
+        -> what each run shows.
+    """
 
     def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
         probe: Any = _Probe(policy=policy, how=how, informed=policy.informed)
@@ -246,22 +301,15 @@ def check_decisions(
             1
         ]
 
+    batch = _instances(problem, 0, len(BATCH))
     batched = jax.jit(jax.vmap(play, in_axes=(None, 0, 0)))
-    program = batched.lower(policy, how, batch).compile(compiler_options=QUICKLY)
-    shown = jax.tree.map(np.asarray, program(policy, how, batch))
-    for row in range(len(rows)):
-        _check_run(problem, jax.tree.map(operator.itemgetter(row), shown))
-    _check_dummy_job(shown)
-    # The last run's companions live in another world; now it is its own companion.
-    copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(rows)), batch)
-    found = _first_difference(shown, -1, program(policy, jnp.full_like(how, NATURAL), copies), 0)
-    _require(
-        found is None,
-        f"a run must not depend on its batch, and its decision of round {found} does",
-    )
-    if uncompiled:
-        last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
-        _check_alone(policy, problem, last, of_last)
+    lowered = batched.lower(_arrays(policy), jnp.asarray(HOW), batch)
+    return lowered.compile(compiler_options=QUICKLY)
+
+
+def _arrays(policy: Policy) -> Policy:
+    """Return the policy with an array for every leaf, of the leaf's own type."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), policy)
 
 
 def _advance(

@@ -6,14 +6,15 @@ returns a trajectory in the reference's own terms.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import rng, simulate
+from cqbjax import metrics, rng, simulate
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies.picking import random_assortment
 from cqbjax.pytree import pytree, static
@@ -23,7 +24,7 @@ from cqbjax.types import Action, Feedback, Observation, Problem, Source
 EXPLORE_ROUNDS = 40
 SCHEDULES = {"acqb_fifo": "oldest", "acqb_rr": "least_served", "acqb_random": "random"}
 EXPLORE_RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "random"}
-# Labels whose policies keep the same kind of state, so that one compiled program holds them all.
+# Labels whose policies keep the same kind of state, so that one compiled program runs them all.
 SIMPLE = ("optimal", "random", "rand_rout")
 BANDITS = ("q_ucb", "q_ths")
 OPTIMISTIC = tuple(
@@ -103,66 +104,96 @@ def policy(label: str, case: Case, **static_fields: Any) -> Any:
 
 @pytree
 class Switched:
-    """Every policy of a case in one compiled program, chosen by a traced number.
+    """One run of a batch in which each run has a policy of its own.
 
-    Compiling is most of a comparison's time. Policies of one kind differ in `select` alone, so a
-    kind has one state and one update, by its first member; kinds have a state each.
+    Compiling is most of a comparison's time, so that all policies of a case are one program. Those
+    of one kind keep the same state and learn alike; of those of one static signature, which differ
+    in numbers alone, `select` is compiled once.
 
     Attributes:
-        kinds: policies of one kind together.
-        labels: of all of them, in the same order.
+        branches: a policy of each signature; the one that acts holds this run's numbers.
         number: [] int32 which of them acts.
+        kinds: of each branch.
     """
 
-    kinds: tuple[tuple[Any, ...], ...]
+    branches: tuple[Any, ...]
     number: Any
-    labels: tuple[str, ...] = static()
+    kinds: tuple[int, ...] = static()
 
     informed = True
 
+    def learners(self) -> dict[int, Any]:
+        """Return a policy of each kind."""
+        return dict(zip(self.kinds, self.branches, strict=True))
+
     def init(self, problem: Problem, contexts: jax.Array) -> Any:
         """Return the state of each kind."""
-        return tuple(members[0].init(problem, contexts) for members in self.kinds)
+        return {kind: one.init(problem, contexts) for kind, one in self.learners().items()}
 
     def select(self, key: jax.Array, state: Any, observation: Observation) -> Action:
-        """Let the chosen member decide; only an informed one is shown the true utilities."""
+        """Let the run's policy decide; only an informed one is shown the true utilities."""
 
-        def decide(member: Any, state: Any) -> Action:
-            seen = observation if member.informed else observation._replace(utilities=None)
-            return member.select(key, state, seen)
+        def decide(kind: int, one: Any) -> Action:
+            seen = observation if one.informed else observation._replace(utilities=None)
+            return one.select(key, state[kind], seen)
 
-        branches = [
-            functools.partial(decide, member, one)
-            for members, one in zip(self.kinds, state, strict=True)
-            for member in members
-        ]
-        return jax.lax.switch(self.number, branches)
+        pairs = zip(self.kinds, self.branches, strict=True)
+        return jax.lax.switch(self.number, [functools.partial(decide, *pair) for pair in pairs])
 
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
         """Learn as each kind does."""
-        return tuple(
-            members[0].update(one, observation, action, feedback)
-            for members, one in zip(self.kinds, state, strict=True)
+        return {
+            kind: one.update(state[kind], observation, action, feedback)
+            for kind, one in self.learners().items()
+        }
+
+
+def labels(case: Case) -> tuple[str, ...]:
+    """Return the labels of every policy that is defined for a case."""
+    return OPTIMISTIC + SIMPLE + BANDITS * (case.assortment_size == 1)
+
+
+def switched(case: Case, **static_fields: Any) -> dict[str, Switched]:
+    """Return a batch's run for each label of a case, all of one structure.
+
+    Args:
+        case: gives the numbers.
+        static_fields: of `Acqb`: estimator, exact_steps.
+    """
+    policies = {
+        label: jax.tree.map(_array, policy(label, case, **(static_fields if own else {})))
+        for label in labels(case)
+        for own in [label in OPTIMISTIC]
+    }
+    members = {signature(one): one for one in policies.values()}
+    kinds = {
+        signature(policies[label]): number
+        for number, kind in enumerate((OPTIMISTIC, SIMPLE, BANDITS))
+        for label in kind
+        if label in policies
+    }
+    order = list(members)
+    return {
+        label: Switched(
+            branches=tuple((members | {signature(one): one}).values()),
+            number=jnp.int32(order.index(signature(one))),
+            kinds=tuple(kinds[key] for key in order),
         )
-
-    def acting(self, label: str) -> "Switched":
-        """Return the same program with another policy chosen."""
-        return dataclasses.replace(self, number=jnp.int32(self.labels.index(label)))
+        for label, one in policies.items()
+    }
 
 
-def switched(case: Case, **fields: Any) -> Switched:
-    """Return every policy that is defined for a case; `fields` are static ones of `Acqb`."""
-    kinds = [OPTIMISTIC, SIMPLE] + [BANDITS] * (case.assortment_size == 1)
-    return Switched(
-        kinds=tuple(
-            tuple(policy(label, case, **(fields if kind is OPTIMISTIC else {})) for label in kind)
-            for kind in kinds
-        ),
-        number=jnp.int32(0),
-        labels=tuple(label for kind in kinds for label in kind),
-    )
+def signature(tree: Any) -> Any:
+    """Return what of a policy fixes its program: the structure, the leaves' shapes and types."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def _array(leaf: Any) -> jax.Array:
+    """Return a number as an array that does not follow the type of what it meets."""
+    return jnp.asarray(leaf, jnp.result_type(leaf))
 
 
 def record(case: Case) -> tuple[reference.World, reference.Draws]:
@@ -184,8 +215,10 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
     )
 
 
-# The numbers do not depend on how well the code is optimised, and it is compiled faster so.
+# Numbers do not depend on how well the code is optimised. What draws is compiled fastest; a batch
+# of whole runs that go to the exact minimiser every round repays the little that more passes cost.
 _jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+_jit_well = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 2})
 
 
 @functools.partial(_jit, static_argnames="problem")
@@ -208,9 +241,12 @@ def _floats(array: Any) -> reference.Floats:
 
 def _beta(key: jax.Array) -> Callable[[int, reference.Floats, reference.Floats], reference.Floats]:
     """Return the reference's beta callback: the draw of `QueueingBandit.sample` at its address."""
-    at = jax.jit(lambda t: rng.stream_key(rng.round_key(key, t), rng.Stream.BETA))
-    draw = jax.jit(jax.random.beta)
-    return lambda t, a, b: np.asarray(draw(at(t), jnp.asarray(a), jnp.asarray(b)))
+    return lambda t, a, b: np.asarray(_beta_at(key, t, jnp.asarray(a), jnp.asarray(b)))
+
+
+@_jit
+def _beta_at(key: jax.Array, t: int, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.random.beta(rng.stream_key(rng.round_key(key, t), rng.Stream.BETA), a, b)
 
 
 _prepare = _jit(simulate.prepare, static_argnames="problem")
@@ -223,50 +259,94 @@ def _instance(case: Case) -> simulate.Instance:
     return _prepare(rng.run_key(case.seed), source, rate, case.problem)
 
 
-@functools.partial(_jit, static_argnames=("problem", "capacity"))
-def _scan(instance: simulate.Instance, policy: Switched, problem: Problem, capacity: int) -> Any:
-    """Run every round; [T] decisions without the state, Q(t+1), theta, and lost queries."""
+@functools.partial(_jit_well, static_argnames=("problem", "capacity"))
+def _scan(
+    instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
+) -> tuple[metrics.Decision, jax.Array, jax.Array, jax.Array]:
+    """Run a batch: [S, T] decisions without the state, Q(t+1), theta, and [S] lost queries."""
 
-    def one(carry: simulate.Carry, round_: jax.Array) -> Any:
-        carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
-        state = decision.state[0]
-        return carry, (decision._replace(state=None), carry.totals.queue_length, state)
+    def one_run(instance: simulate.Instance, policy: Switched) -> Any:
+        def one(carry: simulate.Carry, round_: jax.Array) -> Any:
+            carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
+            state = decision.state[0]
+            return carry, (decision._replace(state=None), carry.totals.queue_length, state)
 
-    rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-    start = simulate.start(policy, problem, instance, capacity)
-    carry, (decision, length, state) = jax.lax.scan(one, start, rounds)
-    theta = policy.kinds[0][0].theta(state, instance.world.contexts, problem)
-    return decision, length, theta, carry.overflow
+        rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
+        start = simulate.start(policy, problem, instance, capacity)
+        carry, (decision, length, state) = jax.lax.scan(one, start, rounds)
+        theta = policy.learners()[0].theta(state, instance.world.contexts, problem)
+        return decision, length, theta, carry.overflow
+
+    return jax.vmap(one_run)(instances, policies)
 
 
-def play(case: Case, policy: Switched, capacity: int = 64) -> reference.Trajectory:
-    """Run the simulator once and return the run in the reference's terms.
+def play(
+    runs: Sequence[tuple[Case, str]], capacity: int = 64, **static_fields: Any
+) -> list[reference.Trajectory]:
+    """Run the simulator and return every run in the reference's terms.
+
+    As many runs are batched as a case has labels: all labels of one case and one label of many
+    cases are then the same program.
 
     Args:
-        case: the configuration; its floats are already in `policy`.
-        policy: what acts.
+        runs: cases, which differ in numbers and seed alone, each with the label that acts.
         capacity: queue slots.
+        static_fields: of `Acqb`: estimator, exact_steps.
 
     Raises:
         ValueError: if a query found no free slot.
     """
-    decision, length, theta, overflow = _scan(_instance(case), policy, case.problem, capacity)
-    if overflow:
-        raise ValueError(f"capacity={capacity} overflowed in round {int(overflow)}: raise it")
-    valid = np.asarray(decision.valid)
+    width = len(labels(runs[0][0]))
+    played = []
+    for start in range(0, len(runs), width):
+        batch = list(runs[start : start + width])
+        padded = batch + batch[-1:] * (width - len(batch))
+        played += _play_batch(padded, capacity, static_fields)[: len(batch)]
+    return played
+
+
+def _play_batch(
+    runs: list[tuple[Case, str]], capacity: int, static_fields: dict[str, Any]
+) -> list[reference.Trajectory]:
+    """Run one batch."""
+    problem = runs[0][0].problem
+    instances = _stack([_instance(case) for case, _ in runs])
+    policies = _stack([switched(case, **static_fields)[label] for case, label in runs])
+    decision, length, theta, overflow = jax.tree.map(
+        np.asarray, _scan(instances, policies, problem, capacity)
+    )
+    if overflow.any():
+        lost = int(overflow[overflow > 0].min())
+        raise ValueError(f"capacity={capacity} overflowed in round {lost}: raise it")
+    learns = np.array([label in OPTIMISTIC for _, label in runs])
+    theta = theta * learns[:, None, None, None]
+    return [
+        _trajectory(problem, *(jax.tree.map(operator.itemgetter(row), (decision, length, theta))))
+        for row in range(len(runs))
+    ]
+
+
+def _stack(trees: list[Any]) -> Any:
+    """Stack pytrees of one structure along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _trajectory(
+    problem: Problem, decision: metrics.Decision, length: Any, theta: Any
+) -> reference.Trajectory:
+    """Return one run in the reference's terms."""
+    valid = decision.valid
     servers = np.asarray(decision.servers, np.int64)
-    position = np.asarray(decision.choice)
-    departed = valid & (position < case.assortment_size)
-    picked = np.minimum(position, case.assortment_size - 1)[:, None]
+    departed = valid & (decision.choice < problem.assortment_size)
+    picked = np.minimum(decision.choice, problem.assortment_size - 1)[:, None]
     chosen = np.take_along_axis(servers, picked, axis=1)[:, 0]
-    learns = policy.labels[int(policy.number)] in OPTIMISTIC
     return reference.Trajectory(
         query=np.where(valid, np.asarray(decision.query, np.int64), -1),
         assortment=np.where(valid[:, None], servers, -1),
         choice=np.where(departed, chosen, -1),
-        departed=departed,
+        departed=np.asarray(departed),
         queue_length=np.asarray(length, np.int64),
         regret=_floats(decision.regret),
         explored=np.asarray(decision.explored),
-        theta=_floats(theta) * learns,
+        theta=_floats(theta),
     )

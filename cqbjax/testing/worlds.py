@@ -55,16 +55,19 @@ class Played(NamedTuple):
     overflow: Array
 
 
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+def _prepare(keys: Array, source: Source, rate: Array, problem: Problem) -> simulate.Instance:
+    """Draw every run's instance; a program of its own, which all policies share."""
+    return jax.vmap(lambda key: simulate.prepare(key, source, rate, problem))(keys)
+
+
 @functools.partial(
     jax.jit, static_argnames=("problem", "capacity", "keep_all"), compiler_options=QUICKLY
 )
 def _play(
-    keys: Array, policy: Policy, source: Source, rate: Array,
-    problem: Problem, capacity: int, keep_all: bool,
-) -> Played:  # fmt: skip
-    def play_one(key: Array) -> Played:
-        instance = simulate.prepare(key, source, jnp.asarray(rate, float), problem)
-
+    instances: simulate.Instance, policy: Policy, problem: Problem, capacity: int, keep_all: bool
+) -> tuple[metrics.Decision, Array, Queue | None, Array]:
+    def play_one(instance: simulate.Instance) -> Any:
         def one(carry: simulate.Carry, t: Array) -> tuple[simulate.Carry, Any]:
             carry, decision = simulate.run_round(policy, problem, instance, carry, t)
             if not keep_all:
@@ -74,10 +77,18 @@ def _play(
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
         carry, kept = jax.lax.scan(one, simulate.start(policy, problem, instance, capacity), rounds)
-        decision, length, queue = kept
-        return Played(decision, length, queue, instance.arrives, instance.world, carry.overflow)
+        return *kept, carry.overflow
 
-    return jax.vmap(play_one)(keys)
+    return jax.vmap(play_one)(instances)
+
+
+def prepare(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
+    """Draw the instance of every seed: leaves [S, ...] as JAX arrays."""
+    keys = _keys(jnp.atleast_1d(jnp.asarray(seeds)))
+    return _prepare(keys, arrays(source), jnp.asarray(rate, float), problem)
+
+
+_keys = jax.jit(jax.vmap(rng.run_key))
 
 
 def play(
@@ -89,8 +100,11 @@ def play(
     Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
     of every round too.
     """
-    keys = jax.vmap(rng.run_key)(jnp.atleast_1d(jnp.asarray(seeds)))
-    played = _play(keys, arrays(policy), arrays(source), float(rate), problem, capacity, keep_all)
+    instances = prepare(source, rate, problem, seeds)
+    decision, length, queue, overflow = _play(
+        instances, arrays(policy), problem, capacity, keep_all
+    )
+    played = Played(decision, length, queue, instances.arrives, instances.world, overflow)
     return jax.tree.map(np.asarray, played)
 
 
