@@ -22,7 +22,7 @@ if OLDER not in os.environ.get("XLA_FLAGS", ""):
 
 import jax  # noqa: E402
 
-from cqbjax.sweeping import runner  # noqa: E402
+from cqbjax.sweeping import programs  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,6 +55,6 @@ def x64():
 @pytest.fixture
 def fresh_programs():
     """Compile a test's sweeps anew: it plants a fault in what is compiled, or counts compiling."""
-    runner.PROGRAMS.clear()
+    programs.forget()
     yield
-    runner.PROGRAMS.clear()
+    programs.forget()

@@ -14,8 +14,7 @@ import cqbjax
 from cqbjax import rng, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.sweeping import plan, runner
-from cqbjax.sweeping.runner import Runner
+from cqbjax.sweeping import plan, programs
 from cqbjax.testing import worlds
 
 HORIZON, CAPACITY = 48, 48
@@ -283,13 +282,13 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
     keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
     large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
     compiled = []
-    compile_ = Runner.compile
+    compile_ = programs.compiled
 
-    def spy(self, group, slots):
-        compiled.append(slots)
-        return compile_(self, group, slots)
+    def spy(shape):
+        compiled.append(shape.slots)
+        return compile_(shape)
 
-    monkeypatch.setattr(Runner, "compile", spy)
+    monkeypatch.setattr(programs, "compiled", spy)
     monkeypatch.setattr(plan, "START_CAPACITY", 2)
     grown = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity="auto", **keys)
     assert_same(grown, large)
@@ -310,7 +309,7 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program(quickly):
     keys = {"arrival_rates": [0.3], "seeds": 2, "horizon": 8}
     cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
     alone = len(log.calls)
-    runner.PROGRAMS.clear()
+    programs.forget()
     cqbjax.sweep(three, POOL, **keys)
     assert len(log.calls) - alone == alone > 0
 
@@ -335,14 +334,7 @@ def test_a_second_sweep_that_differs_in_floats_compiles_nothing(quickly, monkeyp
 
     play(1.0, 0.3, [0, 1], 1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(runner.Runner, "finish", lambda *_: pytest.fail("a program was compiled"))
+        patch.setattr(programs, "_compile", lambda *_: pytest.fail("a program was compiled"))
         again = play(2.0, 0.6, [4, 5, 6], 0.5)
-    runner.PROGRAMS.clear()
+    programs.forget()
     assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))
-
-
-def test_programs_are_kept_up_to_a_number(monkeypatch, fresh_programs):
-    monkeypatch.setattr(runner, "MAX_PROGRAMS", 3)
-    for key in range(5):
-        assert runner._remembered(key, lambda key=key: -key) == -key
-    assert list(runner.PROGRAMS) == [2, 3, 4]

@@ -1,45 +1,43 @@
 """What ACQB believes about theta: the estimate and the Gaussian posterior of every block.
 
-`blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
-`pool` carries what that root makes of each row of the run's context table (many dimensions, a
+`Blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
+`Pool` carries what that root makes of each row of the run's context table (many dimensions, a
 pool of prompts), so that no round reads a d x d matrix. V is the same in both, the estimates differ
-by what each leaves to the exact minimiser (docs/estimator.md). Each module offers `init`,
-`learnt`, `theta`, `sampled`, `bounded` and `update`.
+by what each leaves to the exact minimiser (docs/estimator.md). `Belief` says what both offer.
 """
 
-from types import ModuleType
 from typing import Literal
 
-from cqbjax.beliefs import blocks, cubic, pool
+from cqbjax.beliefs import running
+from cqbjax.beliefs.blocks import Blocks, BlocksState
+from cqbjax.beliefs.pool import Pool, PoolState
+from cqbjax.beliefs.protocol import Belief
 from cqbjax.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
+State = BlocksState | PoolState
 
-# Below this the rolling model of `blocks` extrapolates too far in young runs and may diverge.
-LEAST_LAMBDA0 = 0.3
-
-State = blocks.State | pool.State
-
-__all__ = ["Estimator", "State", "choose"]
+__all__ = ["Belief", "Blocks", "Estimator", "Pool", "State", "choose"]
 
 
-def choose(estimator: Estimator, problem: Problem) -> ModuleType:
-    """Return the module that implements an estimator for a problem.
+def choose(estimator: Estimator, problem: Problem, exact_steps: int = 0) -> Belief:
+    """Return the belief that carries an estimator.
 
-    `auto` takes `blocks` where its models are small enough to carry third derivatives, without
-    which they are not held to their accuracy (docs/estimator.md), and for shared parameters.
+    Args:
+        estimator: `running` is carried by `Blocks`, `newton_cg` by `Pool`; `auto` takes `running`
+            for shared parameters, and where its models are small (`running.is_small`).
+        problem: shapes.
+        exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
+            round: n visits of every page (`running`), n Newton steps (`newton_cg`).
 
     Raises:
         ValueError: if `newton_cg` is asked for shared parameters.
     """
     if estimator == "auto":
-        close = problem.parameters == "shared" or cubic.directions(problem) > 0
-        estimator = "running" if close else "newton_cg"
-    if estimator == "newton_cg" and problem.parameters == "shared":
+        small = problem.parameters == "shared" or running.is_small(problem)
+        estimator = "running" if small else "newton_cg"
+    if estimator == "running":
+        return Blocks(problem, exact_steps)
+    if problem.parameters == "shared":
         raise ValueError("estimator=newton_cg needs parameters=disjoint; use estimator=running")
-    return blocks if estimator == "running" else pool
-
-
-def least_lambda0(estimator: Estimator, problem: Problem) -> float:
-    """Return the least regularisation at which an estimator is held to its accuracy."""
-    return LEAST_LAMBDA0 if choose(estimator, problem) is blocks else 0.0
+    return Pool(problem, exact_steps)

@@ -1,5 +1,6 @@
 """Belief by blocks: a root of V inverse and a running estimate of each."""
 
+import dataclasses
 from functools import reduce
 from typing import NamedTuple
 
@@ -10,10 +11,11 @@ from cqbjax import linalg
 from cqbjax.beliefs import gaussian, running
 from cqbjax.beliefs.gaussian import Posterior
 from cqbjax.beliefs.rows import Row
+from cqbjax.beliefs.running import Estimate
 from cqbjax.types import Observation, Problem
 
 
-class State(NamedTuple):
+class BlocksState(NamedTuple):
     """Posterior and estimate.
 
     Attributes:
@@ -22,54 +24,58 @@ class State(NamedTuple):
     """
 
     posterior: Posterior
-    estimate: running.State
+    estimate: Estimate
 
 
-def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
-    """Return V = lambda0 I and theta = 0; the context table is not looked at."""
-    del contexts
-    return State(gaussian.init(problem, lambda0), running.init(problem, lambda0))
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The belief by blocks (`Belief`), estimated by `running`.
 
-
-def learnt(state: State) -> Array:
-    """Return in how many rounds each block was learnt from: [B]."""
-    return state.posterior.learnt
-
-
-def theta(state: State, contexts: Array) -> Array:
-    """Return the estimates: [B, d]; any leading axes of the state are kept."""
-    del contexts
-    return state.estimate.theta
-
-
-def sampled(state: State, observation: Observation, alpha: Array, normal: Array) -> Array:
-    """Return the largest of M sampled utilities of every slot and server.
-
-    Args:
-        state: the belief.
-        observation: the round.
-        alpha: [B] radius.
-        normal: [M, B, d] standard normals.
-
-    Returns:
-        [C, N] max over m of x' (theta + alpha W z_m).
+    Attributes:
+        problem: shapes.
+        exact_steps: 0 for the estimator's own visits, n > 0 for n visits of every page.
     """
-    drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
-    return largest_inner(observation.features, drawn)
 
+    problem: Problem
+    exact_steps: int = 0
 
-def bounded(state: State, observation: Observation, alpha: Array) -> Array:
-    """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}: [C, N]."""
-    features = observation.features
-    spread = gaussian.spread(state.posterior, features)
-    return inner(features, state.estimate.theta) + alpha * spread
+    least_lambda0 = running.LEAST_LAMBDA0
 
+    def init(self, contexts: Array, lambda0: Array) -> BlocksState:
+        """Return V = lambda0 I and theta = 0; the context table is not looked at."""
+        del contexts
+        posterior = gaussian.init(self.problem, lambda0)
+        return BlocksState(posterior, running.init(self.problem, lambda0))
 
-def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
-    """Absorb one round: V first, then the estimate (Algorithm 1 lines 9 to 11)."""
-    shape = gaussian.observe(state.posterior, problem, new.features, new.servers, new.valid)
-    estimate = running.update(state.estimate, problem, new, exact_steps)
-    return State(shape, estimate)
+    def learnt(self, state: BlocksState) -> Array:
+        """Return in how many rounds each block was learnt from: [B]."""
+        return state.posterior.learnt
+
+    def theta(self, state: BlocksState, contexts: Array) -> Array:
+        """Return the estimates: [B, d]; any leading axes of the state are kept."""
+        del contexts
+        return state.estimate.theta
+
+    def sampled(
+        self, state: BlocksState, observation: Observation, alpha: Array, normal: Array
+    ) -> Array:
+        """Return the largest of M sampled utilities of every slot and server: [C, N]."""
+        drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
+        return largest_inner(observation.features, drawn)
+
+    def bounded(self, state: BlocksState, observation: Observation, alpha: Array) -> Array:
+        """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}: [C, N]."""
+        features = observation.features
+        spread = gaussian.spread(state.posterior, features)
+        return inner(features, state.estimate.theta) + alpha * spread
+
+    def update(self, state: BlocksState, new: Row) -> BlocksState:
+        """Absorb one round: V first, then the estimate."""
+        posterior = gaussian.observe(
+            state.posterior, self.problem, new.features, new.servers, new.valid
+        )
+        estimate = running.update(state.estimate, self.problem, new, self.exact_steps)
+        return BlocksState(posterior, estimate)
 
 
 def inner(features: Array, theta: Array) -> Array:

@@ -6,10 +6,11 @@ is a row of the image times a normal vector, a new row x changes V by rank one a
     X W <- X W - f (X W w) w',  w = W'x (a row of the image),  f = (1 - 1/sqrt(1 + |w|^2)) / |w|^2,
 
 and in the whitened coordinates phi = W^-1 theta gradient, Hessian and preconditioner of the
-likelihood are products with the image alone (`estimators.newton_cg`). A round reads the images of
+likelihood are products with the image alone (`newton_cg`). A round reads the images of
 the K shown servers and the rows of the waiting queries, not N d^2 numbers.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from cqbjax.types import Observation, Problem
 SLOTS = 8
 
 
-class State(NamedTuple):
+class PoolState(NamedTuple):
     """Posterior and estimate of every server over the table.
 
     Attributes:
@@ -60,73 +61,93 @@ class Change(NamedTuple):
     scores: Array
 
 
-def init(problem: Problem, contexts: Array, lambda0: Array) -> State:
-    """Return V = lambda0 I and theta = 0.
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """The belief over a table (`Belief`), estimated by `newton_cg`.
 
-    Args:
+    Attributes:
         problem: shapes; parameters must be disjoint.
-        contexts: [I, d] the run's table X.
-        lambda0: [] regularisation.
+        exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
     """
-    servers, rows = problem.num_servers, problem.num_rows
-    image = contexts / jnp.sqrt(lambda0)
-    return State(
-        jnp.broadcast_to(image, (servers, *image.shape)),
-        jnp.zeros(servers),
-        jnp.zeros((servers, problem.dim)),
-        jnp.zeros((servers, rows)),
-        newton_cg.init(problem),
-    )
 
+    problem: Problem
+    exact_steps: int = 0
 
-def learnt(state: State) -> Array:
-    """Return in how many rounds each server was learnt from: [N]."""
-    return state.learnt
+    least_lambda0 = 0.0
 
+    def init(self, contexts: Array, lambda0: Array) -> PoolState:
+        """Return V = lambda0 I and theta = 0."""
+        servers, rows = self.problem.num_servers, self.problem.num_rows
+        image = contexts / jnp.sqrt(lambda0)
+        return PoolState(
+            jnp.broadcast_to(image, (servers, *image.shape)),
+            jnp.zeros(servers),
+            jnp.zeros((servers, self.problem.dim)),
+            jnp.zeros((servers, rows)),
+            newton_cg.init(self.problem),
+        )
 
-def theta(state: State, contexts: Array) -> Array:
-    """Return the estimates in the contexts' own coordinates: [N, d]; leading axes are kept.
+    def learnt(self, state: PoolState) -> Array:
+        """Return in how many rounds each server was learnt from: [N]."""
+        return state.learnt
 
-    theta lies in the span of the contexts, so the least-squares solution of X theta = scores is
-    it. For tests and notebooks: a run never needs it.
+    def theta(self, state: PoolState, contexts: Array) -> Array:
+        """Return the estimates in the contexts' own coordinates: [N, d]; leading axes are kept.
 
-    Args:
-        state: the belief, or its stack over rounds.
-        contexts: [I, d] the run's table X.
-    """
-    return state.scores @ jnp.linalg.pinv(contexts).T
+        theta lies in the span of the contexts, so the least-squares solution of X theta = scores is
+        it. For tests and notebooks: a run never needs it.
+        """
+        return state.scores @ jnp.linalg.pinv(contexts).T
 
+    def sampled(
+        self, state: PoolState, observation: Observation, alpha: Array, normal: Array
+    ) -> Array:
+        """Return the largest sampled utilities; slots past the last waiting query hold zero."""
+        columns = linalg.settle(normal.transpose(1, 2, 0))
 
-def sampled(state: State, observation: Observation, alpha: Array, normal: Array) -> Array:
-    """Return the largest of M sampled utilities of every slot and server.
+        def largest(rows: Array) -> Array:
+            return jnp.max(rows @ columns, axis=-1)
 
-    Args:
-        state: the belief.
-        observation: the round.
-        alpha: [N] radius.
-        normal: [M, N, d] standard normals.
+        return _optimistic(state, observation, alpha, largest)
 
-    Returns:
-        [C, N] max over m of x' (theta + alpha W z_m); slots past the last waiting query hold zero.
-    """
-    columns = linalg.settle(normal.transpose(1, 2, 0))
+    def bounded(self, state: PoolState, observation: Observation, alpha: Array) -> Array:
+        """Return the upper confidence bound, with ||x||_{V^-1} = |W'x|; slots as in `sampled`."""
+        return _optimistic(state, observation, alpha, lambda rows: jnp.linalg.norm(rows, axis=-1))
 
-    def largest(rows: Array) -> Array:
-        return jnp.max(rows @ columns, axis=-1)
+    def update(self, state: PoolState, new: Row) -> PoolState:
+        """Absorb one round: the images of the shown servers first, then their estimates."""
+        servers = new.servers
+        record = newton_cg.append(state.record, new)
+        stale = _images(state, servers)
 
-    return _optimistic(state, observation, alpha, largest)
+        def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+            shown, newest = _absorb(stale, phi, scores, new.row)
+            shown = newton_cg.update(
+                shown, newest, state.scores, record, self.problem, new, self.exact_steps
+            )
+            along = jnp.stack([image.along for image in shown.images])
+            return Change(along, newest.phi, shown.phi, shown.scores)
 
+        def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> Change:
+            return Change(jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores)
 
-def bounded(state: State, observation: Observation, alpha: Array) -> Array:
-    """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}, ||x||_{V^-1} = |W'x|: [C, N].
-
-    Slots past the last waiting query hold zero.
-    """
-    return _optimistic(state, observation, alpha, lambda rows: jnp.linalg.norm(rows, axis=-1))
+        # The branch keeps XLA from reading the images again after they were overwritten, which
+        # would cost a copy of all of them each round.
+        before = state.phi[servers], state.scores[servers]
+        change = jax.lax.cond(new.valid, learn, skip, stale, *before)
+        image, phi, scores = state.image, state.phi, state.scores
+        for k, server in enumerate(servers):
+            # One slice after another is written in place; one scatter of K copies every image.
+            changed = stale[k] - jnp.outer(change.along[k], change.row[k])
+            image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
+            phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
+            scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
+        learnt = state.learnt + (gaussian.shown(self.problem, servers) & new.valid)
+        return PoolState(image, learnt, phi, scores, record)
 
 
 def _optimistic(
-    state: State, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
+    state: PoolState, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
 ) -> Array:
     """Return scores + alpha * bonus(rows of the image) for the slots in use: [C, N]."""
     queue, servers = observation.queue, observation.problem.num_servers
@@ -135,53 +156,16 @@ def _optimistic(
     rows = jnp.pad(queue.row, (0, blocks * SLOTS - slots))
     last = jnp.max(jnp.where(queue.arrived > 0, jnp.arange(slots) + 1, 0))
 
-    def score(number: Array, found: Array) -> Array:
+    def score(number: Array, values: Array) -> Array:
         here = jax.lax.dynamic_slice(rows, (number * SLOTS,), (SLOTS,))
         value = state.scores[:, here] + alpha[:, None] * bonus(state.image[:, here])
-        return jax.lax.dynamic_update_slice(found, value.T, (number * SLOTS, 0))
+        return jax.lax.dynamic_update_slice(values, value.T, (number * SLOTS, 0))
 
-    found = jnp.zeros((blocks * SLOTS, servers), state.scores.dtype)
-    return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, found)[:slots]
-
-
-def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
-    """Absorb one round: the images of the shown servers first, then their estimates.
-
-    Args:
-        state: the belief.
-        problem: shapes.
-        new: the round's row.
-        exact_steps: 0 for the estimator's own steps, n > 0 for n Newton steps to the end.
-    """
-    servers = new.servers
-    record = newton_cg.append(state.record, new)
-    stale = _images(state, servers)
-
-    def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
-        shown, newest = _absorb(stale, phi, scores, new.row)
-        shown = newton_cg.update(shown, newest, state.scores, record, problem, new, exact_steps)
-        along = jnp.stack([image.along for image in shown.images])
-        return Change(along, newest.phi, shown.phi, shown.scores)
-
-    def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> Change:
-        return Change(jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores)
-
-    # The branch keeps XLA from reading the images again after they were overwritten, which would
-    # cost a copy of all of them each round.
-    before = state.phi[servers], state.scores[servers]
-    change = jax.lax.cond(new.valid, learn, skip, stale, *before)
-    image, phi, scores = state.image, state.phi, state.scores
-    for k, server in enumerate(servers):
-        # One slice after another is written in place; one scatter of K slices copies every image.
-        changed = stale[k] - jnp.outer(change.along[k], change.row[k])
-        image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
-        phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
-        scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
-    learnt = state.learnt + (gaussian.shown(problem, servers) & new.valid)
-    return State(image, learnt, phi, scores, record)
+    empty = jnp.zeros((blocks * SLOTS, servers), state.scores.dtype)
+    return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, empty)[:slots]
 
 
-def _images(state: State, servers: Array) -> tuple[Array, ...]:
+def _images(state: PoolState, servers: Array) -> tuple[Array, ...]:
     """Return the images of the shown servers, copied once and read from there."""
     images = [jax.lax.dynamic_index_in_dim(state.image, one, keepdims=False) for one in servers]
     return linalg.settle(tuple(images))

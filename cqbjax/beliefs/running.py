@@ -21,9 +21,11 @@ from cqbjax.types import Problem
 
 # Newton steps on the new row's K residuals, the rest of the model being eliminated exactly.
 PASSES = 4
+# With less regularisation the model extrapolates too far in young runs and may diverge.
+LEAST_LAMBDA0 = 0.3
 
 
-class State(NamedTuple):
+class Estimate(NamedTuple):
     """The model of the whole loss; within a round, `model`, `lost`, `third` of the A shown blocks.
 
     Attributes:
@@ -41,7 +43,15 @@ class State(NamedTuple):
     pages: Pages
 
 
-def init(problem: Problem, lambda0: Array) -> State:
+def is_small(problem: Problem) -> bool:
+    """Tell whether models are small enough to carry third derivatives.
+
+    Without them estimates are not held to their accuracy (docs/estimator.md).
+    """
+    return cubic.directions(problem) > 0
+
+
+def init(problem: Problem, lambda0: Array) -> Estimate:
     """Return theta = 0 with the regulariser as the whole model."""
     blocks, dim, wide = problem.num_blocks, problem.dim, cubic.width(problem)
     own = jnp.eye(blocks, wide) if wide > 1 else jnp.ones((blocks, 1))
@@ -50,10 +60,10 @@ def init(problem: Problem, lambda0: Array) -> State:
     ridge = ridge.reshape(blocks, -1)
     model = none.at[:, dim : dim + ridge.shape[1]].set(ridge)
     third = jnp.zeros((blocks, cubic.directions(problem), wide, dim, len(cubic.upper(dim)[0])))
-    return State(jnp.zeros((blocks, dim)), model, none, third, pages.init(problem))
+    return Estimate(jnp.zeros((blocks, dim)), model, none, third, pages.init(problem))
 
 
-def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> State:
+def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) -> Estimate:
     """Absorb one row, visit pages, and move the shown blocks' estimates.
 
     Args:
@@ -82,7 +92,7 @@ def update(state: State, problem: Problem, new: Row, exact_steps: int = 0) -> St
     )
 
 
-def _absorb(work: State, problem: Problem, new: Row, blocks: Array) -> State:
+def _absorb(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
     """Minimise model + new row over the shown blocks, store the row and add its model there."""
     theta = _added(work.theta, blocks, _row_step(work, problem, new, blocks), new.valid)
     entries = likelihood.entries(problem, new, theta)
@@ -93,7 +103,7 @@ def _absorb(work: State, problem: Problem, new: Row, blocks: Array) -> State:
     return _grown(work._replace(theta=theta, third=third, pages=stored), models)
 
 
-def _visit(work: State, problem: Problem, new: Row, blocks: Array) -> State:
+def _visit(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
     page, stored = pages.turn(work.pages, blocks, new.valid)
     old = stored.models[page]
@@ -106,7 +116,7 @@ def _visit(work: State, problem: Problem, new: Row, blocks: Array) -> State:
     return work._replace(theta=_added(work.theta, blocks, step, new.valid))
 
 
-def _grown(work: State, change: Array) -> State:
+def _grown(work: Estimate, change: Array) -> Estimate:
     """Add models [A, G] to the shown blocks' sums, keeping what rounding takes off."""
     more = work.lost + change
     model = linalg.settle(work.model + more)
@@ -131,7 +141,7 @@ def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple
     return jax.vmap(one)(rows, *_around(theta, problem, blocks))
 
 
-def _system(work: State, problem: Problem, blocks: Array) -> tuple[Array, Array]:
+def _system(work: Estimate, problem: Problem, blocks: Array) -> tuple[Array, Array]:
     """Return the shown blocks' gradient [A d] and Hessian [A d, A d] at the estimate."""
 
     def one(packed: Array, third: Array, about: Array, own: Array) -> Cubic:
@@ -144,7 +154,7 @@ def _system(work: State, problem: Problem, blocks: Array) -> tuple[Array, Array]
     return linalg.settle((here.offset.reshape(-1), hessian.reshape(size, size)))
 
 
-def _row_step(work: State, problem: Problem, new: Row, blocks: Array) -> Array:
+def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Array:
     """Return the step [A, d] to the minimum of the quadratic model about the estimate + new row.
 
     With P the inverse Hessian, X the rows [K, A d] and e = p - y, stationarity reads

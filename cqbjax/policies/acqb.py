@@ -105,21 +105,25 @@ class Acqb:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
-        if float(self.lambda0) < beliefs.least_lambda0(self.estimator, problem):
+        least = self._belief(problem).least_lambda0
+        if float(self.lambda0) < least:
             raise ValueError(
-                f"lambda0={float(self.lambda0):g} must be at least {beliefs.LEAST_LAMBDA0:g} here: "
+                f"lambda0={float(self.lambda0):g} must be at least {least:g} here: "
                 "with less the running estimate is not held to its accuracy (docs/estimator.md)"
             )
 
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return V = lambda0 I, theta = 0, c = 0."""
-        belief = beliefs.choose(self.estimator, problem)
         lambda0 = jnp.asarray(self.lambda0, float)
-        return State(belief.init(problem, contexts, lambda0), jnp.zeros((), jnp.int32))
+        return State(self._belief(problem).init(contexts, lambda0), jnp.zeros((), jnp.int32))
+
+    def _belief(self, problem: Problem) -> beliefs.Belief:
+        """Return how the estimate and the posterior are kept."""
+        return beliefs.choose(self.estimator, problem, self.exact_steps)
 
     def theta(self, state: State, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
-        return beliefs.choose(self.estimator, problem).theta(state.belief, contexts)
+        return self._belief(problem).theta(state.belief, contexts)
 
     def draws(self, key: Array, problem: Problem) -> Draws:
         """Draw the round's randomness from its addresses."""
@@ -156,7 +160,7 @@ class Acqb:
 
     def _optimistic(self, draws: Draws, state: State, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""
-        belief = beliefs.choose(self.estimator, observation.problem)
+        belief = self._belief(observation.problem)
         alpha = self.radius(observation.problem, belief.learnt(state.belief))
         if self.optimism == "ucb":
             return belief.bounded(state.belief, observation, alpha)
@@ -177,8 +181,7 @@ class Acqb:
         if problem.parameters == "shared":
             features = features[action.servers]
         new = Row(observation.round, row, features, action.servers, feedback.choice, feedback.valid)
-        belief = beliefs.choose(self.estimator, problem)
-        learnt = belief.update(state.belief, problem, new, self.exact_steps)
+        learnt = self._belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         return State(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))

@@ -92,13 +92,13 @@ def _check_policy(
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):
+        if hasattr(one, "check"):
+            one.check(problem)
         if kind_of(arrays(one)) != kind_of(arrays(each[0])):
             raise ValueError(
                 f"policy {label} of seed {seed} must have the structure and the shapes of that "
                 f"of seed {seeds[0]}"
             )
-        if hasattr(one, "check"):
-            one.check(problem)
     # A policy that is not defined for these shapes says so here.
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(functools.partial(each[0].init, problem), contexts)

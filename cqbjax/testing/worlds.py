@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax import metrics, policies, queueing, rng, simulate, sources
-from cqbjax.beliefs import blocks
+from cqbjax.beliefs import BlocksState
 from cqbjax.pytree import arrays, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
 
@@ -169,7 +169,7 @@ class Planted:
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return ACQB's state with theta planted in it."""
         state = self.policy.init(problem, contexts)
-        assert isinstance(state.belief, blocks.State), "theta is planted in a belief by blocks"
+        assert isinstance(state.belief, BlocksState), "theta is planted in a belief by blocks"
         estimate = state.belief.estimate._replace(theta=self.theta)
         return state._replace(belief=state.belief._replace(estimate=estimate))
 

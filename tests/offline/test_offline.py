@@ -30,7 +30,7 @@ from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
 from cqbjax.studies import grid, study
-from cqbjax.sweeping import plan
+from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 from cqbjax.testing import worlds
 
@@ -173,7 +173,7 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
 )  # fmt: skip
 def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
     with pytest.raises(ValueError, match=said):
-        plan.check({"p": policy}, dataset.queries, [0.5], np.asarray(SEEDS), 10, 1, "auto")
+        check_sweep({"p": policy}, dataset.queries, [0.5], np.asarray(SEEDS), 10, 1, "auto")
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):

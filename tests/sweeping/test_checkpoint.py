@@ -11,8 +11,8 @@ import cqbjax
 from cqbjax import metrics, sources
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sweeping import checkpoint
+from cqbjax.sweeping import sweep as sweep_module
 from cqbjax.sweeping.progress import Silent
-from cqbjax.sweeping.runner import Runner
 from cqbjax.testing import worlds
 
 POLICIES: dict[str, Any] = {
@@ -56,7 +56,7 @@ def unrun(monkeypatch):
         none = checkpoint.Measured(metrics.Totals(zero, zero * 1.0, zero, zero), 1.0, 1.0)
         return dict.fromkeys(group.labels, none)
 
-    monkeypatch.setattr(Runner, "run_group", run_group)
+    monkeypatch.setattr(sweep_module, "run_group", run_group)
 
 
 def compiled(folder, policies=POLICIES, source=SOURCE, **changed) -> list[str]:

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 from cqbjax.bench.cases import unit_vectors
-from cqbjax.policies import Acqb, OnContexts, Replaced
-from cqbjax.sweeping import plan
+from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced
+from cqbjax.pytree import arrays
+from cqbjax.sources import Synthetic
+from cqbjax.sweeping import memory, plan, programs
+from cqbjax.sweeping.programs import bytes_a_run, kind_of
 
 GB = 10**9
 
@@ -18,23 +21,77 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     problem = source.problem(size, 5000)
     contexts = np.zeros((problem.num_rows, problem.dim), np.float32)
     policy = OnContexts(policy=Acqb(), view=Replaced(contexts=contexts))
-    needed = plan.bytes_a_run(policy, source, problem, problem.horizon)
+    kinds = kind_of(arrays(policy)), kind_of(arrays(source))
+    needed = bytes_a_run(*kinds, problem, problem.horizon)
     # The images of every server are the least that a run can hold.
     assert servers * problem.num_rows * problem.dim * 4 < needed
     devices = jax.devices()
-    each = plan.width(needed, 180, devices, plan.budget(24 * plan.MEMORY_SHARE, devices))
-    assert each >= 1 and each * needed * len(devices) <= 24 * plan.MEMORY_SHARE * GB
+    allowed = memory.budget(24 * memory.MEMORY_SHARE, devices)
+    each = memory.width(needed, 540, 180, devices, allowed)
+    assert each >= 1 and each * needed * len(devices) <= 24 * memory.MEMORY_SHARE * GB
 
 
 def test_the_budget_that_is_stated_is_kept():
     devices = jax.devices()
-    allowed = plan.budget(1.0, devices)
+    allowed = memory.budget(1.0, devices)
     assert allowed == GB // len(devices)
-    assert plan.width(1000, 10, devices, 3500) == min(3, -(-10 // len(devices)))
+    assert memory.width(1000, 10, 10, devices, 3500) == min(3, -(-10 // len(devices)))
     with pytest.raises(ValueError, match="memory_gb must allow a run of 2e-06 GB"):
-        plan.width(2000, 10, devices, 1999)
+        memory.width(2000, 10, 10, devices, 1999)
+
+
+def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
+    devices = jax.devices()[:1]
+    several, one = (memory.width(1000, runs, 40, devices, GB) for runs in (240, 40))
+    assert several == one == 40
+    # A few runs of a policy: a batch of several policies is not as narrow.
+    assert memory.width(1000, 60, 2, devices, GB) == memory.CPU_NARROW
+    assert memory.width(1000, 4, 2, devices, GB) == 4
+    assert memory.width(1000, 900, 900, devices, GB) == memory.CPU_WIDTH
+
+
+def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
+    source = Synthetic()
+    return plan.make(
+        policies, source, source.problem(1, horizon), np.array([rate]), np.arange(5),
+        plan.choose_records(horizon), capacity, chunk, None, jax.devices()[:1],
+    )  # fmt: skip
 
 
 def test_the_plan_is_told_in_numbers():
-    told = plan.describe(("a", "b"), 2_000_000, 10, 2, 2)
-    assert told == "a, b: 10 runs of 2.00 MB, 4 a chunk on 2 devices (8 MB), 3 chunks"
+    sweep = planned({"a": Acqb(), "b": Acqb(schedule="oldest")})
+    (group,) = sweep.groups
+    size = sweep.run_bytes(group, 64) / 1e6
+    told = sweep.describe(group, 64, 10)
+    assert told == (
+        f"a, b: 10 runs of {size:.2f} MB, 2 a chunk on 1 device ({2 * size:,.0f} MB), 5 chunks, "
+        "64 queue slots"
+    )
+
+
+def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
+    names = ["joint", "fifo", "eps", "explore"]
+    family = [
+        Acqb(), Acqb(schedule="oldest", c1=1), Acqb(exploration="phased", explore_rounds=9),
+        Acqb(exploration="independent", explore_query="random"),
+    ]  # fmt: skip
+    others = {"ucb": Acqb(optimism="ucb"), "one sample": Acqb(num_samples=1)}
+    groups = planned(dict(zip(names, family, strict=True)) | others).groups
+    assert [group.labels for group in groups] == [tuple(names), ("ucb",), ("one sample",)]
+    assert groups[0].stacked.schedule.dtype == np.int32
+
+
+def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
+    wanted = {"blind": RandomRouting(), "sees": Acqb()}
+    crowded = planned(wanted)
+    slots = {group.labels[0]: crowded.first_slots(group) for group in crowded.groups}
+    assert slots["sees"] == plan.START_CAPACITY < slots["blind"] <= 1000
+    idle = planned(wanted, rate=0.1)
+    assert {idle.first_slots(group) for group in idle.groups} == {plan.START_CAPACITY}
+    fixed = planned(wanted, capacity=7)
+    assert {fixed.first_slots(group) for group in fixed.groups} == {7}
+
+
+def test_programs_are_kept_up_to_a_number():
+    for kept in (programs.compiled, programs._draw):
+        assert kept.cache_info().maxsize == programs.MOST_KEPT
