@@ -14,6 +14,7 @@ EXACT_STEPS = {1: 8, 2: 16, 3: 26}
 # Low enough that contexts of every seed used here can meet the slackness condition.
 RATES = {1: 0.6, 2: 0.7, 3: 0.78}
 HORIZON = 120
+pytestmark = pytest.mark.slow
 EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
 
 

@@ -38,6 +38,14 @@ CASES = {
     "q_ths": ("synthetic", QueueingBandit(index="thompson")),
     "optimal": ("pool", Optimal()),
 }
+
+
+def marked(names):
+    """Mark the cases that are slow: they compile ACQB for several servers."""
+    slow = ("acqb_pair", "acqb_triple", "acqb_shared")
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
+
+
 # No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.
 QUICK = settings(
     max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
@@ -62,7 +70,7 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
     return worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed, keep_all=True))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marked(CASES))
 @QUICK
 @given(
     seed=st.integers(0, 2**31 - 1),
@@ -128,6 +136,7 @@ def test_arrivals_come_at_their_rate(rate):
     assert abs(share - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.3, 0.5), slackness=st.floats(0.0, 0.05))
 def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate, slackness):
@@ -147,7 +156,7 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     np.testing.assert_array_equal(other.contexts, world.contexts)
 
 
-@pytest.mark.parametrize("case", ["acqb", "acqb_pair", "q_ths"])
+@pytest.mark.parametrize("case", marked(["acqb", "acqb_pair", "q_ths"]))
 def test_a_longer_horizon_has_the_same_first_rounds(case):
     short, long = run(case, 5, 0.4), run(case, 5, 0.4, horizon=3 * HORIZON)
     for name in ("query", "servers", "choice", "explored", "valid"):
@@ -162,6 +171,7 @@ def test_a_longer_horizon_has_the_same_first_rounds(case):
     assert short.decision.valid.sum() > 10
 
 
+@pytest.mark.slow
 def test_more_capacity_changes_nothing():
     world, policy = CASES["acqb_pair"]
     source, problem = WORLDS[world]
@@ -218,6 +228,7 @@ def test_without_bonus_and_exploration_acqb_is_greedy(seed, rate):
     assume(checked >= 3)  # rounds in which there was a choice of queries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "parameters"), [(1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (2, "shared")]
 )
@@ -238,6 +249,7 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, 
     assert mine.regret.max() <= 1e-6 and best.valid.any()
 
 
+@pytest.mark.slow
 def test_float32_and_float64_runs_share_a_process():
     for wide in (True, False, True):
         with jax.enable_x64(wide):
@@ -257,6 +269,7 @@ def assert_same(one, two, exactly=INTEGERS):
     np.testing.assert_allclose(one.regret.values, two.regret.values, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone(quickly):
     """One sweep with other policies, rates and seeds beside it, one with a single run at a time."""
     low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
@@ -277,6 +290,7 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone(quickly):
     assert len(np.unique(flat, axis=0)) >= 10
 
 
+@pytest.mark.slow
 def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch, quickly):
     learning = EpsilonGreedy(epsilon=0.3)
     keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}

@@ -100,6 +100,7 @@ def test_an_overloaded_queue_grows_by_what_is_not_served(label):
     assert sem(growth) < 0.006
 
 
+@pytest.mark.slow
 def test_acqb_finds_the_server_that_is_always_best():
     labels = ("acqb", "random", "optimal")
     played = {label: play(label, "one best", 0.4).decision for label in labels}
@@ -120,6 +121,7 @@ def test_acqb_finds_the_server_that_is_always_best():
     assert played["optimal"].regret.max() == 0.0
 
 
+@pytest.mark.slow
 def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     """Contexts come in pairs: what favours a server on x, x'theta undoes on -x."""
     mu = np.full((8, 3), 0.35)
@@ -140,7 +142,9 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     assert with_one.mean() < without.mean() / 3
 
 
-@pytest.mark.parametrize("label", ["random", "acqb", "optimal"])
+@pytest.mark.parametrize(
+    "label", ["random", pytest.param("acqb", marks=pytest.mark.slow), "optimal"]
+)
 def test_one_assortment_leaves_nothing_to_regret(label):
     """With K = N there is a single assortment."""
     source = worlds.routing(np.random.default_rng(1).normal(size=(8, 2)))

@@ -28,6 +28,7 @@ from cqbjax.types import Problem
 # has contexts of unit length, by which one row changes little; other contexts are longer.
 POOL_STEPS = (1, 1)
 OTHER_STEPS = (3, 5)
+# Steps at most to the end of a system: in exact arithmetic it has been reached after K d.
 EXACT_CG_STEPS = 64
 
 
@@ -149,7 +150,9 @@ def update(
         The shown servers with their new estimates.
     """
     steps, more = POOL_STEPS if problem.pooled else OTHER_STEPS
-    iterations = EXACT_CG_STEPS if exact_steps else problem.assortment_size + more
+    iterations = problem.assortment_size + more
+    if exact_steps:
+        iterations = min(problem.assortment_size * problem.dim, EXACT_CG_STEPS)
     count = record.shown[new.servers]
 
     def sums(shown: Shown) -> tuple[Array, Array]:

@@ -215,10 +215,8 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
     )
 
 
-# Numbers do not depend on how well the code is optimised. What draws is compiled fastest; a batch
-# of whole runs that go to the exact minimiser every round repays the little that more passes cost.
+# Numbers do not depend on how well the code is optimised, and it is compiled faster so.
 _jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-_jit_well = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 2})
 
 
 @functools.partial(_jit, static_argnames="problem")
@@ -259,7 +257,21 @@ def _instance(case: Case) -> simulate.Instance:
     return _prepare(rng.run_key(case.seed), source, rate, case.problem)
 
 
-@functools.partial(_jit_well, static_argnames=("problem", "capacity"))
+@functools.cache
+def _batch(assortment_size: int) -> Any:
+    """Return `_scan`, compiled.
+
+    Going to the exact minimiser of coupled blocks every round repays what more passes of the
+    compiler cost; that of one block does not.
+    """
+    level = 0 if assortment_size == 1 else 2
+    return jax.jit(
+        _scan,
+        static_argnames=("problem", "capacity"),
+        compiler_options={"xla_backend_optimization_level": level},
+    )
+
+
 def _scan(
     instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
 ) -> tuple[metrics.Decision, jax.Array, jax.Array, jax.Array]:
@@ -313,7 +325,7 @@ def _play_batch(
     instances = _stack([_instance(case) for case, _ in runs])
     policies = _stack([switched(case, **static_fields)[label] for case, label in runs])
     decision, length, theta, overflow = jax.tree.map(
-        np.asarray, _scan(instances, policies, problem, capacity)
+        np.asarray, _batch(problem.assortment_size)(instances, policies, problem, capacity)
     )
     if overflow.any():
         lost = int(overflow[overflow > 0].min())

@@ -26,6 +26,7 @@ def worst(source, size, rate, horizon, scale=0.2, seed=0):
     return study.percent(found, scale).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "size"),
     [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 1), ("shared", 2)],
@@ -34,6 +35,7 @@ def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
     assert worst(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
 
 
+@pytest.mark.slow
 def test_pages_never_expanded_anew_would_not(monkeypatch):
     expand = running._expand
 
@@ -80,6 +82,7 @@ def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
     assert grows <= {"scatter", "scatter-add"}, grows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "rate"), [(1, 0.8), (2, 0.9)])
 def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_data, size, rate):
     source = datasets.dataset_source("routerbench", shared_data).queries
@@ -88,6 +91,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_d
     assert study.percent(found, 0.3).max() < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "servers", "size"), [(20, 5, 1), (50, 5, 1), (15, 5, 2), (5, 10, 3)]
 )

@@ -50,6 +50,7 @@ def report(tmp_path_factory):
         return bench.run(cache, True, say=lambda what: None)
 
 
+@pytest.mark.slow
 def test_every_section_has_its_columns_and_positive_numbers(report):
     assert report["schema"] == sections.SCHEMA and report["quick"]
     assert {"platform", "cpu", "num_devices"} <= set(report["machine"])
@@ -64,6 +65,7 @@ def test_every_section_has_its_columns_and_positive_numbers(report):
                     assert math.isfinite(value) and value > 0, (name, column)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_its_rows_stay_empty(report):
     assert jax.devices()[0].platform == "cpu"
     assert report["sections"]["device"] == [] and report["sections"]["study"] == []
@@ -71,6 +73,7 @@ def test_without_a_gpu_its_rows_stay_empty(report):
     assert not any("floor" in what or "study" in what for what in said)
 
 
+@pytest.mark.slow
 def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
     best = max(row["rounds_a_second"] for row in report["sections"]["throughput"])
     rows = report["sections"]["numpy"]
@@ -79,6 +82,7 @@ def test_ratios_are_of_the_fastest_batch_and_of_both_loops(report):
         assert row["ratio"] == pytest.approx(best * row["seconds_a_round"])
 
 
+@pytest.mark.slow
 def test_json_and_tables(report, tmp_path):
     path = tmp_path / "deep" / "report.json"
     bench.save(report, path)

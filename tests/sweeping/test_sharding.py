@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cqbjax.testing import worlds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +51,7 @@ print(json.dumps({"devices": len(devices), "programs": len(texts), "talk": talk,
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_numbers_of_one():
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
