@@ -211,7 +211,7 @@ def test_a_copy_moves_bytes():
 def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
     monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
-    asked = sections.Bench(False, None, tmp_path, study=False, say=print)
+    asked = sections.Bench(False, tmp_path, study=False, say=print)
     asked.gpu = True
     row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
     small = row | {"case": NAME, "N": 5, "d": 5}

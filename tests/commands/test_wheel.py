@@ -76,6 +76,7 @@ def version() -> str:
     return next(line.split('"')[1] for line in text.splitlines() if line.startswith("version"))
 
 
+@pytest.mark.slow
 def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(site, tmp_path):
     for name, text in (
         ("my_policy.py", POLICY),

@@ -555,6 +555,7 @@ def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch
     np.testing.assert_array_equal(table.cost, twin.cost)
 
 
+@pytest.mark.slow
 def test_the_script_end_to_end(shared_data, tmp_path):
     def script(*words):
         return subprocess.run(

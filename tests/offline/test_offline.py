@@ -90,6 +90,7 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
         np.testing.assert_array_equal(values.sel(policy="prompt"), values.sel(policy="row"))
 
 
+@pytest.mark.slow
 def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
     world, base = dataset.queries, Acqb(alpha_scale=0.5)
     identity = ContrastiveConfig(hidden=6, outputs=3, init="mirror", normalise="none")
@@ -114,6 +115,7 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
     assert (data.regret.sel(policy="acqb") != data.regret.sel(policy="other")).any()
 
 
+@pytest.mark.slow
 def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset):
     world, base = dataset.queries, Acqb(alpha_scale=0.5)
     # Half of a unit context's squared norm is the constant's.
@@ -229,6 +231,7 @@ def learnt(label: str, dataset: DatasetSource, folder: Path) -> np.ndarray:
     return np.asarray(jax.tree.leaves(made.policies[0])[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", LEARNT)
 def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_path):
     """The pool's scores, and all that a size or a twin leaves out, may be anything."""
@@ -393,6 +396,7 @@ def test_rates_by_rule_lie_under_between_and_above(served, rates):
     assert rates_by_rule(served) == pytest.approx(rates)
 
 
+@pytest.mark.slow
 def test_a_served_rate_is_what_a_long_run_serves():
     u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
     world = Routing(contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3)
@@ -418,6 +422,7 @@ class Printed:
         self.lines.append(" ".join(map(str, words)))
 
 
+@pytest.mark.slow
 def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
     name = "sprout"
     made_up.write(name, tmp_path / "files", 60)

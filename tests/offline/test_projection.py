@@ -151,6 +151,7 @@ def test_minibatch_takes_real_slots_first() -> None:
     assert not (slots == minibatch(jax.random.key(2), mask, 8)[0]).all()
 
 
+@pytest.mark.slow
 def test_head_separates_what_the_encoder_does_not() -> None:
     before, after, untrained = [], [], []
     for seed in range(4):
@@ -176,6 +177,7 @@ def test_shuffled_utilities_teach_nothing() -> None:
     assert neighbour_error(z, u, offline) > 0.85 * neighbour_error(x, u, offline)
 
 
+@pytest.mark.slow
 def test_all_seeds_at_once_equal_one_by_one() -> None:
     x, u, _ = planted(1)
     config = dataclasses.replace(SMALL, epochs=8, prompts_per_epoch=30, learning_rate=1e-3)
@@ -212,6 +214,7 @@ def test_mirror_starts_at_the_identity_and_output_has_unit_length() -> None:
     np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_step_is_the_sum_over_used_queries() -> None:
     x, u, _ = planted(4, n=24)
     config = dataclasses.replace(
@@ -247,6 +250,7 @@ def test_a_float_setting_does_not_recompile() -> None:
     assert fit._cache_size() == compiled
 
 
+@pytest.mark.slow
 def test_saved_heads_come_back_bit_for_bit(tmp_path) -> None:
     x, u, _ = planted(6)
     config = dataclasses.replace(SMALL, epochs=2, prompts_per_epoch=30)
@@ -298,6 +302,7 @@ def test_bad_data_is_refused_by_name() -> None:
         init_head(jax.random.key(0), 16, dataclasses.replace(SMALL, hidden=20, init="mirror"))
 
 
+@pytest.mark.slow
 def test_head_trains_on_the_real_slice(shared_data) -> None:
     table = pl.read_parquet(shared_data / "routerbench" / "routerbench.parquet")
     score = table.select(pl.col(r"^score\|.*$")).to_numpy()

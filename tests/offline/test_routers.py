@@ -51,6 +51,7 @@ def routed(scores: np.ndarray, utility: np.ndarray) -> float:
     return float(utility[np.arange(len(utility)), scores.argmax(axis=1)].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTERS)
 def test_every_router_beats_random_on_planted_structure(name: str) -> None:
     split, _ = planted(0)
@@ -67,6 +68,7 @@ def test_every_router_beats_random_on_planted_structure(name: str) -> None:
         assert reached > fixed + 0.6 * (oracle - fixed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTERS)
 def test_the_same_seed_gives_the_same_router(name: str) -> None:
     split, _ = planted(2)
@@ -76,6 +78,7 @@ def test_the_same_seed_gives_the_same_router(name: str) -> None:
     np.testing.assert_array_equal(first, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTERS)
 def test_a_prediction_depends_on_no_other_prompt_of_the_batch(name: str) -> None:
     split, _ = planted(3)
@@ -189,6 +192,7 @@ def test_umr_error_is_the_mean_within_the_cluster() -> None:
     )
 
 
+@pytest.mark.slow
 def test_umr_and_routerdc_accept_fewer_distinct_embeddings_than_clusters() -> None:
     split, _ = planted(11, n=60)
     repeated = dataclasses.replace(split, embeddings=split.embeddings[np.arange(60) % 3])

@@ -141,6 +141,7 @@ def test_exploration_length_refuses_other_words(rule):
         grid.exploration_length(rule, 10, 1.0)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
     done = script("experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
@@ -157,6 +158,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
             assert (tmp_path / kind / f"synthetic.{ending}").stat().st_size > 100
 
 
+@pytest.mark.slow
 def test_multirun_gives_each_point_its_own_result(tmp_path):
     done = script(
         "-m", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6", "K=1,2", "num_seeds=2",
@@ -216,6 +218,7 @@ def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path,
     assert not list(tmp_path.rglob("*.nc"))
 
 
+@pytest.mark.slow
 def test_a_refusal_in_a_process_of_its_own_is_one_sentence_too(tmp_path):
     words = ["policy=[random]", "capacity=2", "num_seeds=3", "horizon=40"]
     done = script(*words, f"results_dir={tmp_path}")

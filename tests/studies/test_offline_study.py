@@ -173,6 +173,7 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 
+@pytest.mark.slow
 def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path):
     made_up.write("sprout", tmp_path / "files", 120)
     noise = np.random.default_rng(0)

@@ -147,6 +147,7 @@ def study(*words):
     return done
 
 
+@pytest.mark.slow
 def test_the_command_counts_before_it_runs(tmp_path):
     done = study("experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
@@ -156,6 +157,7 @@ def test_the_command_counts_before_it_runs(tmp_path):
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.slow
 def test_one_command_writes_table_and_figure(tmp_path):
     done = study(
         "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
