@@ -1,16 +1,16 @@
 """A small policy to copy: epsilon-greedy routing of the oldest query.
 
-To add your own:
+To add your own, in a folder of your own:
 
-1. Copy this file to `cqbjax/policies/my_policy.py` and change the class.
-2. Write `conf/policy/my_policy.yaml`; its one key is the label in results and overrides:
+1. Copy this file to `my_policy.py` there and change the class.
+2. Write `conf/policy/mine.yaml` there; its one key is the label in results and overrides:
 
-       my_policy:
-         _target_: cqbjax.policies.my_policy.MyPolicy
+       mine:
+         _target_: my_policy.MyPolicy
          epsilon: 0.1
 
-3. Check it with `pytest -k "contract and my_policy"`, and run it with
-   `python scripts/run.py policy=[optimal,acqb,my_policy]`.
+3. Run it with `cqbjax run policy=[optimal,acqb,mine]` (in a checkout `python scripts/run.py ...`),
+   and check it: `cqbjax.testing.contract.check_policy(MyPolicy())`.
 
 Nothing else needs an edit: the loop, the masks, batching and recording know only the protocol
 `cqbjax.types.Policy`.

@@ -72,10 +72,16 @@ class QueueingBandit:
         return jnp.where(state.played > 0, index, jnp.inf)
 
     def sample(self, key: Array, state: Plays) -> Array:
-        """Draw from Beta(successes + 1, failures + 1) of each server: [N]."""
-        failures = state.played - state.accepted
-        beta_key = rng.stream_key(key, rng.Stream.BETA)
-        return jax.random.beta(beta_key, state.accepted + 1.0, failures + 1.0)
+        """Draw from Beta(successes + 1, failures + 1) of each server: [N].
+
+        `jax.random.beta`, bit for bit, with its two gamma variables drawn side by side: one copy of
+        the rejection sampler compiles in less time, and runs in less.
+        """
+        keys = jax.random.split(rng.stream_key(key, rng.Stream.BETA))
+        shapes = jnp.stack([state.accepted + 1.0, state.played - state.accepted + 1.0])
+        logarithms = jax.vmap(jax.random.loggamma)(keys, shapes)
+        scaled = jnp.exp(logarithms - jnp.max(logarithms, axis=0))
+        return scaled[0] / (scaled[0] + scaled[1])
 
     def update(
         self, state: Plays, observation: Observation, action: Action, feedback: Feedback

@@ -2,15 +2,14 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import mnl
-from cqbjax.pytree import arrays
 from cqbjax.sweeping.plan import Capacity, PerSeed
-from cqbjax.sweeping.programs import kind_of
 from cqbjax.types import Policy, Problem, Source
 
 
@@ -92,13 +91,18 @@ def _check_policy(
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):
-        if hasattr(one, "check"):
-            one.check(problem)
-        if kind_of(arrays(one)) != kind_of(arrays(each[0])):
+        if _signature(one) != _signature(each[0]):
             raise ValueError(
                 f"policy {label} of seed {seed} must have the structure and the shapes of that "
                 f"of seed {seeds[0]}"
             )
+        if hasattr(one, "check"):
+            one.check(problem)
     # A policy that is not defined for these shapes says so here.
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(functools.partial(each[0].init, problem), contexts)
+
+
+def _signature(policy: Policy) -> tuple[Any, list[tuple[int, ...]]]:
+    """Return what policies of one program share, whatever stands where a number should."""
+    return jax.tree.structure(policy), [np.shape(leaf) for leaf in jax.tree.leaves(policy)]

@@ -55,7 +55,7 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkey
         ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from embedllm"),
         ("report", ["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
         ("rank_settings", ["no.csv"], "error: no.csv: no such file"),
-        ("bench", ["--only", "speed"], "error: section speed is unknown; choose from throughput"),
+        ("bench", ["--only", "speed"], "error: section speed is unknown; choose from start"),
     ],
 )
 def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
