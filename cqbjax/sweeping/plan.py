@@ -19,8 +19,8 @@ START_CAPACITY = 64
 START_CAPACITY_POOL = 256
 # Overflowing runs are repeated with this many times the slots: a compilation costs more than slots.
 GROWTH = 4
-# By how many square roots of the horizon a queue may end above its mean.
-SPREAD = 2.0
+# A queue may end this many square roots of the horizon above its mean: 2.6 standard deviations.
+SPREAD = 1.75
 
 Capacity = int | Literal["auto"]
 
