@@ -62,7 +62,7 @@ class Carry(NamedTuple):
     peak: Array
 
 
-def prepare(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
+def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
     """Draw everything that no policy can influence.
 
     Args:
@@ -215,7 +215,7 @@ def trace(
 
     For tests and notebooks; `sweep` is the batched way.
     """
-    instance = prepare(key, source, jnp.asarray(arrival_rate, float), problem)
+    instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
     carry = start(policy, problem, instance, capacity)
 
     def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:

@@ -114,7 +114,7 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
 
 
 def prepared(seed, source, rate, problem):
-    return jax.tree.map(lambda leaf: leaf[0], worlds.prepare(source, rate, problem, seed))
+    return jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, rate, problem, seed))
 
 
 @QUICK

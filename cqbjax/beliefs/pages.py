@@ -1,6 +1,6 @@
-"""The rows of every parameter block in pages that an estimator visits in turn.
+"""The rows of every parameter block in pages, which the estimator visits in turn.
 
-Pages come from one pool, so that blocks may grow as unevenly as they like.
+Pages come from one store, so that blocks may grow as unevenly as they like.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ class Pages(NamedTuple):
     """Pages of all blocks, P in all, of L rows each.
 
     Attributes:
-        rows: [P, F, L] each row's numbers (`likelihood.entries`); zero where none is.
-        models: [P, G] the model (`cubic.pack`) of each page's rows, as last expanded.
+        rows: [P, F, L] each row's numbers (`likelihood.stored`); zero where none is.
+        models: [P, G] c and H of each page's rows (`cubic.to_vector`), as last expanded.
         numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
-        turn: [B] int32 visits so far.
+        turn: [B] int32 which of its pages, by that order, each block visits next.
         length: [B] int32 rows.
         free: [] int32 the first page that no block has.
     """
@@ -36,39 +36,39 @@ class Pages(NamedTuple):
     free: Array
 
 
-def most_of_a_page(problem: Problem) -> int:
+def page_size(problem: Problem) -> int:
     """Return L, how many rows a page holds."""
     return PAGE_COUPLED if cubic.width(problem) > 1 else PAGE_ALONE
 
 
-def most_of_a_block(problem: Problem) -> int:
+def most_pages(problem: Problem) -> int:
     """Return H, how many pages a block can have."""
-    return -(-problem.horizon // most_of_a_page(problem))
+    return -(-problem.horizon // page_size(problem))
 
 
 def init(problem: Problem) -> Pages:
     """Return no pages, and room for the whole horizon."""
     blocks = problem.num_blocks
     touched = 1 if problem.parameters == "shared" else problem.assortment_size
-    most = most_of_a_page(problem)
+    most = page_size(problem)
     total = blocks + touched * problem.horizon // most
     return Pages(
-        jnp.zeros((total, likelihood.numbers(problem), most)),
-        jnp.zeros((total, cubic.size(problem))),
-        jnp.zeros((blocks, most_of_a_block(problem)), jnp.int32),
+        jnp.zeros((total, likelihood.row_size(problem), most)),
+        jnp.zeros((total, cubic.vector_size(problem))),
+        jnp.zeros((blocks, most_pages(problem)), jnp.int32),
         jnp.zeros(blocks, jnp.int32),
         jnp.zeros(blocks, jnp.int32),
         jnp.zeros((), jnp.int32),
     )
 
 
-def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[Array, Pages]:
+def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Array, Pages]:
     """Write one row behind the last one of each shown block, on a new page where that is full.
 
     Args:
         pages: all pages.
         blocks: [A] int32, distinct.
-        entries: [A, F] the rows.
+        rows: [A, F], as `likelihood.stored` gives them.
         valid: [] bool; False changes nothing.
 
     Returns:
@@ -82,7 +82,7 @@ def append(pages: Pages, blocks: Array, entries: Array, valid: Array) -> tuple[A
     page = jnp.where(grows, fresh, held).astype(jnp.int32)
     # An invalid round adds zeros to a row that is not there yet.
     return page, pages._replace(
-        rows=pages.rows.at[page, :, position].add(jnp.where(valid, entries, 0.0)),
+        rows=pages.rows.at[page, :, position].add(jnp.where(valid, rows, 0.0)),
         numbers=pages.numbers.at[blocks, order].set(page, mode="drop"),
         length=pages.length.at[blocks].add(valid.astype(jnp.int32)),
         free=pages.free + jnp.sum(grows, dtype=jnp.int32),

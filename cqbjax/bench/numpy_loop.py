@@ -85,7 +85,7 @@ def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) 
         seed: of the run.
     """
     problem = source.problem(size, horizon)
-    prepare = jax.jit(simulate.prepare, static_argnames="problem")
+    prepare = jax.jit(simulate.draw_instance, static_argnames="problem")
     drawn = prepare(
         rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem
     )

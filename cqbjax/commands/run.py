@@ -30,7 +30,7 @@ def run(config: DictConfig) -> None:
     job = job_name()
     folder = Path(config.results_dir) / "data" / config.name / job
     settings.check_overrides(HydraConfig.get().overrides.task, config)
-    ready = study.prepare(config, make, make_policies)
+    ready = study.checked_points(config, make, make_policies)
     with bar() as progress:
         points = study.run_all(ready, folder, progress, console)
     stem = "-".join(part for part in (config.name, job) if part)

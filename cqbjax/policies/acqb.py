@@ -23,7 +23,7 @@ Exploration = Literal["decaying", "phased", "independent"]
 DECAYING, PHASED, INDEPENDENT = range(3)
 
 
-class State(NamedTuple):
+class AcqbState(NamedTuple):
     """What ACQB carries from round to round.
 
     Attributes:
@@ -112,16 +112,16 @@ class Acqb:
                 "with less the running estimate is not held to its accuracy (docs/estimator.md)"
             )
 
-    def init(self, problem: Problem, contexts: Array) -> State:
+    def init(self, problem: Problem, contexts: Array) -> AcqbState:
         """Return V = lambda0 I, theta = 0, c = 0."""
         lambda0 = jnp.asarray(self.lambda0, float)
-        return State(self._belief(problem).init(contexts, lambda0), jnp.zeros((), jnp.int32))
+        return AcqbState(self._belief(problem).init(contexts, lambda0), jnp.zeros((), jnp.int32))
 
     def _belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
         return beliefs.choose(self.estimator, problem, self.exact_steps)
 
-    def theta(self, state: State, contexts: Array, problem: Problem) -> Array:
+    def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
         return self._belief(problem).theta(state.belief, contexts)
 
@@ -135,7 +135,7 @@ class Acqb:
             rng.normals(key, rng.Stream.NORMAL, shape),
         )
 
-    def select(self, key: Array, state: State, observation: Observation) -> Action:
+    def select(self, key: Array, state: AcqbState, observation: Observation) -> Action:
         """Explore (Algorithm 1 lines 3 to 5) or take the optimistic pair (lines 6 to 8)."""
         problem = observation.problem
         draws = self.draws(key, problem)
@@ -158,7 +158,7 @@ class Acqb:
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))
 
-    def _optimistic(self, draws: Draws, state: State, observation: Observation) -> Array:
+    def _optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""
         belief = self._belief(observation.problem)
         alpha = self.radius(observation.problem, belief.learnt(state.belief))
@@ -172,8 +172,8 @@ class Acqb:
         return gaussian.radius(problem, learnt, self.kappa, lambda0, self.alpha_scale)
 
     def update(
-        self, state: State, observation: Observation, action: Action, feedback: Feedback
-    ) -> State:
+        self, state: AcqbState, observation: Observation, action: Action, feedback: Feedback
+    ) -> AcqbState:
         """Update V, theta-hat and the round-robin counter (Algorithm 1 lines 9 to 11)."""
         problem = observation.problem
         row = observation.queue.row[action.slot]
@@ -184,4 +184,4 @@ class Acqb:
         learnt = self._belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
-        return State(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))
+        return AcqbState(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))

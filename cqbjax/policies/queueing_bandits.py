@@ -12,7 +12,7 @@ from cqbjax.pytree import check_words, pytree, static
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
-class State(NamedTuple):
+class Plays(NamedTuple):
     """Counts of each server.
 
     Attributes:
@@ -50,12 +50,12 @@ class QueueingBandit:
                 "leave them out of `policies`"
             )
 
-    def init(self, problem: Problem, contexts: Array) -> State:
+    def init(self, problem: Problem, contexts: Array) -> Plays:
         """Return empty counts."""
         zeros = jnp.zeros(problem.num_servers)
-        return State(zeros, zeros)
+        return Plays(zeros, zeros)
 
-    def select(self, key: Array, state: State, observation: Observation) -> Action:
+    def select(self, key: Array, state: Plays, observation: Observation) -> Action:
         """Serve the oldest query by a random server or the one of the highest index."""
         problem, t = observation.problem, observation.round.astype(float)
         rate = jnp.minimum(1.0, 3.0 * problem.num_servers * jnp.log(t) ** 2 / t)
@@ -65,22 +65,22 @@ class QueueingBandit:
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
         return Action(slot, server.astype(jnp.int32)[None], explored)
 
-    def _ucb(self, state: State, t: Array) -> Array:
+    def _ucb(self, state: Plays, t: Array) -> Array:
         """Return the index of each server, infinite where it was never played: [N]."""
         played = jnp.maximum(state.played, 1.0)
         index = state.accepted / played + jnp.sqrt(jnp.log(t) ** 2 / (2.0 * played))
         return jnp.where(state.played > 0, index, jnp.inf)
 
-    def sample(self, key: Array, state: State) -> Array:
+    def sample(self, key: Array, state: Plays) -> Array:
         """Draw from Beta(successes + 1, failures + 1) of each server: [N]."""
         failures = state.played - state.accepted
         beta_key = rng.stream_key(key, rng.Stream.BETA)
         return jax.random.beta(beta_key, state.accepted + 1.0, failures + 1.0)
 
     def update(
-        self, state: State, observation: Observation, action: Action, feedback: Feedback
-    ) -> State:
+        self, state: Plays, observation: Observation, action: Action, feedback: Feedback
+    ) -> Plays:
         """Count the play and, if the answer was accepted, the success."""
         servers = jnp.arange(observation.problem.num_servers)
         here = (servers == action.servers[0]) & feedback.valid
-        return State(state.played + here, state.accepted + (here & (feedback.choice == 0)))
+        return Plays(state.played + here, state.accepted + (here & (feedback.choice == 0)))

@@ -72,7 +72,7 @@ def compose(config: DictConfig) -> list[Point]:
     Raises:
         ValueError: a key has a value that it may not have, or a point has no policy left.
     """
-    settings.check(config)
+    settings.check_keys(config)
     grid = {key: listed(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
     points = []
     for chosen in itertools.product(*grid.values()):

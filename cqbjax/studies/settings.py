@@ -16,7 +16,7 @@ OPEN_KEYS = ("record_every", "chunk")
 CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 
 
-def check(config: DictConfig) -> None:
+def check_keys(config: DictConfig) -> None:
     """Refuse words where numbers are wanted.
 
     The constants of a policy are not among these keys: the policy itself refuses them.

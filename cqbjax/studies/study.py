@@ -45,7 +45,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 150)
 
 
-def check(
+def check_point(
     point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
 ) -> None:
     """Refuse what a point cannot run, before anything is trained or compiled.
@@ -93,7 +93,7 @@ def train(
     Args:
         point: from `settle`.
         source: made from `point.config.source`.
-        policies: label -> policy, made from `point.config.policy`; `check` has passed them.
+        policies: label -> policy, made from `point.config.policy`; `check_point` has passed them.
         progress: told of the fits.
     """
     if not _learnt(policies):
@@ -322,7 +322,7 @@ class Ready(NamedTuple):
     policies: Mapping[str, Policy | Learnt]
 
 
-def prepare(
+def checked_points(
     config: DictConfig,
     make_source: Callable[[DictConfig], Any],
     make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
@@ -340,7 +340,7 @@ def prepare(
             sources[key] = make_source(point.config.source)
         source, policies = sources[key], make_policies(point.config.policy)
         point = settle(point, source)
-        check(point, source, policies)
+        check_point(point, source, policies)
         ready.append(Ready(point, source, policies))
     return ready
 
@@ -351,7 +351,7 @@ def run_all(
     """Train, run and store every point.
 
     Args:
-        ready: from `prepare`: all are checked before the first runs.
+        ready: from `checked_points`: all are checked before the first runs.
         folder: of the experiment.
         progress: told of fits, compiling and rounds.
         console: told of what is left out and of the dataset.

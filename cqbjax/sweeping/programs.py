@@ -117,7 +117,7 @@ def _draw(devices: tuple[jax.Device, ...], width: int, problem: Problem, source:
     # The source is an argument, not a constant: another slackness or table then finds the same
     # program.
     def draw(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
-        return simulate.prepare(rng.run_key(seed), source, rate, problem)
+        return simulate.draw_instance(rng.run_key(seed), source, rate, problem)
 
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
@@ -188,7 +188,7 @@ def bytes_a_run(policy: Kind, source: Kind, problem: Problem, slots: int) -> int
 
     def begin(policy: Policy, source: Source) -> tuple[Any, ...]:
         rate = jnp.zeros(())
-        instance = simulate.prepare(rng.run_key(0), source, rate, problem)
+        instance = simulate.draw_instance(rng.run_key(0), source, rate, problem)
         instance = instance._replace(key=jnp.zeros(2))
         return instance, simulate.start(policy, problem, instance, slots), policy
 

@@ -247,7 +247,7 @@ def _beta_at(key: jax.Array, t: int, a: jax.Array, b: jax.Array) -> jax.Array:
     return jax.random.beta(rng.stream_key(rng.round_key(key, t), rng.Stream.BETA), a, b)
 
 
-_prepare = _jit(simulate.prepare, static_argnames="problem")
+_prepare = _jit(simulate.draw_instance, static_argnames="problem")
 
 
 def _instance(case: Case) -> simulate.Instance:

@@ -58,7 +58,7 @@ class Played(NamedTuple):
 @functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
 def _prepare(keys: Array, source: Source, rate: Array, problem: Problem) -> simulate.Instance:
     """Draw every run's instance; a program of its own, which all policies share."""
-    return jax.vmap(lambda key: simulate.prepare(key, source, rate, problem))(keys)
+    return jax.vmap(lambda key: simulate.draw_instance(key, source, rate, problem))(keys)
 
 
 @functools.partial(
@@ -82,7 +82,7 @@ def _play(
     return jax.vmap(play_one)(instances)
 
 
-def prepare(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
+def draw_instances(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
     """Draw the instance of every seed: leaves [S, ...] as JAX arrays."""
     keys = _keys(jnp.atleast_1d(jnp.asarray(seeds)))
     return _prepare(keys, arrays(source), jnp.asarray(rate, float), problem)
@@ -100,7 +100,7 @@ def play(
     Floats of policy and source never recompile. `keep_all` keeps the queue and the policy's state
     of every round too.
     """
-    instances = prepare(source, rate, problem, seeds)
+    instances = draw_instances(source, rate, problem, seeds)
     decision, length, queue, overflow = _play(
         instances, arrays(policy), problem, capacity, keep_all
     )

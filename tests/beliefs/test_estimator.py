@@ -21,9 +21,9 @@ LIMIT = 2.0
 
 def worst(source, size, rate, horizon, scale=0.2, seed=0):
     run = study.play(source, size, rate, horizon, seed, Acqb(alpha_scale=scale, c1=0.25))
-    found = study.measure(run, study.sampled(horizon, 30, 12))
-    assert len(found) > 20
-    return study.percent(found, scale).max()
+    distances = study.measure(run, study.sampled(horizon, 30, 12))
+    assert len(distances) > 20
+    return study.percent(distances, scale).max()
 
 
 @pytest.mark.slow
@@ -87,8 +87,8 @@ def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
 def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_data, size, rate):
     source = datasets.dataset_source("routerbench", shared_data).queries
     run = study.play(source, size, rate, 200, 0, Acqb(alpha_scale=0.3, c1=0.25))
-    found = study.measure(run, np.arange(20, 201, 20))
-    assert study.percent(found, 0.3).max() < LIMIT
+    distances = study.measure(run, np.arange(20, 201, 20))
+    assert study.percent(distances, 0.3).max() < LIMIT
 
 
 @pytest.mark.slow
@@ -121,8 +121,8 @@ def test_blocks_are_inverted():
     for dim in (5, 10, 40):
         factor = rng.normal(size=(dim, dim))
         matrix = factor @ factor.T + 0.5 * np.eye(dim)
-        found = np.asarray(running.invert(jnp.asarray(matrix)))
-        np.testing.assert_allclose(found @ matrix, np.eye(dim), atol=2e-3)
+        inverse = np.asarray(running.invert(jnp.asarray(matrix)))
+        np.testing.assert_allclose(inverse @ matrix, np.eye(dim), atol=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
     bent = jax.jvp(along, (theta,), (at - theta,))[1]
     taylor = gradient(theta) + along(theta) + 0.5 * bent
     blocks = jnp.zeros(1, jnp.int32) if parameters == "shared" else servers
-    rows = likelihood.entries(problem, new, theta)[:, :, None]
+    rows = likelihood.stored(problem, new, theta)[:, :, None]
     for a, block in enumerate(blocks):
         about, own = running._around(theta, problem, blocks)
         model = likelihood.expand(problem, rows[a], about[a], own[a])
         there = running._around(at, problem, blocks)[0][a]
-        found = cubic.shift(problem, model, there, own[a]).offset
-        np.testing.assert_allclose(found, taylor[block], atol=1e-9)
+        value = cubic.move(problem, model, there, own[a]).value
+        np.testing.assert_allclose(value, taylor[block], atol=1e-9)
 
 
 @pytest.mark.parametrize(("dim", "rounds"), [(5, 1000), (384, 300)])

@@ -446,7 +446,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         )  # fmt: skip
     console = Printed()
     with worlds.quick_compiles():
-        ready = study.prepare(
+        ready = study.checked_points(
             config,
             hydra.utils.instantiate,
             lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},

@@ -21,19 +21,19 @@ REFUSED = {
 def test_a_wrong_value_is_refused_by_its_key(key):
     config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as found:
-        study.prepare(config, make, make_policies)
+        study.checked_points(config, make, make_policies)
     assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize("key", ["K", "slackness", "parameters"])
 def test_an_empty_grid_is_refused(key):
     with pytest.raises(ValueError, match=f"{key} must be a value or a list"):
-        settings.check(composed(f"{key}=[]"))
+        settings.check_keys(composed(f"{key}=[]"))
 
 
 def test_every_key_of_a_study_passes_as_it_is_shipped():
     for name in EXPERIMENTS:
-        settings.check(composed(f"experiment={name}"))
+        settings.check_keys(composed(f"experiment={name}"))
 
 
 def test_no_exploration_length_is_refused():
@@ -57,6 +57,8 @@ def test_a_key_that_the_source_does_not_read_is_refused():
 def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
-        study.prepare(config, make, make_policies)
+        study.checked_points(config, make, make_policies)
     config.K = [1, 2]
-    assert [ready.point.config.K for ready in study.prepare(config, make, make_policies)] == [1, 2]
+    assert [
+        ready.point.config.K for ready in study.checked_points(config, make, make_policies)
+    ] == [1, 2]
