@@ -183,6 +183,7 @@ def test_more_capacity_changes_nothing():
         np.testing.assert_array_equal(getattr(small.decision, name), getattr(large.decision, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.75, 1.0])
 def test_round_robin_shows_every_assortment_equally_and_in_order(rate):
     """With c1 huge every arrival explores, and the counter walks the subsets lexicographically."""

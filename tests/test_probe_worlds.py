@@ -22,8 +22,8 @@ POLICIES = {
     "q_ucb": QueueingBandit(),
     "optimal": Optimal(),
 }
-
-
+# ACQB's runs take seconds.
+LABELS = [pytest.param(label, marks=[pytest.mark.slow] * (label == "acqb")) for label in POLICIES]
 MIXED = np.tile(np.linspace(0.2, 0.9, 8)[:, None], (1, 3))
 SOURCES = {
     "mu = 0.6": worlds.constant(0.6),
@@ -64,7 +64,7 @@ def test_the_balance_of_flows_agrees_with_the_closed_form():
         assert stationary_mean(arrival, service, 4000) == pytest.approx(closed, rel=1e-9)
 
 
-@pytest.mark.parametrize("label", POLICIES)
+@pytest.mark.parametrize("label", LABELS)
 def test_a_constant_service_probability_is_a_birth_death_chain(label):
     played = play(label, "mu = 0.6", 0.4)
     lengths = played.length
@@ -78,6 +78,7 @@ def test_a_constant_service_probability_is_a_birth_death_chain(label):
     assert played.decision.regret.max() == 0.0
 
 
+@pytest.mark.slow
 def test_with_a_constant_service_probability_the_schedule_does_not_matter():
     """By shared arrivals and choice uniforms the queue is the same in every round."""
     lengths = [play(label, "mu = 0.6", 0.4).length for label in POLICIES]
@@ -85,14 +86,14 @@ def test_with_a_constant_service_probability_the_schedule_does_not_matter():
         np.testing.assert_array_equal(lengths[0], other)
 
 
-@pytest.mark.parametrize("label", POLICIES)
+@pytest.mark.parametrize("label", LABELS)
 def test_identical_servers_leave_nothing_to_regret(label):
     played = play(label, "identical", 0.4)
     assert played.decision.regret.max() == 0.0
     assert played.decision.valid.any(axis=1).all()
 
 
-@pytest.mark.parametrize("label", POLICIES)
+@pytest.mark.parametrize("label", LABELS)
 def test_an_overloaded_queue_grows_by_what_is_not_served(label):
     lengths = play(label, "mu = 0.5", 0.75).length
     growth = (lengths[:, -1] - lengths[:, 99]) / (HORIZON - 100)
@@ -155,6 +156,7 @@ def test_one_assortment_leaves_nothing_to_regret(label):
     assert played.decision.regret.max() == 0.0
 
 
+@pytest.mark.slow
 def test_a_better_schedule_shortens_the_queue_where_queries_differ():
     """Serving the query most likely to leave beats the oldest one near the limit of stability."""
     lengths = {label: play(label, "mixed", 0.5).length for label in ("optimal", "rand_rout")}
