@@ -177,7 +177,7 @@ class Source(Protocol):
     ) -> float:
         """Return how many queries a round FIFO serves with uniform assortments, about.
 
-        The least over the seeds of 1 / mean over queries of 1 / (mean over assortments of R).
+        The mean over seeds of 1 / mean over queries of 1 / (mean over assortments of R(x, S)).
         """
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:

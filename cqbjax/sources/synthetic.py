@@ -1,6 +1,5 @@
 """The paper's synthetic queries: contexts and parameters from Unif(-1, 1), with slackness."""
 
-import functools
 import itertools
 import math
 from typing import get_args
@@ -22,8 +21,10 @@ BLOCK = 128
 MARGIN = 1e-3
 # An acceptance rate below this would make the instance generator the main cost.
 LEAST_ACCEPTANCE = 2e-4
-# Blocks of candidates that tell how many contexts of a seed are accepted, and how they are served.
+# Blocks of candidates that tell how many contexts of a seed are accepted, and the first of them
+# that tell how they are served.
 PROBE_BLOCKS = 64
+SERVICE_BLOCKS = 8
 # Up to this dimension the corners of the box are counted.
 MOST_CORNERS_DIM = 12
 
@@ -132,7 +133,7 @@ class Synthetic:
                 f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
                 f"a departure probability of {wanted:g}; their sum must be below 1"
             )
-        theta, utilities = self._probe(seeds)
+        theta, utilities = self._probe(seeds, PROBE_BLOCKS)
         accepted = _best_score(utilities, assortment_size) >= _log_odds(wanted)
         best = _departs(self._largest_score(theta, assortment_size))
         worst = int(np.argmin(best))
@@ -155,18 +156,19 @@ class Synthetic:
     def uniform_service(
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
-        """Return what FIFO serves with uniform assortments, queries a round: the least of seeds."""
-        _, utilities = self._probe(seeds)
+        """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean."""
+        _, utilities = self._probe(seeds, SERVICE_BLOCKS)
         wanted = _log_odds(arrival_rate + float(self.slackness))
         arrives = _best_score(utilities, assortment_size) >= wanted
         rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
         mean = np.sum(np.where(arrives, rounds, 0.0), axis=1) / np.maximum(arrives.sum(axis=1), 1)
-        return float(1.0 / np.max(mean))
+        return float(np.mean(1.0 / mean[mean > 0])) if mean.any() else 1.0
 
-    def _probe(self, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _probe(self, seeds: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw theta* [S, ...] and utilities [S, P, N] of some candidates of every seed."""
         drawn = _candidates(self, np.asarray(seeds, np.int32))
         theta, contexts = (np.asarray(each) for each in drawn)
+        contexts = contexts[:, : blocks * BLOCK]
         if self.parameters == "disjoint":
             return theta, contexts @ np.swapaxes(theta, 1, 2)
         return theta, np.einsum("spnd,sd->spn", contexts, theta)
@@ -184,13 +186,13 @@ class Synthetic:
         return _best_score(np.sum(np.abs(theta), axis=-1), size)
 
 
-@functools.partial(jax.jit, static_argnames="blocks")
-def _candidates(source: Synthetic, seeds: Array, blocks: int = PROBE_BLOCKS) -> tuple[Array, Array]:
+@jax.jit
+def _candidates(source: Synthetic, seeds: Array) -> tuple[Array, Array]:
     """Draw theta* and the first blocks of candidates of every seed: [S, ...], [S, P, ...]."""
 
     def one(seed: Array) -> tuple[Array, Array]:
         key = rng.run_key(seed)
-        drawn = jax.vmap(lambda block: source.candidates(key, block))(jnp.arange(blocks))
+        drawn = jax.vmap(lambda block: source.candidates(key, block))(jnp.arange(PROBE_BLOCKS))
         return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
 
     return jax.vmap(one)(seeds)

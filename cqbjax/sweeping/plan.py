@@ -1,6 +1,7 @@
 """What a sweep will run, decided once before anything compiles: groups, runs, records, sizes."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,8 +20,8 @@ START_CAPACITY = 64
 START_CAPACITY_POOL = 256
 # Overflowing runs are repeated with this many times the slots: a compilation costs more than slots.
 GROWTH = 4
-# A queue may end this many square roots of the horizon above its mean: 2.6 standard deviations.
-SPREAD = 1.75
+# The longest of some queues may end this many square roots of the horizon above their mean.
+SPREAD = 2.5
 
 Capacity = int | Literal["auto"]
 
@@ -151,11 +152,12 @@ class Plan:
         slots = START_CAPACITY_POOL if self.problem.pooled else START_CAPACITY
         horizon = self.problem.horizon
         if getattr(group.one, "blind", False):
-            longest = self._excess() * horizon + SPREAD * horizon**0.5
+            longest = self._excess * horizon + SPREAD * horizon**0.5
             while slots < longest:
                 slots *= GROWTH
         return min(slots, horizon)
 
+    @functools.cached_property
     def _excess(self) -> float:
         """Return by how much arrivals exceed what uniform routing serves, queries a round."""
         size = self.problem.assortment_size
