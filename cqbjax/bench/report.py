@@ -137,7 +137,7 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
 def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
     """Yield each section as text."""
     for name, title in TITLES.items():
-        rows = report["sections"][name]
+        rows = report["sections"].get(name, [])  # an older report lacks a newer section
         columns = list(rows[0]) if rows else []
         headers = [HEADERS.get(column, column) for column in columns]
         cells = [[_text(column, row[column]) for column in columns] for row in rows]

@@ -21,7 +21,7 @@ from cqbjax.sweeping.sweep import sweep
 
 Row = dict[str, Any]
 Rows = list[Row]
-SCHEMA = 2
+SCHEMA = 1
 VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy")
 
 
