@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Of these the earlier code took the seconds that the ratios of docs/performance.md are to.
+from cqbjax.report import results
+from cqbjax.studies import study
+
+# docs/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {
     "composing": ("run", "experiment=synthetic", "--cfg", "job"),
     "first study": ("run", "experiment=synthetic", "K=1", "num_seeds=20", "name=first"),
     "synthetic study": ("run", "experiment=synthetic", "num_seeds=100"),
 }
 QUICK = ("num_seeds=2", "horizon=40", "policy=[random]")
-# The simulator's own share of a line such as `simulation 9.1 s of 30.2 s (30%)`.
-SHARE_LINE = "simulation "
 
 
 def rows(quick: bool) -> Iterator[dict[str, Any]]:
@@ -28,24 +29,25 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
     Yields:
         A row a command and cache: `command`, `caches` (cold or warm), `seconds` of the whole
-        process, `simulated`, the share of it that the study itself says was simulation.
+        process, `simulated`, the share of it that was simulation by the stored result.
     """
     for name, (command, *words) in COMMANDS.items():
         if quick and name == "synthetic study":
             continue
         small = QUICK if quick and name != "composing" else ()
         with tempfile.TemporaryDirectory(prefix="bench_start_") as folder:
-            stored = () if name == "composing" else (f"results_dir={folder}/results",)
+            results_dir = Path(folder) / "results"
+            stored = () if name == "composing" else (f"results_dir={results_dir}",)
             for caches in ("cold", "warm"):
-                seconds, said = timed([command, *words, *small, *stored], Path(folder) / "cache")
-                yield {
-                    "command": name, "caches": caches, "seconds": seconds,
-                    "simulated": simulated(said),
-                }  # fmt: skip
+                seconds = timed([command, *words, *small, *stored], Path(folder) / "cache")
+                share = None
+                if stored:
+                    share = study.simulated_seconds(results.load_points(results_dir)) / seconds
+                yield {"command": name, "caches": caches, "seconds": seconds, "simulated": share}
 
 
-def timed(words: list[str], cache: Path) -> tuple[float, str]:
-    """Run a command of the package with a cache folder of its own: seconds, and what it printed.
+def timed(words: list[str], cache: Path) -> float:
+    """Run a command of the package with a cache folder of its own, and return the seconds.
 
     Raises:
         RuntimeError: it failed.
@@ -60,12 +62,4 @@ def timed(words: list[str], cache: Path) -> tuple[float, str]:
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)} failed: {done.stderr.strip()[-300:]}")
-    return seconds, done.stdout
-
-
-def simulated(said: str) -> float | None:
-    """Return the share of simulation that a study printed, None where there is none."""
-    for line in said.splitlines():
-        if line.startswith(SHARE_LINE):
-            return float(line.rpartition("(")[2].partition("%")[0]) / 100
-    return None
+    return seconds

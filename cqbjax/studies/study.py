@@ -286,6 +286,17 @@ def show(
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
 
 
+def simulated_seconds(points: Sequence[xr.Dataset]) -> float:
+    """Return the seconds in which a study's points were simulated, compiling apart."""
+    return sum(
+        float(point.seconds_per_round.sum())
+        * point.sizes["arrival_rate"]
+        * point.sizes["seed"]
+        * point.attrs["horizon"]
+        for point in points
+    )
+
+
 def time_spent(points: Sequence[xr.Dataset], wall: float) -> str:
     """Say how much of a command's time was simulation.
 
@@ -293,10 +304,7 @@ def time_spent(points: Sequence[xr.Dataset], wall: float) -> str:
         points: of the study.
         wall: seconds since the command began.
     """
-    simulated = 0.0
-    for point in points:
-        runs = point.sizes["arrival_rate"] * point.sizes["seed"]
-        simulated += float(point.seconds_per_round.sum()) * runs * point.attrs["horizon"]
+    simulated = simulated_seconds(points)
     return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"
 
 

@@ -177,11 +177,6 @@ def forget() -> None:
     _draw.cache_clear()
 
 
-def count() -> int:
-    """Return how many programs of policies this process has compiled."""
-    return compiled.cache_info().misses
-
-
 @functools.lru_cache(MOST_KEPT)
 def bytes_a_run(policy: Kind, source: Kind, problem: Problem, slots: int) -> int:
     """Return the bytes that one run keeps on the device between rounds, its policy's included."""
