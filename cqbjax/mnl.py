@@ -84,11 +84,18 @@ def best_score(utilities: Array, size: int) -> Array:
 
 def best_servers(utilities: Array, size: int) -> Array:
     """Return the assortment of the largest departure rate as [K] increasing server numbers."""
-    return _increasing(best_picks(utilities, size))
+    return increasing(best_picks(utilities, size))
 
 
-def _increasing(picks: list[Array]) -> Array:
-    """Sort K distinct numbers by exchanging neighbours: K is small and static."""
+def increasing(picks: list[Array]) -> Array:
+    """Sort K distinct numbers by exchanging neighbours: K is small and static.
+
+    Args:
+        picks: K arrays [...].
+
+    Returns:
+        [..., K].
+    """
     picks = list(picks)
     for last in range(len(picks) - 1, 0, -1):
         for i in range(last):

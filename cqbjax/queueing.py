@@ -19,10 +19,11 @@ Schedule = Literal["oldest", "newest", "least_served", "random", "joint"]
 OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
 
 
-def empty(capacity: int) -> Queue:
-    """Return a queue of `capacity` free slots."""
+def empty(capacity: int, num_servers: int | None = None) -> Queue:
+    """Return a queue of `capacity` free slots, which counts N servers' showings if N is given."""
     zeros = jnp.zeros(capacity, jnp.int32)
-    return Queue(row=zeros, arrived=zeros, served=zeros)
+    shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
+    return Queue(row=zeros, arrived=zeros, served=zeros, shown=shown)
 
 
 def waiting(queue: Queue) -> Array:
@@ -55,16 +56,22 @@ def push(queue: Queue, row: Array, round_: Array, arrives: Array) -> tuple[Queue
         row=jnp.where(here, row, queue.row),
         arrived=jnp.where(here, round_, queue.arrived),
         served=jnp.where(here, 0, queue.served),
+        shown=None if queue.shown is None else jnp.where(here[:, None], 0, queue.shown),
     )
     return pushed, slot, arrives & full
 
 
-def serve(queue: Queue, slot: Array, departs: Array) -> Queue:
-    """Count one service of a slot's query and free the slot where it `departs`."""
+def serve(queue: Queue, slot: Array, servers: Array, departs: Array) -> Queue:
+    """Count one service of a slot's query by servers [K]; free the slot where it `departs`."""
     here = jnp.arange(queue.row.shape[0]) == slot
+    shown = queue.shown
+    if shown is not None:
+        hit = jnp.any(servers[:, None] == jnp.arange(shown.shape[1]), axis=0)
+        shown = shown + (here[:, None] & hit)
     return queue._replace(
         arrived=jnp.where(here & departs, 0, queue.arrived),
         served=queue.served + here,
+        shown=shown,
     )
 
 

@@ -18,7 +18,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import metrics, mnl, queueing, rng
-from cqbjax.types import Feedback, Observation, Policy, Problem, Queue, Source, World
+from cqbjax.types import (
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Queue,
+    Source,
+    World,
+    is_retry_aware,
+)
 
 
 class Instance(NamedTuple):
@@ -85,7 +94,7 @@ def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -
     """Return the state before round 1: an empty queue of `capacity` slots."""
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     return Carry(
-        queueing.empty(capacity),
+        queueing.empty(capacity, problem.num_servers if is_retry_aware(policy) else None),
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
         None if problem.pooled else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
@@ -147,7 +156,7 @@ def run_round(
     regret = metrics.round_regret(utilities, action.servers, valid)
 
     state = policy.update(carry.state, observation, action, feedback)
-    queue = queueing.serve(carry.queue, action.slot, departed)
+    queue = queueing.serve(carry.queue, action.slot, action.servers, departed)
     row = world.arrival_rows[round_ - 1]
     arrives = instance.arrives[round_ - 1]
     queue, newest, lost = queueing.push(queue, row, round_, arrives)

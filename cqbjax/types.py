@@ -76,11 +76,14 @@ class Queue(NamedTuple):
         row: [C] int32 row of the run's context table.
         arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
         served: [C] int32 how many times the query was served so far.
+        shown: [C, N] int32 in how many of these times each server was in its assortment, for a
+            `retry_aware` policy, else None.
     """
 
     row: Array
     arrived: Array
     served: Array
+    shown: Array | None = None
 
 
 class Observation(NamedTuple):
@@ -141,7 +144,8 @@ class Policy(Protocol):
     discards such a decision. A policy may have a method `check(problem)` that raises ValueError
     for settings out of range; `sweep` calls it before anything compiles. An attribute `blind =
     True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
-    will grow, and gets slots enough for that at once.
+    will grow, and gets slots enough for that at once. An attribute `retry_aware = True` fills in
+    `Queue.shown`; policies that do not ask for it do not pay for it (`is_retry_aware`).
     """
 
     @property
@@ -161,6 +165,11 @@ class Policy(Protocol):
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
         """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
+
+
+def is_retry_aware(policy: Any) -> bool:
+    """Tell whether a policy asks which servers were shown for each waiting query."""
+    return bool(getattr(policy, "retry_aware", False))
 
 
 class Source(Protocol):

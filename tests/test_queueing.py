@@ -23,7 +23,7 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
     queue, model = queueing.empty(CAPACITY), {}
     for t, (arrives, slot, departs) in enumerate(rounds, start=1):
         if slot in model:
-            queue = serve(queue, jnp.int32(slot), jnp.bool_(departs))
+            queue = serve(queue, jnp.int32(slot), jnp.zeros(1, jnp.int32), jnp.bool_(departs))
             model[slot][2] += 1
             if departs:
                 del model[slot]

@@ -41,9 +41,10 @@ class Blocks:
 
     least_lambda0 = running.LEAST_LAMBDA0
 
-    def init(self, contexts: Array, lambda0: Array) -> BlocksState:
+    def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> BlocksState:
         """Return V = lambda0 I and theta = 0; the context table is not looked at."""
         del contexts
+        assert offset is None, "an offset is kept by `Pool` alone"
         posterior = gaussian.init(self.problem, lambda0)
         return BlocksState(posterior, running.init(self.problem, lambda0))
 

@@ -78,11 +78,18 @@ class Shown(NamedTuple):
         images: K of them, the round absorbed.
         phi: [K, d] estimates in whitened coordinates.
         scores: [K, I] their utilities of the whole table.
+        offset: [K, I] what of the utilities is no X theta; None is none.
     """
 
     images: tuple[Image, ...]
     phi: Array
     scores: Array
+    offset: Array | None
+
+    @property
+    def moved(self) -> Array:
+        """Return S phi, the utilities less the offset: [K, I]."""
+        return self.scores if self.offset is None else self.scores - self.offset
 
 
 class Direction(NamedTuple):
@@ -160,7 +167,7 @@ def update(
 
     def step(_: int, shown: Shown) -> Shown:
         residual, weight = sums(shown)
-        slope = shown.phi + _pull(shown.images, residual - count * shown.scores)
+        slope = shown.phi + _pull(shown.images, residual - count * shown.moved)
         move, along = conjugate_gradient(shown.images, weight, count, -slope, iterations)
         return shown._replace(phi=shown.phi + move, scores=shown.scores + along)
 
@@ -178,7 +185,7 @@ def _step_along(
     """Take the Newton step of the K step lengths along given directions."""
     v = newest.scores
     slope = jnp.sum(shown.phi * newest.phi, axis=1)
-    slope += jnp.sum((residual - count * shown.scores) * v, axis=1)
+    slope += jnp.sum((residual - count * shown.moved) * v, axis=1)
     own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
     bend = jnp.diag(own) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
     lengths = -linalg.solve_positive(bend, slope)[:, None]

@@ -34,7 +34,8 @@ class PoolState(NamedTuple):
         image: [N, I, d] X W_j.
         learnt: [N] float, in how many rounds each server was learnt from.
         phi: [N, d] the estimate in whitened coordinates, theta_j = W_j phi_j.
-        scores: [N, I] X theta_j.
+        scores: [N, I] utilities, X theta_j and the offset.
+        offset: [N, I] what of them was known beforehand; None is none.
         record: the history as the likelihood needs it.
     """
 
@@ -42,6 +43,7 @@ class PoolState(NamedTuple):
     learnt: Array
     phi: Array
     scores: Array
+    offset: Array | None
     record: newton_cg.Record
 
 
@@ -52,7 +54,7 @@ class Change(NamedTuple):
         along: [K, I] and
         row: [K, d], the change of their images, S <- S - along row'.
         phi: [K, d] their new estimates.
-        scores: [K, I] X theta of these.
+        scores: [K, I] their utilities.
     """
 
     along: Array
@@ -75,15 +77,17 @@ class Pool:
 
     least_lambda0 = 0.0
 
-    def init(self, contexts: Array, lambda0: Array) -> PoolState:
-        """Return V = lambda0 I and theta = 0."""
+    def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> PoolState:
+        """Return V = lambda0 I and theta = 0, the utilities being the offset."""
         servers, rows = self.problem.num_servers, self.problem.num_rows
         image = contexts / jnp.sqrt(lambda0)
+        known = None if offset is None else jnp.asarray(offset, image.dtype).T
         return PoolState(
             jnp.broadcast_to(image, (servers, *image.shape)),
             jnp.zeros(servers),
             jnp.zeros((servers, self.problem.dim)),
-            jnp.zeros((servers, rows)),
+            jnp.zeros((servers, rows)) if known is None else known,
+            known,
             newton_cg.init(self.problem),
         )
 
@@ -94,10 +98,11 @@ class Pool:
     def theta(self, state: PoolState, contexts: Array) -> Array:
         """Return the estimates in the contexts' own coordinates: [N, d]; leading axes are kept.
 
-        theta lies in the span of the contexts, so the least-squares solution of X theta = scores is
-        it. For tests and notebooks: a run never needs it.
+        theta lies in the span of the contexts, so the least-squares solution of X theta = scores,
+        less the offset, is it. For tests and notebooks: a run never needs it.
         """
-        return state.scores @ jnp.linalg.pinv(contexts).T
+        learnt = state.scores if state.offset is None else state.scores - state.offset
+        return learnt @ jnp.linalg.pinv(contexts).T
 
     def sampled(
         self, state: PoolState, observation: Observation, alpha: Array, normal: Array
@@ -119,9 +124,10 @@ class Pool:
         servers = new.servers
         record = newton_cg.append(state.record, new)
         stale = _images(state, servers)
+        known = None if state.offset is None else state.offset[servers]
 
         def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
-            shown, newest = _absorb(stale, phi, scores, new.row)
+            shown, newest = _absorb(stale, phi, scores, known, new.row)
             shown = newton_cg.update(
                 shown, newest, state.scores, record, self.problem, new, self.exact_steps
             )
@@ -143,7 +149,7 @@ class Pool:
             phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
             scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
         learnt = state.learnt + (gaussian.shown(self.problem, servers) & new.valid)
-        return PoolState(image, learnt, phi, scores, record)
+        return PoolState(image, learnt, phi, scores, state.offset, record)
 
 
 def _optimistic(
@@ -172,7 +178,7 @@ def _images(state: PoolState, servers: Array) -> tuple[Array, ...]:
 
 
 def _absorb(
-    stale: tuple[Array, ...], phi: Array, scores: Array, row: Array
+    stale: tuple[Array, ...], phi: Array, scores: Array, known: Array | None, row: Array
 ) -> tuple[newton_cg.Shown, newton_cg.Direction]:
     """Add one context to V of the shown servers: their images and phi, theta staying where it is.
 
@@ -180,6 +186,7 @@ def _absorb(
         stale: K times [I, d] their images before the round.
         phi: [K, d] and
         scores: [K, I] of the same.
+        known: [K, I] of the scores, what is offset.
         row: [] int32 the context's table row.
 
     Returns:
@@ -197,4 +204,4 @@ def _absorb(
         rows.append(own)
         pushed.append(along / grown)
     newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
-    return newton_cg.Shown(tuple(images), jnp.stack(phis), scores), newest
+    return newton_cg.Shown(tuple(images), jnp.stack(phis), scores, known), newest

@@ -20,12 +20,14 @@ class Belief(Protocol):
     def least_lambda0(self) -> float:
         """The least regularisation at which the estimate is held to its accuracy."""
 
-    def init(self, contexts: Array, lambda0: Array) -> Any:
+    def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> Any:
         """Return the state before round 1: V = lambda0 I and theta = 0.
 
         Args:
             contexts: [I, d] (disjoint) or [I, N, d] (shared), the run's context table.
             lambda0: [] regularisation.
+            offset: [I, N] what is known of each row's utilities beforehand: they are then
+                offset + x'theta. None is none, and all that `Blocks` takes.
         """
 
     def learnt(self, state: Any) -> Array:

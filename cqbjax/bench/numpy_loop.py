@@ -232,7 +232,7 @@ def reference_seconds(run: Recorded, constants: Constants) -> float:
     world = reference.World(run.contexts, run.utilities, run.rows)
     draws = reference.Draws(
         np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
-        np.zeros(horizon), np.zeros(horizon, int),
+        np.zeros(horizon), np.zeros(horizon, int), np.zeros((horizon, run.utilities.shape[1])),
     )  # fmt: skip
     size, kappa, lambda0, alpha_scale, c1 = constants
     settings = reference.Settings(

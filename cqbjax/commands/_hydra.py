@@ -33,6 +33,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from cqbjax.commands._pairings import PAIRED, offer_routers
 from cqbjax.commands._refusing import first_line, refusing
 
 if TYPE_CHECKING:
@@ -75,9 +76,15 @@ def start(task: Callable[[DictConfig], None], folder: Path = CONF) -> None:
 
     with refuse():
         _check_own()
+        offer_policies()
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()
+
+
+def offer_policies() -> list[str]:
+    """Offer the policies that are no file: routers by their pairings. Return their labels."""
+    return offer_routers(_folders())
 
 
 def _exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
@@ -188,8 +195,17 @@ def _no_key(key: str, cause: OmegaConfBaseException) -> str:
 
 def _choices(group: str) -> str:
     """List the choices of a group, the user's own among them."""
-    folders = [folder / group for folder in (CONF, _own_folder()) if folder and group]
-    return _listed({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    folders = [folder / group for folder in _folders() if group]
+    names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
+    if group == "policy":
+        names |= {f"{path.stem}{PAIRED}" for each in _folders() for path in each.glob("router/*")}
+    return _listed(names)
+
+
+def _folders() -> list[Path]:
+    """Return the folders of choices: the shipped one, and the user's own if there is one."""
+    own = _own_folder()
+    return [CONF, own] if own else [CONF]
 
 
 def _listed(names: Iterable[str]) -> str:

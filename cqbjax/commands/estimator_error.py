@@ -18,10 +18,12 @@ import numpy as np
 from cqbjax import datasets, files, rng, simulate
 from cqbjax.beliefs import gaussian
 from cqbjax.bench.cases import unit_vectors
-from cqbjax.policies import Acqb
+from cqbjax.policies import Acqb, OnContexts
 from cqbjax.sources import Synthetic
 from cqbjax.testing import reference
 from cqbjax.types import Problem, Source
+
+Judged = Acqb | OnContexts
 
 
 class Run(NamedTuple):
@@ -36,6 +38,7 @@ class Run(NamedTuple):
         choice: [T] position of the chosen server, K for the outside option.
         valid: [T] whether a query was served.
         theta: [T, B, d] float64 estimates after the round.
+        offset: [I, N] what of the utilities was known beforehand.
     """
 
     problem: Problem
@@ -45,6 +48,7 @@ class Run(NamedTuple):
     choice: np.ndarray
     valid: np.ndarray
     theta: np.ndarray
+    offset: np.ndarray
 
 
 class Distance(NamedTuple):
@@ -65,16 +69,18 @@ class Distance(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("problem", "capacity"))
 def _trace(
-    key: jax.Array, policy: Acqb, source: Source, rate: jax.Array, problem: Problem, capacity: int
+    key: jax.Array, policy: Judged, source: Source, rate: jax.Array, problem: Problem, capacity: int
 ) -> Any:
     """Run once and keep of each round's state the estimate alone."""
     rounds = simulate.trace(key, policy, source, rate, problem, capacity)
     contexts = source.world(key, rate, problem).contexts
-    return rounds._replace(state=policy.theta(rounds.state, contexts, problem)), contexts
+    theta = policy.theta(rounds.state, contexts, problem)
+    seen = policy.view.table(contexts) if isinstance(policy, OnContexts) else contexts
+    return rounds._replace(state=theta), seen
 
 
 def play(
-    source: Source, size: int, rate: float, horizon: int, seed: int, policy: Acqb,
+    source: Source, size: int, rate: float, horizon: int, seed: int, policy: Judged,
     capacity: int = 512,
 ) -> Run:  # fmt: skip
     """Run a policy once.
@@ -85,7 +91,7 @@ def play(
         rate: arrival rate, queries a round.
         horizon: T.
         seed: of the run.
-        policy: whose estimates are judged.
+        policy: whose estimates are judged, on the contexts that it sees.
         capacity: queue slots; a full queue loses queries, which does no harm here.
     """
     problem = source.problem(size, horizon)
@@ -96,7 +102,14 @@ def play(
     if features.ndim == 2:
         features = features[:, None, :]
     theta = rounds.state.astype(np.float64)
-    return Run(problem, features, rounds.row, rounds.servers, rounds.choice, rounds.valid, theta)
+    acqb = policy.policy if isinstance(policy, OnContexts) else policy
+    offset = np.zeros((len(features), problem.num_servers))
+    if acqb.offset is not None:
+        offset = np.asarray(acqb.offset, np.float64)
+    problem = problem._replace(dim=features.shape[-1])
+    return Run(
+        problem, features, rounds.row, rounds.servers, rounds.choice, rounds.valid, theta, offset
+    )
 
 
 def design(run: Run, until: int, block: int, lambda0: float) -> tuple[np.ndarray, int]:
@@ -128,6 +141,7 @@ def exact(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
     own = (blocks[:, :, None] == np.asarray(free)).astype(float)
     rows = (own[..., None] * features[:, :, None, :]).reshape(*blocks.shape, -1)
     held = np.sum(features * theta[blocks], axis=-1) * (1.0 - own.sum(axis=-1))
+    held += run.offset[run.row[kept][:, None], servers]
     minimiser = reference.minimise(rows, held, chosen, lambda0, theta[free].ravel())
     return minimiser.reshape(len(free), -1)
 

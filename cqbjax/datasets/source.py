@@ -60,6 +60,11 @@ class DatasetSource:
         """Return a hash of embeddings, performance and cost, by which fits are kept."""
         return arrays_digest([self.embeddings, self.table.performance, self.cost])
 
+    @functools.cached_property
+    def departure_digest(self) -> str:
+        """Return a hash of the departure probabilities, which depend on low, high and rho too."""
+        return arrays_digest([self.probabilities])
+
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
         if assortment_size not in self._served:

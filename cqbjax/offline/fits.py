@@ -17,6 +17,7 @@ import threadpoolctl
 from cqbjax.datasets import DatasetSource, Split
 from cqbjax.files import content_key, load_json, memo, save_json
 from cqbjax.offline.routers import OfflineSplit, Router
+from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.sweeping.progress import Reporter
 
 FORMAT = "1"  # raise when the same settings would give another fit
@@ -45,7 +46,15 @@ class Data(NamedTuple):
     def offline(self, rows: np.ndarray) -> OfflineSplit:
         """Return what a router may learn from: these rows of the table."""
         table = self.source.table
-        return OfflineSplit(self.embeddings[rows], table.performance[rows], self.source.cost[rows])
+        return OfflineSplit(
+            self.embeddings[rows], table.performance[rows], self.source.cost[rows],
+            self.source.probabilities[rows],
+        )  # fmt: skip
+
+    def settings(self, router: Router) -> tuple[Any, ...]:
+        """Return what of the dataset decides a router's fit beyond the digest."""
+        rho = self.source.rho
+        return (rho, self.source.departure_digest) if is_on_departures(router) else (rho,)
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
@@ -112,7 +121,7 @@ def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
         seed: of the fit.
     """
     rho = data.source.rho
-    path = data.folder / f"{fit_key(data, parts, seed, router, rho)}.npy"
+    path = data.folder / f"{fit_key(data, parts, seed, router, *data.settings(router))}.npy"
 
     def fit() -> np.ndarray:
         with threadpoolctl.threadpool_limits(ONE_THREAD):
@@ -131,7 +140,8 @@ def tuned(router: Router, data: Data, seed: int) -> Router:
         seed: of the split, and of the folds.
     """
     parts, rho = data.source.split(seed), data.source.rho
-    path = data.folder / f"{fit_key(data, parts, seed, 'tuned', router, rho)}.json"
+    settings = ("tuned", router, *data.settings(router))
+    path = data.folder / f"{fit_key(data, parts, seed, *settings)}.json"
 
     def tune() -> dict[str, Any]:
         with threadpoolctl.threadpool_limits(ONE_THREAD):

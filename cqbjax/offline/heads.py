@@ -56,6 +56,18 @@ def pool_contexts(
     return by_seed
 
 
+def all_contexts(
+    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
+) -> dict[int, np.ndarray]:
+    """Return the contexts of all prompts by each seed's head [P, e]; arguments as `kept_heads`."""
+    by_seed = {}
+    for seed, path in zip(splits, kept_heads(label, head, data, splits, progress), strict=True):
+        params, config = projection.load_heads(path)
+        whole = jnp.asarray(data.embeddings)
+        by_seed[seed] = np.asarray(projection.project(params, whole, config))
+    return by_seed
+
+
 def kept_heads(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[pathlib.Path]:

@@ -1,13 +1,17 @@
 """The words with which a configuration names a policy that learns offline: no fit is here."""
 
 import dataclasses
+import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import Router
-from cqbjax.policies import OnContexts, Replaced, Routed
+from cqbjax.offline.routers.base import is_on_departures
+from cqbjax.policies import Acqb, OnContexts, Replaced, Routed, with_intercept
+from cqbjax.policies.retries import Retry, check_precision
 from cqbjax.pytree import check_words
 from cqbjax.queueing import Schedule
 from cqbjax.types import Policy, Problem
@@ -19,24 +23,37 @@ class Trained:
 
     Attributes:
         router: its settings.
-        schedule: as in `Routed`: `oldest` (FIFO) or `joint` (priority) in the study.
+        schedule: as in `Routed`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
+        retry: as in `Routed`: `same` in the paper; `posterior` for routers on departures alone.
+        precision: as in `Routed`.
     """
 
     router: Router
     schedule: Schedule = "oldest"
+    retry: Retry = "same"
+    precision: float = 1.0
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown schedule.
+        """Refuse an unknown word, and a posterior of what is no log-odds.
 
         Raises:
-            ValueError: naming it and those that there are.
+            ValueError: naming it and what there is.
         """
         del problem
         check_words(self)
+        check_precision(self.precision)
+        if self.retry == "posterior" and not is_on_departures(self.router):
+            raise ValueError(
+                "retry=posterior needs a router that predicts the log-odds of a departure, as "
+                f"logistic does, and {type(self.router).__name__} predicts scores"
+            )
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
-        return Routed(scores=jnp.asarray(rows, float), by="row", schedule=self.schedule)
+        return Routed(
+            scores=jnp.asarray(rows, float), by="row", schedule=self.schedule, retry=self.retry,
+            precision=float(self.precision),
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,4 +83,60 @@ class Projected:
         return OnContexts(policy=self.base, view=view)
 
 
-Learnt = Trained | Projected
+@dataclasses.dataclass(frozen=True)
+class Warm:
+    """ACQB that starts from the offline split: a prior of theta and of V (`warm`).
+
+    Attributes:
+        base: ACQB.
+        weight: what an offline prompt counts in V_0 beside a round's query, at least 0.
+        ridge: weight of |theta_0j|^2 / 2 in the fit of theta_0.
+        share: of a context's squared norm, what a constant coordinate takes (an intercept a
+            server, `policies.Intercept`); 0 is none.
+        head: of the contexts; None is the embedding itself.
+    """
+
+    base: Acqb
+    weight: float = 0.1
+    ridge: float = 1.0
+    share: float = 0.5
+    head: ContrastiveConfig | None = None
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """Return what decides the prior."""
+        return self.weight, self.ridge, self.share, self.head, float(self.base.lambda0)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse settings out of range.
+
+        Raises:
+            ValueError: naming the setting and what is allowed.
+        """
+        for key in ("weight", "ridge", "share"):
+            value = getattr(self, key)
+            if isinstance(value, str | bool) or not 0 <= float(value) < math.inf:
+                raise ValueError(f"{key}={value} must be a finite number and not negative")
+        if self.ridge == 0:
+            raise ValueError("ridge=0 must be above 0: theta_0 has to be unique")
+        if self.share >= 1:
+            raise ValueError(f"share={self.share} must be below 1")
+        self._acqb().check(problem)
+
+    def contexts(self, embeddings: np.ndarray) -> np.ndarray:
+        """Return the contexts before they are whitened: [..., d] -> [..., e]."""
+        if self.share == 0:
+            return embeddings
+        return np.asarray(with_intercept(jnp.asarray(embeddings, float), self.share), float)
+
+    def _acqb(self) -> Acqb:
+        return dataclasses.replace(self.base, estimator="newton_cg")
+
+    def policy(self, prior: tuple[np.ndarray, np.ndarray]) -> Policy:
+        """Make one seed's policy from its prior: contexts [I, e] and offset [I, N]."""
+        contexts, offset = (jnp.asarray(part, float) for part in prior)
+        acqb = dataclasses.replace(self._acqb(), offset=offset)
+        return OnContexts(policy=acqb, view=Replaced(contexts=contexts))
+
+
+Learnt = Trained | Projected | Warm

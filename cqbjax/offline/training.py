@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline.fits import pool_scores, read
-from cqbjax.offline.learnt import Learnt, Projected, Trained
+from cqbjax.offline.learnt import Learnt, Projected, Trained, Warm
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.types import Policy
@@ -25,7 +25,7 @@ def per_seed(
     split and the settings.
 
     Args:
-        policies: label -> policy, `Trained` or `Projected`.
+        policies: label -> policy, of which any may be `Learnt`.
         source: the dataset.
         seeds: [S] the seeds of the sweep, in its order.
         cache_dir: fits go to `cache_dir/<dataset>/`.
@@ -53,6 +53,12 @@ def per_seed(
 
             rows = pool_contexts(label, policy.head, data, splits, progress)
             made[label] = PerSeed([policy.policy(each) for each in rows])
+        elif isinstance(policy, Warm):
+            # Brings scikit-learn and SciPy, slow to import too.
+            from cqbjax.offline.warm import pool_priors
+
+            priors = pool_priors(label, policy, data, splits, progress)
+            made[label] = PerSeed([policy.policy(each) for each in priors])
         else:
             made[label] = policy
     return made

@@ -9,12 +9,15 @@ import math
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cqbjax import beliefs, mnl, queueing, rng
 from cqbjax.beliefs import gaussian
 from cqbjax.beliefs.rows import Row
+from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
+from cqbjax.policies.retries import Retry
 from cqbjax.pytree import check_words, number, pytree, static, word
 from cqbjax.types import Action, Feedback, Observation, Problem
 
@@ -71,6 +74,14 @@ class Acqb:
         estimator: `auto`, `running` or `newton_cg`.
         exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
             round: n visits of every page (`running`), n Newton steps (`newton_cg`).
+        retry: what earlier attempts of a query change of the optimistic pair: `same`, nothing (the
+            paper); `fallback`: servers already shown for it are left out while others remain;
+            `posterior`: its utilities fall with its own failures (`retries.after_failures`).
+            Exploration is as it is: its query is new wherever exploration waits for an arrival.
+        precision: of `retry="posterior"`.
+        offset: [I, N] what is known beforehand of the utility of each row of the run's table,
+            x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
+            added. None is none; with it the estimator must be `newton_cg`.
     """
 
     kappa: Array | float = 1.0
@@ -85,8 +96,16 @@ class Acqb:
     num_samples: int | None = static(default=None)
     estimator: beliefs.Estimator = static(default="auto")
     exact_steps: int = static(default=0)
+    retry: Retry = static(default="same")
+    precision: Array | float = 1.0
+    offset: Array | None = None
 
     informed = False
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return retries.is_aware(self.retry)
 
     def check(self, problem: Problem) -> None:
         """Refuse settings out of range.
@@ -95,6 +114,7 @@ class Acqb:
             ValueError: naming the setting and what is allowed.
         """
         check_words(self)
+        retries.check_precision(self.precision)
         samples = self.num_samples
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
@@ -105,6 +125,7 @@ class Acqb:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
+        self._check_offset(problem)
         least = self._belief(problem).least_lambda0
         if float(self.lambda0) < least:
             raise ValueError(
@@ -112,10 +133,23 @@ class Acqb:
                 "with less the running estimate is not held to its accuracy (docs/estimator.md)"
             )
 
+    def _check_offset(self, problem: Problem) -> None:
+        if self.offset is None:
+            return
+        rows, offset = (problem.num_rows, problem.num_servers), np.asarray(self.offset)
+        if offset.shape != rows or not np.isfinite(offset).all():
+            raise ValueError(
+                f"offset has shape {list(offset.shape)}; it must be finite numbers {list(rows)}, "
+                "one for each row of a run's table and server"
+            )
+        if not isinstance(self._belief(problem), beliefs.Pool):
+            raise ValueError("offset needs estimator=newton_cg")
+
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
         """Return V = lambda0 I, theta = 0, c = 0."""
-        lambda0 = jnp.asarray(self.lambda0, float)
-        return AcqbState(self._belief(problem).init(contexts, lambda0), jnp.zeros((), jnp.int32))
+        lambda0, belief = jnp.asarray(self.lambda0, float), self._belief(problem)
+        begun = belief.init(contexts, lambda0, self.offset)
+        return AcqbState(begun, jnp.zeros((), jnp.int32))
 
     def _belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
@@ -145,7 +179,9 @@ class Acqb:
         explore_query = number(queueing.Rule, self.explore_query, "explore_query")
         # One pass over the queue: the rule is the exploration's or the schedule's.
         rule = jnp.where(explored, explore_query, schedule)
-        slot, best = best_answer(rule, observation, optimistic, draws.query)
+        slot, best = best_answer(
+            rule, observation, optimistic, draws.query, self.retry, self.precision
+        )
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
         return Action(slot, jnp.where(explored, turn, best), explored)
 

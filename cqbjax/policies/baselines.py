@@ -1,11 +1,20 @@
 """The yardstick and the floor: the optimal policy and random routing."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import mnl, queueing, rng
-from cqbjax.policies.picking import best_answer, learn_nothing, no_state, random_assortment
-from cqbjax.pytree import check_words, pytree, word
+from cqbjax.policies import retries
+from cqbjax.policies.picking import (
+    best_answer,
+    learn_nothing,
+    no_state,
+    random_assortment,
+    random_lots,
+)
+from cqbjax.pytree import check_words, pytree, static, word
 from cqbjax.types import Action, Observation, Problem
 
 
@@ -32,18 +41,26 @@ class RandomRouting:
 
     Attributes:
         schedule: the queue rule that picks the query.
+        retry: `same`, any assortment again; or `fallback`, servers not yet shown for the query
+            while there are any, drawn uniformly.
     """
 
     schedule: queueing.Rule | Array = word(default="random")
+    retry: Literal["same", "fallback"] = static(default="same")
 
     informed = False
     blind = True
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return retries.is_aware(self.retry)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown queue rule.
+        """Refuse an unknown queue or retry rule.
 
         Raises:
             ValueError: naming it and those that there are.
@@ -56,7 +73,12 @@ class RandomRouting:
         del state
         problem = observation.problem
         query = rng.uniform(key, rng.Stream.QUERY)
+        slot = queueing.pick(self.schedule, observation.queue, query)
+        if self.retry == "fallback":
+            shown = retries.shown_counts(observation.queue)[slot]
+            lots = random_lots(key, problem)
+            picks = retries.next_picks(lots, shown, problem.assortment_size)
+            return Action(slot, mnl.increasing(picks), jnp.bool_(False))
         rank = random_assortment(key, problem)
         servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
-        slot = queueing.pick(self.schedule, observation.queue, query)
         return Action(slot, servers, jnp.bool_(False))

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.pytree import pytree
-from cqbjax.types import Action, Feedback, Observation, Problem
+from cqbjax.types import Action, Feedback, Observation, Problem, is_retry_aware
 
 
 class View(Protocol):
@@ -129,6 +129,11 @@ class OnContexts:
         """Whether the policy within is told the true utilities."""
         return bool(self.policy.informed)
 
+    @property
+    def retry_aware(self) -> bool:
+        """Whether the policy within asks which servers were shown for each waiting query."""
+        return is_retry_aware(self.policy)
+
     def check(self, problem: Problem) -> None:
         """Refuse what the view refuses, and what the policy within does.
 
@@ -142,6 +147,10 @@ class OnContexts:
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the policy's state on the contexts that it is shown."""
         return self.policy.init(self._within(problem), self.view.table(contexts))
+
+    def theta(self, state: Any, contexts: Array, problem: Problem) -> Array:
+        """Return the policy's estimates [B, e] behind a state, or behind a stack of states."""
+        return self.policy.theta(state, self.view.table(contexts), self._within(problem))
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
         """Let the policy decide on these contexts."""

@@ -1,32 +1,51 @@
-"""What policies share: a query and its best assortment, a uniform assortment, learning nothing."""
+"""What policies share: a query and its assortment, a uniform assortment, learning nothing."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import mnl, queueing, rng
+from cqbjax.policies import retries
+from cqbjax.policies.retries import Retry
 from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 def best_answer(
-    schedule: queueing.Schedule | Array, observation: Observation, utilities: Array, uniform: Array
+    schedule: queueing.Schedule | Array,
+    observation: Observation,
+    utilities: Array,
+    uniform: Array,
+    retry: Retry = "same",
+    precision: Array | float = 1.0,
 ) -> tuple[Array, Array]:
-    """Return the query that a schedule picks, and the best assortment for it.
+    """Return the query that a schedule picks, and the assortment for it.
 
-    With `joint` the pair is argmax over waiting queries x and assortments S of R(x, S).
+    With `joint` the pair is argmax over waiting queries x and assortments S of R(x, S), S being any
+    assortment, or with `retry="fallback"` the query's next one.
 
     Args:
         schedule: a word of `queueing.Schedule`, or its number.
         observation: the round.
         utilities: [C, N] of each slot's query.
         uniform: [] in [0, 1), for the random rules.
+        retry: what earlier attempts of a query change: `same`, nothing: the best assortment;
+            `fallback`, the order: the servers shown least often for it come first; `posterior`, the
+            utilities: `retries.after_failures`.
+        precision: [] of `posterior`.
 
     Returns:
         Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
     """
-    size = observation.problem.assortment_size
+    size, queue = observation.problem.assortment_size, observation.queue
+    if retry == "fallback":
+        shown = retries.shown_counts(queue)
+        score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, size))
+        slot = queueing.pick(schedule, queue, uniform, score)
+        return slot, mnl.increasing(retries.next_picks(utilities[slot], shown[slot], size))
+    if retry == "posterior":
+        utilities = retries.after_failures(utilities, retries.shown_counts(queue), precision)
     score = mnl.best_score(utilities, size)
-    slot = queueing.pick(schedule, observation.queue, uniform, score)
+    slot = queueing.pick(schedule, queue, uniform, score)
     return slot, mnl.best_servers(utilities[slot], size)
 
 
@@ -34,6 +53,11 @@ def random_assortment(key: Array, problem: Problem) -> Array:
     """Draw the rank of an assortment uniformly from C: [] int32, in lexicographic order."""
     count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
     return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
+
+
+def random_lots(key: Array, problem: Problem) -> Array:
+    """Draw the uniforms by which a random fallback orders the servers: [N]."""
+    return jax.random.uniform(rng.stream_key(key, rng.Stream.ASSORTMENT), (problem.num_servers,))
 
 
 def no_state(problem: Problem, contexts: Array) -> tuple[()]:

@@ -7,7 +7,9 @@ import numpy as np
 from jax import Array
 
 from cqbjax import queueing, rng
+from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, learn_nothing, no_state
+from cqbjax.policies.retries import Retry
 from cqbjax.pytree import check_words, pytree, static, word
 from cqbjax.types import Action, Observation, Problem
 
@@ -23,13 +25,24 @@ class Routed:
             another prompt in each run: give `sweep` such a policy in a `PerSeed`.
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment of the highest predicted scores).
+        retry: what a query gets when it comes back: `same` (as in the paper), `fallback` (the
+            servers not shown yet, best first; priority then goes by the next assortment), or
+            `posterior` (scores are log-odds, and fall with the query's own failures).
+        precision: of `posterior`, `retries.after_failures`.
     """
 
     scores: Array
     by: Literal["prompt", "row"] = static(default="prompt")
     schedule: queueing.Schedule | Array = word(default="oldest")
+    retry: Retry = static(default="same")
+    precision: Array | float = 1.0
 
     informed = False
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return retries.is_aware(self.retry)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -41,6 +54,7 @@ class Routed:
             ValueError: naming the word, or what is wrong with `scores`.
         """
         check_words(self)
+        retries.check_precision(self.precision)
         scores = np.asarray(self.scores)
         if self.by == "prompt":
             rows, what = problem.num_prompts or problem.num_rows, "the source {} prompts"
@@ -60,5 +74,7 @@ class Routed:
         del state
         which = observation.prompts if self.by == "prompt" else observation.queue.row
         query = rng.uniform(key, rng.Stream.QUERY)
-        slot, servers = best_answer(self.schedule, observation, self.scores[which], query)
+        slot, servers = best_answer(
+            self.schedule, observation, self.scores[which], query, self.retry, self.precision
+        )
         return Action(slot, servers, jnp.bool_(False))

@@ -37,6 +37,15 @@ STYLE: dict[str, Style] = {
     "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0, on_top=True),
     "acqb": Style("ACQB", "#0072B2", width=2.0, on_top=True),
     "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
+    "acqb_fallback": Style("ACQB, no repeats", "#0072B2", _DASH, width=2.0),
+    "acqb_posterior": Style("ACQB + own failures", "#0072B2", _DOT, width=2.0),
+    "acqb_cl_fallback": Style("ACQB-CL, no repeats", "#D55E00", _DASH, width=2.0),
+    "acqb_cl_posterior": Style("ACQB-CL + own failures", "#D55E00", _DOT, width=2.0),
+    "acqb_warm": Style("ACQB from logs", "#AA4499", width=2.0, on_top=True),
+    "acqb_warm_fallback": Style("ACQB from logs, no repeats", "#AA4499", _LONG, width=2.0),
+    "acqb_warm_posterior": Style(
+        "ACQB from logs + own failures", "#CC3311", width=2.4, on_top=True
+    ),
     "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
     "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
     "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),
@@ -50,16 +59,30 @@ STYLE: dict[str, Style] = {
     "q_ucb": Style("Q-UCB", "#661100", _DASH),
     "random": Style("RAND", "#777777"),
     "rand_rout": Style("RAND_ROUT", "#777777", _DASH),
+    "rand_rout_fallback": Style("RAND_ROUT (fallback)", "#777777", _DOT),
     "zero": Style("ZERO", "#000000", marker="o"),
     "knn": Style("KNN", "#E69F00", marker="s"),
     "mlp": Style("MLP", "#CC79A7", marker="^"),
     "umr": Style("UMR", "#56B4E9", marker="v"),
     "routerdc": Style("RouterDC", "#882255", marker="D"),
     "carrot": Style("CARROT", "#332288", marker="X"),
+    "logistic": Style("Logistic", "#117733", marker="P"),
+}
+# What a router's label says of retries and schedules, and how its line shows it.
+_PAIRED = {
+    "_least_served": ("least served", _DOT),
+    "_priority": ("priority", _DASH),
+    "_fallback": ("fallback", (0, (2, 1))),
+    "_fallback_least_served": ("fallback, least served", (0, (3, 1, 1, 1))),
+    "_fallback_priority": ("fallback, priority", (0, (6, 1))),
+    "_posterior": ("own failures", _LONG),
+    "_posterior_least_served": ("own failures, least served", _DASH_DOT),
+    "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
 }
 STYLE |= {
-    f"{label}_priority": STYLE[label]._replace(name=f"{STYLE[label].name} (priority)", dashes=_DASH)
-    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot")
+    label + suffix: STYLE[label]._replace(name=f"{STYLE[label].name} ({words})", dashes=dashes)
+    for suffix, (words, dashes) in _PAIRED.items()
+    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
 }
 # For a policy of the user's own: the colour follows from its label alone, so it never changes.
 _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")

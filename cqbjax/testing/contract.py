@@ -18,7 +18,7 @@ from jax import Array
 
 from cqbjax import metrics, mnl, rng, simulate
 from cqbjax.pytree import pytree, static
-from cqbjax.types import Action, Feedback, Observation, Policy, Problem, World
+from cqbjax.types import Action, Feedback, Observation, Policy, Problem, World, is_retry_aware
 
 PROBLEM = Problem(
     num_servers=4,
@@ -61,6 +61,11 @@ class _Probe:
     policy: Any
     how: Array | int = NATURAL
     informed: bool = static(default=False)
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether the policy asks which servers were shown for each waiting query."""
+        return is_retry_aware(self.policy)
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""

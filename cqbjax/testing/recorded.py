@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import metrics, rng, simulate
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
-from cqbjax.policies.picking import random_assortment
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
+from cqbjax.policies.picking import random_assortment, random_lots
 from cqbjax.pytree import pytree, static
 from cqbjax.testing import reference
 from cqbjax.types import Action, Feedback, Observation, Problem, Source
@@ -25,11 +25,9 @@ EXPLORE_ROUNDS = 40
 SCHEDULES = {"acqb_fifo": "oldest", "acqb_rr": "least_served", "acqb_random": "random"}
 EXPLORE_RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "random"}
 # Labels whose policies keep the same kind of state, so that one compiled program runs them all.
-SIMPLE = ("optimal", "random", "rand_rout")
+SIMPLE = ("optimal", "random", "rand_rout", "rand_rout_fallback", *reference.ROUTED)
 BANDITS = ("q_ucb", "q_ths")
-OPTIMISTIC = tuple(
-    label for label in reference.POLICIES if label not in reference.BASELINE_POLICIES
-)
+OPTIMISTIC = tuple(label for label in reference.POLICIES if label not in (*SIMPLE, *BANDITS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +43,7 @@ class Case:
     lambda0: float = 0.7
     alpha_scale: float = 0.4
     c1: float = 0.9
+    precision: float = 1.6
 
     @property
     def problem(self) -> Problem:
@@ -63,6 +62,7 @@ class Case:
             alpha_scale=self.alpha_scale,
             c1=self.c1,
             explore_rounds=EXPLORE_ROUNDS,
+            precision=self.precision,
             check=True,
         )
 
@@ -79,6 +79,14 @@ def policy(label: str, case: Case, **static_fields: Any) -> Any:
         return Optimal()
     if label in ("random", "rand_rout"):
         return RandomRouting(schedule="random" if label == "random" else "oldest")
+    if label == "rand_rout_fallback":
+        return RandomRouting(schedule="oldest", retry="fallback")
+    if label in reference.ROUTED:
+        retry, schedule = reference.ROUTED[label]
+        words: dict[str, Any] = {"retry": retry, "schedule": schedule}
+        return Routed(
+            scores=jnp.asarray(_scores(case)), by="row", precision=case.precision, **words
+        )  # fmt: skip
     if label in BANDITS:
         return QueueingBandit(index="ucb" if label == "q_ucb" else "thompson")
     variant: dict[str, Any] = {}
@@ -86,6 +94,8 @@ def policy(label: str, case: Case, **static_fields: Any) -> Any:
         variant = {"exploration": "phased"}
     elif label == "acqb_ucb":
         variant = {"optimism": "ucb"}
+    elif label in reference.RETRIES:
+        variant = {"retry": reference.RETRIES[label]}
     elif label in SCHEDULES:
         variant = {"schedule": SCHEDULES[label]}
     elif label.startswith("acqb_explore_"):
@@ -97,6 +107,7 @@ def policy(label: str, case: Case, **static_fields: Any) -> Any:
         alpha_scale=case.alpha_scale,
         c1=case.c1,
         explore_rounds=float(EXPLORE_ROUNDS),
+        precision=case.precision,
         **variant,
         **static_fields,
     )
@@ -121,6 +132,7 @@ class Switched:
     kinds: tuple[int, ...] = static()
 
     informed = True
+    retry_aware = True
 
     def learners(self) -> dict[int, Any]:
         """Return a policy of each kind."""
@@ -199,11 +211,12 @@ def _array(leaf: Any) -> jax.Array:
 def record(case: Case) -> tuple[reference.World, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
     world = _instance(case).world
-    arrival, choice, draws, ranks = _draws(rng.run_key(case.seed), case.problem)
+    arrival, choice, draws, ranks, lots = _draws(rng.run_key(case.seed), case.problem)
     return reference.World(
         features=_floats(world.contexts),
         utilities=_floats(world.utilities),
         arrival_index=np.asarray(world.arrival_rows, np.int64),
+        scores=_scores(case),
     ), reference.Draws(
         arrival=_floats(arrival),
         choice=_floats(choice),
@@ -211,6 +224,7 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
         normal=_floats(draws.normal),
         query=_floats(draws.query),
         assortment=np.asarray(ranks, np.int64),
+        lots=_floats(lots),
         beta=_beta(rng.run_key(case.seed)),
     )
 
@@ -229,7 +243,14 @@ def _draws(key: jax.Array, problem: Problem) -> Any:
         rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
         jax.vmap(lambda key: Acqb().draws(key, problem))(keys),
         jax.vmap(lambda key: random_assortment(key, problem))(keys),
+        jax.vmap(lambda key: random_lots(key, problem))(keys),
     )
+
+
+def _scores(case: Case) -> reference.Floats:
+    """Return what a router predicts of each row [I, N]: the truth and as much noise."""
+    utilities = _floats(_instance(case).world.utilities)
+    return utilities + np.random.default_rng(case.seed).normal(size=utilities.shape)
 
 
 def _floats(array: Any) -> reference.Floats:

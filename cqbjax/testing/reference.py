@@ -19,12 +19,23 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Assortment = tuple[int, ...]
 
-BASELINE_POLICIES = ("optimal", "random", "rand_rout", "q_ucb", "q_ths")
+BASELINE_POLICIES = ("optimal", "random", "rand_rout", "rand_rout_fallback", "q_ucb", "q_ths")
+# What routers do with a retry, and how they schedule.
+ROUTED = {
+    "routed": ("same", "oldest"),
+    "routed_priority": ("same", "joint"),
+    "routed_fallback": ("fallback", "oldest"),
+    "routed_fallback_rr": ("fallback", "least_served"),
+    "routed_fallback_priority": ("fallback", "joint"),
+    "routed_posterior_priority": ("posterior", "joint"),
+}
 RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "uniform"}
 # How a variant of ACQB picks its query, in exploitation rounds or in exploration rounds.
 EXPLOIT_QUERY = {f"acqb_{name}": RULES[name] for name in ("fifo", "rr", "random")}
 EXPLORE_QUERY = {f"acqb_explore_{name}": rule for name, rule in RULES.items()}
-POLICIES = (*BASELINE_POLICIES, "cqb_eps", "acqb", "acqb_ucb", *EXPLOIT_QUERY, *EXPLORE_QUERY)
+RETRIES = {"acqb_fallback": "fallback", "acqb_posterior": "posterior"}
+ACQB = ("acqb", "acqb_ucb", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
+POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +45,7 @@ class World:
     features: Floats  # disjoint: [I, d] context of a row; shared: [I, N, d] feature of server j
     utilities: Floats  # [I, N] true utility of server j for a row
     arrival_index: Integers  # [T] row of the query that arrives in round t, if one does
+    scores: Floats | None = None  # [I, N] what a router predicts of the utilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +58,7 @@ class Draws:
     normal: Floats  # [T, M, B, d] standard normals
     query: Floats  # [T] uniform that picks a random waiting query
     assortment: Integers  # [T] rank in lexicographic order of a random assortment
+    lots: Floats  # [T, N] uniforms that order the servers of a random fallback
     # (t, a [N], b [N]) -> one Beta(a, b) draw a server [N], for Q-ThS in round t
     beta: Callable[[int, Floats, Floats], Floats] | None = None
 
@@ -63,6 +76,7 @@ class Settings:
     alpha_scale: float = 1.0
     c1: float = 1.0
     explore_rounds: int = 0  # tau of cqb_eps
+    precision: float = 1.0  # s of the Beta distribution, where a query's own failures count
     check: bool = False
 
 
@@ -86,6 +100,7 @@ class Waiting:
 
     arrival_round: int
     row: int
+    shown: list[int]  # [N] how often each server was shown for it
     served: int = 0
 
 
@@ -123,6 +138,62 @@ def best_pair(waiting: list[Waiting], utilities: list[Floats], k: int) -> tuple[
     return winner, candidates[winner][0]
 
 
+def next_assortment(utilities: Floats, shown: list[int], size: int) -> Assortment:
+    """Return the K servers shown least often, the best of them first where not all can be had."""
+    order = sorted(range(len(utilities)), key=lambda j: (shown[j], -utilities[j]))
+    return tuple(sorted(order[:size]))
+
+
+def after_failures(utilities: Floats, shown: list[int], precision: float) -> Floats:
+    """Return the log-odds [N] of a Beta distribution's mean after `shown` failures."""
+    mean = 1 / (1 + np.exp(-utilities))
+    return np.log(mean * precision / ((1 - mean) * precision + np.array(shown)))
+
+
+def answer(
+    retry: str, rule: str, waiting: list[Waiting], utilities: list[Floats], uniform: float,
+    settings: Settings,
+) -> tuple[Waiting, Assortment]:  # fmt: skip
+    """Return the query that a rule picks and its assortment, given what a retry changes."""
+    if retry == "posterior":
+        pairs = zip(utilities, waiting, strict=True)
+        utilities = [after_failures(u, query.shown, settings.precision) for u, query in pairs]
+    if rule != "joint":
+        query = pick_query(rule, waiting, uniform)
+        index = next(i for i, one in enumerate(waiting) if one is query)
+        waiting, utilities = [query], [utilities[index]]
+    if retry != "fallback":
+        index, servers = best_pair(waiting, utilities, settings.K)
+        return waiting[index], servers
+    choices = [
+        next_assortment(u, query.shown, settings.K)
+        for u, query in zip(utilities, waiting, strict=True)
+    ]
+    odds = [math.fsum(math.exp(u[j]) for j in s) for u, s in zip(utilities, choices, strict=True)]
+    index = int(np.argmax(odds))
+    return waiting[index], choices[index]
+
+
+class RoutedPolicy:
+    """Act as a router trained beforehand, by its predictions of a row's utilities."""
+
+    def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
+        """Learn nothing."""
+        self.retry, self.rule = ROUTED[label]
+        self.world, self.draws, self.settings = world, draws, settings
+
+    def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
+        """Return the query, the assortment and that the round does not explore."""
+        assert self.world.scores is not None
+        scores = [self.world.scores[query.row] for query in waiting]
+        uniform = self.draws.query[t - 1]
+        query, servers = answer(self.retry, self.rule, waiting, scores, uniform, self.settings)
+        return query, servers, False
+
+    def learn(self, row: int, servers: Assortment, choice: int) -> None:
+        """Learn nothing."""
+
+
 def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:
     """Return the query that a scheduling rule serves; `waiting` is in slot order."""
     if rule == "oldest":
@@ -153,6 +224,9 @@ class BaselinePolicy:
             return waiting[index], servers, False
         rule = "uniform" if self.label == "random" else "oldest"
         query = pick_query(rule, waiting, self.draws.query[t - 1])
+        if self.label == "rand_rout_fallback":
+            lots = self.draws.lots[t - 1]
+            return query, next_assortment(lots, query.shown, self.settings.K), False
         probability = min(1.0, 3 * len(self.plays) * math.log(t) ** 2 / t)
         explored = self.label.startswith("q_") and bool(self.draws.explore[t - 1] < probability)
         if explored or not self.label.startswith("q_"):
@@ -323,21 +397,20 @@ class OptimisticPolicy:
             servers = self.assortments[self.counter]
             self.counter = (self.counter + 1) % len(self.assortments)
             return query, servers, True
-        if self.label in EXPLOIT_QUERY:
-            waiting = [pick_query(EXPLOIT_QUERY[self.label], waiting, uniform)]
         rows = [query.row for query in waiting]
         if self.label == "acqb_ucb":
             utilities = [self.estimator.upper_utilities(row) for row in rows]
         else:
             samples = self.estimator.samples(self.draws.normal[t - 1])
             utilities = [self.estimator.sampled_utilities(row, samples) for row in rows]
-        index, servers = best_pair(waiting, utilities, self.settings.K)
-        return waiting[index], servers, False
+        rule, retry = EXPLOIT_QUERY.get(self.label, "joint"), RETRIES.get(self.label, "same")
+        query, servers = answer(retry, rule, waiting, utilities, uniform, self.settings)
+        return query, servers, False
 
 
 def make_policy(
     label: str, world: World, draws: Draws, settings: Settings
-) -> BaselinePolicy | OptimisticPolicy:
+) -> BaselinePolicy | RoutedPolicy | OptimisticPolicy:
     """Return the policy of a label, before its first round, or raise as `simulate` says."""
     if label not in POLICIES:
         raise ValueError(f"Unknown policy {label!r}: allowed are {', '.join(POLICIES)}.")
@@ -349,6 +422,10 @@ def make_policy(
         raise ValueError(f"{label} is defined for K=1 only, not K={settings.K}.")
     if label == "q_ths" and draws.beta is None:
         raise ValueError("q_ths needs draws.beta, which is None.")
+    if label in ROUTED:
+        if world.scores is None:
+            raise ValueError(f"{label} needs world.scores, which is None.")
+        return RoutedPolicy(label, world, draws, settings)
     if label in BASELINE_POLICIES:
         return BaselinePolicy(label, world, draws, settings)
     return OptimisticPolicy(label, world, draws, settings)
@@ -383,6 +460,8 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
             chosen = choose(servers, utilities[list(servers)], draws.choice[t - 1])
             served = query.arrival_round
             query.served += 1
+            for j in servers:
+                query.shown[j] += 1
             if chosen >= 0:
                 slots[slots.index(query)] = None
             agent.learn(query.row, servers, chosen)
@@ -391,7 +470,8 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
         if draws.arrival[t - 1] < settings.arrival_rate:
             if None not in slots:
                 slots.append(None)
-            slots[slots.index(None)] = Waiting(t, int(world.arrival_index[t - 1]))
+            row, shown = int(world.arrival_index[t - 1]), [0] * world.utilities.shape[1]
+            slots[slots.index(None)] = Waiting(t, row, shown)
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()

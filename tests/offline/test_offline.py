@@ -24,9 +24,9 @@ from cqbjax.datasets import (  # fmt: skip
 )
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up  # fmt: skip
-from cqbjax.offline import Projected, Trained, fits, heads, projection, training
+from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, RouterDC, Zero
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
 from cqbjax.studies import grid, study
@@ -202,6 +202,8 @@ def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSourc
     noise = np.random.default_rng(1)
     performance, cost = dataset.table.performance.copy(), dataset.cost.copy()
     performance[rows], cost[rows] = noise.random((2, len(rows), performance.shape[1]))
+    probabilities = dataset.probabilities.copy()
+    probabilities[rows] = noise.uniform(0.1, 0.9, (len(rows), performance.shape[1]))
     # What a router is asked about has to stay, for its answers to be compared.
     contexts, kept = np.asarray(dataset.queries.contexts).copy(), dataset.split(seed).pool
     others = np.setdiff1d(rows, kept)
@@ -211,6 +213,7 @@ def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSourc
         queries=dataclasses.replace(dataset.queries, contexts=jnp.asarray(contexts)),
         table=dataclasses.replace(dataset.table, performance=performance),
         cost=cost,
+        probabilities=probabilities,
     )
 
 
@@ -221,7 +224,10 @@ LEARNT = {
     "umr": Trained(UMR(grid=(2, 4))),
     "routerdc": Trained(RouterDC(width=8, steps=10, clusters=2)),
     "carrot": Trained(Carrot(grid=(2, 4, 8))),
+    "logistic": Trained(Logistic(ridges=(0.5, 2.0))),
     "acqb_cl": Projected(Acqb(), SMALL_HEAD),
+    "acqb_warm": Warm(Acqb()),
+    "acqb_cl_warm": Warm(Acqb(), head=SMALL_HEAD),
 }
 
 

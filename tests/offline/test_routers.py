@@ -9,7 +9,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, OfflineSplit, Router, RouterDC, Zero
+from cqbjax.offline.routers import (
+    KNN,
+    MLP,
+    UMR,
+    Carrot,
+    Logistic,
+    OfflineSplit,
+    Router,
+    RouterDC,
+    Zero,
+)
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
@@ -28,6 +38,7 @@ ROUTERS: dict[str, Router] = {
     "umr": UMR(),
     "routerdc": RouterDC(steps=200, learning_rate=1e-3, width=64),
     "carrot": Carrot(),
+    "logistic": Logistic(ridges=(0.1, 1.0)),
 }
 
 
@@ -43,7 +54,9 @@ def planted(seed: int, n: int = 400, d: int = 12) -> tuple[OfflineSplit, np.ndar
     chance[np.arange(n), cluster] = 0.9
     performance = (rng.random((n, 6)) < chance).astype(float)
     cost = np.clip(np.linspace(0.1, 0.5, 6) + 0.02 * rng.normal(size=(n, 6)), 0, 1)
-    return OfflineSplit(x, performance, cost), chance - RHO * cost
+    # As the log of a service would show it: satisfied users, who mind the cost too.
+    departure = np.clip(performance - RHO * cost, 0.02, 0.98)
+    return OfflineSplit(x, performance, cost, departure), chance - RHO * cost
 
 
 def routed(scores: np.ndarray, utility: np.ndarray) -> float:

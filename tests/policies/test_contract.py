@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cqbjax.commands._hydra import offer_policies
 from cqbjax.offline import learnt
 from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
@@ -23,13 +24,16 @@ from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 from cqbjax.types import Problem
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-LABELS = sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))
+ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
+# Of the pairings of a router with retries and schedules, one router's stand for all.
+PAIRED = [label for label in offer_policies() if label in ROUTERS or label.startswith("logistic")]
+LABELS = sorted([*(path.stem for path in (CONF / "policy").glob("*.yaml")), *PAIRED])
 FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr acqb_random acqb_ucb
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
 # Signatures of their own with many operations; `acqb` stands for most of ACQB's labels.
-SLOW = ("acqb_cl", "acqb_intercept", "acqb_ucb", "q_ths")
+SLOW = ("acqb_cl", "acqb_intercept", "acqb_ucb", "acqb_warm", "q_ths")
 # Programs of configured policies: of most labels another one is a policy of the same signature.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
@@ -48,6 +52,9 @@ def configured(label: str) -> Any:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
     policy = hydra.utils.instantiate(config.policy[label])
+    if isinstance(policy, learnt.Warm):
+        draw, rows = np.random.default_rng(1), SINGLE.num_rows
+        return policy.policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
     if isinstance(policy, learnt.Learnt):
         columns = 4 if isinstance(policy, learnt.Projected) else SINGLE.num_servers
         return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))

@@ -8,6 +8,7 @@ from cqbjax.offline.routers.base import FittedRouter, OfflineSplit, Router
 if TYPE_CHECKING:
     from cqbjax.offline.routers.carrot import Carrot
     from cqbjax.offline.routers.knn import KNN
+    from cqbjax.offline.routers.logistic import Logistic
     from cqbjax.offline.routers.mlp import MLP
     from cqbjax.offline.routers.routerdc import RouterDC
     from cqbjax.offline.routers.umr import UMR
@@ -19,6 +20,7 @@ __all__ = [
     "UMR",
     "Carrot",
     "FittedRouter",
+    "Logistic",
     "OfflineSplit",
     "Router",
     "RouterDC",

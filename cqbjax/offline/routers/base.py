@@ -25,6 +25,8 @@ class OfflineSplit:
         embeddings: [n, d] frozen encoder outputs of the offline prompts.
         performance: [n, N] scores in [0, 1].
         cost: [n, N] cost normalised to [0, 1].
+        departure: [n, N] probability that the answer satisfies the user, which the log of a service
+            shows as a share of departures; None where only scores are known.
 
     Raises:
         ValueError: If shapes differ, there are fewer than 10 prompts, a value is missing or
@@ -34,25 +36,28 @@ class OfflineSplit:
     embeddings: Floats
     performance: Floats
     cost: Floats
+    departure: Floats | None = None
 
     def __post_init__(self) -> None:
         """Check every value before any training starts."""
         n = len(self.embeddings)
-        for name in ("embeddings", "performance", "cost"):
+        given = () if self.departure is None else ("departure",)
+        for name in ("embeddings", "performance", "cost", *given):
             if getattr(self, name).ndim != 2 or len(getattr(self, name)) != n:
                 raise ValueError(
                     f"offline {name} has shape {getattr(self, name).shape}; it must have two axes "
                     f"and {n} rows, one a prompt."
                 )
-        if self.performance.shape != self.cost.shape:
-            raise ValueError(
-                f"offline performance is {self.performance.shape} but cost is {self.cost.shape}; "
-                "both must be [n, N]."
-            )
+        for name in ("cost", *given):
+            if self.performance.shape != getattr(self, name).shape:
+                raise ValueError(
+                    f"offline performance is {self.performance.shape} but {name} is "
+                    f"{getattr(self, name).shape}; both must be [n, N]."
+                )
         if n < 10:
             raise ValueError(f"the offline split has {n} prompts; a router needs at least 10.")
         _require(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
-        for name in ("performance", "cost"):
+        for name in ("performance", "cost", *given):
             values = getattr(self, name)
             _require((values >= 0) & (values <= 1), values, name, "in [0, 1]")
 
@@ -60,9 +65,22 @@ class OfflineSplit:
         """Return the training target perf - rho * cost, [n, N]."""
         return self.performance - rho * self.cost
 
+    def labels(self) -> Floats:
+        """Return the departures, [n, N].
+
+        Raises:
+            ValueError: If they are not known.
+        """
+        if self.departure is None:
+            raise ValueError("the offline split has no departure probabilities to learn from.")
+        return self.departure
+
     def take(self, rows: Indices) -> "OfflineSplit":
         """Return the split of these rows."""
-        return OfflineSplit(self.embeddings[rows], self.performance[rows], self.cost[rows])
+        departure = None if self.departure is None else self.departure[rows]
+        return OfflineSplit(
+            self.embeddings[rows], self.performance[rows], self.cost[rows], departure
+        )
 
 
 class FittedRouter(Protocol):
@@ -79,7 +97,11 @@ class FittedRouter(Protocol):
 
 
 class Router(Protocol):
-    """Settings of a router; a frozen dataclass."""
+    """Settings of a router; a frozen dataclass.
+
+    An attribute `on_departures = True` says that it learns from `OfflineSplit.departure` and
+    predicts the log-odds of a departure, which `retry=posterior` needs.
+    """
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Router":
         """Choose the hyper-parameters by cross-validation on a split.
@@ -104,6 +126,11 @@ class Router(Protocol):
             seed: Seed of everything random in training; the same seed gives the same router.
         """
         ...
+
+
+def is_on_departures(router: Router) -> bool:
+    """Tell whether a router learns from departures and predicts their log-odds."""
+    return bool(getattr(router, "on_departures", False))
 
 
 def check_queries(embeddings: Floats, dimension: int) -> Floats:

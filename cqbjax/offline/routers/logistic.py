@@ -1,0 +1,121 @@
+"""LOGISTIC: a logistic regression of each server's departures on the embedding.
+
+With one LLM shown the choice model is P(departure) = 1 / (1 + exp(-x'theta_j)) (paper, section 2),
+so its maximum likelihood on an offline table is one ridge-regularised logistic regression an LLM.
+A label may be a probability, the share of users that an answer satisfied: it counts as that share
+of a departure.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries, folds
+
+RIDGES = (0.3, 1.0, 3.0, 10.0)
+MOST_STEPS = 500
+
+
+def fit_log_odds(
+    features: Floats, departure: Floats, ridge: float, intercept: bool
+) -> tuple[Floats, Floats]:
+    """Fit theta of every server: min sum of cross-entropies + ridge / 2 |theta_j|^2.
+
+    Args:
+        features: [n, e].
+        departure: [n, N] probabilities of a departure, in [0, 1].
+        ridge: above 0; it leaves the intercept alone.
+        intercept: whether to fit one.
+
+    Returns:
+        theta [N, e] and intercepts [N], zero without.
+    """
+    count, servers = departure.shape
+    twice = np.concatenate([features, features])
+    # Each row once as a departure and once as a retrial, weighted by the label.
+    labels = np.repeat([1, 0], count)
+    theta, constant = np.zeros((servers, features.shape[1])), np.zeros(servers)
+    model = LogisticRegression(C=1.0 / ridge, fit_intercept=intercept, max_iter=MOST_STEPS)
+    for j in range(servers):
+        weights = np.concatenate([departure[:, j], 1.0 - departure[:, j]])
+        model.fit(twice, labels, sample_weight=weights)
+        theta[j] = model.coef_[0]
+        constant[j] = model.intercept_[0] if intercept else 0.0
+    return theta, constant
+
+
+def cross_entropy(departure: Floats, log_odds: Floats) -> float:
+    """Return the summed cross-entropy of predicted log-odds [n, N] against labels [n, N]."""
+    return float(np.sum(np.logaddexp(0.0, log_odds) - departure * log_odds))
+
+
+@dataclass(frozen=True)
+class FittedLogistic:
+    """theta [N, d] and intercepts [N]."""
+
+    theta: Floats
+    intercept: Floats
+    ridge: float
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Return the ridge chosen."""
+        return {"ridge": self.ridge}
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Predict the log-odds of a departure."""
+        queries = check_queries(embeddings, self.theta.shape[1])
+        return queries @ self.theta.T + self.intercept
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Route by the predicted log-odds that a server's answer satisfies the user.
+
+    It learns from `OfflineSplit.departure`, as logs would show it, where the other routers learn
+    from performance and cost; its predictions are log-odds, so that `retry=posterior` can use them.
+
+    Attributes:
+        ridges: weights of |theta_j|^2 / 2 to cross-validate by the cross-entropy; one fixes it.
+        fold_count: folds of the cross-validation.
+    """
+
+    ridges: tuple[float, ...] = RIDGES
+    fold_count: int = 3
+
+    on_departures = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if not self.ridges or not all(0 < ridge < np.inf for ridge in self.ridges):
+            raise ValueError(f"logistic ridges is {self.ridges}; it must hold numbers above 0.")
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Logistic":
+        """Fix the ridge of the least cross-entropy on held-out prompts."""
+        del rho
+        return dataclasses.replace(self, ridges=(self.choose(split, seed),))
+
+    def choose(self, split: OfflineSplit, seed: int) -> float:
+        """Choose the ridge by cross-validation; the greater one where they tie."""
+        if len(self.ridges) == 1:
+            return self.ridges[0]
+        departure, losses = split.labels(), dict.fromkeys(sorted(self.ridges, reverse=True), 0.0)
+        for train, held in folds(len(departure), self.fold_count, seed):
+            for ridge in losses:
+                fitted = _fit(split.take(train), ridge)
+                losses[ridge] += cross_entropy(
+                    departure[held], fitted.predict(split.embeddings[held])
+                )
+        return min(losses, key=losses.__getitem__)
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedLogistic:
+        """Choose the ridge on the split and fit every server."""
+        del rho
+        return _fit(split, self.choose(split, seed))
+
+
+def _fit(split: OfflineSplit, ridge: float) -> FittedLogistic:
+    fitted = fit_log_odds(split.embeddings, split.labels(), ridge, intercept=True)
+    return FittedLogistic(*fitted, ridge)

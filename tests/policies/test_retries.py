@@ -1,0 +1,171 @@
+"""What a query gets when it comes back: against plain words, and in worlds of known answer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cqbjax import simulate
+from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced, Routed, retries
+from cqbjax.pytree import arrays
+from cqbjax.testing import worlds
+
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0
+
+
+def hopeless(prompts=8, servers=5):
+    """Nobody is ever satisfied, so that queries come back for ever."""
+    return worlds.routing(np.full((prompts, servers), -30.0))
+
+
+def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
+    """Return what was shown at each attempt of the query that arrived first, and its row."""
+    source = source or hopeless()
+    problem = source.problem(size, horizon)
+    played = worlds.first(worlds.play(policy, source, rate, problem, horizon, seed))
+    seen = played.decision
+    first = int(seen.query[seen.valid][0])
+    mine = seen.valid & (seen.query == first)
+    return seen.servers[mine], int(played.world.arrival_rows[first - 1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
+    shown, row = attempts(Routed(scores=SCORES, retry="fallback"), size)
+    assert len(shown) >= 10
+    order = np.argsort(-SCORES[row]).tolist()
+    counts = dict.fromkeys(range(5), 0)
+    for servers in shown.tolist():
+        by_rule = sorted(range(5), key=lambda j: (counts[j], order.index(j)))[:size]
+        assert servers == sorted(by_rule)
+        for j in servers:
+            counts[j] += 1
+    if size == 1:
+        assert shown[:10, 0].tolist() == order * 2
+    if size == 2:
+        assert {*shown[0], *shown[1]} == set(order[:4]) and order[4] in shown[2]
+
+
+def test_without_fallback_the_same_servers_are_shown_again():
+    shown, row = attempts(Routed(scores=SCORES), 2)
+    assert {tuple(one) for one in shown.tolist()} == {tuple(sorted(np.argsort(-SCORES[row])[:2]))}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_random_fallback_shows_every_server_before_any_twice(size):
+    firsts = set()
+    for seed in range(12):
+        shown, _ = attempts(RandomRouting(schedule="oldest", retry="fallback"), size, seed=seed)
+        full = 5 // size
+        for start in range(0, full * size, full):
+            assert len({*shown[:full].ravel().tolist()}) == full * size, start
+        firsts.add(tuple(shown[0].tolist()))
+    assert len(firsts) >= 4, "the first choice is random"
+
+
+def test_priority_goes_by_the_next_choice():
+    """The query with the best first choice is served once; its second choice is the worst."""
+    scores = np.asarray([[9.0, 1.0], [8.0, 7.0]])
+    utilities = np.full((2, 2), -30.0)
+    source = worlds.routing(utilities)
+    policy = Routed(scores=scores, retry="fallback", schedule="joint")
+    served = []
+    for seed in range(30):
+        problem = source.problem(1, 12)
+        played = worlds.first(worlds.play(policy, source, 1.0, problem, 12, seed))
+        rows = played.world.arrival_rows
+        if rows[0] == 0 and rows[1] == 0 and rows[2] == 1:
+            served.append((played.decision.row[1:6], played.decision.servers[1:6, 0]))
+    assert served
+    for rows, servers in served:
+        # Round 2 and 3: each of the two good queries once, then row 1's second choice (7).
+        assert (rows[0], servers[0]) == (0, 0) and (rows[1], servers[1]) == (0, 0)
+        assert (rows[2], servers[2]) == (1, 0)
+    # In every other order of arrival it would be no test of priority.
+
+
+@QUICK
+@given(mean=st.floats(-8.0, 8.0), count=st.integers(0, 30), precision=st.floats(1e-3, 1e3))
+def test_the_posterior_is_that_of_a_beta_distribution(mean, count, precision):
+    chance = 1.0 / (1.0 + np.exp(-mean))
+    a, b = chance * precision, (1.0 - chance) * precision + count
+    after = retries.after_failures(jnp.asarray([mean]), jnp.asarray([count]), precision)
+    assert float(after[0]) == pytest.approx(np.log(a / b), rel=1e-4, abs=1e-4)
+
+
+def test_the_posterior_leaves_what_was_never_shown_and_is_finite_far_out():
+    far = jnp.asarray([-90.0, 0.0, 90.0])
+    np.testing.assert_array_equal(retries.after_failures(far, jnp.zeros(3, jnp.int32), 1.0), far)
+    failed = retries.after_failures(far, jnp.full(3, 4), 0.1)
+    assert np.isfinite(failed).all() and (np.diff(failed) >= 0).all() and (failed <= far).all()
+
+
+@QUICK
+@given(st.data())
+def test_next_picks_are_the_least_shown_and_then_the_best(data):
+    servers = data.draw(st.integers(1, 12))
+    size = data.draw(st.integers(1, min(4, servers)))
+    utilities = data.draw(st.permutations(range(servers)))
+    shown = data.draw(st.lists(st.integers(0, 3), min_size=servers, max_size=servers))
+    picks = retries.next_picks(jnp.asarray(utilities, float), jnp.asarray(shown), size)
+    by_rule = sorted(range(servers), key=lambda j: (shown[j], -utilities[j]))[:size]
+    assert [int(pick) for pick in picks] == by_rule
+    score = retries.score_of_picks(jnp.asarray(utilities, float), picks)
+    wanted = np.log(np.sum(np.exp(np.asarray(utilities, float)[by_rule])))
+    assert float(score) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+def test_acqb_leaves_out_what_was_shown_while_others_remain():
+    settings_ = {"c1": 0.0, "alpha_scale": 0.5}
+    shown, _ = attempts(Acqb(retry="fallback", **settings_), 1, horizon=90)
+    assert len(shown) >= 10
+    assert sorted(shown[:5, 0].tolist()) == [0, 1, 2, 3, 4] == sorted(shown[5:10, 0].tolist())
+
+
+def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
+    chosen = {
+        "same": Routed(scores=SCORES),
+        "sure": Routed(scores=SCORES, retry="posterior", precision=1e9),
+        "fallback": Routed(scores=SCORES, retry="fallback"),
+        "unsure": Routed(scores=SCORES, retry="posterior", precision=1e-6),
+    }
+    shown = {label: attempts(policy)[0][:5].tolist() for label, policy in chosen.items()}
+    assert shown["same"] == shown["sure"] != shown["fallback"] == shown["unsure"]
+
+
+def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
+    source = hopeless()
+    problem = source.problem(1, 8)
+    instance = jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, 0.5, problem, [0]))
+
+    def shown(policy):
+        return simulate.start(arrays(policy), problem, instance, 4).queue.shown
+
+    assert shown(Routed(scores=SCORES)) is None and shown(Acqb()) is None
+    assert shown(RandomRouting()) is None
+    within = Replaced(contexts=np.zeros((8, 3)))
+    for policy in (
+        Routed(scores=SCORES, retry="posterior"),
+        RandomRouting(retry="fallback"),
+        OnContexts(policy=Acqb(retry="fallback"), view=within),
+    ):
+        assert shown(policy).shape == (4, 5)
+
+
+@pytest.mark.parametrize(
+    "policy, told",
+    [
+        (Acqb(retry="again"), "retry=again must be one of same, fallback, posterior"),
+        (Acqb(precision=0.0), "precision=0.0 must be a finite number above 0"),
+        (Routed(scores=SCORES, precision="high"), "precision=high must be a finite number"),
+        (RandomRouting(retry="posterior"), "retry=posterior must be one of same, fallback"),
+        (Acqb(offset=np.zeros((3, 5))), r"offset has shape \[3, 5\]; it must be finite"),
+        (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_sentence(policy, told):
+    with pytest.raises(ValueError, match=told):
+        policy.check(hopeless().problem(1, 8))
