@@ -12,10 +12,10 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 # What stands in a label, and what it is in `offline.Trained`.
-RETRIES = {"": "same", "_fallback": "fallback", "_posterior": "posterior"}
+RETRIES = {"": "same", "_fallback": "fallback", "_posterior": "posterior", "_recall": "recall"}
 SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"}
 # The labels of a router in short, for a list of choices.
-PAIRED = "[_fallback|_posterior][_least_served|_priority]"
+PAIRED = "[_fallback|_posterior|_recall][_least_served|_priority]"
 
 
 def offer_routers(folders: Iterable[Path]) -> list[str]:

@@ -24,7 +24,8 @@ class Trained:
     Attributes:
         router: its settings.
         schedule: as in `Routed`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
-        retry: as in `Routed`: `same` in the paper; `posterior` for routers on departures alone.
+        retry: as in `Routed`: `same` in the paper; `posterior` and `recall` for routers on
+            departures alone.
         precision: as in `Routed`.
     """
 
@@ -42,9 +43,9 @@ class Trained:
         del problem
         check_words(self)
         check_precision(self.precision)
-        if self.retry == "posterior" and not is_on_departures(self.router):
+        if self.retry in ("posterior", "recall") and not is_on_departures(self.router):
             raise ValueError(
-                "retry=posterior needs a router that predicts the log-odds of a departure, as "
+                f"retry={self.retry} needs a router that predicts the log-odds of a departure, as "
                 f"logistic does, and {type(self.router).__name__} predicts scores"
             )
 

@@ -17,7 +17,7 @@ from cqbjax.beliefs import gaussian
 from cqbjax.beliefs.rows import Row
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
-from cqbjax.policies.retries import Retry
+from cqbjax.policies.retries import Retry, Tally
 from cqbjax.pytree import check_words, number, pytree, static, word
 from cqbjax.types import Action, Feedback, Observation, Problem
 
@@ -32,10 +32,12 @@ class AcqbState(NamedTuple):
     Attributes:
         belief: posterior and estimate of every block.
         turn: [] int32 c, the next assortment of the round-robin.
+        tally: what became of every prompt's attempts, for `retry="recall"`, else None.
     """
 
     belief: beliefs.State
     turn: Array
+    tally: Tally | None = None
 
 
 class Draws(NamedTuple):
@@ -76,9 +78,10 @@ class Acqb:
             round: n visits of every page (`running`), n Newton steps (`newton_cg`).
         retry: what earlier attempts of a query change of the optimistic pair: `same`, nothing (the
             paper); `fallback`: servers already shown for it are left out while others remain;
-            `posterior`: its utilities fall with its own failures (`retries.after_failures`).
-            Exploration is as it is: its query is new wherever exploration waits for an arrival.
-        precision: of `retry="posterior"`.
+            `posterior`: its utilities fall with its own failures; `recall`: they follow what all
+            queries of its prompt met (`retries.after_outcomes`). Exploration is as it is: its query
+            is new wherever exploration waits for an arrival.
+        precision: of `posterior` and `recall`.
         offset: [I, N] what is known beforehand of the utility of each row of the run's table,
             x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
             added. None is none; with it the estimator must be `newton_cg`.
@@ -149,7 +152,7 @@ class Acqb:
         """Return V = lambda0 I, theta = 0, c = 0."""
         lambda0, belief = jnp.asarray(self.lambda0, float), self._belief(problem)
         begun = belief.init(contexts, lambda0, self.offset)
-        return AcqbState(begun, jnp.zeros((), jnp.int32))
+        return AcqbState(begun, jnp.zeros((), jnp.int32), retries.begin(self.retry, problem))
 
     def _belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
@@ -174,14 +177,15 @@ class Acqb:
         problem = observation.problem
         draws = self.draws(key, problem)
         explored = self._explores(draws.explore, observation)
-        optimistic = self._optimistic(draws, state, observation)
+        optimistic = retries.revised(
+            self.retry, self._optimistic(draws, state, observation), observation, state.tally,
+            self.precision,
+        )  # fmt: skip
         schedule = number(queueing.Schedule, self.schedule, "schedule")
         explore_query = number(queueing.Rule, self.explore_query, "explore_query")
         # One pass over the queue: the rule is the exploration's or the schedule's.
         rule = jnp.where(explored, explore_query, schedule)
-        slot, best = best_answer(
-            rule, observation, optimistic, draws.query, self.retry, self.precision
-        )
+        slot, best = best_answer(rule, observation, optimistic, draws.query, self.retry)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
         return Action(slot, jnp.where(explored, turn, best), explored)
 
@@ -220,4 +224,5 @@ class Acqb:
         learnt = self._belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
-        return AcqbState(learnt, jnp.where(used, (state.turn + 1) % count, state.turn))
+        turn = jnp.where(used, (state.turn + 1) % count, state.turn)
+        return AcqbState(learnt, turn, retries.add(state.tally, observation, action, feedback))

@@ -16,7 +16,6 @@ def best_answer(
     utilities: Array,
     uniform: Array,
     retry: Retry = "same",
-    precision: Array | float = 1.0,
 ) -> tuple[Array, Array]:
     """Return the query that a schedule picks, and the assortment for it.
 
@@ -28,10 +27,8 @@ def best_answer(
         observation: the round.
         utilities: [C, N] of each slot's query.
         uniform: [] in [0, 1), for the random rules.
-        retry: what earlier attempts of a query change: `same`, nothing: the best assortment;
-            `fallback`, the order: the servers shown least often for it come first; `posterior`, the
-            utilities: `retries.after_failures`.
-        precision: [] of `posterior`.
+        retry: `fallback` takes the servers shown least often for the query first; any other rule
+            the best, its utilities `retries.revised`.
 
     Returns:
         Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
@@ -42,8 +39,6 @@ def best_answer(
         score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, size))
         slot = queueing.pick(schedule, queue, uniform, score)
         return slot, mnl.increasing(retries.next_picks(utilities[slot], shown[slot], size))
-    if retry == "posterior":
-        utilities = retries.after_failures(utilities, retries.shown_counts(queue), precision)
     score = mnl.best_score(utilities, size)
     slot = queueing.pick(schedule, queue, uniform, score)
     return slot, mnl.best_servers(utilities[slot], size)

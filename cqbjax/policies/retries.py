@@ -2,29 +2,30 @@
 
 In the paper's algorithms a retry changes nothing but the queue: the prediction x'theta_j of the
 servers that failed a query stays as it is, and they are shown to it again. Gateways fall back to
-the next model instead, and a statistician would say that a failure tells something of this query
-beyond its features. Both are here, for any policy that has utilities of queries and servers.
+the next model instead (`fallback`), and a statistician would say that a failure tells something of
+this query beyond its features (`posterior`), or of its prompt, whoever asks it (`recall`). All are
+here, for any policy that has utilities of queries and servers.
 """
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import linalg
-from cqbjax.types import Queue
+from cqbjax.types import Action, Feedback, Observation, Problem, Queue
 
-Retry = Literal["same", "fallback", "posterior"]
+Retry = Literal["same", "fallback", "posterior", "recall"]
 
 
 def is_aware(retry: Retry) -> bool:
     """Tell whether a rule asks which servers were shown for each waiting query."""
-    return retry != "same"
+    return retry in ("fallback", "posterior")
 
 
 def check_precision(precision: Array | float) -> None:
-    """Refuse a precision at which `after_failures` is not defined.
+    """Refuse a precision at which `after_outcomes` is not defined.
 
     Raises:
         ValueError: naming it and what is allowed.
@@ -34,29 +35,85 @@ def check_precision(precision: Array | float) -> None:
         raise ValueError(f"precision={precision} must be a finite number above 0")
 
 
-def after_failures(utilities: Array, shown: Array, precision: Array | float) -> Array:
-    """Return the utilities of servers that failed a query before: its own posterior.
+class Tally(NamedTuple):
+    """What became of every prompt's attempts, whichever query made them.
 
-    A server of utility u satisfies the query with a probability drawn, once for this query and
-    server, from a Beta distribution of mean m = e^u / (1 + e^u) and precision s (a beta-binomial
-    random effect: what the features do not tell). All that is known of a query that waits is that
-    each of the n showings failed, so the mean is now m s / (s + n), whose log-odds are
+    Attributes:
+        accepted: [I, N] float, rounds in which the server's answer was chosen.
+        failed: [I, N] float, rounds with it that ended in a retrial.
+    """
 
-        u - log(1 + n (1 + e^u) / s).
+    accepted: Array
+    failed: Array
 
-    A precision without bound is the paper's model, one near zero all but rules a server out once it
-    failed. For K > 1 each server of an assortment is held to have failed alone.
+
+def begin(retry: Retry, problem: Problem) -> Tally | None:
+    """Return the empty tally of a rule that keeps one, else None."""
+    zeros = jnp.zeros((problem.num_rows, problem.num_servers))
+    return Tally(zeros, zeros) if retry == "recall" else None
+
+
+def add(
+    tally: Tally | None, observation: Observation, action: Action, feedback: Feedback
+) -> Tally | None:
+    """Add a round to a tally, if there is one."""
+    if tally is None:
+        return None
+    size, servers = observation.problem.assortment_size, observation.problem.num_servers
+    row = observation.queue.row[action.slot]
+    hit = action.servers[:, None] == jnp.arange(servers)
+    chosen = jnp.any(hit & (jnp.arange(size) == feedback.choice)[:, None], axis=0)
+    failed = jnp.any(hit, axis=0) & (feedback.choice == size)
+    return Tally(
+        tally.accepted.at[row].add(jnp.where(feedback.valid, chosen, False).astype(float)),
+        tally.failed.at[row].add(jnp.where(feedback.valid, failed, False).astype(float)),
+    )
+
+
+def revised(
+    retry: Retry, utilities: Array, observation: Observation, tally: Tally | None,
+    precision: Array | float,
+) -> Array:  # fmt: skip
+    """Return the utilities of every slot and server given what its attempts showed: [C, N]."""
+    queue = observation.queue
+    if tally is not None:
+        accepted, failed = tally.accepted[queue.row], tally.failed[queue.row]
+        return after_outcomes(utilities, accepted, failed, precision)
+    if retry == "posterior":
+        failed = shown_counts(queue).astype(utilities.dtype)
+        return after_outcomes(utilities, jnp.zeros_like(failed), failed, precision)
+    return utilities
+
+
+def after_outcomes(
+    utilities: Array, accepted: Array, failed: Array, precision: Array | float
+) -> Array:
+    """Return utilities given what was seen of the same query, or of the same prompt.
+
+    A beta-binomial random effect stands for what the features do not tell: a server of utility u
+    satisfies the users of a prompt with a probability drawn once from a Beta distribution of mean
+    m = e^u / (1 + e^u) and precision s. After a acceptances and f failures its mean is
+    (m s + a) / (s + a + f), whose log-odds are
+
+        u + log(1 + a (1 + e^-u) / s) - log(1 + f (1 + e^u) / s).
+
+    A precision without bound is the paper's model; one near zero all but rules out a server that
+    failed. That other servers stood beside it changes nothing: given that the user chose either j
+    or none, they chose j with log-odds u_j (independence of irrelevant alternatives), and rounds in
+    which another server was chosen are not counted.
 
     Args:
         utilities: [..., N] u.
-        shown: [..., N] int32 n.
+        accepted: [..., N] a.
+        failed: [..., N] f.
         precision: [] s, how many attempts the prediction is worth.
 
     Returns:
         [..., N].
     """
-    hardly = jnp.logaddexp(0.0, utilities)  # log(1 + e^u)
-    return utilities - jnp.logaddexp(0.0, jnp.log(shown / precision) + hardly)
+    up = jnp.log(accepted / precision) + jnp.logaddexp(0.0, -utilities)
+    down = jnp.log(failed / precision) + jnp.logaddexp(0.0, utilities)
+    return utilities + jnp.logaddexp(0.0, up) - jnp.logaddexp(0.0, down)
 
 
 def next_picks(utilities: Array, shown: Array, size: int) -> list[Array]:

@@ -8,10 +8,10 @@ from jax import Array
 
 from cqbjax import queueing, rng
 from cqbjax.policies import retries
-from cqbjax.policies.picking import best_answer, learn_nothing, no_state
-from cqbjax.policies.retries import Retry
+from cqbjax.policies.picking import best_answer
+from cqbjax.policies.retries import Retry, Tally
 from cqbjax.pytree import check_words, pytree, static, word
-from cqbjax.types import Action, Observation, Problem
+from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 @pytree
@@ -26,9 +26,10 @@ class Routed:
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment of the highest predicted scores).
         retry: what a query gets when it comes back: `same` (as in the paper), `fallback` (the
-            servers not shown yet, best first; priority then goes by the next assortment), or
-            `posterior` (scores are log-odds, and fall with the query's own failures).
-        precision: of `posterior`, `retries.after_failures`.
+            servers not shown yet, best first; priority then goes by the next assortment),
+            `posterior` (scores are log-odds, and fall with the query's own failures) or `recall`
+            (they follow what all queries of its prompt met).
+        precision: of `posterior` and `recall`, `retries.after_outcomes`.
     """
 
     scores: Array
@@ -44,8 +45,16 @@ class Routed:
         """Whether it asks which servers were shown for each waiting query."""
         return retries.is_aware(self.retry)
 
-    init = staticmethod(no_state)
-    update = staticmethod(learn_nothing)
+    def init(self, problem: Problem, contexts: Array) -> Tally | None:
+        """Return what is remembered of prompts: nothing, or an empty tally."""
+        del contexts
+        return retries.begin(self.retry, problem)
+
+    def update(
+        self, state: Tally | None, observation: Observation, action: Action, feedback: Feedback
+    ) -> Tally | None:
+        """Remember what became of the prompt, if it is to be recalled."""
+        return retries.add(state, observation, action, feedback)
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown word, and scores that do not fit the source.
@@ -69,12 +78,10 @@ class Routed:
         if not np.isfinite(scores).all():
             raise ValueError("scores must be finite numbers")
 
-    def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
+    def select(self, key: Array, state: Tally | None, observation: Observation) -> Action:
         """Take the K servers of the highest scores for the query picked."""
-        del state
         which = observation.prompts if self.by == "prompt" else observation.queue.row
         query = rng.uniform(key, rng.Stream.QUERY)
-        slot, servers = best_answer(
-            self.schedule, observation, self.scores[which], query, self.retry, self.precision
-        )
+        scores = retries.revised(self.retry, self.scores[which], observation, state, self.precision)
+        slot, servers = best_answer(self.schedule, observation, scores, query, self.retry)
         return Action(slot, servers, jnp.bool_(False))

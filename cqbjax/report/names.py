@@ -39,6 +39,8 @@ STYLE: dict[str, Style] = {
     "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
     "acqb_fallback": Style("ACQB, no repeats", "#0072B2", _DASH, width=2.0),
     "acqb_posterior": Style("ACQB + own failures", "#0072B2", _DOT, width=2.0),
+    "acqb_recall": Style("ACQB + recall", "#0072B2", _DASH_DOT, width=2.0),
+    "acqb_warm_recall": Style("ACQB from logs + recall", "#CC3311", _DASH, width=2.4, on_top=True),
     "acqb_cl_fallback": Style("ACQB-CL, no repeats", "#D55E00", _DASH, width=2.0),
     "acqb_cl_posterior": Style("ACQB-CL + own failures", "#D55E00", _DOT, width=2.0),
     "acqb_warm": Style("ACQB from logs", "#AA4499", width=2.0, on_top=True),
@@ -77,6 +79,9 @@ _PAIRED = {
     "_fallback_priority": ("fallback, priority", (0, (6, 1))),
     "_posterior": ("own failures", _LONG),
     "_posterior_least_served": ("own failures, least served", _DASH_DOT),
+    "_recall": ("recall", (0, (4, 1, 1, 1, 1, 1))),
+    "_recall_least_served": ("recall, least served", (0, (10, 1))),
+    "_recall_priority": ("recall, priority", (0, (1, 3))),
     "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
 }
 STYLE |= {

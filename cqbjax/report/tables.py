@@ -37,8 +37,8 @@ _HEADERS = {
 }  # fmt: skip
 _TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen once")
 _DECIMALS = {
-    "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4, "utility": 4,
-    "over_fixed": 4,
+    "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
+    "utility": 4, "over_fixed": 4,
 }  # fmt: skip
 
 
@@ -62,31 +62,29 @@ def throughput_table(
         ValueError: no point, or a round before the first recorded one.
     """
     rows = []
-    ahead = f"{reference}_minus"
     for cell in _cells(points, rounds):
-        labels = cell["policy"].values.tolist()
         departures = throughput(cell)
         columns = _interval("throughput", mean_ci(departures))
         columns["seconds_per_round"] = _numbers(cell["seconds_per_round"])
-        if reference in labels:
-            columns |= _interval(ahead, mean_ci(departures.sel(policy=reference) - departures))
-        for row in _rows(cell, points, columns):
-            if reference not in labels or row["policy"] == reference:
-                row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
-            rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
+        rows += _compared(cell, points, columns, departures, reference, f"{reference}_minus")
     return _frame(rows, {"excludes_zero": pl.Boolean})
 
 
-def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)) -> pl.DataFrame:
+def gap_table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
+) -> pl.DataFrame:
     """Tabulate the queue length gap to the optimal policy and the throughput, as the paper does.
 
     Args:
         points: as `results.load_points` returns them.
         rounds: at which rounds; the last recorded one that is not later is taken, and named.
+        reference: a policy compared with every other one, seed by seed, or none.
 
     Returns:
         By setting, arrival_rate, round and policy: seeds, gap_mean with its 95% interval _low and
-        _high and gap_sd over seeds, in queries, and throughput, in queries a round.
+        _high and gap_sd over seeds, in queries, and throughput, in queries a round; with a
+        reference also `<reference>_gap_minus` this policy's, as in `throughput_table`: above zero
+        the policy has the shorter queue.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -97,8 +95,12 @@ def gap_table(points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000)
         columns = _interval("gap_mean", mean_ci(gap))
         columns["gap_sd"] = _numbers(mean_sd(gap)["sd"])
         columns["throughput"] = _numbers(mean_ci(throughput(cell))["mean"])
-        rows += _rows(cell, points, columns)
-    return _frame(rows, {})
+        if reference is None:
+            rows += _rows(cell, points, columns)
+        else:
+            ahead = f"{reference}_gap_minus"
+            rows += _compared(cell, points, columns, gap, reference, ahead)
+    return _frame(rows, {} if reference is None else {"excludes_zero": pl.Boolean})
 
 
 def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:
@@ -156,6 +158,23 @@ def _rows(
     ]
 
 
+def _compared(
+    cell: xr.Dataset, points: Sequence[xr.Dataset],
+    columns: Mapping[str, Sequence[float | None]], values: xr.DataArray, reference: str, ahead: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the rows of a cell with the reference's values less the policy's, paired by seed."""
+    labels = cell["policy"].values.tolist()
+    if reference in labels:
+        apart = _interval(ahead, mean_ci(values.sel(policy=reference) - values))
+        columns = {**columns, **apart}
+    rows = []
+    for row in _rows(cell, points, columns):
+        if reference not in labels or row["policy"] == reference:
+            row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
+        rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
+    return rows
+
+
 def _interval(name: str, summary: xr.Dataset) -> dict[str, list[float | None]]:
     """Return the columns of a mean and its interval, a number a policy."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
@@ -202,7 +221,9 @@ def _readable(frame: pl.DataFrame) -> tuple[str, list[str], list[list[str]]]:
 def _header(column: str, columns: Sequence[str]) -> str:
     ours = column.removeprefix("paper_")  # stands right beside ours
     name = _HEADERS.get(ours, ours)
-    if ours.endswith("_minus"):
+    if ours.endswith("_gap_minus"):
+        name = f"{style_of(ours.removesuffix('_gap_minus')).name}'s gap minus policy's"
+    elif ours.endswith("_minus"):
         name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
     name = f"{name} [95% CI]" if f"{column}_low" in columns else name
     return "paper" if column != ours else name

@@ -43,6 +43,8 @@ def check_keys(config: DictConfig) -> None:
     _check_grid(config, ("slackness",), _number, "a number")
     _check_grid(config, ("parameters",), lambda word: isinstance(word, str), "a word")
     _check_rates(config)
+    if config.compared is not None:
+        _check_labels("compared", [config.compared], [str(label) for label in config.policy])
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
@@ -61,7 +63,7 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
     for word in words:
         key = word.partition("=")[0]
         if key == "figure_policies" and config[key] is not None:
-            _check_labels(listed(config[key]), [str(label) for label in config.policy])
+            _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
         if key in SYNTHETIC_KEYS and "dataset" in config.source:
             raise ValueError(
                 f"{key} is of the synthetic source, and the source here is the dataset "
@@ -69,11 +71,11 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
             )
 
 
-def _check_labels(drawn: Sequence[Any], run: Sequence[str]) -> None:
-    for label in drawn:
+def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
+    for label in named:
         if label not in run:
             known = ", ".join(run)
-            raise ValueError(f"figure_policies={label} does not run here; choose from {known}")
+            raise ValueError(f"{key}={label} does not run here; choose from {known}")
 
 
 def listed(value: Any) -> list[Any]:

@@ -277,7 +277,8 @@ def show(
     make: Callable[..., Any] = (
         tables.throughput_table if config.table == "throughput" else tables.gap_table
     )
-    table = paper.beside(make(points, rounds=rounds))
+    reference = {"reference": config.compared} if config.get("compared") else {}
+    table = paper.beside(make(points, rounds=rounds, **reference))
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)
