@@ -28,12 +28,13 @@ ROUTED = {
     "routed_fallback_rr": ("fallback", "least_served"),
     "routed_fallback_priority": ("fallback", "joint"),
     "routed_posterior_priority": ("posterior", "joint"),
+    "routed_recall_priority": ("recall", "joint"),
 }
 RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "uniform"}
 # How a variant of ACQB picks its query, in exploitation rounds or in exploration rounds.
 EXPLOIT_QUERY = {f"acqb_{name}": RULES[name] for name in ("fifo", "rr", "random")}
 EXPLORE_QUERY = {f"acqb_explore_{name}": rule for name, rule in RULES.items()}
-RETRIES = {"acqb_fallback": "fallback", "acqb_posterior": "posterior"}
+RETRIES = {f"acqb_{retry}": retry for retry in ("fallback", "posterior", "recall")}
 ACQB = ("acqb", "acqb_ucb", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
@@ -144,20 +145,48 @@ def next_assortment(utilities: Floats, shown: list[int], size: int) -> Assortmen
     return tuple(sorted(order[:size]))
 
 
-def after_failures(utilities: Floats, shown: list[int], precision: float) -> Floats:
-    """Return the log-odds [N] of a Beta distribution's mean after `shown` failures."""
+class Tally:
+    """Count what became of every row's attempts."""
+
+    def __init__(self, world: World) -> None:
+        """Start at nothing."""
+        self.accepted = np.zeros(world.utilities.shape)
+        self.failed = np.zeros(world.utilities.shape)
+
+    def learn(self, row: int, servers: Assortment, choice: int) -> None:
+        """Count one round; where another server was chosen it tells nothing of the rest."""
+        if choice >= 0:
+            self.accepted[row, choice] += 1
+        else:
+            self.failed[row, list(servers)] += 1
+
+
+def beta_log_odds(utilities: Floats, accepted: Floats, failed: Floats, precision: float) -> Floats:
+    """Return the log-odds [N] of a Beta distribution's mean after acceptances and failures."""
     mean = 1 / (1 + np.exp(-utilities))
-    return np.log(mean * precision / ((1 - mean) * precision + np.array(shown)))
+    return np.log((mean * precision + accepted) / ((1 - mean) * precision + failed))
+
+
+def revise(retry: str, query: Waiting, utilities: Floats, tally: Tally, precision: float) -> Floats:
+    """Return the utilities [N] of a query, given what its own or its row's attempts showed."""
+    if retry == "posterior":
+        failed = np.array(query.shown, float)
+        return beta_log_odds(utilities, np.zeros_like(failed), failed, precision)
+    if retry == "recall":
+        counts = tally.accepted[query.row], tally.failed[query.row]
+        return beta_log_odds(utilities, *counts, precision)
+    return utilities
 
 
 def answer(
     retry: str, rule: str, waiting: list[Waiting], utilities: list[Floats], uniform: float,
-    settings: Settings,
+    settings: Settings, tally: Tally,
 ) -> tuple[Waiting, Assortment]:  # fmt: skip
     """Return the query that a rule picks and its assortment, given what a retry changes."""
-    if retry == "posterior":
-        pairs = zip(utilities, waiting, strict=True)
-        utilities = [after_failures(u, query.shown, settings.precision) for u, query in pairs]
+    utilities = [
+        revise(retry, query, u, tally, settings.precision)
+        for query, u in zip(waiting, utilities, strict=True)
+    ]
     if rule != "joint":
         query = pick_query(rule, waiting, uniform)
         index = next(i for i, one in enumerate(waiting) if one is query)
@@ -178,20 +207,21 @@ class RoutedPolicy:
     """Act as a router trained beforehand, by its predictions of a row's utilities."""
 
     def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
-        """Learn nothing."""
+        """Start with nothing to recall."""
         self.retry, self.rule = ROUTED[label]
         self.world, self.draws, self.settings = world, draws, settings
+        self.tally = Tally(world)
+        self.learn = self.tally.learn
 
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
         """Return the query, the assortment and that the round does not explore."""
         assert self.world.scores is not None
         scores = [self.world.scores[query.row] for query in waiting]
         uniform = self.draws.query[t - 1]
-        query, servers = answer(self.retry, self.rule, waiting, scores, uniform, self.settings)
+        query, servers = answer(
+            self.retry, self.rule, waiting, scores, uniform, self.settings, self.tally
+        )
         return query, servers, False
-
-    def learn(self, row: int, servers: Assortment, choice: int) -> None:
-        """Learn nothing."""
 
 
 def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:
@@ -374,8 +404,7 @@ class OptimisticPolicy:
     def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
         """Start with theta = 0 and the round-robin counter at 0."""
         self.label, self.draws, self.settings = label, draws, settings
-        self.estimator = Estimator(world, settings)
-        self.learn = self.estimator.learn
+        self.estimator, self.tally = Estimator(world, settings), Tally(world)
         self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
         self.counter = 0
 
@@ -404,8 +433,13 @@ class OptimisticPolicy:
             samples = self.estimator.samples(self.draws.normal[t - 1])
             utilities = [self.estimator.sampled_utilities(row, samples) for row in rows]
         rule, retry = EXPLOIT_QUERY.get(self.label, "joint"), RETRIES.get(self.label, "same")
-        query, servers = answer(retry, rule, waiting, utilities, uniform, self.settings)
+        query, servers = answer(retry, rule, waiting, utilities, uniform, self.settings, self.tally)
         return query, servers, False
+
+    def learn(self, row: int, servers: Assortment, choice: int) -> None:
+        """Update the estimate, and what is recalled of the row."""
+        self.estimator.learn(row, servers, choice)
+        self.tally.learn(row, servers, choice)
 
 
 def make_policy(

@@ -173,6 +173,7 @@ def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
 
 def test_a_posterior_needs_log_odds():
     problem = world(logs()[2]).problem(1, 8)
-    Trained(Logistic(), retry="posterior").check(problem)
-    with pytest.raises(ValueError, match="needs a router that predicts the log-odds"):
-        Trained(KNN(), retry="posterior").check(problem)
+    for retry in ("posterior", "recall"):
+        Trained(Logistic(), retry=retry).check(problem)
+        with pytest.raises(ValueError, match=f"retry={retry} needs a router that predicts the log"):
+            Trained(KNN(), retry=retry).check(problem)

@@ -11,6 +11,7 @@ from cqbjax import simulate
 from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced, Routed, retries
 from cqbjax.pytree import arrays
 from cqbjax.testing import worlds
+from cqbjax.types import Action, Feedback, Observation, Queue
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0
@@ -88,19 +89,70 @@ def test_priority_goes_by_the_next_choice():
 
 
 @QUICK
-@given(mean=st.floats(-8.0, 8.0), count=st.integers(0, 30), precision=st.floats(1e-3, 1e3))
-def test_the_posterior_is_that_of_a_beta_distribution(mean, count, precision):
+@given(
+    mean=st.floats(-8.0, 8.0),
+    accepted=st.integers(0, 30),
+    failed=st.integers(0, 30),
+    precision=st.floats(1e-3, 1e3),
+)
+def test_outcomes_make_the_posterior_of_a_beta_distribution(mean, accepted, failed, precision):
     chance = 1.0 / (1.0 + np.exp(-mean))
-    a, b = chance * precision, (1.0 - chance) * precision + count
-    after = retries.after_failures(jnp.asarray([mean]), jnp.asarray([count]), precision)
+    a, b = chance * precision + accepted, (1.0 - chance) * precision + failed
+    counts = jnp.asarray([float(accepted)]), jnp.asarray([float(failed)])
+    after = retries.after_outcomes(jnp.asarray([mean]), *counts, precision)
     assert float(after[0]) == pytest.approx(np.log(a / b), rel=1e-4, abs=1e-4)
 
 
-def test_the_posterior_leaves_what_was_never_shown_and_is_finite_far_out():
-    far = jnp.asarray([-90.0, 0.0, 90.0])
-    np.testing.assert_array_equal(retries.after_failures(far, jnp.zeros(3, jnp.int32), 1.0), far)
-    failed = retries.after_failures(far, jnp.full(3, 4), 0.1)
+def test_outcomes_leave_what_was_never_shown_and_are_finite_far_out():
+    far, none, some = jnp.asarray([-90.0, 0.0, 90.0]), jnp.zeros(3), jnp.full(3, 4.0)
+    np.testing.assert_array_equal(retries.after_outcomes(far, none, none, 1.0), far)
+    failed = retries.after_outcomes(far, none, some, 0.1)
     assert np.isfinite(failed).all() and (np.diff(failed) >= 0).all() and (failed <= far).all()
+    accepted = retries.after_outcomes(far, some, none, 0.1)
+    assert (
+        np.isfinite(accepted).all() and (np.diff(accepted) >= 0).all() and (accepted >= far).all()
+    )
+
+
+def test_a_prompt_is_recalled_whoever_asks_it():
+    """Two prompts, each satisfied by one server that the scores put last: found once, kept."""
+    good = np.asarray([2, 0])
+    utilities = np.full((2, 3), -30.0)
+    utilities[[0, 1], good] = 30.0
+    scores = np.asarray([[1.0, 0.5, -1.0], [-1.0, 0.5, 1.0]])
+    source = worlds.routing(utilities)
+    problem = source.problem(1, 80)
+    for policy, repeats in (
+        (Routed(scores=scores, retry="recall"), False),
+        (Routed(scores=scores, retry="posterior"), True),
+    ):
+        seen = worlds.first(worlds.play(policy, source, 0.25, problem, 80, 1)).decision
+        prompts = np.asarray(
+            worlds.first(worlds.play(policy, source, 0.25, problem, 80, 1)).world.prompts
+        )
+        for row in (0, 1):
+            mine = seen.valid & (seen.row == row)
+            answered = seen.servers[mine, 0] == good[prompts[row]]
+            first = int(np.argmax(answered))
+            assert answered.any() and len(answered) > first + 3
+            assert answered[first:].all() != repeats
+
+
+def test_only_outcomes_against_nobody_are_tallied():
+    """K = 2: a round in which the other server was chosen tells nothing of this one."""
+    tally = retries.begin("recall", hopeless().problem(2, 4))
+    queue = Queue(*(jnp.full(1, value, jnp.int32) for value in (3, 1, 0)))
+    observation = Observation(
+        hopeless().problem(2, 4), jnp.int32(1), queue, jnp.zeros((1, 2)), jnp.bool_(False),
+        jnp.int32(0), jnp.zeros(1, jnp.int32), None,
+    )  # fmt: skip
+    action = Action(jnp.int32(0), jnp.asarray([1, 4], jnp.int32), jnp.bool_(False))
+    for choice, valid in ((1, True), (2, True), (2, True), (0, False), (2, False)):
+        feedback = Feedback(jnp.int32(choice), jnp.bool_(valid))
+        tally = retries.add(tally, observation, action, feedback)
+    assert tally.accepted[3].tolist() == [0, 0, 0, 0, 1]
+    assert tally.failed[3].tolist() == [0, 2, 0, 0, 2]
+    assert tally.accepted.sum() == 1 and tally.failed.sum() == 4
 
 
 @QUICK
@@ -158,7 +210,7 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
 @pytest.mark.parametrize(
     "policy, told",
     [
-        (Acqb(retry="again"), "retry=again must be one of same, fallback, posterior"),
+        (Acqb(retry="again"), "retry=again must be one of same, fallback, posterior, recall"),
         (Acqb(precision=0.0), "precision=0.0 must be a finite number above 0"),
         (Routed(scores=SCORES, precision="high"), "precision=high must be a finite number"),
         (RandomRouting(retry="posterior"), "retry=posterior must be one of same, fallback"),
