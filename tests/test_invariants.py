@@ -33,6 +33,7 @@ CASES = {
     "acqb_pair": ("pool", Acqb(schedule="least_served", exploration="independent")),
     "acqb_triple": ("triples", Acqb()),
     "acqb_shared": ("shared", Acqb(optimism="ucb")),
+    "acqb_fallback": ("pool", Acqb(retry="fallback", exploration="independent")),
     "random": ("pool", RandomRouting()),
     "rand_rout": ("synthetic", RandomRouting(schedule="oldest")),
     "q_ths": ("synthetic", QueueingBandit(index="thompson")),
@@ -42,7 +43,7 @@ CASES = {
 
 def marked(names):
     """Mark the cases that are slow: they compile ACQB for several servers."""
-    slow = ("acqb_pair", "acqb_triple", "acqb_shared")
+    slow = ("acqb_pair", "acqb_triple", "acqb_shared", "acqb_fallback")
     return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
 
 
@@ -84,7 +85,7 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
     if case == "rand_rout" or not problem.pooled:
         rate = min(rate, 0.45)  # above it some seeds have no context that meets the slackness
     played = run(case, seed, rate, alpha_scale=alpha_scale, c1=c1)
-    seen, waiting, departures = played.decision, {}, 0
+    seen, waiting, shown, departures = played.decision, {}, {}, 0
     for t in range(1, HORIZON + 1):
         i = t - 1
         servers = seen.servers[i].tolist()
@@ -97,6 +98,8 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
             assert query in waiting, "the served query was not waiting"
             assert seen.row[i] == played.world.arrival_rows[query - 1]
             waiting[query] += 1
+            for server in servers:
+                shown[query][server] += 1
             if seen.choice[i] < problem.assortment_size:
                 del waiting[query]
                 departures += 1
@@ -104,8 +107,12 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
             assert seen.regret[i] == 0.0 and not seen.explored[i]
         if played.arrives[i]:
             waiting[t] = 0
-        row, slots, served = (field[i] for field in played.queue)
+            shown[t] = [0] * problem.num_servers
+        row, slots, served = (field[i] for field in played.queue[:3])
         here = slots > 0
+        if played.queue.shown is not None:
+            counts = played.queue.shown[i][here].tolist()
+            assert counts == [shown[query] for query in slots[here]]
         assert dict(zip(slots[here], served[here], strict=True)) == waiting
         assert played.arrives[: i + 1].sum() - departures == played.length[i] == len(waiting)
         assert (row[here] == played.world.arrival_rows[slots[here] - 1]).all()

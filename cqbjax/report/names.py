@@ -79,10 +79,10 @@ _PAIRED = {
     "_fallback_priority": ("fallback, priority", (0, (6, 1))),
     "_posterior": ("own failures", _LONG),
     "_posterior_least_served": ("own failures, least served", _DASH_DOT),
+    "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
     "_recall": ("recall", (0, (4, 1, 1, 1, 1, 1))),
     "_recall_least_served": ("recall, least served", (0, (10, 1))),
     "_recall_priority": ("recall, priority", (0, (1, 3))),
-    "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
 }
 STYLE |= {
     label + suffix: STYLE[label]._replace(name=f"{STYLE[label].name} ({words})", dashes=dashes)

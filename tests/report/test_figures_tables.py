@@ -271,6 +271,20 @@ def test_without_the_reference_there_is_no_difference() -> None:
     assert table["acqb_minus"].is_null().all() and table["excludes_zero"].is_null().all()
 
 
+def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
+    ds = fabricate(("acqb", "random", "zero"), num_seeds=6)
+    table = tables.gap_table([ds], rounds=(60,), reference="zero")
+    gap = (ds.queue_length - ds.optimal_queue_length).isel(arrival_rate=0, round=-1)
+    apart = (gap.sel(policy="zero") - gap.sel(policy="acqb")).values
+    row = row_of(table, policy="acqb")
+    assert row["zero_gap_minus"] == pytest.approx(apart.mean())
+    half = scipy.stats.t.ppf(0.975, 5) * apart.std(ddof=1) / np.sqrt(6)
+    assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
+    assert row["excludes_zero"] == (abs(apart.mean()) > half)
+    assert row_of(table, policy="zero")["zero_gap_minus"] is None
+    assert "ZERO's gap minus policy's [95% CI]" in tables._readable(table)[1]
+
+
 def test_gap_table_is_arithmetic_on_the_arrays() -> None:
     ds = fabricate(RIVALS, num_seeds=9, horizon=100)
     row = row_of(tables.gap_table([ds], rounds=(100, 5000)), policy="random")
