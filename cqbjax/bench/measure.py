@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.plan import Capacity
 from cqbjax.sweeping.progress import Activity, Silent
-from cqbjax.sweeping.sweep import sweep
+from cqbjax.sweeping.sweep import part, sweep
 from cqbjax.types import Policy, Source
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
@@ -114,24 +113,22 @@ class Case:
     arrival_rate: float = 0.7
     capacity: Capacity = "auto"
 
-    def planned(self, label: str, seeds: int = 1) -> plan.Plan:
-        """Return the plan of a sweep of one policy."""
-        return plan.make(
-            {label: self.policies[label]}, self.source,
-            self.source.problem(self.assortment_size, self.horizon), np.array([self.arrival_rate]),
-            np.arange(seeds), plan.choose_records(self.horizon), self.capacity, self.batch, None,
-            jax.devices(),
+    def group(self, label: str) -> plan.Group:
+        """Return what a sweep of one policy and one seed would run."""
+        one = part(
+            {label: self.policies[label]}, self.source, [self.arrival_rate], 1, self.horizon,
+            self.assortment_size, capacity=self.capacity,
         )  # fmt: skip
+        return plan.make([one], self.batch).groups[0]
 
     def slots(self, label: str) -> int:
         """Return the queue slots that every run of a policy starts with."""
-        planned = self.planned(label)
-        return planned.first_slots(planned.groups[0])
+        return self.group(label).first_slots()
 
     def bytes_a_run(self, label: str) -> int:
         """Return the bytes that one run of a policy keeps on the device."""
-        planned = self.planned(label)
-        return planned.run_bytes(planned.groups[0], self.slots(label))
+        group = self.group(label)
+        return group.run_bytes(group.first_slots())
 
 
 def listen(case: Case, compile_only: bool = False) -> list[Span]:

@@ -47,7 +47,7 @@ def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
                 point.config.source.rho = rho
         source = make(point.config.source)
         policies = {one.label: one.policy(point.config.kappa) for one in some}
-        data = study.run(point, source, policies, progress)
+        (data,) = study.run([study.Ready(point, source, policies)], progress)
         rows += sensitivity.rows(data, some, preset)
     return rows
 

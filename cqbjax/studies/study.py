@@ -29,15 +29,29 @@ from cqbjax.policies import Optimal
 from cqbjax.report import results
 from cqbjax.studies.grid import Point, compose, seeds, settle
 from cqbjax.sweeping import backend, plan
-from cqbjax.sweeping.checks import check_sweep
-from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping.checks import check_batch, check_sweep
+from cqbjax.sweeping.plan import Part, PerSeed
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.sweep import sweep
+from cqbjax.sweeping.sweep import part, sweep_parts
 from cqbjax.types import Policy, Source
 
 SHOWN_VERSIONS = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
 )  # fmt: skip
+
+
+class Ready(NamedTuple):
+    """A point that has been checked, with what it runs.
+
+    Attributes:
+        point: from `settle`.
+        source: made from its configuration.
+        policies: label -> policy; those that learn offline are untrained until `train`.
+    """
+
+    point: Point
+    source: Source | DatasetSource
+    policies: Mapping[str, Any]
 
 
 def console() -> Console:
@@ -66,8 +80,9 @@ def check_point(
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
     problem = check_sweep(
         others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
-        config.horizon, config.K, config.capacity, config.chunk, config.memory_gb,
+        config.horizon, config.K, config.capacity,
     )  # fmt: skip
+    check_batch(config.chunk, config.memory_gb)
     for policy in learnt.values():
         policy.check(problem)
     first = plan.choose_records(config.horizon, config.record_every).every
@@ -137,49 +152,50 @@ def tuned(
 
 
 def run(
-    point: Point,
-    source: Source | DatasetSource,
-    policies: Mapping[str, Policy | PerSeed],
+    trained: Sequence[Ready],
     progress: Reporter | None = None,
     resume: Path | None = None,
-) -> xr.Dataset:
-    """Run one point.
+) -> list[xr.Dataset]:
+    """Run points, all that can be in one batch.
 
     Args:
-        point: from `settle`.
-        source: made from `point.config.source`.
-        policies: label -> policy, from `train`.
+        trained: checked points, their policies trained; the first one's `chunk` and `memory_gb`
+            are those of all.
         progress: told of compiling and of rounds done.
-        resume: folder of the point's finished policies, as in `sweep`.
+        resume: folder of what is finished of them, as in `sweep`.
 
     Returns:
-        The dataset of `sweep`, its attributes complete for `store`.
+        A dataset of `sweep` a point, its attributes complete for `store`.
 
     Raises:
         ValueError: in one sentence, for anything out of range.
     """
-    config = point.config
+    config = trained[0].point.config
+    parts = [_part(each) for each in trained]
+    stored = sweep_parts(parts, config.chunk, config.memory_gb, None, progress, resume)
+    return [
+        data.assign_attrs(experiment=each.point.config.name, **_origin(each))
+        for data, each in zip(stored, trained, strict=True)
+    ]
+
+
+def _part(trained: Ready) -> Part:
+    """Return what the simulator is to run of a point."""
+    config, source = trained.point.config, trained.source
+    return part(
+        trained.policies, source.queries if isinstance(source, DatasetSource) else source,
+        config.arrival_rate, seeds(config), config.horizon, config.K, config.record_every,
+        config.capacity,
+    )  # fmt: skip
+
+
+def _origin(trained: Ready) -> dict[str, Any]:
+    """Return the attributes that say where a point's queries come from."""
+    source = trained.source
     if isinstance(source, DatasetSource):
-        drawn: Source = source.queries
-        origin: dict[str, Any] = {"source": source.table.name, "stand_in": source.table.stand_in}
-    else:
-        drawn = source
-        origin = {"source": "synthetic", "stand_in": "", "slackness": float(config.slackness)}
-    data = sweep(
-        policies,
-        drawn,
-        arrival_rates=config.arrival_rate,
-        seeds=seeds(config),
-        horizon=config.horizon,
-        assortment_size=config.K,
-        record_every=config.record_every,
-        capacity=config.capacity,
-        chunk=config.chunk,
-        memory_gb=config.memory_gb,
-        progress=progress,
-        resume=resume,
-    )
-    return data.assign_attrs(experiment=config.name, **origin)
+        return {"source": source.table.name, "stand_in": source.table.stand_in}
+    slackness = float(trained.point.config.slackness)
+    return {"source": "synthetic", "stand_in": "", "slackness": slackness}
 
 
 def store(
@@ -195,7 +211,7 @@ def store(
         point: from `settle`.
         data: from `run`.
         folder: of the experiment; the point goes below it.
-        seconds: the point took, fits and compiling included.
+        seconds: the point took, fits and compiling included, with those batched with it.
         tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
 
     Returns:
@@ -317,20 +333,6 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
-class Ready(NamedTuple):
-    """A point that has been checked, with what it runs.
-
-    Attributes:
-        point: from `settle`.
-        source: made from its configuration.
-        policies: label -> policy, those that learn offline still untrained.
-    """
-
-    point: Point
-    source: Source | DatasetSource
-    policies: Mapping[str, Policy | Learnt]
-
-
 def checked_points(
     config: DictConfig,
     make_source: Callable[[DictConfig], Any],
@@ -357,7 +359,7 @@ def checked_points(
 def run_all(
     ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console
 ) -> list[xr.Dataset]:
-    """Train, run and store every point.
+    """Train, run and store every point, all in one batch where their programs are the same.
 
     Args:
         ready: from `checked_points`: all are checked before the first runs.
@@ -368,17 +370,17 @@ def run_all(
     Returns:
         The stored points, read back.
     """
-    stored = []
+    begun, trained = time.perf_counter(), []
     for point, source, policies in ready:
         tell(point, source, console)
-        begun = time.perf_counter()
-        trained = train(point, source, policies, progress)
-        resume = folder / f".{point.name}.unfinished"
-        data = run(point, source, trained, progress, resume)
-        seconds, chosen = time.perf_counter() - begun, tuned(point, source, policies)
-        where = store(point, data, folder, seconds, chosen)
-        shutil.rmtree(resume, ignore_errors=True)
+        trained.append(Ready(point, source, train(point, source, policies, progress)))
+    resume = folder / ".unfinished"
+    every = run(trained, progress, resume)
+    seconds, stored = time.perf_counter() - begun, []
+    for (point, source, policies), data in zip(ready, every, strict=True):
+        where = store(point, data, folder, seconds, tuned(point, source, policies))
         stored += results.load_points(where)
+    shutil.rmtree(resume, ignore_errors=True)
     return stored
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class Measured:
 
 
 def load(path: Path) -> dict[str, Measured] | None:
-    """Return the policies of a kept group by label, or None if it was not kept.
+    """Return the policies of a kept group by name, or None if it was not kept.
 
     Raises:
         ValueError: the file is damaged.
@@ -92,24 +92,25 @@ def load(path: Path) -> dict[str, Measured] | None:
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
-            totals = metrics.Totals(*(file[name] for name in metrics.Totals._fields))
-            labels, run, compiled = file["labels"], file["seconds"], file["compile_seconds"]
+            return {
+                str(name): Measured(
+                    metrics.Totals(*(file[f"{i}.{field}"] for field in metrics.Totals._fields)),
+                    float(file["seconds"][i]), float(file["compile_seconds"][i]),
+                )
+                for i, name in enumerate(file["names"])
+            }  # fmt: skip
     except Exception as error:
         raise ValueError(f"{path}: not readable, delete it to run again: {error}") from error
-    return {
-        str(label): Measured(metrics.Totals(*(leaf[i] for leaf in totals)), float(run[i]), float(c))
-        for i, (label, c) in enumerate(zip(labels, compiled, strict=True))
-    }
 
 
-def save(path: Path, measured: dict[str, Measured]) -> None:
-    """Keep the policies of a finished group."""
-    found = measured.values()
+def save(path: Path, measured: Mapping[str, Measured]) -> None:
+    """Keep the policies of a finished group, each by its name."""
     arrays: dict[str, Any] = {
-        name: np.stack([np.asarray(getattr(one.totals, name)) for one in found])
-        for name in metrics.Totals._fields
+        f"{i}.{field}": np.asarray(getattr(one.totals, field))
+        for i, one in enumerate(measured.values())
+        for field in metrics.Totals._fields
     }
-    arrays["labels"] = np.asarray(list(measured))
-    arrays["seconds"] = np.asarray([one.seconds_per_round for one in found])
-    arrays["compile_seconds"] = np.asarray([one.compile_seconds for one in found])
+    arrays["names"] = np.asarray(list(measured))
+    arrays["seconds"] = np.asarray([one.seconds_per_round for one in measured.values()])
+    arrays["compile_seconds"] = np.asarray([one.compile_seconds for one in measured.values()])
     write_atomic(path, lambda file: np.savez(file, **arrays))

@@ -21,8 +21,6 @@ def check_sweep(
     horizon: int,
     assortment_size: int,
     capacity: Capacity,
-    chunk: int | None = None,
-    memory_gb: float | None = None,
 ) -> Problem:
     """Refuse what cannot run, in one sentence that names the key, before anything compiles.
 
@@ -33,10 +31,6 @@ def check_sweep(
         ValueError: for the first key that is out of range.
     """
     _check_runs(seeds, horizon, capacity)
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
-    if memory_gb is not None and not 0 < memory_gb < float("inf"):
-        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
     _check_rates(arrival_rates)
     if not policies:
         raise ValueError("policies must name at least one policy")
@@ -47,6 +41,18 @@ def check_sweep(
     for label, policy in policies.items():
         _check_policy(label, policy, seeds, problem)
     return problem
+
+
+def check_batch(chunk: int | None, memory_gb: float | None) -> None:
+    """Refuse a batch that cannot be.
+
+    Raises:
+        ValueError: naming chunk or memory_gb.
+    """
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
+    if memory_gb is not None and not 0 < memory_gb < float("inf"):
+        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
 
 
 def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:

@@ -1,4 +1,9 @@
-"""What a sweep will run, decided once before anything compiles: groups, runs, records, sizes."""
+"""What a sweep will run, decided once before anything compiles: groups, runs, records, sizes.
+
+A sweep has parts: each is what one figure's panel shows, policies at some arrival rates and seeds
+on one source. Policies of any part whose programs are the same form a group: one program and one
+batch, whatever numbers, words, rates, seeds and source's numbers they differ in.
+"""
 
 import dataclasses
 import functools
@@ -6,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import pytree
-from cqbjax.sweeping import memory
-from cqbjax.sweeping.programs import Shape, bytes_a_run, kind_of
+from cqbjax.sweeping import memory, programs
+from cqbjax.sweeping.programs import Kind, Shape, bytes_a_run, kind_of
 from cqbjax.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
@@ -41,27 +47,6 @@ class PerSeed:
     policies: Sequence[Policy]
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Policies that share one compiled program and one batch: they differ in leaves alone.
-
-    Attributes:
-        labels: the policies' labels.
-        stacked: one policy whose leaves have two leading axes, over `labels` and over seeds; the
-            second is of length 1 where all seeds share one policy.
-        per_seed: whether each seed has a policy of its own.
-    """
-
-    labels: tuple[str, ...]
-    stacked: Any
-    per_seed: bool
-
-    @property
-    def one(self) -> Any:
-        """Return one of the policies, for its shapes."""
-        return jax.tree.map(lambda leaf: leaf[0, 0], self.stacked)
-
-
 class Records(NamedTuple):
     """Which rounds are recorded, and how many per device call.
 
@@ -81,20 +66,60 @@ class Records(NamedTuple):
         return self.every * np.arange(1, self.per_call * self.calls + 1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Policies at every arrival rate and seed, on one source; its inputs are checked.
+
+    Attributes:
+        policies: label -> policy.
+        source: where queries come from.
+        problem: shapes of a run.
+        rates: [L] arrival rates.
+        seeds: [S] seeds.
+        records: which rounds are kept.
+        capacity: queue slots, or `auto`.
+    """
+
+    policies: Mapping[str, Policy | PerSeed]
+    source: Source
+    problem: Problem
+    rates: np.ndarray
+    seeds: np.ndarray
+    records: Records
+    capacity: Capacity
+
+    @property
+    def runs_a_policy(self) -> int:
+        """How many runs each policy has."""
+        return self.rates.size * self.seeds.size
+
+
+class Member(NamedTuple):
+    """A policy of a part.
+
+    Attributes:
+        part: number of the part.
+        label: of the policy there.
+    """
+
+    part: int
+    label: str
+
+
 class Runs(NamedTuple):
     """Runs of one group, flattened: each field [runs].
 
     Attributes:
-        member: index into the group's labels.
+        member: index into the group's members.
         rate: arrival rate.
         seed: seed.
-        place: index into the seeds of the group's stacked policy.
+        policy: index into the group's policies.
     """
 
     member: np.ndarray
     rate: np.ndarray
     seed: np.ndarray
-    place: np.ndarray
+    policy: np.ndarray
 
     def take(self, index: np.ndarray) -> "Runs":
         """Return the runs at these positions."""
@@ -102,88 +127,127 @@ class Runs(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """One sweep, its inputs checked and its sizes chosen.
+class Group:
+    """Policies that share one compiled program and one batch: they differ in numbers alone.
 
     Attributes:
-        source: where queries come from, its leaves arrays.
-        problem: shapes of a run.
-        rates: [L] arrival rates.
-        seeds: [S] seeds.
-        records: which rounds are kept.
+        members: whose policies they are.
+        parts: the part of each member.
+        policies: one policy whose leaves have a leading axis, over members and, where each seed
+            has a policy of its own, over a member's seeds.
+        per_seed: whether each seed has a policy of its own.
+        numbers: the numbers of each member's source, leaves [members]; the rest is in `tables`.
+        tables: what the sources of all members have in common (`programs.divided`).
+    """
+
+    members: tuple[Member, ...]
+    parts: tuple[Part, ...]
+    policies: Any
+    per_seed: bool
+    numbers: Any
+    tables: Any
+
+    @property
+    def part(self) -> Part:
+        """Return a part of the group: problem, records and capacity are those of all."""
+        return self.parts[0]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the distinct labels of the members."""
+        return tuple(dict.fromkeys(member.label for member in self.members))
+
+    @property
+    def one(self) -> Any:
+        """Return one of the policies, for its shapes."""
+        return jax.tree.map(lambda leaf: leaf[0], self.policies)
+
+    @property
+    def source_kind(self) -> Kind:
+        """Return the kind of the members' sources."""
+        return kind_of(programs.united(_row(self.numbers, 0), self.tables))
+
+    @functools.cached_property
+    def runs(self) -> Runs:
+        """Return the runs: member by member, rate by rate, seed by seed."""
+        found, row = [], 0
+        for number, part in enumerate(self.parts):
+            rate, seed = (axis.ravel() for axis in np.indices((part.rates.size, part.seeds.size)))
+            own = row + (seed if self.per_seed else np.zeros_like(seed))
+            member = np.full(seed.size, number)
+            found.append(Runs(member, part.rates[rate], part.seeds[seed], own))
+            row += part.seeds.size if self.per_seed else 1
+        return Runs(*(np.concatenate(field) for field in zip(*found, strict=True)))
+
+    @property
+    def runs_a_label(self) -> int:
+        """Return the most runs that the members of one label have together."""
+        counts: dict[str, int] = {}
+        for member, part in zip(self.members, self.parts, strict=True):
+            counts[member.label] = counts.get(member.label, 0) + part.runs_a_policy
+        return max(counts.values())
+
+    def first_slots(self) -> int:
+        """Return the queue slots of the first attempt.
+
+        A policy that sees no contexts serves what uniform routing does, about; where more arrives,
+        its queue grows by the difference a round, and a second program would be compiled for it.
+        """
+        capacity, problem = self.part.capacity, self.part.problem
+        if capacity != "auto":
+            return int(capacity)
+        slots, horizon = START_CAPACITY_POOL if problem.pooled else START_CAPACITY, problem.horizon
+        if getattr(self.one, "blind", False):
+            excess = max(_excess(part) for part in {id(part): part for part in self.parts}.values())
+            while slots < excess * horizon + SPREAD * horizon**0.5:
+                slots *= GROWTH
+        return min(slots, horizon)
+
+    def run_bytes(self, slots: int) -> int:
+        """Return the bytes of one run."""
+        return bytes_a_run(kind_of(self.one), self.source_kind, self.part.problem, slots)
+
+
+def _excess(part: Part) -> float:
+    """Return by how much arrivals exceed what uniform routing serves, queries a round."""
+    size = part.problem.assortment_size
+    served = [part.source.uniform_service(part.seeds, rate, size) for rate in part.rates]
+    return max(rate - own for rate, own in zip(part.rates, served, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One sweep, its sizes chosen.
+
+    Attributes:
+        parts: what it shows.
         groups: what runs, each a program and a batch.
-        capacity: queue slots, or `auto`.
         chunk: runs a device batches at once; None leaves it to the memory.
         devices: where runs go.
         bytes_a_device: what the runs of one device may fill.
     """
 
-    source: Source
-    problem: Problem
-    rates: np.ndarray
-    seeds: np.ndarray
-    records: Records
+    parts: tuple[Part, ...]
     groups: tuple[Group, ...]
-    capacity: Capacity
     chunk: int | None
     devices: tuple[jax.Device, ...]
     bytes_a_device: int
 
-    @property
-    def runs_a_policy(self) -> int:
-        """How many runs each policy has."""
-        return self.rates.size * self.seeds.size
-
-    def runs(self, group: Group) -> Runs:
-        """Return the runs of a group: label by label, rate by rate, seed by seed."""
-        shape = (len(group.labels), self.rates.size, self.seeds.size)
-        member, rate, seed = (axis.ravel() for axis in np.indices(shape))
-        place = seed if group.per_seed else np.zeros_like(seed)
-        return Runs(member, self.rates[rate], self.seeds[seed], place)
-
-    def first_slots(self, group: Group) -> int:
-        """Return the queue slots of a group's first attempt.
-
-        A policy that sees no contexts serves what uniform routing does, about; where more arrives,
-        its queue grows by the difference a round, and a second program would be compiled for it.
-        """
-        if self.capacity != "auto":
-            return int(self.capacity)
-        slots = START_CAPACITY_POOL if self.problem.pooled else START_CAPACITY
-        horizon = self.problem.horizon
-        if getattr(group.one, "blind", False):
-            longest = self._excess * horizon + SPREAD * horizon**0.5
-            while slots < longest:
-                slots *= GROWTH
-        return min(slots, horizon)
-
-    @functools.cached_property
-    def _excess(self) -> float:
-        """Return by how much arrivals exceed what uniform routing serves, queries a round."""
-        size = self.problem.assortment_size
-        served = [self.source.uniform_service(self.seeds, rate, size) for rate in self.rates]
-        return max(rate - own for rate, own in zip(self.rates, served, strict=True))
-
-    def run_bytes(self, group: Group, slots: int) -> int:
-        """Return the bytes of one run of a group."""
-        kinds = kind_of(group.one), kind_of(self.source)
-        return bytes_a_run(*kinds, self.problem, slots)
-
     def shape(self, group: Group, slots: int) -> Shape:
         """Return what the programs of a group at this many slots depend on."""
-        runs = len(group.labels) * self.runs_a_policy
         width = self.chunk or memory.width(
-            self.run_bytes(group, slots), runs, self.runs_a_policy, self.devices,
+            group.run_bytes(slots), len(group.runs.seed), group.runs_a_label, self.devices,
             self.bytes_a_device,
         )  # fmt: skip
+        records = group.part.records
         return Shape(
-            self.devices, width, self.problem, kind_of(self.source), kind_of(group.one), slots,
-            self.records.per_call, self.records.every,
+            self.devices, width, group.part.problem, group.source_kind, kind_of(group.one), slots,
+            records.per_call, records.every,
         )  # fmt: skip
 
     def describe(self, group: Group, slots: int, runs: int) -> str:
         """Say in a line what some runs of a group will take: bytes a run, runs a chunk, chunks."""
-        size, count = self.run_bytes(group, slots), len(self.devices)
+        size, count = group.run_bytes(slots), len(self.devices)
         chunk = self.shape(group, slots).batch
         return (
             f"{', '.join(group.labels)}: {runs:,} runs of {size / 1e6:,.2f} MB, {chunk:,} a chunk "
@@ -193,15 +257,15 @@ class Plan:
 
 
 def make(
-    policies: Mapping[str, Policy | PerSeed], source: Source, problem: Problem,
-    rates: np.ndarray, seeds: np.ndarray, records: Records, capacity: Capacity,
-    chunk: int | None, memory_gb: float | None, devices: Sequence[jax.Device],
-) -> Plan:  # fmt: skip
-    """Plan a sweep; the arguments are those of `sweep`, checked."""
-    return Plan(
-        pytree.arrays(source), problem, rates, seeds, records, tuple(group(policies)), capacity,
-        chunk, tuple(devices), memory.budget(memory_gb, devices),
-    )  # fmt: skip
+    parts: Sequence[Part],
+    chunk: int | None = None,
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Plan:
+    """Plan a sweep; chunk, memory_gb and devices are as in `sweep`."""
+    devices = devices or jax.devices()
+    groups = tuple(group(parts))
+    return Plan(tuple(parts), groups, chunk, tuple(devices), memory.budget(memory_gb, devices))
 
 
 def seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
@@ -218,19 +282,67 @@ def seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
     return numbers.astype(int)
 
 
-def group(policies: Mapping[str, Policy | PerSeed]) -> list[Group]:
-    """Collect policies of equal kind, so that each kind compiles once and runs in one batch."""
-    members: dict[Any, list[tuple[str, Any]]] = {}
-    for label, policy in policies.items():
-        per_seed = isinstance(policy, PerSeed)
-        each = policy.policies if isinstance(policy, PerSeed) else (policy,)
-        stacked = _stack([pytree.arrays(one) for one in each])
-        kind = kind_of(jax.tree.map(lambda leaf: leaf[0], stacked))
-        members.setdefault((kind, per_seed), []).append((label, stacked))
+class _Drawn(NamedTuple):
+    """A member's policies and source, as arrays."""
+
+    member: Member
+    part: Part
+    policies: Any
+    numbers: Any
+    tables: Any
+
+
+def group(parts: Sequence[Part]) -> list[Group]:
+    """Collect policies whose programs are the same, so that each is compiled once and batched."""
+    found: dict[Any, list[_Drawn]] = {}
+    tables = _Tables()
+    for number, part in enumerate(parts):
+        numbers, shared = tables.divided(part.source)
+        for label, policy in part.policies.items():
+            per_seed = isinstance(policy, PerSeed)
+            each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+            stacked = _stack([pytree.arrays(one) for one in each])
+            common = (
+                kind_of(_row(stacked, 0)), per_seed, part.problem, part.records, part.capacity,
+                kind_of(numbers), tuple(id(leaf) for leaf in jax.tree.leaves(shared)),
+                jax.tree.structure(shared),
+            )  # fmt: skip
+            drawn = _Drawn(Member(number, label), part, stacked, numbers, shared)
+            found.setdefault(common, []).append(drawn)
     return [
-        Group(tuple(label for label, _ in same), _stack([policy for _, policy in same]), per_seed)
-        for (_, per_seed), same in members.items()
+        Group(
+            tuple(each.member for each in same),
+            tuple(each.part for each in same),
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(e.policies for e in same)),
+            common[1],
+            _stack([each.numbers for each in same]),
+            same[0].tables,
+        )
+        for common, same in found.items()
     ]
+
+
+class _Tables:
+    """Sources as arrays; parts that were given one array get one array."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+        self._given: list[Any] = []  # kept, so that no other object takes its place in memory
+
+    def divided(self, source: Source) -> tuple[Any, Any]:
+        """Return a source's numbers, and the rest."""
+        given, made = jax.tree.leaves(source), pytree.arrays(source)
+        leaves, structure = jax.tree.flatten(made)
+        for i, leaf in enumerate(given):
+            if jnp.ndim(leaf):
+                self._given.append(leaf)
+                leaves[i] = self._made.setdefault(id(leaf), leaves[i])
+        return programs.divided(jax.tree.unflatten(structure, leaves))
+
+
+def _row(tree: Any, number: int) -> Any:
+    """Return one of stacked trees."""
+    return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
 def _stack(trees: Sequence[Any]) -> Any:

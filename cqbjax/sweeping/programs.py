@@ -78,7 +78,7 @@ class Programs(NamedTuple):
     """What runs a batch.
 
     Attributes:
-        draw: (seeds, rates, source) -> instances.
+        draw: (seeds, rates, numbers of each run's source, tables of all) -> instances.
         start: (policies, instances) -> carries before round 1.
         advance: (policies, instances, carries, first round) -> (carries, totals).
     """
@@ -115,15 +115,35 @@ def _draw(devices: tuple[jax.Device, ...], width: int, problem: Problem, source:
     """Compile the drawing of instances, the same for every policy of a width."""
 
     # The source is an argument, not a constant: another slackness or table then finds the same
-    # program.
-    def draw(seed: jax.Array, rate: jax.Array, source: Source) -> simulate.Instance:
-        return simulate.draw_instance(rng.run_key(seed), source, rate, problem)
+    # program. Its numbers are a run's own; its tables are shared, never copied a run.
+    def draw(seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any) -> simulate.Instance:
+        return simulate.draw_instance(rng.run_key(seed), united(numbers, tables), rate, problem)
 
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
-    over_runs = _over_runs(devices, width, draw, batched=2, shared=1)
-    return _compile(devices, over_runs, seeds, rates, source.shapes())
+    numbers, tables = divided(source.shapes())
+    numbers = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((runs,), leaf.dtype), numbers)
+    over_runs = _over_runs(devices, width, draw, batched=3, shared=1)
+    return _compile(devices, over_runs, seeds, rates, numbers, tables)
+
+
+def divided(source: Any) -> tuple[Any, Any]:
+    """Divide a source into its numbers and its tables: two trees with None for what is not theirs.
+
+    Args:
+        source: a tree of arrays, or of their shapes.
+    """
+    numbers = jax.tree.map(lambda leaf: None if leaf.ndim else leaf, source)
+    return numbers, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, source)
+
+
+def united(numbers: Any, tables: Any) -> Any:
+    """Return the source that was `divided`."""
+    return jax.tree.map(
+        lambda number, table: table if number is None else number, numbers, tables,
+        is_leaf=lambda leaf: leaf is None,
+    )  # fmt: skip
 
 
 def _compile(devices: tuple[jax.Device, ...], function: Any, *shapes: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from cqbjax import metrics
 from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.plan import Group, Plan, QueueOverflow, Runs
+from cqbjax.sweeping.plan import Group, Member, Plan, QueueOverflow, Runs
 from cqbjax.sweeping.progress import Reporter
 
 
@@ -36,13 +36,13 @@ class Spent(NamedTuple):
     running: float
 
 
-def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[str, Measured]:
+def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Measured]:
     """Run one group to the end, repeating overflowing runs with more slots.
 
     Raises:
         QueueOverflow: if a capacity given as a number is too small.
     """
-    runs, slots = sweep.runs(group), sweep.first_slots(group)
+    runs, slots, horizon = group.runs, group.first_slots(), group.part.problem.horizon
     parts: list[tuple[np.ndarray, Outcome]] = []
     spent: list[Spent] = []
     left = np.arange(len(runs.seed))
@@ -50,16 +50,16 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[str, Measur
         outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress)
         spent.append(seconds)
         lost = outcome.overflow > 0
-        if sweep.capacity != "auto" and lost.any():
+        if group.part.capacity != "auto" and lost.any():
             _refuse(sweep, group, runs.take(left), outcome, slots, progress)
         parts.append((left[~lost], _take(outcome, ~lost)))
-        left, slots = left[lost], min(plan.GROWTH * slots, sweep.problem.horizon)
+        left, slots = left[lost], min(plan.GROWTH * slots, horizon)
         if len(left):
-            progress.expect(len(left) * sweep.problem.horizon)
+            progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
     order = np.argsort(np.concatenate([index for index, _ in parts]))
     totals = _take(_joined([outcome for _, outcome in parts]), order).totals
-    return _measured(sweep, group, totals, spent, progress)
+    return _measured(group, totals, spent, progress)
 
 
 def attempt(
@@ -72,23 +72,22 @@ def attempt(
     compiled = programs.compiled(shape)
     ready = time.perf_counter()
     chunks = [
-        _run_chunk(sweep, compiled, group, runs.take(index), real, progress)
+        _run_chunk(compiled, group, runs.take(index), real, progress)
         for index, real in _chunks(len(runs.seed), shape.batch)
     ]
     return _joined(chunks), Spent(ready - begun, time.perf_counter() - ready)
 
 
 def _run_chunk(
-    sweep: Plan, compiled: programs.Programs, group: Group, runs: Runs, real: int,
-    progress: Reporter,
-) -> Outcome:  # fmt: skip
+    compiled: programs.Programs, group: Group, runs: Runs, real: int, progress: Reporter
+) -> Outcome:
     """Run one chunk over the whole horizon; its last runs may be padding."""
     progress.doing("running", group.labels[0])
-    policy = jax.tree.map(lambda leaf: leaf[runs.member, runs.place], group.stacked)
+    policy, numbers = _take(group.policies, runs.policy), _take(group.numbers, runs.member)
     seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
-    instance = compiled.draw(seeds, rates, sweep.source)
+    instance = compiled.draw(seeds, rates, numbers, group.tables)
     carry = compiled.start(policy, instance)
-    records = sweep.records
+    records = group.part.records
     rounds = records.per_call * records.every
     pieces = []
     for call in range(records.calls):
@@ -107,22 +106,22 @@ def _run_chunk(
 
 
 def _measured(
-    sweep: Plan, group: Group, totals: metrics.Totals, spent: list[Spent], progress: Reporter
-) -> dict[str, Measured]:
-    """Return each policy's results, and say how fast the group was."""
-    labels = group.labels
+    group: Group, totals: metrics.Totals, spent: list[Spent], progress: Reporter
+) -> dict[Member, Measured]:
+    """Return each member's results, and say how fast the group was."""
     compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
-    rounds = len(labels) * sweep.runs_a_policy * sweep.problem.horizon
+    rounds = len(group.runs.seed) * group.part.problem.horizon
     progress.note(
-        f"{', '.join(labels)}: {rounds:,} rounds in {running:.1f} s, {rounds / running:,.0f} a "
-        f"second, after {compiling:.1f} s of compiling"
+        f"{', '.join(group.labels)}: {rounds:,} rounds in {running:.1f} s, "
+        f"{rounds / running:,.0f} a second, after {compiling:.1f} s of compiling"
     )
-    shape = (len(labels), sweep.rates.size, sweep.seeds.size, -1)
-    apart = jax.tree.map(lambda leaf: leaf.reshape(shape), totals)
-    return {
-        label: Measured(_take(apart, i), running / rounds, compiling)
-        for i, label in enumerate(labels)
-    }
+    measured, begin = {}, 0
+    for member, part in zip(group.members, group.parts, strict=True):
+        end, shape = begin + part.runs_a_policy, (part.rates.size, part.seeds.size, -1)
+        own = jax.tree.map(lambda leaf: leaf[begin:end].reshape(shape), totals)  # noqa: B023
+        measured[member] = Measured(own, running / rounds, compiling)
+        begin = end
+    return measured
 
 
 def _refuse(
@@ -133,12 +132,12 @@ def _refuse(
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = min(plan.GROWTH * enough, sweep.problem.horizon)
+        enough = min(plan.GROWTH * enough, group.part.problem.horizon)
         again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(
         f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
-        f"{group.labels[runs.member[first]]}, seed {runs.seed[first]}, arrival_rate "
+        f"{group.members[runs.member[first]].label}, seed {runs.seed[first]}, arrival_rate "
         f"{runs.rate[first]:g}; capacity={peak} would have been enough, or use capacity=auto"
     )
 

@@ -1,4 +1,4 @@
-"""Every policy at every arrival rate and seed, as one labelled dataset."""
+"""Every policy at every arrival rate and seed, as one labelled dataset; many such in a batch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ import xarray as xr
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.checks import check_sweep
-from cqbjax.sweeping.plan import Capacity, Group, PerSeed, Plan, Records
+from cqbjax.sweeping.checks import check_batch, check_sweep
+from cqbjax.sweeping.plan import Capacity, Group, Member, Part, PerSeed, Plan
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import run_group
-from cqbjax.types import Policy, Problem, Source
+from cqbjax.types import Policy, Source
 
 # The label of the policy that regret is measured against.
 OPTIMAL = "optimal"
@@ -71,61 +71,103 @@ def sweep(
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
+    one = part(
+        policies, source, arrival_rates, seeds, horizon, assortment_size, record_every, capacity
+    )
+    return sweep_parts([one], chunk, memory_gb, devices, progress, resume)[0]
+
+
+def part(
+    policies: Mapping[str, Policy | PerSeed],
+    source: Source,
+    arrival_rates: Sequence[float],
+    seeds: int | Sequence[int],
+    horizon: int,
+    assortment_size: int = 1,
+    record_every: int | None = None,
+    capacity: Capacity = "auto",
+) -> Part:
+    """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
     numbers = plan.seed_numbers(seeds)
     rates = np.asarray(arrival_rates, float)
     problem = check_sweep(
-        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity, chunk,
-        memory_gb,
-    )  # fmt: skip
+        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
+    )
     records = plan.choose_records(horizon, record_every)
     # The yardstick of every sweep runs even unasked.
     wanted = {**policies} if OPTIMAL in policies else {**policies, OPTIMAL: Optimal()}
-    whole = plan.make(
-        wanted, source, problem, rates, numbers, records, capacity, chunk, memory_gb,
-        devices or jax.devices(),
-    )  # fmt: skip
+    return Part(wanted, source, problem, rates, numbers, records, capacity)
+
+
+def sweep_parts(
+    parts: Sequence[Part],
+    chunk: int | None = None,
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Reporter | None = None,
+    resume: Path | None = None,
+) -> list[xr.Dataset]:
+    """Simulate several parts: policies of any of them that can be are batched together.
+
+    Args:
+        parts: from `part`.
+        chunk: as in `sweep`, like the rest.
+        memory_gb: of all parts.
+        devices: where to run.
+        progress: told of all parts as one.
+        resume: a folder that keeps each group as soon as it is finished.
+
+    Returns:
+        Each part's dataset, equal to `sweep` of the part alone bit for bit.
+
+    Raises:
+        ValueError: no run fits the memory.
+        QueueOverflow: a part's capacity, given as a number, is too small.
+    """
+    check_batch(chunk, memory_gb)
+    whole = plan.make(parts, chunk, memory_gb, devices)
     progress = progress or Silent()
-    progress.expect(len(wanted) * whole.runs_a_policy * horizon)
     for group in whole.groups:
-        runs = len(group.labels) * whole.runs_a_policy
-        progress.note(whole.describe(group, whole.first_slots(group), runs))
-    measured: dict[str, Measured] = {}
+        runs = len(group.runs.seed)
+        progress.expect(runs * group.part.problem.horizon)
+        progress.note(whole.describe(group, group.first_slots(), runs))
+    measured: dict[Member, Measured] = {}
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
         for group in whole.groups:
             measured.update(_finished(whole, group, progress, resume))
-    ordered = {label: measured[label] for label in wanted}
-    return _dataset(ordered, rates, numbers, records, problem)
+    return [
+        _dataset({label: measured[Member(number, label)] for label in one.policies}, one)
+        for number, one in enumerate(parts)
+    ]
 
 
 def _finished(
     whole: Plan, group: Group, progress: Reporter, resume: Path | None
-) -> dict[str, Measured]:
+) -> dict[Member, Measured]:
     """Take a group from the folder of finished ones, or run it and keep it there."""
     if resume is None:
         return run_group(whole, group, progress)
+    common = group.part
     follows_from = (
-        group.stacked, whole.source, whole.problem, whole.records.rounds, whole.rates, whole.seeds
+        group.policies, group.numbers, group.tables, common.problem, common.records.rounds,
+        [(part.rates, part.seeds) for part in group.parts],
     )  # fmt: skip
-    path = resume / f"{checkpoint.key(group.labels, whole.capacity, *follows_from)}.npz"
+    names = [f"{member.part} {member.label}" for member in group.members]
+    path = resume / f"{checkpoint.key(names, common.capacity, *follows_from)}.npz"
     kept = checkpoint.load(path)
     if kept is None:
-        kept = run_group(whole, group, progress)
-        checkpoint.save(path, kept)
-    else:
-        progress.note(f"{', '.join(kept)}: finished before, taken from {path}")
-        progress.advance(len(kept) * whole.runs_a_policy * whole.problem.horizon)
-    return kept
+        finished = run_group(whole, group, progress)
+        checkpoint.save(path, dict(zip(names, finished.values(), strict=True)))
+        return finished
+    progress.note(f"{', '.join(group.labels)}: finished before, taken from {path}")
+    progress.advance(len(group.runs.seed) * common.problem.horizon)
+    return dict(zip(group.members, kept.values(), strict=True))
 
 
-def _dataset(
-    measured: Mapping[str, Measured],
-    rates: np.ndarray,
-    seeds: np.ndarray,
-    kept: Records,
-    problem: Problem,
-) -> xr.Dataset:
-    """Arrange results along `policy, arrival_rate, seed, round`."""
+def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
+    """Arrange a part's results along `policy, arrival_rate, seed, round`."""
+    kept, problem = one.records, one.problem
     totals = jax.tree.map(lambda *leaves: np.stack(leaves), *(m.totals for m in measured.values()))
     axes = ("policy", "arrival_rate", "seed", "round")
     data: dict[str, Any] = {
@@ -140,8 +182,8 @@ def _dataset(
     every = f"one round in {kept.every} is recorded" if kept.every > 1 else "every round"
     coords = {
         "policy": list(measured),
-        "arrival_rate": rates,
-        "seed": seeds,
+        "arrival_rate": one.rates,
+        "seed": one.seeds,
         "round": ("round", kept.rounds, {"thinned": every}),
     }
     attributes = {

@@ -51,10 +51,11 @@ def unrun(monkeypatch):
 
     def run_group(whole, group, progress):
         progress.doing("compiling", group.labels[0])
-        progress.advance(len(group.labels) * whole.runs_a_policy * whole.problem.horizon)
-        zero = np.zeros((whole.rates.size, whole.seeds.size, whole.records.rounds.size), np.int32)
+        one = group.part
+        progress.advance(len(group.runs.seed) * one.problem.horizon)
+        zero = np.zeros((one.rates.size, one.seeds.size, one.records.rounds.size), np.int32)
         none = checkpoint.Measured(metrics.Totals(zero, zero * 1.0, zero, zero), 1.0, 1.0)
-        return dict.fromkeys(group.labels, none)
+        return dict.fromkeys(group.members, none)
 
     monkeypatch.setattr(sweep_module, "run_group", run_group)
 

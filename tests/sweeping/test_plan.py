@@ -1,15 +1,19 @@
 """The memory plan: shapes alone, nothing is run."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from cqbjax.bench.cases import unit_vectors
-from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced
+from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.pytree import arrays
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import memory, plan, programs
+from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.programs import bytes_a_run, kind_of
+from cqbjax.sweeping.sweep import part
 
 GB = 10**9
 
@@ -51,17 +55,17 @@ def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
 
 
 def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
-    source = Synthetic()
-    return plan.make(
-        policies, source, source.problem(1, horizon), np.array([rate]), np.arange(5),
-        plan.choose_records(horizon), capacity, chunk, None, jax.devices()[:1],
-    )  # fmt: skip
+    one = part(
+        {"optimal": Optimal()} | policies, Synthetic(), [rate], 5, horizon, 1, None, capacity
+    )
+    whole = plan.make([one], chunk, None, jax.devices()[:1])
+    return dataclasses.replace(whole, groups=whole.groups[1:])
 
 
 def test_the_plan_is_told_in_numbers():
     sweep = planned({"a": Acqb(), "b": Acqb(schedule="oldest")})
     (group,) = sweep.groups
-    size = sweep.run_bytes(group, 64) / 1e6
+    size = group.run_bytes(64) / 1e6
     told = sweep.describe(group, 64, 10)
     assert told == (
         f"a, b: 10 runs of {size:.2f} MB, 2 a chunk on 1 device ({2 * size:,.0f} MB), 5 chunks, "
@@ -78,18 +82,57 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
     others = {"ucb": Acqb(optimism="ucb"), "one sample": Acqb(num_samples=1)}
     groups = planned(dict(zip(names, family, strict=True)) | others).groups
     assert [group.labels for group in groups] == [tuple(names), ("ucb",), ("one sample",)]
-    assert groups[0].stacked.schedule.dtype == np.int32
+    assert groups[0].policies.schedule.dtype == np.int32
+
+
+def test_parts_share_groups_where_programs_are_the_same_and_tables_where_arrays_are():
+    near, far = Synthetic(slackness=0.01), Synthetic(slackness=0.05)
+    table = unit_vectors(11)
+    scaled = dataclasses.replace(table, utilities=table.utilities * 2)
+    acqb, fifo = Acqb(alpha_scale=0.3), Acqb(schedule="oldest")
+
+    def groups(*settings):
+        parts = [
+            part({"p": policy}, source, [rate], seeds, 100, size)
+            for source, policy, rate, seeds, size in settings
+        ]
+        found = plan.make(parts).groups
+        return [[member.part for member in group.members] for group in found if "p" in group.labels]
+
+    assert groups((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
+    assert groups((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
+    assert groups((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
+    assert groups((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
+    # Another table of the same shape is the same program, and a batch of its own.
+    assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
+
+
+def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
+    each = PerSeed([Acqb(c1=float(c)) for c in range(3)])
+    others = PerSeed([Acqb(c1=float(c)) for c in range(5, 7)])
+    parts = [
+        part({"p": each}, Synthetic(slackness=0.01), [0.4, 0.5], [4, 5, 6], 50),
+        part({"p": others}, Synthetic(slackness=0.02), [0.6], [8, 9], 50),
+    ]
+    group = next(one for one in plan.make(parts).groups if one.per_seed)
+    runs = group.runs
+    assert runs.member.tolist() == [0] * 6 + [1] * 2
+    assert runs.rate.tolist() == [0.4] * 3 + [0.5] * 3 + [0.6] * 2
+    assert runs.seed.tolist() == [4, 5, 6, 4, 5, 6, 8, 9]
+    assert group.policies.c1[runs.policy].tolist() == [0, 1, 2, 0, 1, 2, 5, 6]
+    slackness = group.numbers.slackness[runs.member]
+    np.testing.assert_allclose(slackness, [0.01] * 6 + [0.02] * 2, rtol=1e-6)
 
 
 def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
     crowded = planned(wanted)
-    slots = {group.labels[0]: crowded.first_slots(group) for group in crowded.groups}
+    slots = {group.labels[0]: group.first_slots() for group in crowded.groups}
     assert slots["sees"] == plan.START_CAPACITY < slots["blind"] <= 1000
     idle = planned(wanted, rate=0.1)
-    assert {idle.first_slots(group) for group in idle.groups} == {plan.START_CAPACITY}
+    assert {group.first_slots() for group in idle.groups} == {plan.START_CAPACITY}
     fixed = planned(wanted, capacity=7)
-    assert {fixed.first_slots(group) for group in fixed.groups} == {7}
+    assert {group.first_slots() for group in fixed.groups} == {7}
 
 
 def test_programs_are_kept_up_to_a_number():

@@ -1,0 +1,64 @@
+"""Several parts in one sweep: each equals the part alone, bit for bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.sources import Synthetic
+from cqbjax.sweeping import plan, programs
+from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping.sweep import part, sweep_parts
+from cqbjax.testing import worlds
+
+TIMES = ["seconds_per_round", "compile_seconds"]
+TABLE = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
+
+
+def mixed():
+    """Points that differ in floats, words, rates, seeds, slackness, K, policies and source."""
+    near, far = Synthetic(num_servers=3, dim=2, slackness=0.0), Synthetic(num_servers=3, dim=2)
+    acqb, rand = Acqb(alpha_scale=0.3), RandomRouting()
+    own = PerSeed([Acqb(c1=0.1 * c) for c in range(3)])
+    return [
+        part({"acqb": acqb, "random": rand}, near, [0.3, 0.5], 3, 40),
+        part({"acqb": dataclasses.replace(acqb, schedule="oldest")}, far, [0.4], [7, 9], 40),
+        part({"random": rand}, near, [0.5], 2, 40, 2),
+        part({"acqb": acqb, "own": own}, TABLE, [0.5], [3, 4, 5], 40),
+        part({"acqb": dataclasses.replace(acqb, kappa=2.0), "own": own}, TABLE, [0.6], 3, 40),
+        part({"random": rand}, far, [0.45], 2, 40, capacity=40),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_part_among_others_is_the_part_alone(tmp_path):
+    with worlds.quick_compiles():
+        parts = mixed()
+        together = sweep_parts(parts, resume=tmp_path)
+        for one, among in zip(parts, together, strict=True):
+            (alone,) = sweep_parts([one])
+            xr.testing.assert_identical(among.drop_vars(TIMES), alone.drop_vars(TIMES))
+        labels = [group.labels for group in plan.make(parts).groups]
+        # acqb on synthetic data, acqb on the table, `own`, random at K = 1, at K = 2 and at a
+        # capacity; the optimal policy for each of its four shapes.
+        assert len(labels) == 10
+        again = sweep_parts(parts, resume=tmp_path)
+    for one, two in zip(together, again, strict=True):
+        xr.testing.assert_identical(one, two)
+
+
+@pytest.mark.slow
+def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
+    grid = [
+        part({"acqb": Acqb(alpha_scale=a, c1=c)}, Synthetic(num_servers=3, dim=2, slackness=s),
+             [rate], 2, 24)
+        for a in (0.1, 0.3) for c in (0.2, 0.9) for rate in (0.4, 0.5) for s in (0.0, 0.03)
+    ]  # fmt: skip
+    shapes, compiled = [], programs.compiled
+    monkeypatch.setattr(programs, "compiled", lambda shape: shapes.append(shape) or compiled(shape))
+    with worlds.quick_compiles():
+        done = sweep_parts(grid)
+    assert len(shapes) == len(set(shapes)) == 2, "ACQB's and the optimal policy's"
+    assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
