@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from cqbjax.commands._pairings import PAIRED, offer_routers
 from cqbjax.commands._refusing import first_line, refusing
 
 if TYPE_CHECKING:
+    from cqbjax.commands._jobs import Job
     from cqbjax.offline import Learnt
     from cqbjax.types import Policy
 
@@ -45,7 +46,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 CONF = next(path for path in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if path.is_dir())
 
 
-def start(task: Callable[[DictConfig], None], folder: Path = CONF) -> None:
+def start(
+    task: Callable[[DictConfig], None],
+    folder: Path = CONF,
+    together: "Callable[[Sequence[Job]], Sequence[Any]] | None" = None,
+) -> None:
     """Run a command on the configuration that the words of the command line make.
 
     The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
@@ -54,6 +59,8 @@ def start(task: Callable[[DictConfig], None], folder: Path = CONF) -> None:
     Args:
         task: takes the configuration; the command is called by the name of its module.
         folder: where its `config.yaml` is.
+        together: takes all jobs of a multirun, and returns a value for each; None runs the task on
+            one after another.
 
     Raises:
         SystemExit: of status 2, after one sentence, for what Hydra or the task refuses.
@@ -73,6 +80,9 @@ def start(task: Callable[[DictConfig], None], folder: Path = CONF) -> None:
         # Hydra would print its own page for an error that leaves the task.
         with refuse():
             task(config)
+
+    if together is not None:
+        refusing_task.together = together  # type: ignore[attr-defined]  # BatchLauncher's
 
     with refuse():
         _check_own()

@@ -1,36 +1,79 @@
-"""Run one study: arrays, manifest, figures and tables under `results_dir`.
+"""Run one study, or a sweep of them: arrays, manifest, figures and tables under `results_dir`.
 
 python scripts/run.py experiment=synthetic
-python scripts/run.py -m experiment=synthetic arrival_rate=0.6,0.7 K=1,2
+python scripts/run.py -m experiment=synthetic alpha_scale=0.1,0.3,1 arrival_rate=0.6,0.7
+
+With `-m` all combinations run as few batches, one for each program; `hydra/launcher=basic` runs
+them one after another, as Hydra does by itself.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from cqbjax.commands import BEGUN
 from cqbjax.commands._hydra import job_name, make, make_policies, start
+from cqbjax.commands._jobs import Job
+
+# Of a sweep some points of which could not run.
+SOME_LEFT_OUT = 3
 
 
 def main() -> None:
-    """Run the study that the command line names."""
-    start(run)
+    """Run the study, or the sweep, that the command line names."""
+    start(run, together=together)
 
 
 def run(config: DictConfig) -> None:
-    """Compose, run and store the points of a study, then show it."""
+    """Run one job."""
+    words = list(HydraConfig.get().overrides.task)
+    _study([Job(config, {}, words)], job_name())
+
+
+def together(jobs: Sequence[Job]) -> list[None]:
+    """Run the jobs of a multirun, each experiment's in one sweep.
+
+    Raises:
+        SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run.
+    """
+    names = dict.fromkeys(job.config.name for job in jobs)
+    refused = [
+        one for name in names for one in _study([j for j in jobs if j.config.name == name], "")
+    ]
+    if refused:
+        raise SystemExit(SOME_LEFT_OUT)
+    return [None] * len(jobs)
+
+
+def _study(jobs: Sequence[Job], job: str) -> list[str]:
+    """Compose, run and store the points of jobs of one name, then show them.
+
+    Returns:
+        What was said of jobs that cannot run; of a single job it is raised.
+    """
     from cqbjax.studies import settings, study
     from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
     backend.configure()
-    console = study.console()
-    job = job_name()
+    console, config = study.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name / job
-    settings.check_overrides(HydraConfig.get().overrides.task, config)
-    ready = study.checked_points(config, make, make_policies)
+    ready, refused, sources = [], [], dict[str, Any]()
+    for one in jobs:
+        try:
+            settings.check_overrides(one.words, one.config)
+            ready += study.checked_points(one.config, make, make_policies, one.swept, sources)
+        except ValueError as error:
+            if len(jobs) == 1 or config.fail_fast:
+                raise
+            refused.append(f"{_told(one.swept)} left out: {error}")
+            console.print(refused[-1], markup=False, soft_wrap=True)
+    if not ready:
+        raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
     with bar() as progress:
         points = study.run_all(ready, folder, progress, console)
     stem = "-".join(part for part in (config.name, job) if part)
@@ -38,3 +81,8 @@ def run(config: DictConfig) -> None:
     console.print(study.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
+    return refused
+
+
+def _told(swept: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in swept.items())

@@ -5,16 +5,21 @@ What compiles together and is stored together is a point; it runs on its own (`s
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource, rates_by_rule
+from cqbjax.files import content_key
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
 
+# Swept keys that are dimensions of a result already.
+DIMENSIONS = ("arrival_rate", "policy")
+LONGEST_NAME = 150
 # Defined for one server a query; a point with more leaves them out and says so.
 SINGLE_SERVER = ("q_ucb", "q_ths")
 
@@ -26,7 +31,7 @@ class Point:
     Attributes:
         name: the folder's name, e.g. `K=1,num_servers=3`.
         config: the resolved configuration, grid keys scalar.
-        varied: the grid keys' values here.
+        varied: the values here of keys in which points of the study differ.
         left_out: policies that do not run at this point, each with the reason.
     """
 
@@ -66,8 +71,12 @@ def exploration_length(rule: str | float | None, horizon: int, c1: float) -> flo
     return float(rule)
 
 
-def compose(config: DictConfig) -> list[Point]:
+def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[Point]:
     """Return the points of a configuration: one for each combination of its list-valued keys.
+
+    Args:
+        config: of the study.
+        swept: key -> value, what tells it from other configurations of a sweep.
 
     Raises:
         ValueError: a key has a value that it may not have, or a point has no policy left.
@@ -88,9 +97,16 @@ def compose(config: DictConfig) -> list[Point]:
             reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
             raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
         OmegaConf.resolve(one)
-        name = ",".join(f"{key}={value}" for key, value in varied.items()) or f"K={one.K}"
-        points.append(Point(name, one, varied, out))
+        varied = {**(swept or {}), **varied}
+        kept = {key: value for key, value in varied.items() if key not in DIMENSIONS}
+        points.append(Point(_name(varied) or f"K={one.K}", one, kept, out))
     return points
+
+
+def _name(varied: Mapping[str, Any]) -> str:
+    """Return the file name of a point: what was varied, or a hash where that is too long."""
+    name = ",".join(f"{key}={value}" for key, value in varied.items()).replace("/", "_")
+    return name if len(name) <= LONGEST_NAME else f"{name[:40]}...{content_key(name)}"
 
 
 def left_out(config: DictConfig) -> dict[str, str]:

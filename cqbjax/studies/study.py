@@ -337,14 +337,24 @@ def checked_points(
     config: DictConfig,
     make_source: Callable[[DictConfig], Any],
     make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
+    swept: Mapping[str, Any] | None = None,
+    sources: dict[str, Any] | None = None,
 ) -> list[Ready]:
     """Compose and check every point of a configuration.
+
+    Args:
+        config: of the study.
+        make_source: makes a source of its configuration.
+        make_policies: makes policies, by label.
+        swept: key -> value, what tells this configuration from others of its sweep.
+        sources: those made before, by their configurations; new ones are added.
 
     Raises:
         ValueError: in one sentence, for anything out of range at any point.
     """
-    ready, sources = [], {}
-    for point in compose(config):
+    ready: list[Ready] = []
+    sources = {} if sources is None else sources
+    for point in compose(config, swept or {}):
         # The points of a dataset share one table: it is read once.
         key = OmegaConf.to_yaml(point.config.source)
         if key not in sources:
