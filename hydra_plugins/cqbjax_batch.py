@@ -1,4 +1,4 @@
-"""Hydra's launcher of a multirun (`-m`): all jobs are handed to a command at once.
+"""Hydra's sweeper and launcher of a multirun (`-m`): a command is handed all jobs at once.
 
 Hydra looks for plugins in this namespace alone. What is done with the jobs stands in
 `cqbjax.commands`; `hydra/launcher=basic` runs them one after another, as Hydra does by itself.
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 
@@ -22,6 +23,27 @@ class BatchLauncherConf:
 ConfigStore.instance().store(
     group="hydra/launcher", name="batch", node=BatchLauncherConf, provider="cqbjax"
 )
+
+
+@dataclass
+class BatchSweeperConf(BasicSweeperConf):
+    """How Hydra makes the sweeper."""
+
+    _target_: str = "hydra_plugins.cqbjax_batch.BatchSweeper"
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="batch", node=BatchSweeperConf, provider="cqbjax"
+)
+
+
+class BatchSweeper(BasicSweeper):
+    """Hydra's own sweeper, which would compose every job once more to see whether it can be."""
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Leave it to the launcher, which composes all before any runs."""
+        if not isinstance(self.launcher, BatchLauncher):
+            super().validate_batch_is_legal(batch)
 
 
 class BatchLauncher(BasicLauncher):

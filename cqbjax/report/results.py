@@ -87,7 +87,8 @@ def load(path: Path | str) -> xr.Dataset:
         path: a point's file, or any folder above.
 
     Raises:
-        ResultError: no result, a torn one, several experiments, or two points for one combination.
+        ResultError: no result, a torn one, several experiments, points of several versions of the
+            code, or two points for one combination.
     """
     stored = [_read(file) for file in _find(Path(path))]
     experiments = sorted({str(each.point.attrs["experiment"]) for each in stored})
@@ -95,6 +96,12 @@ def load(path: Path | str) -> xr.Dataset:
         raise ResultError(
             f"{path} holds results of several experiments ({', '.join(experiments)}): "
             "load one experiment's folder, or use load_points."
+        )
+    codes = {str(each.manifest["code"]) for each in stored if each.manifest.get("code")}
+    if len(codes) > 1:
+        raise ResultError(
+            f"{path} holds points that {len(codes)} versions of the code computed: run them again "
+            "with rerun=true, move the older ones away, or use load_points."
         )
     varied = sorted({key for each in stored for key in each.manifest.get("varied", {})})
     return combine([each.point for each in stored], varied)

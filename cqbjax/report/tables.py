@@ -36,6 +36,8 @@ _HEADERS = {
     "once_utility_gain": "utility gained by it",
 }  # fmt: skip
 _TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen once")
+# A terminal shows so many rows; files hold all.
+MOST_PRINTED = 120
 _DECIMALS = {
     "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
     "utility": 4, "over_fixed": 4,
@@ -127,9 +129,12 @@ def print_table(frame: pl.DataFrame, title: str, console: Console | None = None)
         # Where room is short, let the headers break and not the numbers.
         side: Literal["left", "right"] = "left" if header in _TEXTS else "right"
         table.add_column(escape(header), justify=side, min_width=max(map(len, cells), default=0))
-    for cells in rows:
+    for cells in rows[:MOST_PRINTED]:
         table.add_row(*map(escape, cells))
-    (console or Console()).print(table)
+    console = console or Console()
+    console.print(table)
+    if len(rows) > MOST_PRINTED:
+        console.print(f"{len(rows) - MOST_PRINTED:,} more rows are in the table's files")
 
 
 def _cells(points: Sequence[xr.Dataset], rounds: Sequence[int]) -> Iterator[xr.Dataset]:

@@ -6,7 +6,9 @@ its own way.
 
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
+import json
 import platform
 import shutil
 import subprocess
@@ -23,12 +25,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
 from cqbjax.datasets import DatasetSource
+from cqbjax.files import content_key
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
 from cqbjax.report import results
 from cqbjax.studies.grid import Point, compose, seeds, settle
-from cqbjax.sweeping import backend, plan
+from cqbjax.sweeping import backend, checkpoint, plan
 from cqbjax.sweeping.checks import check_batch, check_sweep
 from cqbjax.sweeping.plan import Part, PerSeed
 from cqbjax.sweeping.progress import Reporter
@@ -52,6 +55,15 @@ class Ready(NamedTuple):
     point: Point
     source: Source | DatasetSource
     policies: Mapping[str, Any]
+
+
+# The keys of a configuration that numbers follow from.
+COMPUTING = [
+    "policy", "source", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every", "K",
+    "capacity", "tuning_seed",
+]  # fmt: skip
+# A figure of more pairs of panels cannot be read: it shows where they end instead.
+MOST_PANELS = 18
 
 
 def console() -> Console:
@@ -204,6 +216,7 @@ def store(
     folder: Path,
     seconds: float,
     tuned: Mapping[str, Any] | None = None,
+    content: str | None = None,
 ) -> Path:
     """Store one point's arrays, manifest and resolved configuration atomically.
 
@@ -213,6 +226,7 @@ def store(
         folder: of the experiment; the point goes below it.
         seconds: the point took, fits and compiling included, with those batched with it.
         tuned: label -> the hyper-parameters that a router was fitted with, from `tuned`.
+        content: from `content_of`.
 
     Returns:
         The point's file.
@@ -224,6 +238,8 @@ def store(
         "point": point.name,
         "varied": point.varied,
         "left_out": point.left_out,
+        "content": content or "",
+        "code": checkpoint.code(),
         "tuned": dict(tuned or {}),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},
@@ -234,9 +250,41 @@ def store(
         "compile_seconds": _by_policy(labels, data.compile_seconds.values),
         "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
     }
-    where = folder / f"{point.name}{results.ENDING}"
+    where = _place(point, folder)
     results.save(data, manifest, OmegaConf.to_yaml(point.config), where)
     return where
+
+
+def _place(point: Point, folder: Path) -> Path:
+    """Return a point's file."""
+    return folder / f"{point.name}{results.ENDING}"
+
+
+def content_of(ready: Ready) -> str:
+    """Hash all that a point's numbers follow from: configuration, data, and the code.
+
+    Args:
+        ready: a checked point; its policies may be untrained.
+    """
+    config, source = ready.point.config, ready.source
+    computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, COMPUTING))
+    data = ""
+    if isinstance(source, DatasetSource):
+        computing["source"].pop("data_dir", None)
+        data = f"{source.digest} {source.departure_digest}"
+    words = json.dumps(computing, sort_keys=True, default=str)
+    return content_key(words, data, checkpoint.code(*ready.policies.values()))
+
+
+def finished(ready: Ready, folder: Path) -> bool:
+    """Tell whether a point is stored already, with the same configuration, data and code."""
+    where = _place(ready.point, folder)
+    if ready.point.config.rerun or not where.is_file():
+        return False
+    try:
+        return bool(results.read_manifest(where).get("content") == content_of(ready))
+    except results.ResultError:
+        return False  # torn, or of an older kind: it is computed again
 
 
 def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:
@@ -244,6 +292,7 @@ def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:
     return {label: round(float(value), 3) for label, value in zip(labels, values, strict=True)}
 
 
+@functools.cache
 def _version(package: str) -> str:
     """Return an installed version, or say that the package is not installed."""
     try:
@@ -252,6 +301,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+@functools.cache
 def _revision() -> str:
     """Return the commit that last changed the package, marked if files were changed since.
 
@@ -285,7 +335,7 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.report import figures, paper, tables
+    from cqbjax.report import figures, over_keys, paper, tables
 
     title = config.title or config.name
     horizon = min(int(point.attrs["horizon"]) for point in points)
@@ -299,7 +349,10 @@ def show(
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)
     drawn = [_only(point, config.figure_policies) for point in points]
-    figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+    if sum(point.sizes["arrival_rate"] for point in points) > MOST_PANELS:
+        figure = over_keys.draw_over_keys(drawn)
+    else:
+        figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
 
 
@@ -371,6 +424,8 @@ def run_all(
 ) -> list[xr.Dataset]:
     """Train, run and store every point, all in one batch where their programs are the same.
 
+    Points that are finished already are taken as they are, unless `rerun` says otherwise.
+
     Args:
         ready: from `checked_points`: all are checked before the first runs.
         folder: of the experiment.
@@ -380,18 +435,27 @@ def run_all(
     Returns:
         The stored points, read back.
     """
+    left = [one for one in ready if not finished(one, folder)]
+    if len(left) < len(ready):
+        console.print(f"{len(ready) - len(left)} of {len(ready)} points are stored: not run again")
+    if left:
+        _run_left(left, folder, progress, console)
+    places = [_place(one.point, folder) for one in ready]
+    return [point for place in places for point in results.load_points(place)]
+
+
+def _run_left(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
+    """Train, run and store points."""
     begun, trained = time.perf_counter(), []
     for point, source, policies in ready:
         tell(point, source, console)
         trained.append(Ready(point, source, train(point, source, policies, progress)))
     resume = folder / ".unfinished"
     every = run(trained, progress, resume)
-    seconds, stored = time.perf_counter() - begun, []
-    for (point, source, policies), data in zip(ready, every, strict=True):
-        where = store(point, data, folder, seconds, tuned(point, source, policies))
-        stored += results.load_points(where)
+    seconds = time.perf_counter() - begun
+    for one, data in zip(ready, every, strict=True):
+        store(one.point, data, folder, seconds, tuned(*one), content_of(one))
     shutil.rmtree(resume, ignore_errors=True)
-    return stored
 
 
 def tell(point: Point, source: Source | DatasetSource, console: Console) -> None:

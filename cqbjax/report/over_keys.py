@@ -1,0 +1,153 @@
+"""A figure of a sweep: where queues end, over the keys that were swept.
+
+With one key a line a policy, its 95% interval beside it; with more a map a policy over the two keys
+of most values, the mean over the others, which is said.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from cqbjax.report.names import OPTIMAL, in_order, style_of
+from cqbjax.report.summaries import differing, mean_ci, stand_in_of
+
+PANEL = 3.4  # inches
+MOST_COLUMNS = 3
+RATE, LABELS = "arrival_rate", {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
+
+
+class _Value(NamedTuple):
+    """What one policy came to at one point and arrival rate.
+
+    Attributes:
+        keys: the swept keys' values.
+        policy: its label.
+        gap: [S] Q - Q* at the last recorded round.
+    """
+
+    keys: dict[str, Any]
+    policy: str
+    gap: np.ndarray
+
+
+def draw_over_keys(points: Sequence[xr.Dataset]) -> Figure:
+    """Draw Q - Q* at the last round over the swept keys.
+
+    Args:
+        points: as `results.load_points` returns them.
+
+    Raises:
+        ValueError: no point.
+    """
+    if not points:
+        raise ValueError("points is empty: at least one result is needed to draw a figure.")
+    values = _values(points)
+    keys = sorted(values[0].keys, key=lambda key: -len({one.keys[key] for one in values}))
+    policies = in_order({one.policy for one in values})
+    panels = 1 if len(keys) == 1 else len(policies)
+    columns = min(panels, MOST_COLUMNS)
+    rows = -(-panels // columns)
+    size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    if len(keys) == 1:
+        _draw_lines(axes[0], values, keys[0], policies)
+    else:
+        maps = [_map(values, policy, keys[:2]) for policy in policies]
+        top = max(float(np.nanmax(one)) for one in maps)
+        for axis, policy, one in zip(axes, policies, maps, strict=False):
+            image = _draw_map(axis, one, values, keys[:2], top)
+            axis.set_title(style_of(policy).name)
+        figure.colorbar(image, ax=list(axes), label="Q - Q*, queries")
+        for axis in axes[panels:]:
+            axis.set_axis_off()
+    figure.suptitle(_said(points, values, keys), style="italic", fontsize="small", wrap=True)
+    return figure
+
+
+def _values(points: Sequence[xr.Dataset]) -> list[_Value]:
+    """Return every policy's last gap, by swept keys."""
+    varied = differing(points)
+    rates = {float(rate) for point in points for rate in point[RATE].values}
+    found = []
+    for point in points:
+        queue = point["queue_length"].isel(round=-1).transpose("policy", RATE, "seed").values
+        gap = queue - point["optimal_queue_length"].isel(round=-1).values
+        own = {key: point.attrs.get(key) for key in varied}
+        for (i, rate), (j, label) in itertools.product(
+            enumerate(point[RATE].values.tolist()), enumerate(point["policy"].values.tolist())
+        ):
+            if label != OPTIMAL:
+                keys = own | ({RATE: rate} if len(rates) > 1 or not own else {})
+                found.append(_Value(keys, label, gap[j, i]))
+    return found
+
+
+def _ordered(values: Sequence[_Value], key: str) -> list[Any]:
+    """Return the distinct values of a key, numbers by size."""
+    distinct = {one.keys[key] for one in values}
+    numbers = all(isinstance(value, int | float) for value in distinct)
+    return sorted(distinct) if numbers else sorted(distinct, key=str)
+
+
+def _draw_lines(axis: Axes, values: Sequence[_Value], key: str, policies: Sequence[str]) -> None:
+    """Draw a line and an interval a policy."""
+    order = _ordered(values, key)
+    numbers = all(isinstance(value, int | float) for value in order)
+    for policy in policies:
+        own = {one.keys[key]: one.gap for one in values if one.policy == policy}
+        there = [value for value in order if value in own]
+        x = there if numbers else [order.index(value) for value in there]
+        each = [mean_ci(xr.DataArray(own[value], dims="seed")) for value in there]
+        mean, low, high = ([float(one[part]) for one in each] for part in ("mean", "low", "high"))
+        style = style_of(policy)
+        axis.plot(x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker=".")
+        axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
+    if not numbers:
+        axis.set_xticks(range(len(order)), [str(value) for value in order], rotation=45)
+    axis.set_xlabel(LABELS.get(key, key))
+    axis.set_ylabel("Q - Q*, queries")
+    axis.legend(fontsize="small")
+
+
+def _map(values: Sequence[_Value], policy: str, keys: Sequence[str]) -> np.ndarray:
+    """Return the mean gap of a policy over two keys: [y, x], NaN where nothing was run."""
+    across, up = (_ordered(values, key) for key in keys)
+    total, count = np.zeros((len(up), len(across))), np.zeros((len(up), len(across)))
+    for one in values:
+        if one.policy == policy:
+            place = up.index(one.keys[keys[1]]), across.index(one.keys[keys[0]])
+            total[place] += one.gap.mean()
+            count[place] += 1
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _draw_map(
+    axis: Axes, shown: np.ndarray, values: Sequence[_Value], keys: Sequence[str], top: float
+) -> Any:
+    """Draw one map and return its image."""
+    across, up = (_ordered(values, key) for key in keys)
+    image = axis.imshow(shown, origin="lower", aspect="auto", vmin=0.0, vmax=max(top, 1e-9))
+    axis.set_xticks(range(len(across)), [f"{value}" for value in across], rotation=45)
+    axis.set_yticks(range(len(up)), [f"{value}" for value in up])
+    axis.set_xlabel(LABELS.get(keys[0], keys[0]))
+    axis.set_ylabel(LABELS.get(keys[1], keys[1]))
+    return image
+
+
+def _said(points: Sequence[xr.Dataset], values: Sequence[_Value], keys: Sequence[str]) -> str:
+    """Say what is shown: round, seeds, what was averaged over, what the data stand in for."""
+    rounds = sorted({int(point["round"].values[-1]) for point in points})
+    seeds = sorted({point.sizes["seed"] for point in points})
+    said = f"round {', '.join(map(str, rounds))}, {', '.join(map(str, seeds))} seeds"
+    if len(keys) > 2:
+        said += f", mean over {', '.join(LABELS.get(key, key) for key in keys[2:])}"
+    stand_in = stand_in_of(points)
+    return f"{said}; data: {stand_in}" if stand_in else said
