@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cqbjax.report import results
-from cqbjax.studies import study
+from cqbjax.studies import showing
 
 # docs/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {
@@ -42,7 +42,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
                 seconds = timed([command, *words, *small, *stored], Path(folder) / "cache")
                 share = None
                 if stored:
-                    share = study.simulated_seconds(results.load_points(results_dir)) / seconds
+                    share = showing.simulated_seconds(results.load_points(results_dir)) / seconds
                 yield {"command": name, "caches": caches, "seconds": seconds, "simulated": share}
 
 

@@ -20,7 +20,7 @@ from cqbjax import files
 from cqbjax.commands._hydra import make, make_policies, start
 from cqbjax.offline import fits
 from cqbjax.report import tables
-from cqbjax.studies import grid, offline_value, study
+from cqbjax.studies import grid, offline_value, showing
 from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import bar
 
@@ -47,7 +47,7 @@ def main() -> None:
 def write(config: DictConfig) -> None:
     """Measure, write and print."""
     backend.configure()
-    console = study.console()
+    console = showing.console()
     # The table shows what every seed chose.
     warnings.filterwarnings("ignore", message=".*of its grid")
     made = measure(config)

@@ -15,7 +15,7 @@ import polars as pl
 
 from cqbjax.commands._refusing import refusing
 from cqbjax.report import tables
-from cqbjax.studies import sensitivity, study
+from cqbjax.studies import sensitivity, showing
 
 
 def read(files: Sequence[Path]) -> dict[str, pl.DataFrame]:
@@ -56,6 +56,6 @@ def rank(files: Sequence[Path]) -> None:
     made = sensitivity.ranked(studies)
     caption = f"Settings of ACQB over {', '.join(studies)}: mean of Q - Q* over the preset's"
     written = tables.save_table(made, files[0].parent / "sensitivity_ranked", caption)
-    console = study.console()
+    console = showing.console()
     tables.print_table(made, caption, console)
     console.print(", ".join(map(str, written)), markup=False)

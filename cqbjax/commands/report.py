@@ -27,7 +27,7 @@ def report(root: Path, names: Sequence[str]) -> None:
     from omegaconf import DictConfig, OmegaConf
 
     from cqbjax.report import results
-    from cqbjax.studies import study
+    from cqbjax.studies import showing
 
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
@@ -36,11 +36,11 @@ def report(root: Path, names: Sequence[str]) -> None:
         raise ValueError(
             f"no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
         )
-    console = study.console()
+    console = showing.console()
     for folder in chosen:
         points = results.load_points(folder)
         config = OmegaConf.create(results.read_config(points[0].attrs["path"]))
         assert isinstance(config, DictConfig)
         config.results_dir = str(root)
-        for path in study.show(points, config, folder.name, console):
+        for path in showing.show(points, config, folder.name, console):
             console.print(str(path))

@@ -55,12 +55,12 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     Returns:
         What was said of jobs that cannot run; of a single job it is raised.
     """
-    from cqbjax.studies import settings, study
+    from cqbjax.studies import settings, showing, study
     from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
     backend.configure()
-    console, config = study.console(), jobs[0].config
+    console, config = showing.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name / job
     ready, refused, sources = [], [], dict[str, Any]()
     for one in jobs:
@@ -77,8 +77,8 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     with bar() as progress:
         points = study.run_all(ready, folder, progress, console)
     stem = "-".join(part for part in (config.name, job) if part)
-    written = study.show(points, config, stem, console)
-    console.print(study.time_spent(points, time.perf_counter() - BEGUN), markup=False)
+    written = showing.show(points, config, stem, console)
+    console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
     return refused

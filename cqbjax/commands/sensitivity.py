@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.commands._hydra import make, start
 from cqbjax.report import figures, tables
-from cqbjax.studies import grid, sensitivity, study
+from cqbjax.studies import grid, sensitivity, showing, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
 from cqbjax.sweeping import backend
@@ -47,7 +47,7 @@ def run(point: Point, progress: Reporter) -> list[dict[str, Any]]:
                 point.config.source.rho = rho
         source = make(point.config.source)
         policies = {one.label: one.policy(point.config.kappa) for one in some}
-        (data,) = study.run([study.Ready(point, source, policies)], progress)
+        (data,) = study.run([grid.Ready(point, source, policies)], progress)
         rows += sensitivity.rows(data, some, preset)
     return rows
 
@@ -78,7 +78,7 @@ def measure(config: DictConfig) -> None:
     backend.configure()
     with open_dict(config):
         config.first_seed = FIRST_SEED
-    console = study.console()
+    console = showing.console()
     points = [grid.settle(point, make(point.config.source)) for point in grid.compose(config)]
     console.print(cost(points), markup=False)
     if config.get("dry"):

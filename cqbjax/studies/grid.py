@@ -6,7 +6,7 @@ What compiles together and is stored together is a point; it runs on its own (`s
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -39,6 +39,20 @@ class Point:
     config: DictConfig
     varied: dict[str, Any]
     left_out: dict[str, str]
+
+
+class Ready(NamedTuple):
+    """A point that has been checked, with what it runs.
+
+    Attributes:
+        point: from `settle`.
+        source: made from its configuration.
+        policies: label -> policy; those that learn offline are untrained until `train`.
+    """
+
+    point: Point
+    source: Source | DatasetSource
+    policies: Mapping[str, Any]
 
 
 def register_resolvers() -> None:

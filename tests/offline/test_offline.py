@@ -29,7 +29,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
-from cqbjax.studies import grid, study
+from cqbjax.studies import grid, showing, study
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 from cqbjax.testing import worlds
@@ -462,7 +462,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
-    written = study.show(points, config, name)
+    written = showing.show(points, config, name)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()

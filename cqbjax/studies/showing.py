@@ -1,0 +1,86 @@
+"""A study shown: its figure, its table, and where the time went."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+from omegaconf import DictConfig, ListConfig
+from rich.console import Console
+
+# A figure of more pairs of panels cannot be read: it shows where they end instead.
+MOST_PANELS = 18
+
+
+def console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
+    return Console(width=None if sys.stdout.isatty() else 150)
+
+
+def show(
+    points: list[xr.Dataset], config: DictConfig, stem: str, console: Console | None = None
+) -> list[Path]:
+    """Draw the figure and the table of a study from stored points, and print the table.
+
+    The paper's own numbers stand beside ours wherever it reports the same setting.
+
+    Args:
+        points: from `results.load_points`.
+        config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
+        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
+        console: where the table is printed.
+
+    Returns:
+        The files written.
+    """
+    # Matplotlib and Polars are not waited for before the first round.
+    from cqbjax.report import figures, over_keys, paper, tables
+
+    title = config.title or config.name
+    horizon = min(int(point.attrs["horizon"]) for point in points)
+    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    make: Callable[..., Any] = (
+        tables.throughput_table if config.table == "throughput" else tables.gap_table
+    )
+    reference = {"reference": config.compared} if config.get("compared") else {}
+    table = paper.beside(make(points, rounds=rounds, **reference))
+    root = Path(config.results_dir)
+    written = list(tables.save_table(table, root / "tables" / stem, title))
+    tables.print_table(table, title, console)
+    drawn = [_only(point, config.figure_policies) for point in points]
+    if sum(point.sizes["arrival_rate"] for point in points) > MOST_PANELS:
+        figure = over_keys.draw_over_keys(drawn)
+    else:
+        figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+
+
+def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
+    """Keep the policies to draw."""
+    if labels is None:
+        return point
+    kept = [label for label in point.policy.values if label in labels]
+    return point.sel(policy=kept) if kept else point
+
+
+def simulated_seconds(points: Sequence[xr.Dataset]) -> float:
+    """Return the seconds in which a study's points were simulated, compiling apart."""
+    return sum(
+        float(point.seconds_per_round.sum())
+        * point.sizes["arrival_rate"]
+        * point.sizes["seed"]
+        * point.attrs["horizon"]
+        for point in points
+    )
+
+
+def time_spent(points: Sequence[xr.Dataset], wall: float) -> str:
+    """Say how much of a command's time was simulation.
+
+    Args:
+        points: of the study.
+        wall: seconds since the command began.
+    """
+    simulated = simulated_seconds(points)
+    return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"

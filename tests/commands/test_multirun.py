@@ -1,0 +1,129 @@
+"""Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
+
+import json
+import shutil
+
+import pytest
+from composing import CONF, refused, script
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_automatic_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+import cqbjax
+from cqbjax.commands import _hydra, _jobs
+from cqbjax.report import results
+from cqbjax.studies import grid
+
+GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
+
+
+@pytest.fixture
+def loader():
+    """Return Hydra's loader of our configurations, and the configuration of a multirun."""
+    GlobalHydra.instance().clear()
+    grid.register_resolvers()
+    _hydra.offer_policies()
+    path = create_automatic_config_search_path(None, None, str(CONF))
+    made = ConfigLoaderImpl(config_search_path=path)
+    yield made, made.load_configuration("config", [], RunMode.MULTIRUN)
+    GlobalHydra.instance().clear()
+
+
+JOBS = [
+    ["K=1", "alpha_scale=0.1", "arrival_rate=0.5"],
+    ["K=[1,2]", "alpha_scale=0.3", "arrival_rate=[0.5,0.6]"],
+    ["preset=unscaled", "alpha_scale=0.3", "policy.acqb.c1=0.7"],
+    ["preset=unscaled", "policy=[acqb,knn_fallback]", "policy.knn_fallback.schedule=joint"],
+    ["experiment=routerbench", "source.rho=2.0", "head.epochs=3", "explore_rounds=7"],
+    ["experiment=routerbench", "source=mmlu_pro", "memory_gb=null", "title='a, b'"],
+    ["+policy.acqb.optimism=ucb", "~policy.random", "K=2"],
+]
+
+
+def test_a_job_is_composed_as_hydra_does(loader):
+    made, config = loader
+    for job, words in zip(_jobs.compose(made, config, JOBS), JOBS, strict=True):
+        theirs = made.load_sweep_config(config, words)
+        OmegaConf.set_struct(theirs, False)
+        del theirs["hydra"]
+        assert OmegaConf.to_yaml(job.config) == OmegaConf.to_yaml(theirs)
+        assert OmegaConf.to_yaml(job.config, resolve=True) == OmegaConf.to_yaml(
+            theirs, resolve=True
+        )
+
+
+def test_jobs_that_differ_in_values_alone_are_composed_once(loader, monkeypatch):
+    made, config = loader
+    calls, real = [], made.load_sweep_config
+    monkeypatch.setattr(made, "load_sweep_config", lambda *a: calls.append(a[1]) or real(*a))
+    words = [
+        [f"alpha_scale={a}", f"preset={p}"] for a in (0.1, 0.2, 0.3) for p in ("tuned", "theory")
+    ]
+    jobs = _jobs.compose(made, config, words)
+    assert calls == [["preset=tuned"], ["preset=theory"]]
+    assert jobs[0].swept == {"alpha_scale": 0.1, "preset": "tuned"}
+    assert jobs[3].config.alpha_scale == 0.2 and jobs[3].config.kappa == 4.0
+    assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
+
+
+def test_what_hydra_refuses_of_a_job_is_refused(monkeypatch):
+    said = refused(["-m", "alpha=0.1,0.2"], monkeypatch)
+    assert said.startswith("error: alpha is no key")
+    said = refused(["-m", "policy=[acqb],[nobody]"], monkeypatch)
+    assert "policy nobody is unknown" in said
+
+
+@pytest.mark.slow
+def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
+    """A grid; a point is lost and one key widened; then another machine's point is put beside."""
+    words = (*GRID, "K=1,2", f"results_dir={tmp_path}")
+    done = script(*words, "arrival_rate=0.5,0.6")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "data" / "grid"
+    names = {path.name for path in folder.glob("*.nc")}
+    assert names == {f"K={k},arrival_rate={rate}.nc" for k in (1, 2) for rate in (0.5, 0.6)}
+    whole = cqbjax.results.load(folder)
+    assert {key: whole.sizes[key] for key in ("K", "arrival_rate", "seed")} == {
+        "K": 2, "arrival_rate": 2, "seed": 2,
+    }  # fmt: skip
+    lost = folder / "K=1,arrival_rate=0.5.nc"
+    stamps = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.nc")}
+    shutil.move(lost, tmp_path / "kept.nc")
+    again = script(*words, "arrival_rate=0.5,0.6,0.7")
+    assert again.returncode == 0, again.stderr
+    assert "3 of 6 points are stored: not run again" in again.stdout
+    wider = cqbjax.results.load(folder)
+    assert wider.sizes["arrival_rate"] == 3
+    same = wider.sel(arrival_rate=[0.5, 0.6])
+    assert (same.queue_length == whole.queue_length).all() and (same.regret == whole.regret).all()
+    left = {name for name, stamp in stamps.items() if (folder / name).stat().st_mtime_ns == stamp}
+    assert left == names - {lost.name}
+    # A result of other code is not mixed in.
+    (other,) = results.load_points(lost)
+    manifest = results.read_manifest(lost) | {"code": "another"}
+    results.save(
+        other.drop_attrs(deep=False).assign_attrs(
+            {k: v for k, v in other.attrs.items() if k != "path"}
+        ),
+        json.loads(json.dumps(manifest)), results.read_config(lost), lost,
+    )  # fmt: skip
+    with pytest.raises(results.ResultError, match="2 versions of the code computed"):
+        cqbjax.results.load(folder)
+
+
+@pytest.mark.slow
+def test_one_bad_point_is_told_and_the_others_run(tmp_path):
+    words = (*GRID, "slackness=0.03,0.29", f"results_dir={tmp_path}")
+    done = script(*words)
+    assert done.returncode == 3, done.stderr
+    assert "slackness=0.29 left out: slackness=0.29 cannot be met" in done.stdout.replace("\n", " ")
+    assert [path.name for path in (tmp_path / "data" / "grid").glob("*.nc")] == [
+        "slackness=0.03.nc"
+    ]
+    strict = script(*words, "fail_fast=true", "name=strict")
+    assert strict.returncode == 2 and strict.stderr.startswith(
+        "error: slackness=0.29 cannot be met"
+    )
+    assert not (tmp_path / "data" / "strict").exists()
