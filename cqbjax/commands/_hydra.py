@@ -208,7 +208,9 @@ def _choices(group: str) -> str:
     folders = [folder / group for folder in _folders() if group]
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     if group == "policy":
-        names |= {f"{path.stem}{PAIRED}" for each in _folders() for path in each.glob("router/*")}
+        names |= {
+            f"{path.stem}{PAIRED}" for each in _folders() for path in each.glob("router/*.yaml")
+        }
     return _listed(names)
 
 

@@ -164,7 +164,7 @@ def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
         reference.World(run.contexts, run.utilities, run.rows),
         reference.Draws(
             np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
-            np.zeros(horizon), np.zeros(horizon, int),
+            np.zeros(horizon), np.zeros(horizon, int), np.zeros((horizon, 5)),
         ),
         reference.Settings(size, "disjoint", 0.5, horizon, 1.2, 0.8, 0.4, 0.9),
     )  # fmt: skip

@@ -91,11 +91,24 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
     said = refused(["policy=[other]"], monkeypatch)
     assert said.startswith("error: policy other is unknown; choose from acqb, ")
-    assert ", mine, mlp, " in said
+    assert ", mine, mlp[_fallback|" in said
     taken = own.with_name("acqb.yaml")
     own.rename(taken)
     said = refused(["policy=[acqb]"], monkeypatch)
     assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
+
+
+def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule(
+    tmp_path, monkeypatch
+):
+    own = tmp_path / "conf" / "router" / "ours.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("_target_: nowhere.Ours\n")
+    monkeypatch.chdir(tmp_path)
+    for label in ("ours", "ours_fallback_least_served", "ours_priority"):
+        assert "nowhere.Ours" in refused([f"policy=[{label}]"], monkeypatch)
+    said = refused(["policy=[ours_fifo]"], monkeypatch)
+    assert said.startswith("error: policy ours_fifo is unknown") and ", ours[_fallback|" in said
 
 
 def test_configurations_of_a_checkout_stand_beside_the_package():
