@@ -55,7 +55,7 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     Returns:
         What was said of jobs that cannot run; of a single job it is raised.
     """
-    from cqbjax.studies import settings, showing, study
+    from cqbjax.studies import settings, showing, storing, study
     from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
@@ -74,6 +74,13 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
             console.print(refused[-1], markup=False, soft_wrap=True)
     if not ready:
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
+    if config.dry_run:
+        left = [one for one in ready if not storing.finished(one, folder)]
+        prepared = time.perf_counter() - BEGUN
+        with bar() as progress:
+            reckoned = study.estimated(left, progress) if left else []
+        showing.print_estimates(ready, folder, reckoned, prepared, console)
+        return refused
     with bar() as progress:
         points = study.run_all(ready, folder, progress, console)
     stem = "-".join(part for part in (config.name, job) if part)

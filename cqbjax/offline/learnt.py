@@ -56,6 +56,10 @@ class Trained:
             precision=float(self.precision),
         )  # fmt: skip
 
+    def blank(self, problem: Problem) -> Policy:
+        """Make a policy of the shapes that a trained one would have."""
+        return self.policy(np.zeros((problem.num_rows, problem.num_servers)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Projected:
@@ -82,6 +86,10 @@ class Projected:
         """Make one seed's policy from projected contexts [I, e] of its pool."""
         view = Replaced(contexts=jnp.asarray(rows, float))
         return OnContexts(policy=self.base, view=view)
+
+    def blank(self, problem: Problem) -> Policy:
+        """Make a policy of the shapes that a trained one would have."""
+        return self.policy(np.zeros((problem.num_rows, self.head.outputs)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +146,12 @@ class Warm:
         contexts, offset = (jnp.asarray(part, float) for part in prior)
         acqb = dataclasses.replace(self._acqb(), offset=offset)
         return OnContexts(policy=acqb, view=Replaced(contexts=contexts))
+
+    def blank(self, problem: Problem) -> Policy:
+        """Make a policy of the shapes that a trained one would have."""
+        dim = problem.dim if self.head is None else self.head.outputs
+        contexts = np.zeros((problem.num_rows, dim + (self.share > 0)))
+        return self.policy((contexts, np.zeros((problem.num_rows, problem.num_servers))))
 
 
 Learnt = Trained | Projected | Warm

@@ -27,7 +27,8 @@ from cqbjax.sweeping import plan
 from cqbjax.sweeping.checks import check_batch, check_sweep
 from cqbjax.sweeping.plan import Part, PerSeed
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.sweep import part, sweep_parts
+from cqbjax.sweeping.runner import Estimate
+from cqbjax.sweeping.sweep import estimates, part, sweep_parts
 from cqbjax.types import Policy, Source
 
 
@@ -149,6 +150,28 @@ def run(
         data.assign_attrs(experiment=each.point.config.name, **_origin(each))
         for data, each in zip(stored, trained, strict=True)
     ]
+
+
+def estimated(ready: Sequence[Ready], progress: Reporter | None = None) -> list[Estimate]:
+    """Reckon what running points would take; nothing is trained, and nothing stored.
+
+    Args:
+        ready: checked points, their policies untrained.
+        progress: told what is being done.
+    """
+    config = ready[0].point.config
+    parts = [_part(_blank(each)) for each in ready]
+    return estimates(parts, config.chunk, config.memory_gb, None, progress)
+
+
+def _blank(ready: Ready) -> Ready:
+    """Return a point with policies of the right shapes in place of those that are to be trained."""
+    config, source, each = ready.point.config, ready.source, dict(ready.policies)
+    queries = source.queries if isinstance(source, DatasetSource) else source
+    problem = queries.problem(config.K, config.horizon)
+    for label, policy in _learnt(each).items():
+        each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
+    return ready._replace(policies=each)
 
 
 def _part(trained: Ready) -> Part:

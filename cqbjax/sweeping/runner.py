@@ -62,6 +62,40 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
     return _measured(group, totals, spent, progress)
 
 
+class Estimate(NamedTuple):
+    """What a group would take, by one short stretch of its first chunk.
+
+    Attributes:
+        told: the group in a line: runs, bytes a run, runs a chunk, chunks, queue slots.
+        compiling: seconds, spent already.
+        running: seconds of all runs, if none outgrows its queue slots.
+    """
+
+    told: str
+    compiling: float
+    running: float
+
+
+def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
+    """Compile a group's programs, run its first chunk for one stretch of records, and reckon."""
+    runs, slots, count = group.runs, group.first_slots(), len(group.runs.seed)
+    progress.doing("compiling", group.labels[0])
+    begun = time.perf_counter()
+    shape = sweep.shape(group, slots)
+    compiled = programs.compiled(shape)
+    compiling = time.perf_counter() - begun
+    index, _ = next(_chunks(count, shape.batch))
+    progress.doing("running", group.labels[0])
+    policy, instance, carry = _begin(compiled, group, runs.take(index))
+    jax.block_until_ready(carry)
+    begun = time.perf_counter()
+    jax.block_until_ready(compiled.advance(policy, instance, carry, np.int32(1)))
+    stretch = time.perf_counter() - begun
+    chunks = -(-count // shape.batch)
+    running = stretch * group.part.records.calls * chunks
+    return Estimate(sweep.describe(group, slots, count), compiling, running)
+
+
 def attempt(
     sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter
 ) -> tuple[Outcome, Spent]:
@@ -83,10 +117,7 @@ def _run_chunk(
 ) -> Outcome:
     """Run one chunk over the whole horizon; its last runs may be padding."""
     progress.doing("running", group.labels[0])
-    policy, numbers = _take(group.policies, runs.policy), _take(group.numbers, runs.member)
-    seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
-    instance = compiled.draw(seeds, rates, numbers, group.tables)
-    carry = compiled.start(policy, instance)
+    policy, instance, carry = _begin(compiled, group, runs)
     records = group.part.records
     rounds = records.per_call * records.every
     pieces = []
@@ -103,6 +134,14 @@ def _run_chunk(
     totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
     outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
     return jax.tree.map(lambda leaf: leaf[:real], outcome)
+
+
+def _begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, Any, Any]:
+    """Return the policies, the instances and the carries before round 1 of a chunk's runs."""
+    policy, numbers = _take(group.policies, runs.policy), _take(group.numbers, runs.member)
+    seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
+    instance = compiled.draw(seeds, rates, numbers, group.tables)
+    return policy, instance, compiled.start(policy, instance)
 
 
 def _measured(

@@ -14,7 +14,7 @@ from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.checks import check_batch, check_sweep
 from cqbjax.sweeping.plan import Capacity, Group, Member, Part, PerSeed, Plan
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import run_group
+from cqbjax.sweeping.runner import Estimate, estimate, run_group
 from cqbjax.types import Policy, Source
 
 # The label of the policy that regret is measured against.
@@ -140,6 +140,31 @@ def sweep_parts(
         _dataset({label: measured[Member(number, label)] for label in one.policies}, one)
         for number, one in enumerate(parts)
     ]
+
+
+def estimates(
+    parts: Sequence[Part],
+    chunk: int | None = None,
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    progress: Reporter | None = None,
+) -> list[Estimate]:
+    """Reckon what `sweep_parts` would take: each group is compiled and runs for a moment.
+
+    Args:
+        parts: as in `sweep_parts`, like the rest.
+        chunk: runs a device batches at once.
+        memory_gb: of all parts.
+        devices: where to run.
+        progress: told what is being done.
+
+    Returns:
+        An estimate a group.
+    """
+    check_batch(chunk, memory_gb)
+    whole = plan.make(parts, chunk, memory_gb, devices)
+    with jax.default_matmul_precision("highest"):
+        return [estimate(whole, group, progress or Silent()) for group in whole.groups]
 
 
 def _finished(

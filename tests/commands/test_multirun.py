@@ -127,3 +127,13 @@ def test_one_bad_point_is_told_and_the_others_run(tmp_path):
         "error: slackness=0.29 cannot be met"
     )
     assert not (tmp_path / "data" / "strict").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
+    words = (*GRID, "arrival_rate=0.4,0.5", f"results_dir={tmp_path}")
+    done = script(*words, "dry_run=true")
+    assert done.returncode == 0, done.stderr
+    assert "random: 4 runs of" in done.stdout and "optimal: 4 runs of" in done.stdout
+    assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
+    assert not list(tmp_path.rglob("*.nc"))
