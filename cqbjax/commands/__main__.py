@@ -7,6 +7,7 @@ import sys
 COMMANDS = {
     "run": "run a study; store, draw and print what came out",
     "report": "draw the figures and tables of stored studies again",
+    "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "prepare_data": "build a dataset's table and embeddings, once",
     "sensitivity": "study how ACQB depends on its constants",
     "rank_settings": "rank settings over several sensitivity studies",

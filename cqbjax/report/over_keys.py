@@ -1,4 +1,4 @@
-"""A figure of a sweep: where queues end, over the keys that were swept.
+"""A figure of a sweep: a metric at one round over the keys that were swept.
 
 With one key a line a policy, its 95% interval beside it; with more a map a policy over the two keys
 of most values, the mean over the others, which is said.
@@ -15,11 +15,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cqbjax.report.names import OPTIMAL, in_order, style_of
-from cqbjax.report.summaries import differing, mean_ci, stand_in_of
+from cqbjax.report.summaries import at_round, differing, mean_ci, stand_in_of
+from cqbjax.report.tidy import check_metrics, values_at
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
 RATE, LABELS = "arrival_rate", {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
+
+
+NAMES = {
+    "gap": "Q - Q*, queries", "queue_length": "Q, queries", "regret": "cumulative regret",
+    "throughput": "throughput, queries a round", "explored": "explored rounds",
+}  # fmt: skip
 
 
 class _Value(NamedTuple):
@@ -28,66 +35,88 @@ class _Value(NamedTuple):
     Attributes:
         keys: the swept keys' values.
         policy: its label.
-        gap: [S] Q - Q* at the last recorded round.
+        each: [S] the metric.
     """
 
     keys: dict[str, Any]
     policy: str
-    gap: np.ndarray
+    each: np.ndarray
 
 
-def draw_over_keys(points: Sequence[xr.Dataset]) -> Figure:
-    """Draw Q - Q* at the last round over the swept keys.
+def draw_over_keys(
+    points: Sequence[xr.Dataset],
+    metric: str = "gap",
+    round_: int | None = None,
+    over: Sequence[str] = (),
+) -> Figure:
+    """Draw a metric over the swept keys.
 
     Args:
         points: as `results.load_points` returns them.
+        metric: of `tidy.METRICS`.
+        round_: the last recorded one that is not later; None is the last of all.
+        over: one key, or two; the rest is averaged over. None named: those of most values.
 
     Raises:
-        ValueError: no point.
+        ValueError: no point, or a metric or key that there is none of.
     """
     if not points:
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
-    values = _values(points)
+    check_metrics([metric])
+    values = _values(points, metric, round_)
     keys = sorted(values[0].keys, key=lambda key: -len({one.keys[key] for one in values}))
+    for key in over:
+        if key not in keys:
+            raise ValueError(f"key {key} was not swept; choose from {', '.join(keys)}")
+    keys = [*over, *(key for key in keys if key not in over)]
+    flat = len(keys) == 1 or len(over) == 1
     policies = in_order({one.policy for one in values})
-    panels = 1 if len(keys) == 1 else len(policies)
+    panels = 1 if flat else len(policies)
     columns = min(panels, MOST_COLUMNS)
     rows = -(-panels // columns)
     size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    if len(keys) == 1:
-        _draw_lines(axes[0], values, keys[0], policies)
+    if flat:
+        _draw_lines(axes[0], values, keys[0], policies, NAMES[metric])
     else:
         maps = [_map(values, policy, keys[:2]) for policy in policies]
-        top = max(float(np.nanmax(one)) for one in maps)
+        ends = (
+            min(0.0, *(float(np.nanmin(one)) for one in maps)),
+            max(1e-9, *(float(np.nanmax(one)) for one in maps)),
+        )
         for axis, policy, one in zip(axes, policies, maps, strict=False):
-            image = _draw_map(axis, one, values, keys[:2], top)
+            image = _draw_map(axis, one, values, keys[:2], ends)
             axis.set_title(style_of(policy).name)
-        figure.colorbar(image, ax=list(axes), label="Q - Q*, queries")
+        figure.colorbar(image, ax=list(axes), label=NAMES[metric])
         for axis in axes[panels:]:
             axis.set_axis_off()
-    figure.suptitle(_said(points, values, keys), style="italic", fontsize="small", wrap=True)
+    left = keys[1:] if flat else keys[2:]
+    figure.suptitle(_said(points, round_, left), style="italic", fontsize="small", wrap=True)
     return figure
 
 
-def _values(points: Sequence[xr.Dataset]) -> list[_Value]:
-    """Return every policy's last gap, by swept keys."""
+def _values(points: Sequence[xr.Dataset], metric: str, round_: int | None) -> list[_Value]:
+    """Return every policy's values, by swept keys."""
     varied = differing(points)
     rates = {float(rate) for point in points for rate in point[RATE].values}
     found = []
     for point in points:
-        queue = point["queue_length"].isel(round=-1).transpose("policy", RATE, "seed").values
-        gap = queue - point["optimal_queue_length"].isel(round=-1).values
+        values = values_at(point, metric, _taken(point, round_)).values
         own = {key: point.attrs.get(key) for key in varied}
         for (i, rate), (j, label) in itertools.product(
             enumerate(point[RATE].values.tolist()), enumerate(point["policy"].values.tolist())
         ):
-            if label != OPTIMAL:
+            if label != OPTIMAL or metric != "gap":
                 keys = own | ({RATE: rate} if len(rates) > 1 or not own else {})
-                found.append(_Value(keys, label, gap[j, i]))
+                found.append(_Value(keys, label, values[j, i]))
     return found
+
+
+def _taken(point: xr.Dataset, round_: int | None) -> int:
+    """Return the round asked for, or the last one."""
+    return int(point["round"].values[-1]) if round_ is None else round_
 
 
 def _ordered(values: Sequence[_Value], key: str) -> list[Any]:
@@ -97,12 +126,19 @@ def _ordered(values: Sequence[_Value], key: str) -> list[Any]:
     return sorted(distinct) if numbers else sorted(distinct, key=str)
 
 
-def _draw_lines(axis: Axes, values: Sequence[_Value], key: str, policies: Sequence[str]) -> None:
-    """Draw a line and an interval a policy."""
+def _draw_lines(
+    axis: Axes, values: Sequence[_Value], key: str, policies: Sequence[str], name: str
+) -> None:
+    """Draw a line and an interval a policy; what else was swept is averaged over, seed by seed."""
     order = _ordered(values, key)
     numbers = all(isinstance(value, int | float) for value in order)
     for policy in policies:
-        own = {one.keys[key]: one.gap for one in values if one.policy == policy}
+        own: dict[Any, np.ndarray] = {}
+        for value in order:
+            several = [o.each for o in values if o.policy == policy and o.keys[key] == value]
+            if several:
+                shortest = min(map(len, several))
+                own[value] = np.mean([each[:shortest] for each in several], axis=0)
         there = [value for value in order if value in own]
         x = there if numbers else [order.index(value) for value in there]
         each = [mean_ci(xr.DataArray(own[value], dims="seed")) for value in there]
@@ -113,28 +149,29 @@ def _draw_lines(axis: Axes, values: Sequence[_Value], key: str, policies: Sequen
     if not numbers:
         axis.set_xticks(range(len(order)), [str(value) for value in order], rotation=45)
     axis.set_xlabel(LABELS.get(key, key))
-    axis.set_ylabel("Q - Q*, queries")
+    axis.set_ylabel(name)
     axis.legend(fontsize="small")
 
 
 def _map(values: Sequence[_Value], policy: str, keys: Sequence[str]) -> np.ndarray:
-    """Return the mean gap of a policy over two keys: [y, x], NaN where nothing was run."""
+    """Return the mean of a policy over two keys: [y, x], NaN where nothing was run."""
     across, up = (_ordered(values, key) for key in keys)
     total, count = np.zeros((len(up), len(across))), np.zeros((len(up), len(across)))
     for one in values:
         if one.policy == policy:
             place = up.index(one.keys[keys[1]]), across.index(one.keys[keys[0]])
-            total[place] += one.gap.mean()
+            total[place] += one.each.mean()
             count[place] += 1
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _draw_map(
-    axis: Axes, shown: np.ndarray, values: Sequence[_Value], keys: Sequence[str], top: float
-) -> Any:
+    axis: Axes, shown: np.ndarray, values: Sequence[_Value], keys: Sequence[str],
+    ends: tuple[float, float],
+) -> Any:  # fmt: skip
     """Draw one map and return its image."""
     across, up = (_ordered(values, key) for key in keys)
-    image = axis.imshow(shown, origin="lower", aspect="auto", vmin=0.0, vmax=max(top, 1e-9))
+    image = axis.imshow(shown, origin="lower", aspect="auto", vmin=ends[0], vmax=ends[1])
     axis.set_xticks(range(len(across)), [f"{value}" for value in across], rotation=45)
     axis.set_yticks(range(len(up)), [f"{value}" for value in up])
     axis.set_xlabel(LABELS.get(keys[0], keys[0]))
@@ -142,12 +179,12 @@ def _draw_map(
     return image
 
 
-def _said(points: Sequence[xr.Dataset], values: Sequence[_Value], keys: Sequence[str]) -> str:
+def _said(points: Sequence[xr.Dataset], round_: int | None, left: Sequence[str]) -> str:
     """Say what is shown: round, seeds, what was averaged over, what the data stand in for."""
-    rounds = sorted({int(point["round"].values[-1]) for point in points})
+    rounds = sorted({int(at_round(p, _taken(p, round_))["round"]) for p in points})
     seeds = sorted({point.sizes["seed"] for point in points})
     said = f"round {', '.join(map(str, rounds))}, {', '.join(map(str, seeds))} seeds"
-    if len(keys) > 2:
-        said += f", mean over {', '.join(LABELS.get(key, key) for key in keys[2:])}"
+    if left:
+        said += f", mean over {', '.join(LABELS.get(key, key) for key in left)}"
     stand_in = stand_in_of(points)
     return f"{said}; data: {stand_in}" if stand_in else said

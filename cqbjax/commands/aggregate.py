@@ -1,0 +1,45 @@
+"""Turn a sweep's result into a tidy table and a figure over its swept keys.
+
+python scripts/aggregate.py results/data/grid --rounds 500 1000 --against acqb
+python scripts/aggregate.py results/data/grid --metrics throughput --over alpha_scale c1
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from cqbjax.commands._refusing import refusing
+
+METRICS = "gap, queue_length, regret, throughput, explored"
+
+
+def main() -> None:
+    """Aggregate what the command line names."""
+    with refusing():
+        aggregate(parse(sys.argv[1:]))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Turn a sweep's result into a tidy table.")
+    add = parser.add_argument
+    add("folder", type=Path, help="of the result: results/data/NAME")
+    add("--metrics", nargs="+", default=["gap", "throughput"], metavar="METRIC", help=METRICS)
+    add("--rounds", nargs="+", type=int, default=[], metavar="T", help="default: the last one")
+    add("--against", metavar="POLICY", help="differences from it, paired by seed")
+    add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
+    add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
+    return parser.parse_args(words)
+
+
+def aggregate(asked: argparse.Namespace) -> None:
+    """Write the table as Parquet and CSV, and the figure of the first metric."""
+    from cqbjax.report import figures, over_keys, results, tidy
+
+    points = results.load_points(asked.folder)
+    frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
+    last = asked.rounds[-1] if asked.rounds else None
+    figure = over_keys.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
+    stem = asked.out or asked.folder.parents[1] / "aggregated" / asked.folder.name
+    written = (*tidy.save(frame, stem), *figures.save_figure(figure, stem))
+    print(f"{len(points)} points, {frame.height:,} rows: {', '.join(map(str, written))}")
