@@ -1,5 +1,6 @@
 """The paper's synthetic queries: contexts and parameters from Unif(-1, 1), with slackness."""
 
+import functools
 import itertools
 import math
 from typing import get_args
@@ -25,6 +26,8 @@ LEAST_ACCEPTANCE = 2e-4
 # that tell how they are served.
 PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
+# Of so many sources, sets of seeds and K the scores of candidates are remembered.
+SCORES_KEPT = 8
 # Up to this dimension the corners of the box are counted.
 MOST_CORNERS_DIM = 12
 
@@ -133,9 +136,8 @@ class Synthetic:
                 f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
                 f"a departure probability of {wanted:g}; their sum must be below 1"
             )
-        theta, utilities = self._probe(seeds, PROBE_BLOCKS)
-        accepted = _best_score(utilities, assortment_size) >= _log_odds(wanted)
-        best = _departs(self._largest_score(theta, assortment_size))
+        scores, largest = self._scores(seeds, assortment_size)
+        accepted, best = scores >= _log_odds(wanted), _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             raise ValueError(
@@ -163,6 +165,14 @@ class Synthetic:
         rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
         mean = np.sum(np.where(arrives, rounds, 0.0), axis=1) / np.maximum(arrives.sum(axis=1), 1)
         return float(np.mean(1.0 / mean[mean > 0])) if mean.any() else 1.0
+
+    def _scores(self, seeds: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores of some candidates of every seed, [S, P], and the largest of any, [S].
+
+        Neither depends on rate and slackness: the points of a sweep share them.
+        """
+        shape = self.num_servers, self.dim, self.parameters
+        return _scores_of(*shape, tuple(int(seed) for seed in seeds), size)
 
     def _probe(self, seeds: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw theta* [S, ...] and utilities [S, P, N] of some candidates of every seed."""
@@ -196,6 +206,16 @@ def _candidates(source: Synthetic, seeds: Array) -> tuple[Array, Array]:
         return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
 
     return jax.vmap(one)(seeds)
+
+
+@functools.lru_cache(SCORES_KEPT)
+def _scores_of(
+    num_servers: int, dim: int, parameters: Parameters, seeds: tuple[int, ...], size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `Synthetic._scores`, computed once."""
+    source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
+    theta, utilities = source._probe(np.asarray(seeds), PROBE_BLOCKS)
+    return _best_score(utilities, size), source._largest_score(theta, size)
 
 
 def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:

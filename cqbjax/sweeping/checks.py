@@ -8,9 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import mnl
+from cqbjax import mnl, pytree
 from cqbjax.sweeping.plan import Capacity, PerSeed
+from cqbjax.sweeping.programs import Kind, kind_of
 from cqbjax.types import Policy, Problem, Source
+
+KINDS_KEPT = 256
 
 
 def check_sweep(
@@ -104,9 +107,14 @@ def _check_policy(
             )
         if hasattr(one, "check"):
             one.check(problem)
-    # A policy that is not defined for these shapes says so here.
+    _check_init(kind_of(pytree.arrays(each[0])), problem)
+
+
+@functools.lru_cache(KINDS_KEPT)
+def _check_init(kind: Kind, problem: Problem) -> None:
+    """Let a policy that is not defined for these shapes say so, once a kind."""
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
-    jax.eval_shape(functools.partial(each[0].init, problem), contexts)
+    jax.eval_shape(lambda policy, table: policy.init(problem, table), kind.shapes(), contexts)
 
 
 def _signature(policy: Policy) -> tuple[Any, list[tuple[int, ...]]]:
