@@ -67,8 +67,9 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert below(site / "cqbjax", "py") == below(package, "py")
     assert below(site / "cqbjax", "csv") == below(package, "csv") != set()
     assert {path.name for path in site.iterdir()} - {"bin"} == {
-        "cqbjax", f"cqbjax-{version()}.dist-info",
+        "cqbjax", "hydra_plugins", f"cqbjax-{version()}.dist-info",
     }  # fmt: skip
+    assert below(site / "hydra_plugins", "py") == below(REPOSITORY / "hydra_plugins", "py") != set()
 
 
 def version() -> str:
