@@ -8,7 +8,7 @@ from pathlib import Path
 import hydra
 import pytest
 
-from cqbjax.commands import _hydra, _refusing
+from cqbjax.commands import _refusing
 from cqbjax.studies import grid
 from cqbjax.sweeping import backend
 from cqbjax.testing import worlds
@@ -20,7 +20,6 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 def composed(*overrides):
     grid.register_resolvers()
-    _hydra.offer_policies()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
 

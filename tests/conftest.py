@@ -25,7 +25,11 @@ if KNOWN and OLDER not in os.environ.get("XLA_FLAGS", ""):
 
 import jax  # noqa: E402
 
+from cqbjax.commands._hydra import offer_policies  # noqa: E402
 from cqbjax.sweeping import programs  # noqa: E402
+
+# As every command does before it composes.
+offer_policies()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.commands import _hydra, _jobs
+from cqbjax.commands import _jobs
 from cqbjax.report import results
 from cqbjax.studies import grid
 
@@ -24,7 +24,6 @@ def loader():
     """Return Hydra's loader of our configurations, and the configuration of a multirun."""
     GlobalHydra.instance().clear()
     grid.register_resolvers()
-    _hydra.offer_policies()
     path = create_automatic_config_search_path(None, None, str(CONF))
     made = ConfigLoaderImpl(config_search_path=path)
     yield made, made.load_configuration("config", [], RunMode.MULTIRUN)

@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 
 import cqbjax
 from cqbjax import PerSeed, rng
-from cqbjax.commands._hydra import offer_policies
 from cqbjax.datasets import (  # fmt: skip
     DatasetSource,
     Served,
@@ -440,7 +439,6 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     grid.register_resolvers()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
-    offer_policies()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose(
             "config",
