@@ -76,7 +76,8 @@ def revised(
 ) -> Array:  # fmt: skip
     """Return the utilities of every slot and server given what its attempts showed: [C, N]."""
     queue = observation.queue
-    if tally is not None:
+    if retry == "recall":
+        assert tally is not None, "a rule that recalls keeps a tally"
         accepted, failed = tally.accepted[queue.row], tally.failed[queue.row]
         return after_outcomes(utilities, accepted, failed, precision)
     if retry == "posterior":
