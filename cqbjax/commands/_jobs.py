@@ -71,7 +71,7 @@ def compose(
     configs = [composer.compose(job) for job in parsed]
     swept = _swept(parsed)
     return [
-        Job(one, {key: _value(one, override) for key, override in own.items()}, list(job))
+        Job(one, {key: _value(override) for key, override in own.items()}, list(job))
         for one, own, job in zip(configs, swept, words, strict=True)
     ]
 
@@ -127,7 +127,7 @@ def _swept(jobs: Sequence[Sequence[Override]]) -> list[dict[str, Override]]:
     return [{key: job[key] for key in differing if key in job} for job in named]
 
 
-def _value(config: DictConfig, override: Override) -> Any:
+def _value(override: Override) -> Any:
     """Return what a job's override says, as a number or a text."""
     value = override.value()
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

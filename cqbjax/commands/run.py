@@ -79,7 +79,7 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
         prepared = time.perf_counter() - BEGUN
         with bar() as progress:
             reckoned = study.estimated(left, progress) if left else []
-        showing.print_estimates(ready, folder, reckoned, prepared, console)
+        showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
         return refused
     with bar() as progress:
         points = study.run_all(ready, folder, progress, console)

@@ -48,23 +48,28 @@ def pool_contexts(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> list[np.ndarray]:
     """Return each seed's projected contexts [I, e] of its pool; arguments as `kept_heads`."""
-    by_seed, paths = [], kept_heads(label, head, data, splits, progress)
-    for path, parts in zip(paths, splits.values(), strict=True):
-        params, config = projection.load_heads(path)
-        pool = jnp.asarray(data.embeddings[parts.pool])
-        by_seed.append(np.asarray(projection.project(params, pool, config)))
-    return by_seed
+    pools = {seed: parts.pool for seed, parts in splits.items()}
+    return list(_projected(label, head, data, splits, progress, pools).values())
 
 
 def all_contexts(
     label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
 ) -> dict[int, np.ndarray]:
     """Return the contexts of all prompts by each seed's head [P, e]; arguments as `kept_heads`."""
-    by_seed = {}
-    for seed, path in zip(splits, kept_heads(label, head, data, splits, progress), strict=True):
+    every = dict.fromkeys(splits, np.arange(len(data.embeddings)))
+    return _projected(label, head, data, splits, progress, every)
+
+
+def _projected(
+    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split],
+    progress: Reporter, rows: Mapping[int, np.ndarray],
+) -> dict[int, np.ndarray]:  # fmt: skip
+    """Return the contexts of some prompts of each seed, by its head."""
+    by_seed, paths = {}, kept_heads(label, head, data, splits, progress)
+    for seed, path in zip(splits, paths, strict=True):
         params, config = projection.load_heads(path)
-        whole = jnp.asarray(data.embeddings)
-        by_seed[seed] = np.asarray(projection.project(params, whole, config))
+        prompts = jnp.asarray(data.embeddings[rows[seed]])
+        by_seed[seed] = np.asarray(projection.project(params, prompts, config))
     return by_seed
 
 

@@ -9,8 +9,6 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
-from cqbjax.studies import storing
-from cqbjax.studies.grid import Ready
 from cqbjax.sweeping.runner import Estimate
 
 # A figure of more pairs of panels cannot be read: it shows where they end instead.
@@ -80,26 +78,25 @@ def simulated_seconds(points: Sequence[xr.Dataset]) -> float:
 
 
 def print_estimates(
-    ready: Sequence[Ready], folder: Path, estimates: Sequence[Estimate], prepared: float,
+    ready: int, left: int, estimates: Sequence[Estimate], prepared: float,
     console: Console,
 ) -> None:  # fmt: skip
     """Say what a sweep would run, and how long that would take.
 
     Args:
-        ready: its checked points.
-        folder: of the experiment.
-        estimates: of the points that are not stored yet.
+        ready: how many points it has.
+        left: how many of them are not stored yet.
+        estimates: of these.
         prepared: seconds that composing and checking took.
         console: where it is said.
     """
-    kept = sum(storing.finished(one, folder) for one in ready)
     for one in estimates:
         took = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
         console.print(f"{one.told}: {took}", markup=False, soft_wrap=True)
     compiling = sum(one.compiling for one in estimates)
     running = sum(one.running for one in estimates)
     console.print(
-        f"{len(ready)} points, {kept} of them stored; {len(estimates)} groups, a program each; "
+        f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
         f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
         f"compiling {compiling:.0f} (done now, and kept), running {running:.0f}; fits of routers "
         "and heads, storing and drawing not counted",
