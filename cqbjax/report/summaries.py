@@ -5,6 +5,7 @@ them, and whatever can be paired by seed is, since all policies of a seed meet t
 contexts and choice uniforms.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import xarray as xr
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
 # Attributes that become a dimension wherever points differ in them, whatever the manifest says.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
+# A grid has at most so many combinations for each that was run.
+MOST_SPARSE = 2
 
 
 def queue_regret(ds: xr.Dataset) -> xr.DataArray:
@@ -137,7 +140,10 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
     _check_distinct(points, keys)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
-    grid = _stack([_by_rate(point) if several_rates else point for point in points], keys)
+    each = [_by_rate(point) if several_rates else point for point in points]
+    combinations = len({tuple(point.attrs[key] for key in keys) for point in points})
+    whole = math.prod(len({point.attrs[key] for point in points}) for key in keys)
+    grid = _stack(each, keys) if whole <= MOST_SPARSE * combinations else _listed(each, keys)
     # Joining sorted the policies by their labels.
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
     grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
@@ -226,6 +232,15 @@ def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
     values = sorted({point.attrs[key] for point in points})
     parts = [_stack([p for p in points if p.attrs[key] == value], others) for value in values]
     return _concat(parts, xr.Variable(key, values))
+
+
+def _listed(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
+    """Lay points along `point`, with their keys' values as coordinates of it."""
+    coords = {key: ("point", [point.attrs[key] for point in points]) for key in keys}
+    if all(point.sizes["arrival_rate"] == 1 for point in points):
+        coords["arrival_rate"] = ("point", [float(p["arrival_rate"].values[0]) for p in points])
+        points = [point.isel(arrival_rate=0, drop=True) for point in points]
+    return _concat(points, "point").assign_coords(coords)
 
 
 def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:

@@ -5,8 +5,7 @@ whole; Markdown and the terminal show it rounded, an interval in one cell with i
 the same in all rows once, above.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cqbjax.files import write_atomic
+from cqbjax.report.cells import Cells, side_by_side
 from cqbjax.report.names import STYLE, style_of
 from cqbjax.report.summaries import (
-    at_round,
     differing,
     mean_ci,
     mean_sd,
@@ -63,12 +62,12 @@ def throughput_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    rows = []
-    for cell in _cells(points, rounds):
-        departures = throughput(cell)
+    rows, keys = [], _setting(points)
+    for some in side_by_side(points, rounds):
+        departures = throughput(some.data)
         columns = _interval("throughput", mean_ci(departures))
-        columns["seconds_per_round"] = _numbers(cell["seconds_per_round"])
-        rows += _compared(cell, points, columns, departures, reference, f"{reference}_minus")
+        columns["seconds_per_round"] = some.data["seconds_per_round"]
+        rows += _compared(some, keys, columns, departures, reference, f"{reference}_minus")
     return _frame(rows, {"excludes_zero": pl.Boolean})
 
 
@@ -91,17 +90,17 @@ def gap_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    rows = []
-    for cell in _cells(points, rounds):
-        gap = queue_regret(cell)
+    rows, keys = [], _setting(points)
+    for some in side_by_side(points, rounds):
+        gap = queue_regret(some.data)
         columns = _interval("gap_mean", mean_ci(gap))
-        columns["gap_sd"] = _numbers(mean_sd(gap)["sd"])
-        columns["throughput"] = _numbers(mean_ci(throughput(cell))["mean"])
+        columns["gap_sd"] = mean_sd(gap)["sd"]
+        columns["throughput"] = mean_ci(throughput(some.data))["mean"]
         if reference is None:
-            rows += _rows(cell, points, columns)
+            rows += _rows(some, keys, columns)
         else:
             ahead = f"{reference}_gap_minus"
-            rows += _compared(cell, points, columns, gap, reference, ahead)
+            rows += _compared(some, keys, columns, gap, reference, ahead)
     return _frame(rows, {} if reference is None else {"excludes_zero": pl.Boolean})
 
 
@@ -137,58 +136,48 @@ def print_table(frame: pl.DataFrame, title: str, console: Console | None = None)
         console.print(f"{len(rows) - MOST_PRINTED:,} more rows are in the table's files")
 
 
-def _cells(points: Sequence[xr.Dataset], rounds: Sequence[int]) -> Iterator[xr.Dataset]:
-    """Yield each point at each arrival rate and recorded round: [policy, seed]."""
-    if not points:
-        raise ValueError("points is empty: at least one result is needed for a table.")
-    for point in points:
-        recorded = dict.fromkeys(int(at_round(point, t)["round"]) for t in rounds)
-        for rate in point["arrival_rate"].values:
-            for t in recorded:
-                yield point.sel(arrival_rate=rate, round=t)
+def _setting(points: Sequence[xr.Dataset]) -> list[str]:
+    """Return the attributes of points that a row begins with."""
+    present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
+    return present + [key for key in differing(points) if key not in _SETTING]
 
 
 def _rows(
-    cell: xr.Dataset, points: Sequence[xr.Dataset], columns: Mapping[str, Sequence[float | None]]
+    some: Cells, keys: Sequence[str], columns: Mapping[str, xr.DataArray]
 ) -> list[dict[str, Any]]:
-    """Return a row a policy of a cell: its setting, and its numbers in `columns`."""
-    present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
-    others = [key for key in differing(points) if key not in _SETTING]
-    setting = {key: cell.attrs.get(key) for key in (*present, *others)}
-    setting |= {"arrival_rate": float(cell["arrival_rate"]), "round": int(cell["round"])}
-    return [
-        {**setting, "policy": label, "seeds": cell.sizes["seed"]}
-        | {name: column[number] for name, column in columns.items()}
-        for number, label in enumerate(cell["policy"].values.tolist())
-    ]
+    """Return a row a point, arrival rate and policy: its setting, and its numbers in `columns`."""
+    numbers = {name: some.by_policy(column) for name, column in columns.items()}
+    seeds, rows = some.data.sizes["seed"], []
+    for i, attributes in enumerate(some.attributes):
+        setting = {key: attributes.get(key) for key in keys}
+        for j, rate in enumerate(some.rates[i].tolist()):
+            for k, label in enumerate(some.policies):
+                row = {"arrival_rate": rate, "round": some.round, "policy": label, "seeds": seeds}
+                rows.append(setting | row | {name: of[i][j][k] for name, of in numbers.items()})
+    return rows
 
 
 def _compared(
-    cell: xr.Dataset, points: Sequence[xr.Dataset],
-    columns: Mapping[str, Sequence[float | None]], values: xr.DataArray, reference: str, ahead: str,
+    some: Cells, keys: Sequence[str], columns: Mapping[str, xr.DataArray], values: xr.DataArray,
+    reference: str, ahead: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of a cell with the reference's values less the policy's, paired by seed."""
-    labels = cell["policy"].values.tolist()
-    if reference in labels:
-        apart = _interval(ahead, mean_ci(values.sel(policy=reference) - values))
-        columns = {**columns, **apart}
+    """Return the rows with the reference's values less the policy's, paired by seed."""
+    known = reference in some.policies
+    if known:
+        apart = mean_ci(values.sel(policy=reference, drop=True) - values)
+        columns = {**columns, **_interval(ahead, apart)}
     rows = []
-    for row in _rows(cell, points, columns):
-        if reference not in labels or row["policy"] == reference:
+    for row in _rows(some, keys, columns):
+        if not known or row["policy"] == reference:
             row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
         rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
     return rows
 
 
-def _interval(name: str, summary: xr.Dataset) -> dict[str, list[float | None]]:
-    """Return the columns of a mean and its interval, a number a policy."""
+def _interval(name: str, summary: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return the columns of a mean and its interval."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    return {column: _numbers(summary[part]) for column, part in parts.items()}
-
-
-def _numbers(values: xr.DataArray) -> list[float | None]:
-    """Return an array by policy as numbers, None for NaN."""
-    return [None if math.isnan(value) else value for value in values.astype(float).values.tolist()]
+    return {column: summary[part] for column, part in parts.items()}
 
 
 def _excludes_zero(row: Mapping[str, Any], difference: str) -> bool | None:

@@ -14,7 +14,8 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.files import write_atomic
-from cqbjax.report.summaries import at_round, differing, mean_ci, queue_regret, throughput
+from cqbjax.report.cells import Cells, side_by_side
+from cqbjax.report.summaries import differing, mean_ci, queue_regret, throughput
 
 # What can be asked for: name -> values by policy, arrival rate and seed at one round.
 METRICS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
@@ -25,6 +26,8 @@ METRICS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
     "explored": lambda cell: cell["explored"],
 }
 RESAMPLES = 2000
+MINUS = ("minus", "minus_low", "minus_high", "minus_boot_low", "minus_boot_high")
+LAST = 2**62  # the last recorded round is not later
 
 
 def tidy(
@@ -59,11 +62,10 @@ def tidy(
         raise ValueError(f"policy {against} is in no point; choose from {', '.join(labels)}")
     keys, draws = differing(points), np.random.default_rng(seed)
     rows = [
-        {key: point.attrs.get(key) for key in keys} | row
-        for point in points
-        for t in rounds or (int(point["round"].values[-1]),)
+        row
+        for some in side_by_side(points, rounds or [LAST])
         for name in metrics
-        for row in _rows(point, t, name, against, draws)
+        for row in _rows(some, keys, name, against, draws)
     ]
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -79,54 +81,44 @@ def check_metrics(names: Sequence[str]) -> None:
             raise ValueError(f"metric {name} is unknown; choose from {', '.join(METRICS)}")
 
 
-def values_at(point: xr.Dataset, name: str, t: int) -> xr.DataArray:
-    """Return a metric of a point by policy, arrival_rate and seed, at a round."""
-    values = METRICS[name](at_round(point, t))
-    return values.transpose("policy", "arrival_rate", "seed").astype(float)
-
-
 def _rows(
-    point: xr.Dataset, t: int, name: str, against: str | None, draws: np.random.Generator
+    some: Cells, keys: Sequence[str], name: str, against: str | None, draws: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a point, round and metric."""
-    values, taken = values_at(point, name, t), int(at_round(point, t)["round"])
-    summary, spread = mean_ci(values), values.std("seed", ddof=1)
-    apart = None
-    if against is not None and against in values["policy"].values:
-        apart = (values.sel(policy=against, drop=True) - values).transpose(*values.dims)
-        paired = mean_ci(apart)
-    for i, label in enumerate(values["policy"].values.tolist()):
-        for j, rate in enumerate(values["arrival_rate"].values.tolist()):
-            row = {"arrival_rate": rate, "policy": label, "round": taken}
-            row |= {"metric": name, "n": values.sizes["seed"]}
-            row |= _interval(summary, i, j) | {"sd": _number(spread.values[i, j])}
-            if against is not None:
-                row |= dict.fromkeys(("minus", "minus_low", "minus_high"))
-                row |= dict.fromkeys(("minus_boot_low", "minus_boot_high"))
-            if apart is not None and label != against:
-                row |= {f"minus{k}": v for k, v in _minus(paired, apart, i, j, draws).items()}
-            yield row
+    """Yield the rows of points at a round, of one metric."""
+    values = METRICS[name](some.data).astype(float)
+    columns = _columns(mean_ci(values)) | {"sd": values.std("seed", ddof=1)}
+    if against is not None and against in some.policies:
+        apart = values.sel(policy=against, drop=True) - values
+        columns |= _columns(mean_ci(apart), "minus") | _bootstrap(apart, draws)
+    numbers = {column: some.by_policy(one) for column, one in columns.items()}
+    for i, attributes in enumerate(some.attributes):
+        setting = {key: attributes.get(key) for key in keys}
+        for j, rate in enumerate(some.rates[i].tolist()):
+            for k, label in enumerate(some.policies):
+                row = {"arrival_rate": rate, "policy": label, "round": some.round}
+                row |= {"metric": name, "n": values.sizes["seed"]}
+                row |= dict.fromkeys(MINUS) if against is not None else {}
+                row |= {column: of[i][j][k] for column, of in numbers.items()}
+                if label == against:
+                    row |= dict.fromkeys(MINUS)
+                yield setting | row
 
 
-def _interval(summary: xr.Dataset, i: int, j: int) -> dict[str, float | None]:
-    return {part: _number(summary[part].values[i, j]) for part in ("mean", "low", "high")}
+def _columns(summary: xr.Dataset, name: str = "") -> dict[str, xr.DataArray]:
+    """Return the columns of a mean and its interval."""
+    before = f"{name}_" if name else ""
+    ends = {f"{before}low": summary["low"], f"{before}high": summary["high"]}
+    return {name or "mean": summary["mean"]} | ends
 
 
-def _minus(
-    paired: xr.Dataset, apart: xr.DataArray, i: int, j: int, draws: np.random.Generator
-) -> dict[str, float | None]:
-    """Return the parts of a paired difference, by the endings of their columns."""
-    mean, low, high = _interval(paired, i, j).values()
-    each = apart.values[i, j]
-    picked = draws.integers(len(each), size=(RESAMPLES, len(each)))
-    ends = np.quantile(each[picked].mean(axis=1), (0.025, 0.975))
-    return {"": mean, "_low": low, "_high": high} | dict(
-        zip(("_boot_low", "_boot_high"), ends.tolist(), strict=True)
-    )
-
-
-def _number(value: Any) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _bootstrap(apart: xr.DataArray, draws: np.random.Generator) -> dict[str, xr.DataArray]:
+    """Return the columns of a bootstrap interval: percentiles of the means of resampled seeds."""
+    seeds = apart.sizes["seed"]
+    # How often each resample takes each seed: its mean is then one product.
+    taken = draws.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
+    means = xr.dot(apart, xr.DataArray(taken, dims=("resample", "seed")), dim="seed")
+    low, high = (means.quantile(end, "resample", skipna=False) for end in (0.025, 0.975))
+    return {"minus_boot_low": low, "minus_boot_high": high}
 
 
 def save(frame: pl.DataFrame, stem: Path) -> tuple[Path, Path]:

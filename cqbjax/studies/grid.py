@@ -5,6 +5,7 @@ What compiles together and is stored together is a point; it runs on its own (`s
 
 import dataclasses
 import itertools
+import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -97,12 +98,13 @@ def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[
     """
     settings.check_keys(config)
     grid = {key: listed(config[key]) for key in GRID_KEYS if isinstance(config[key], ListConfig)}
-    points = []
+    # Copied so in a sixth of the time of `copy.deepcopy`.
+    points, pickled = [], pickle.dumps(config)
     for chosen in itertools.product(*grid.values()):
         varied = dict(zip(grid, chosen, strict=True))
-        one = OmegaConf.merge(config, varied)
-        assert isinstance(one, DictConfig)
+        one: DictConfig = pickle.loads(pickled)
         OmegaConf.set_struct(one, False)
+        one.update(varied)
         one.arrival_rate = arrival_rates(one)
         out = left_out(one)
         for label in out:

@@ -66,6 +66,11 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
+def rounds_shown(config: DictConfig) -> list[int]:
+    """Return the rounds that the table of a study shows, and its last one."""
+    return [*(int(t) for t in config.table_rounds), int(config.horizon)]
+
+
 def simulated_seconds(points: Sequence[xr.Dataset]) -> float:
     """Return the seconds in which a study's points were simulated, compiling apart."""
     return sum(

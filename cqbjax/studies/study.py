@@ -1,11 +1,10 @@
-"""A study: check its points, train and run them, store each.
+"""The points of a study: checked, trained, run.
 
-Composing (`grid.py`), storing (`storing.py`) and showing (`showing.py`) are apart.
+Composing them (`grid.py`), running all of them shard by shard (`sharding.py`), storing
+(`storing.py`) and showing (`showing.py`) are apart.
 """
 
 import dataclasses
-import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,6 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
-from cqbjax.report import results
-from cqbjax.studies import storing
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
 from cqbjax.sweeping import plan
 from cqbjax.sweeping.checks import check_batch, check_sweep
@@ -224,46 +221,6 @@ def checked_points(
         check_point(point, source, policies)
         ready.append(Ready(point, source, policies))
     return ready
-
-
-def run_all(
-    ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console
-) -> list[xr.Dataset]:
-    """Train, run and store every point, all in one batch where their programs are the same.
-
-    Points that are finished already are taken as they are, unless `rerun` says otherwise.
-
-    Args:
-        ready: from `checked_points`: all are checked before the first runs.
-        folder: of the experiment.
-        progress: told of fits, compiling and rounds.
-        console: told of what is left out and of the dataset.
-
-    Returns:
-        The stored points, read back.
-    """
-    left = [one for one in ready if not storing.finished(one, folder)]
-    if len(left) < len(ready):
-        console.print(f"{len(ready) - len(left)} of {len(ready)} points are stored: not run again")
-    if left:
-        _run_left(left, folder, progress, console)
-    places = [storing.place(one.point, folder) for one in ready]
-    return [point for place in places for point in results.load_points(place)]
-
-
-def _run_left(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
-    """Train, run and store points."""
-    begun, trained = time.perf_counter(), []
-    for point, source, policies in ready:
-        tell(point, source, console)
-        trained.append(Ready(point, source, train(point, source, policies, progress)))
-    resume = folder / ".unfinished"
-    every = run(trained, progress, resume)
-    seconds = time.perf_counter() - begun
-    for one, data in zip(ready, every, strict=True):
-        content = storing.content_of(one)
-        storing.store(one.point, data, folder, seconds, tuned(*one), content)
-    shutil.rmtree(resume, ignore_errors=True)
 
 
 def tell(point: Point, source: Source | DatasetSource, console: Console) -> None:

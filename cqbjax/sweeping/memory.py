@@ -15,6 +15,14 @@ GPU_WIDTH = 65_536
 # The share of memory that runs may fill; the rest is for temporaries, which mirror part of a carry.
 MEMORY_SHARE = 0.4
 
+# Runs of a policy that are stored at once: many batches on a CPU, the widest batch on a GPU.
+CPU_SHARD = 4096
+
+
+def shard_runs(devices: Sequence[jax.Device]) -> int:
+    """Return how many runs of a policy a sweep simulates before it stores them."""
+    return CPU_SHARD if devices[0].platform == "cpu" else GPU_WIDTH * len(devices)
+
 
 def memory_bytes(device: jax.Device) -> int:
     """Return the memory that one device can use: its own, or its share of the machine's."""

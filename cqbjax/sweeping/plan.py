@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import pytree
+from cqbjax.files import arrays_digest
 from cqbjax.sweeping import memory, programs
 from cqbjax.sweeping.programs import Kind, Shape, bytes_a_run, kind_of
 from cqbjax.types import Policy, Problem, Source
@@ -138,6 +139,8 @@ class Group:
         per_seed: whether each seed has a policy of its own.
         numbers: the numbers of each member's source, leaves [members]; the rest is in `tables`.
         tables: what the sources of all members have in common (`programs.divided`).
+        twins: those whose runs would be a member's, number by number, as the optimal policy's are
+            in points that differ in another policy's constants: twin -> the member.
     """
 
     members: tuple[Member, ...]
@@ -146,6 +149,7 @@ class Group:
     per_seed: bool
     numbers: Any
     tables: Any
+    twins: Mapping[Member, Member]
 
     @property
     def part(self) -> Part:
@@ -309,17 +313,28 @@ def group(parts: Sequence[Part]) -> list[Group]:
             )  # fmt: skip
             drawn = _Drawn(Member(number, label), part, stacked, numbers, shared)
             found.setdefault(common, []).append(drawn)
-    return [
-        Group(
-            tuple(each.member for each in same),
-            tuple(each.part for each in same),
-            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(e.policies for e in same)),
-            common[1],
-            _stack([each.numbers for each in same]),
-            same[0].tables,
-        )
-        for common, same in found.items()
-    ]
+    return [_group(same, common[1]) for common, same in found.items()]
+
+
+def _group(same: Sequence[_Drawn], per_seed: bool) -> Group:
+    """Return the group of members whose programs are the same."""
+    first: dict[str, _Drawn] = {}
+    twins: dict[Member, Member] = {}
+    for each in same:
+        own = (each.policies, each.numbers, each.part.rates, each.part.seeds)
+        found = first.setdefault(arrays_digest(map(np.asarray, jax.tree.leaves(own))), each)
+        if found is not each:
+            twins[each.member] = found.member
+    distinct = list(first.values())
+    return Group(
+        tuple(each.member for each in distinct),
+        tuple(each.part for each in distinct),
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *(e.policies for e in distinct)),
+        per_seed,
+        _stack([each.numbers for each in distinct]),
+        same[0].tables,
+        twins,
+    )
 
 
 class _Tables:

@@ -59,6 +59,42 @@ class Silent:
         yield lambda count: None
 
 
+class Prepaid:
+    """Tells of several sweeps as one, whose rounds are expected from the start."""
+
+    def __init__(self, reporter: Reporter, rounds: int) -> None:
+        self._reporter, self._ahead = reporter, rounds
+        reporter.expect(rounds)
+
+    def expect(self, rounds: int) -> None:
+        """Add what is more than was expected already."""
+        known = min(max(rounds, 0), self._ahead)
+        self._ahead -= known
+        if rounds != known:
+            self._reporter.expect(rounds - known)
+
+    def doing(self, activity: Activity, label: str) -> None:
+        """Pass it on."""
+        self._reporter.doing(activity, label)
+
+    def advance(self, rounds: int) -> None:
+        """Pass it on."""
+        self._reporter.advance(rounds)
+
+    def note(self, line: str) -> None:
+        """Pass it on."""
+        self._reporter.note(line)
+
+    def steps(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Pass it on."""
+        return self._reporter.steps(what, total)
+
+    def close(self) -> None:
+        """Expect no more of what did not have to be run, such as runs that points share."""
+        self._reporter.expect(-self._ahead)
+        self._ahead = 0
+
+
 class _RateColumn(ProgressColumn):
     """Rounds (or fits) a second over the last moments."""
 

@@ -149,7 +149,11 @@ def _measured(
 ) -> dict[Member, Measured]:
     """Return each member's results, and say how fast the group was."""
     compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
-    rounds = len(group.runs.seed) * group.part.problem.horizon
+    horizon = group.part.problem.horizon
+    rounds = len(group.runs.seed) * horizon
+    # A run that several points share counts for each, so that their seconds add up.
+    runs = dict(zip(group.members, (part.runs_a_policy for part in group.parts), strict=True))
+    shown = rounds + horizon * sum(runs[member] for member in group.twins.values())
     progress.note(
         f"{', '.join(group.labels)}: {rounds:,} rounds in {running:.1f} s, "
         f"{rounds / running:,.0f} a second, after {compiling:.1f} s of compiling"
@@ -158,7 +162,7 @@ def _measured(
     for member, part in zip(group.members, group.parts, strict=True):
         end, shape = begin + part.runs_a_policy, (part.rates.size, part.seeds.size, -1)
         own = jax.tree.map(lambda leaf: leaf[begin:end].reshape(shape), totals)  # noqa: B023
-        measured[member] = Measured(own, running / rounds, compiling)
+        measured[member] = Measured(own, running / shown, compiling)
         begin = end
     return measured
 

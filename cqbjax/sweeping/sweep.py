@@ -135,7 +135,8 @@ def sweep_parts(
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
         for group in whole.groups:
-            measured.update(_finished(whole, group, progress, resume))
+            own = _finished(whole, group, progress, resume)
+            measured |= own | {twin: own[member] for twin, member in group.twins.items()}
     return [
         _dataset({label: measured[Member(number, label)] for label in one.policies}, one)
         for number, one in enumerate(parts)

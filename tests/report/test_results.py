@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from fabricated import fabricate
 
-from cqbjax.report import results
+from cqbjax.report import results, shards
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -159,7 +159,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         results.load(tmp_path)
     content = (tmp_path / "theirs.nc").read_bytes()
     for body in (content, b"no NetCDF"):
-        (tmp_path / "theirs.nc").write_bytes(body + results._ending(body))
+        (tmp_path / "theirs.nc").write_bytes(body + shards._ending(body))
         with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax"):
             results.load(tmp_path)
 

@@ -1,0 +1,139 @@
+"""A sweep shard by shard: points that run and are stored together.
+
+A shard is what can be lost, retried, or done by another process. Its points go through one call of
+the simulator, so that those of one program share a batch; then they are stored, and are never run
+again. Its size bounds the memory that a sweep takes, however many points that has.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import xarray as xr
+from rich.console import Console
+
+from cqbjax.files import content_key
+from cqbjax.report import results
+from cqbjax.report.names import OPTIMAL
+from cqbjax.studies import storing, study
+from cqbjax.studies.grid import Ready
+from cqbjax.sweeping import memory, plan
+from cqbjax.sweeping.progress import Prepaid, Reporter
+
+# Of the arrays of a shard, in bytes.
+MOST_BYTES = 500_000_000
+BYTES_A_RECORD = 17  # queue length, regret, departures, explored, and a share of the optimal one
+UNFINISHED = ".unfinished"
+
+
+def left_of(ready: Sequence[Ready], folder: Path) -> list[Ready]:
+    """Return the points that are not stored yet, each with the policies that are not.
+
+    Raises:
+        ValueError: the folder holds results of another experiment.
+    """
+    stock = storing.Stock(folder, ready[0].point.config.name)
+    return [one for each in ready if (one := stock.left(each)).policies]
+
+
+def shards_of(ready: Sequence[Ready]) -> list[list[Ready]]:
+    """Divide points into shards, in their order."""
+    most_runs = memory.shard_runs(jax.devices())
+    shards: list[list[Ready]] = []
+    runs, size = 0, 0
+    for one in ready:
+        own, own_size = _runs(one), _bytes(one)
+        if not shards or runs + own > most_runs or size + own_size > MOST_BYTES:
+            shards.append([])
+            runs, size = 0, 0
+        shards[-1].append(one)
+        runs, size = runs + own, size + own_size
+    return shards
+
+
+def run_all(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
+    """Train, run and store points, shard by shard.
+
+    Args:
+        ready: from `left_of`.
+        folder: of the experiment.
+        progress: told of fits, compiling and rounds.
+        console: told of what is left out and of the dataset.
+    """
+    whole = Prepaid(progress, sum(map(rounds_of, ready)))
+    for shard in shards_of(ready):
+        run_shard(shard, folder, whole, console)
+    whole.close()
+    storing.drop_outdated(folder)
+
+
+def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
+    """Train, run and store the points of a shard.
+
+    What is finished of it is kept until then, so that the same shard goes on where it was stopped.
+    """
+    begun, trained = time.perf_counter(), []
+    for point, source, policies in ready:
+        study.tell(point, source, console)
+        trained.append(Ready(point, source, study.train(point, source, policies, progress)))
+    words = [word for one in ready for word in _words(one)]
+    resume = folder / UNFINISHED / content_key(*words)
+    every = study.run(trained, progress, resume)
+    seconds = time.perf_counter() - begun
+    storing.store(
+        [
+            storing.Finished(one, data, seconds, study.tuned(*one))
+            for one, data in zip(ready, every, strict=True)
+        ],
+        folder,
+    )
+    shutil.rmtree(resume, ignore_errors=True)
+    if resume.parent.is_dir() and not any(resume.parent.iterdir()):
+        resume.parent.rmdir()
+
+
+def read_back(
+    ready: Sequence[Ready], folder: Path, rounds: Sequence[int] | None = None
+) -> list[xr.Dataset]:
+    """Return points as they are stored, with the policies that they have here.
+
+    Args:
+        ready: points of a study; the folder may hold more.
+        folder: of the experiment.
+        rounds: as in `results.load_points`.
+    """
+    stored = {
+        one.manifest["point"]: one.point
+        for one in results.stored_points(folder, rounds)
+        if Path(one.point.attrs["path"]).parent == folder
+    }
+    points = []
+    for one in ready:
+        point = stored[one.point.name]
+        shown = {*one.policies, OPTIMAL}
+        points.append(point.sel(policy=[x for x in point.policy.values if x in shown]))
+    return points
+
+
+def rounds_of(one: Ready) -> int:
+    """Return the round-runs of a point's policies, the optimal one's included."""
+    return len({*one.policies, OPTIMAL}) * _runs(one) * int(one.point.config.horizon)
+
+
+def _runs(one: Ready) -> int:
+    """Return the runs of each policy of a point."""
+    return len(one.point.config.arrival_rate) * int(one.point.config.num_seeds)
+
+
+def _bytes(one: Ready) -> int:
+    """Return the bytes of a point's arrays."""
+    config = one.point.config
+    records = plan.choose_records(config.horizon, config.record_every)
+    return BYTES_A_RECORD * (len(one.policies) + 1) * _runs(one) * records.rounds.size
+
+
+def _words(one: Ready) -> Iterator[str]:
+    content = storing.content_of(one)
+    yield from (one.point.name, content.point, *content.policies.values())
