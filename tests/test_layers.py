@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "types rng pytree linalg files",
-    "mnl queueing",
+    "mnl queueing clusters",
     "beliefs metrics",
     "sources policies",
     "simulate",

@@ -10,7 +10,7 @@ them one after another, as Hydra does by itself.
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -18,6 +18,11 @@ from omegaconf import DictConfig
 from cqbjax.commands import BEGUN
 from cqbjax.commands._hydra import job_name, make, make_policies, start
 from cqbjax.commands._jobs import Job
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cqbjax.studies.grid import Ready
 
 # Of a sweep some points of which could not run.
 SOME_LEFT_OUT = 3
@@ -53,52 +58,96 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
     """Compose, run and store the points of jobs of one name, then show them.
 
     Returns:
-        What was said of jobs that cannot run; of a single job it is raised.
+        What was said of points that cannot run; of a single job it is raised.
     """
-    from cqbjax.studies import settings, sharding, showing, storing, study
+    from cqbjax.studies import sharding, showing, storing
     from cqbjax.sweeping import backend
-    from cqbjax.sweeping.progress import bar
 
     backend.configure()
     console, config = showing.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name / job
+    strict = len(jobs) == 1 or bool(config.fail_fast)
+    ready, refused = _checked(jobs, strict, console)
+    if config.dry_run:
+        _reckon(ready, folder, console)
+        return refused
+    storing.check_writable(folder)
+    for file in storing.set_aside_torn(folder):
+        console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
+    lost = _run(sharding.left_of(ready, folder), ready, folder, console, strict)
+    for name, why in lost.items():
+        refused.append(f"{name} left out: {why}")
+        console.print(refused[-1], markup=False, soft_wrap=True)
+    ready = [one for one in ready if one.point.name not in lost]
+    if ready:
+        _show(ready, folder, "-".join(part for part in (config.name, job) if part), console)
+    return refused
+
+
+def _checked(
+    jobs: Sequence[Job], strict: bool, console: "Console"
+) -> "tuple[list[Ready], list[str]]":
+    """Return the points of jobs, and what was said of those that cannot run."""
+    from cqbjax.studies import settings, study
+
     ready, refused, sources = [], [], dict[str, Any]()
     for one in jobs:
         try:
             settings.check_overrides(one.words, one.config)
             ready += study.checked_points(one.config, make, make_policies, one.swept, sources)
         except ValueError as error:
-            if len(jobs) == 1 or config.fail_fast:
+            if strict:
                 raise
             refused.append(f"{_told(one.swept)} left out: {error}")
             console.print(refused[-1], markup=False, soft_wrap=True)
     if not ready:
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
-    if config.dry_run:
-        left = sharding.left_of(ready, folder)
-        prepared = time.perf_counter() - BEGUN
-        with bar() as progress:
-            reckoned = study.estimated(left, progress) if left else []
-        showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
-        return refused
-    storing.check_writable(folder)
-    for file in storing.set_aside_torn(folder):
-        console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
+    return ready, refused
+
+
+def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
+    """Say what running points would take."""
+    from cqbjax.studies import sharding, showing, study
+    from cqbjax.sweeping.progress import bar
+
     left = sharding.left_of(ready, folder)
+    prepared = time.perf_counter() - BEGUN
+    with bar() as progress:
+        reckoned = study.estimated(left, progress) if left else []
+    showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
+
+
+def _run(
+    left: "Sequence[Ready]", ready: "Sequence[Ready]", folder: Path, console: "Console",
+    strict: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Run and store the points that are left, here or on a cluster; return those that cannot."""
+    from cqbjax.commands import _tasks
+    from cqbjax.studies import sharding
+    from cqbjax.sweeping.progress import bar
+
     asked, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
     if missing < asked:
         stored = f"{asked - missing} of {asked} policies at {len(ready)} points are stored"
         console.print(f"{stored}: not run again")
+    node = ready[0].point.config.get("cluster")
     with bar() as progress:
-        sharding.run_all(left, folder, progress, console)
+        if node and left:
+            return _tasks.run_elsewhere(make(node), left, folder, progress, strict)
+        return sharding.run_all(left, folder, progress, console, strict)
+
+
+def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console") -> None:
+    """Draw and print what is stored of points."""
+    from cqbjax.studies import sharding, showing
+
+    config = ready[0].point.config
     few = sum(len(one.point.config.arrival_rate) for one in ready) <= showing.MOST_PANELS
     points = sharding.read_back(ready, folder, None if few else showing.rounds_shown(config))
-    stem = "-".join(part for part in (config.name, job) if part)
     written = showing.show(points, config, stem, console)
     console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
-    return refused
 
 
 def _told(swept: Mapping[str, Any]) -> str:

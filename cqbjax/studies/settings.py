@@ -12,7 +12,7 @@ GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
 WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "dim")
 # null leaves these to the program.
-OPEN_KEYS = ("record_every", "chunk")
+OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 
 
@@ -32,6 +32,8 @@ def check_keys(config: DictConfig) -> None:
     for key in OPEN_KEYS:
         fine = config[key] is None or _whole(config[key])
         _refuse_unless(fine, config, key, "must be a whole number or null")
+    fine = config.shard_runs is None or config.shard_runs >= 1
+    _refuse_unless(fine, config, "shard_runs", "must be at least 1 run, or null")
     budget = config.memory_gb
     fine = budget is None or (_number(budget) and 0 < budget < float("inf"))
     _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")

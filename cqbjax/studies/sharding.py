@@ -20,6 +20,7 @@ from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory, plan
+from cqbjax.sweeping.plan import QueueOverflow
 from cqbjax.sweeping.progress import Prepaid, Reporter
 
 # Of the arrays of a shard, in bytes.
@@ -38,9 +39,14 @@ def left_of(ready: Sequence[Ready], folder: Path) -> list[Ready]:
     return [one for each in ready if (one := stock.left(each)).policies]
 
 
-def shards_of(ready: Sequence[Ready]) -> list[list[Ready]]:
-    """Divide points into shards, in their order."""
-    most_runs = memory.shard_runs(jax.devices())
+def shards_of(ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+    """Divide points into shards, in their order.
+
+    Args:
+        ready: the points; the first one's `shard_runs` says how many runs of a policy a shard has.
+        fewest: shards to make, where there are points enough.
+    """
+    most_runs = _most_runs(ready, fewest)
     shards: list[list[Ready]] = []
     runs, size = 0, 0
     for one in ready:
@@ -53,7 +59,16 @@ def shards_of(ready: Sequence[Ready]) -> list[list[Ready]]:
     return shards
 
 
-def run_all(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
+def _most_runs(ready: Sequence[Ready], fewest: int) -> int:
+    """Return how many runs of a policy a shard has at most."""
+    asked = ready[0].point.config.get("shard_runs") if ready else None
+    share = -(-sum(map(_runs, ready)) // fewest)
+    return int(asked or min(memory.shard_runs(jax.devices()), max(1, share)))
+
+
+def run_all(
+    ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console, fail_fast: bool
+) -> dict[str, str]:
     """Train, run and store points, shard by shard.
 
     Args:
@@ -61,12 +76,45 @@ def run_all(ready: Sequence[Ready], folder: Path, progress: Reporter, console: C
         folder: of the experiment.
         progress: told of fits, compiling and rounds.
         console: told of what is left out and of the dataset.
+        fail_fast: whether a point that cannot run takes all down.
+
+    Returns:
+        Name of a point that could not run -> why.
+
+    Raises:
+        ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
     """
-    whole = Prepaid(progress, sum(map(rounds_of, ready)))
+    whole, lost = Prepaid(progress, sum(map(rounds_of, ready))), dict[str, str]()
     for shard in shards_of(ready):
-        run_shard(shard, folder, whole, console)
+        lost |= run_what_can(shard, folder, whole, console, fail_fast)
     whole.close()
+    finish(folder)
+    return lost
+
+
+def finish(folder: Path) -> None:
+    """Leave a folder as it should be when all shards are stored."""
     storing.drop_outdated(folder)
+
+
+def run_what_can(
+    ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console, fail_fast: bool
+) -> dict[str, str]:
+    """Run a shard; if one of its points cannot, each by itself, so that the others are stored.
+
+    Returns:
+        Name of a point that could not run -> why.
+    """
+    try:
+        run_shard(ready, folder, progress, console)
+    except QueueOverflow as error:
+        if fail_fast:
+            raise
+        if len(ready) == 1:
+            return {ready[0].point.name: str(error)}
+        lost = (run_what_can([one], folder, progress, console, False) for one in ready)
+        return {name: why for of_one in lost for name, why in of_one.items()}
+    return {}
 
 
 def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
@@ -100,7 +148,7 @@ def read_back(
     """Return points as they are stored, with the policies that they have here.
 
     Args:
-        ready: points of a study; the folder may hold more.
+        ready: points of a study that have run; the folder may hold more.
         folder: of the experiment.
         rounds: as in `results.load_points`.
     """

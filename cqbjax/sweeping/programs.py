@@ -20,6 +20,8 @@ from cqbjax.types import Policy, Problem, Source
 AXIS = "run"
 # Of each kind; the one used longest ago goes when there are more.
 MOST_KEPT = 64
+# Queue slots over which XLA unrolls a loop.
+UNROLLED = 2
 
 
 class Kind(NamedTuple):
@@ -102,11 +104,15 @@ def compiled(shape: Shape) -> Programs:
 
     devices, width = shape.devices, shape.width
     policies, instances = shape.policy.shapes(shape.batch), draw.out_info
-    begun = _compile(devices, _over_runs(devices, width, start, batched=2), policies, instances)
+    # XLA unrolls loops over so few slots, and cannot emit the barriers that it then fuses.
+    plainly = shape.slots <= UNROLLED
+    over_runs = _over_runs(devices, width, start, batched=2)
+    begun = _compile(devices, over_runs, policies, instances, plainly=plainly)
     first = jax.ShapeDtypeStruct((), jnp.int32)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
-    advanced = _compile(devices, over_runs, policies, instances, begun.out_info, first)
+    shapes = policies, instances, begun.out_info, first
+    advanced = _compile(devices, over_runs, *shapes, plainly=plainly)
     return Programs(draw, begun, advanced)
 
 
@@ -146,9 +152,11 @@ def united(numbers: Any, tables: Any) -> Any:
     )  # fmt: skip
 
 
-def _compile(devices: tuple[jax.Device, ...], function: Any, *shapes: Any) -> Any:
-    """Compile a function of these shapes with the options of the platform."""
-    options = backend.compiler_options(devices[0].platform)
+def _compile(
+    devices: tuple[jax.Device, ...], function: Any, *shapes: Any, plainly: bool = False
+) -> Any:
+    """Compile a function of these shapes with the options of the platform, or without."""
+    options = {} if plainly else backend.compiler_options(devices[0].platform)
     return function.lower(*shapes).compile(compiler_options=options)
 
 

@@ -1,5 +1,6 @@
-"""The progress bar of a sweep: rounds done, rounds a second, time left."""
+"""The progress of a sweep: rounds done, rounds a second, time left."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
@@ -17,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 Activity = Literal["compiling", "running"]
+MINUTE = 60.0
 
 
 class Reporter(Protocol):
@@ -140,9 +142,64 @@ class Bar:
             self._bar.remove_task(task)
 
 
+class Lines:
+    """A line a minute, for a log that nobody draws a bar in."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._begun = self._told = clock()
+        self._total, self._done, self._what = 0, 0, "starting"
+
+    def expect(self, rounds: int) -> None:
+        """Add round-runs to the total."""
+        self._total += rounds
+
+    def doing(self, activity: Activity, label: str) -> None:
+        """Remember what is going on."""
+        self._what = f"{activity} {label}"
+        self._tell()
+
+    def advance(self, rounds: int) -> None:
+        """Count round-runs as done."""
+        self._done += rounds
+        self._tell()
+
+    def note(self, line: str) -> None:
+        """Print a line."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def steps(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Count other work."""
+        done = 0
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            self._what = f"{what} {done} of {total}"
+            self._tell()
+
+        yield count
+
+    def _tell(self) -> None:
+        """Say where the sweep stands, if a minute has passed since it was said."""
+        now = self._clock()
+        if now - self._told < MINUTE:
+            return
+        self._told, speed = now, self._done / (now - self._begun)
+        line = f"{self._done:,} of {self._total:,} rounds, {speed:,.0f} a second, {self._what}"
+        if speed > 0:
+            line += f", about {(self._total - self._done) / speed / MINUTE:.0f} min left"
+        self.note(line)
+
+
 @contextmanager
 def bar(console: Console | None = None) -> Iterator[Reporter]:
-    """Show a progress bar on a terminal; write one line at the end elsewhere."""
+    """Show a progress bar on a terminal; elsewhere write a line a minute."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(console)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -150,5 +207,5 @@ def bar(console: Console | None = None) -> Iterator[Reporter]:
         _RateColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console or Console(stderr=True)) as shown:
+    with Progress(*columns, console=console) as shown:
         yield Bar(shown)

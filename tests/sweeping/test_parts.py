@@ -62,3 +62,22 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
         done = sweep_parts(grid)
     assert len(shapes) == len(set(shapes)) == 2, "ACQB's and the optimal policy's"
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
+
+
+@pytest.mark.slow
+def test_runs_that_points_share_are_simulated_once():
+    """The optimal policy of points that differ in ACQB's constants, and what no constant touches."""
+    source = Synthetic(num_servers=3, dim=2, slackness=0.0)
+    grid = [
+        part({"acqb": Acqb(c1=c), "random": RandomRouting()}, source, [rate], 2, 24)
+        for c in (0.1, 0.5) for rate in (0.3, 0.4)
+    ]  # fmt: skip
+    groups = {group.labels: group for group in plan.make(grid).groups}
+    runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
+    assert runs == {"acqb": 8, "random": 4, "optimal": 4}
+    twins = groups["optimal",].twins
+    assert twins == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
+    with worlds.quick_compiles():
+        done = sweep_parts(grid)
+        (alone,) = sweep_parts([grid[3]])
+    xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))

@@ -1,0 +1,220 @@
+"""A sweep shard by shard: what is stored is never run again, and nothing stored is ever wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import xarray as xr
+from composing import REPOSITORY, composed, refused
+from fabricated import fabricate
+from rich.console import Console
+
+from cqbjax.commands._hydra import make, make_policies
+from cqbjax.report import results, shards
+from cqbjax.studies import sharding, storing, study
+from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.progress import Silent
+from cqbjax.testing import worlds
+
+WORDS = ("name=grid", "num_seeds=2", "horizon=12")
+TIMES = ["seconds_per_round", "compile_seconds"]
+KILLS = int(os.environ.get("CQBJAX_KILLS", "2"))  # ten, for an hour nobody waits
+
+
+def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
+    found = []
+    for rate in rates:
+        config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
+        found += study.checked_points(config, make, make_policies, {"arrival_rate": rate})
+    return found
+
+
+@pytest.fixture
+def fabricating(monkeypatch):
+    """Let fabricated points stand for the simulator's; return the names of those that ran."""
+    ran = []
+
+    def run(trained, progress=None, resume=None):
+        made = []
+        for one in trained:
+            config = one.point.config
+            ran.append((one.point.name, *one.policies))
+            if config.capacity == 1:
+                raise QueueOverflow("capacity=1 overflowed")
+            labels = list(dict.fromkeys([*one.policies, "optimal"]))
+            made.append(
+                fabricate(labels, config.arrival_rate, config.num_seeds, 12, experiment="grid")
+            )
+        return made
+
+    monkeypatch.setattr(study, "run", run)
+    return ran
+
+
+def run(ready, folder, **changed):
+    left = sharding.left_of(ready, folder)
+    return sharding.run_all(left, folder, Silent(), Console(quiet=True), False, **changed)
+
+
+def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
+    before = results.load(tmp_path)
+    run(ready_of(rates=(0.3, 0.4, 0.5, 0.6)), tmp_path)
+    assert fabricating[3:] == [("arrival_rate=0.6", "random")]
+    run(ready_of(policy="random,rand_rout"), tmp_path)
+    assert fabricating[4:] == [(f"arrival_rate={rate}", "rand_rout") for rate in (0.3, 0.4, 0.5)]
+    both = results.load(tmp_path)
+    assert set(both.policy.values) == {"random", "rand_rout", "optimal"}
+    same = both.sel(policy=before.policy, arrival_rate=before.arrival_rate)
+    for name in ("queue_length", "regret"):
+        np.testing.assert_array_equal(same[name], before[name])
+    assert not sharding.left_of(ready_of(policy="random,rand_rout"), tmp_path)
+
+
+def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabricating):
+    run(ready_of(rates=(0.3,)), tmp_path)
+    run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
+    assert len(list(tmp_path.glob("*.nc"))) == 2
+    (point,) = sharding.read_back(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
+    assert set(point.policy.values) == {"random", "rand_rout", "optimal"}
+    (asked,) = sharding.read_back(ready_of(rates=(0.3,)), tmp_path)
+    assert set(asked.policy.values) == {"random", "optimal"}
+
+
+@pytest.mark.parametrize("change", ["num_seeds=3", "policy.acqb.c1=0.7"])
+def test_what_was_computed_otherwise_is_not_taken(tmp_path, fabricating, change):
+    """Changed and changed back: each time the point runs, and what is read is what was asked."""
+    run(ready_of(policy="acqb"), tmp_path)
+    for words in ((change,), ()):
+        fabricating.clear()
+        assert len(sharding.left_of(ready_of(*words, policy="acqb"), tmp_path)) == 3
+        run(ready_of(*words, policy="acqb"), tmp_path)
+        assert len(fabricating) == 3
+        again = ready_of(*words, policy="acqb")
+        seeds = {point.sizes["seed"] for point in sharding.read_back(again, tmp_path)}
+        assert seeds == {3 if "num_seeds=3" in words else 2}
+
+
+def test_a_file_of_which_all_has_been_run_anew_is_dropped(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (old,) = tmp_path.glob("*.nc")
+    run(ready_of("num_seeds=3", rates=(0.3,)), tmp_path)
+    assert old.exists(), "two of its points are as they were"
+    run(ready_of("num_seeds=3"), tmp_path)
+    assert not old.exists()
+
+
+def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
+    run(ready_of(), tmp_path)
+    assert not sharding.left_of(ready_of(), tmp_path)
+    monkeypatch.setattr(storing.checkpoint, "code", lambda *policies: "another")
+    assert len(sharding.left_of(ready_of(), tmp_path)) == 3
+
+
+def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (file,) = tmp_path.glob("*.nc")
+    file.write_bytes(file.read_bytes()[:-100])
+    (aside,) = storing.set_aside_torn(tmp_path)
+    assert aside.name == f".{file.name}.torn" and aside.exists()
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+
+
+def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    theirs = ready_of("name=theirs")
+    with pytest.raises(ValueError, match="of experiment grid, and .* is where those of theirs go"):
+        sharding.left_of(theirs, tmp_path)
+
+
+def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, fabricating):
+    ready = ready_of()
+    ready.insert(1, ready_of("capacity=1", rates=(0.45,))[0])
+    assert run(ready, tmp_path) == {"arrival_rate=0.45": "capacity=1 overflowed"}
+    assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3, 0.4, 0.5]
+    with pytest.raises(QueueOverflow):
+        left = sharding.left_of(ready, tmp_path)
+        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatch):
+    run(ready_of(rates=(0.3,)), tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shards, "write_atomic", full)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*: make room") as told:
+        run(ready_of(), tmp_path)
+    assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    said = refused([f"results_dir={tmp_path}/file", *WORDS], monkeypatch)
+    assert "results_dir: " in said and "cannot be written (Not a directory)" in said
+
+
+def test_shards_hold_as_many_runs_as_they_may(tmp_path):
+    ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
+    assert [len(shard) for shard in sharding.shards_of(ready)] == [2, 2, 1]
+    ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
+    assert [len(shard) for shard in sharding.shards_of(ready)] == [5]
+    assert [len(shard) for shard in sharding.shards_of(ready, 3)] == [2, 2, 1]
+
+
+def test_rounds_that_are_not_asked_for_are_not_kept_in_memory(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    whole, some = results.load(tmp_path), results.load(tmp_path, rounds=[5, 12])
+    assert some["round"].values.tolist() == [5, 12]
+    xr.testing.assert_identical(some.queue_length, whole.queue_length.sel(round=[5, 12]))
+
+
+def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
+    config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
+    ready = [
+        one for c, each in enumerate(config)
+        for one in study.checked_points(each, make, make_policies, {"c1": c, "kappa": c * c})
+    ]  # fmt: skip
+    run(ready, tmp_path)
+    listed = results.load(tmp_path)
+    assert listed.sizes["point"] == 5 and listed.queue_length.dims[0] == "point"
+    assert listed.kappa.values.tolist() == [0, 1, 4, 9, 16]
+    assert listed.arrival_rate.dims == ("point",)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_not(tmp_path):
+    words = [
+        sys.executable, str(REPOSITORY / "scripts" / "run.py"), "-m", "policy=[random]",
+        "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6", "name=grid", "shard_runs=2",
+    ]  # fmt: skip
+
+    def start(folder):
+        return subprocess.Popen(
+            [*words, f"results_dir={folder}"], env=worlds.QUICK_ENVIRONMENT,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    begun = time.monotonic()
+    whole = start(tmp_path / "whole")
+    assert whole.wait() == 0, whole.stderr.read()
+    lasted, draw = time.monotonic() - begun, np.random.default_rng(5)
+    for _ in range(KILLS):
+        again = start(tmp_path / "killed")
+        time.sleep(draw.uniform(0.3, 1.0) * lasted)
+        again.send_signal(signal.SIGKILL)
+        again.wait()
+    last = start(tmp_path / "killed")
+    assert last.wait() == 0, last.stderr.read()
+    killed, never = (results.load(tmp_path / name / "data") for name in ("killed", "whole"))
+    xr.testing.assert_identical(killed.drop_vars(TIMES), never.drop_vars(TIMES))
+    assert not list((tmp_path / "killed").rglob(".unfinished"))
