@@ -66,7 +66,7 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
 
 @pytest.mark.slow
 def test_runs_that_points_share_are_simulated_once():
-    """The optimal policy of points that differ in ACQB's constants, and what no constant touches."""
+    """The optimal policy of points that differ in constants of ACQB, and what none touches."""
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
     grid = [
         part({"acqb": Acqb(c1=c), "random": RandomRouting()}, source, [rate], 2, 24)
