@@ -5,7 +5,7 @@ are composed once, and the values set in copies.
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -16,6 +16,12 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, setup_globals
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+
+# Those that hand over all jobs at once, and want no value back.
+SWEEPERS = (
+    "hydra_plugins.cqbjax_batch.BatchSweeper",
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+)
 
 
 class Job(NamedTuple):
@@ -47,21 +53,33 @@ def launch(
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     HydraConfig.instance().set_config(config)
-    jobs = compose(context.config_loader, config, words)  # type: ignore[arg-type]
-    values = task.together(jobs)
+    given = set(config.hydra.overrides.task)
+    searching = config.hydra.sweeper._target_ not in SWEEPERS
+    # A search hands over few jobs at a time: what it chooses is swept though they be one.
+    chosen = {w.partition("=")[0] for job in words for w in job if w not in given and searching}
+    jobs = compose(context.config_loader, config, words, chosen)  # type: ignore[arg-type]
+    values = task.together(jobs, searching)
     return [
         JobReturn(
             overrides=job.words, cfg=job.config, working_dir=".", task_name=str(first + number),
-            status=JobStatus.COMPLETED, _return_value=value,
+            status=JobStatus.FAILED if isinstance(value, Exception) else JobStatus.COMPLETED,
+            _return_value=value,
         )
         for number, (job, value) in enumerate(zip(jobs, values, strict=True))
     ]  # fmt: skip
 
 
 def compose(
-    loader: ConfigLoaderImpl, config: DictConfig, words: Sequence[Sequence[str]]
-) -> list[Job]:
+    loader: ConfigLoaderImpl, config: DictConfig, words: Sequence[Sequence[str]],
+    chosen: Collection[str] = (),
+) -> list[Job]:  # fmt: skip
     """Compose every job of a multirun, as Hydra would.
+
+    Args:
+        loader: Hydra's.
+        config: of the multirun.
+        words: overrides of each job.
+        chosen: keys that count as swept even where the jobs do not differ in them.
 
     Raises:
         HydraException: Hydra's own, for an override that it would refuse.
@@ -71,7 +89,7 @@ def compose(
     read = dict(zip(distinct, parser.parse_overrides(distinct), strict=True))
     parsed = [[read[word] for word in job] for job in words]
     configs = [composer.compose(job) for job in parsed]
-    swept = _swept(parsed)
+    swept = _swept(parsed, chosen)
     return [
         Job(one, {key: _value(override) for key, override in own.items()}, list(job))
         for one, own, job in zip(configs, swept, words, strict=True)
@@ -119,13 +137,16 @@ class _Composer:
         return self._plain[key]
 
 
-def _swept(jobs: Sequence[Sequence[Override]]) -> list[dict[str, Override]]:
-    """Return, for each job, the overrides in which jobs differ."""
+def _swept(
+    jobs: Sequence[Sequence[Override]], chosen: Collection[str]
+) -> list[dict[str, Override]]:
+    """Return, for each job, the overrides in which jobs differ, or that are chosen."""
     named = [{one.key_or_group: one for one in job} for job in jobs]
     keys = dict.fromkeys(key for job in named for key in job)
     differing = [
         key for key in keys
-        if len({str(job[key].input_line) if key in job else None for job in named}) > 1
+        if key in chosen
+        or len({str(job[key].input_line) if key in job else None for job in named}) > 1
     ]  # fmt: skip
     return [{key: job[key] for key in differing if key in job} for job in named]
 

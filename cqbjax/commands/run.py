@@ -39,23 +39,52 @@ def run(config: DictConfig) -> None:
     _study([Job(config, {}, words)], job_name())
 
 
-def together(jobs: Sequence[Job]) -> list[None]:
+def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
     """Run the jobs of a multirun, each experiment's in one sweep.
 
+    Args:
+        jobs: all of them, or those that a search tries next.
+        searching: whether their objectives are wanted.
+
+    Returns:
+        Each job's objective, or the error of one that cannot run; None where none is wanted.
+
     Raises:
-        SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run.
+        SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run and this is no
+            search.
     """
-    names = dict.fromkeys(job.config.name for job in jobs)
-    refused = [
-        one for name in names for one in _study([j for j in jobs if j.config.name == name], "")
-    ]
-    if refused:
+    values: list[Any] = [None] * len(jobs)
+    refused: list[str] = []
+    for name in dict.fromkeys(job.config.name for job in jobs):
+        numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
+        some = [jobs[i] for i in numbers]
+        refused += _study(some, "", shown=not searching)
+        if searching:
+            for i, value in zip(numbers, _objectives(some), strict=True):
+                values[i] = value
+                print(f"{_told(jobs[i].swept)}: {value}")
+    if refused and not searching:
         raise SystemExit(SOME_LEFT_OUT)
-    return [None] * len(jobs)
+    return values
 
 
-def _study(jobs: Sequence[Job], job: str) -> list[str]:
-    """Compose, run and store the points of jobs of one name, then show them.
+def _objectives(jobs: Sequence[Job]) -> list[Any]:
+    """Return the objective of each job of an experiment, or why it has none."""
+    from cqbjax.studies import sharding, showing, study
+
+    found: list[Any] = []
+    for one in jobs:
+        folder = Path(one.config.results_dir) / "data" / one.config.name
+        try:
+            ready = study.checked_points(one.config, make, make_policies, one.swept)
+            found.append(showing.objective(sharding.read_back(ready, folder), one.config))
+        except (ValueError, KeyError) as error:
+            found.append(error)
+    return found
+
+
+def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> list[str]:
+    """Compose, run and store the points of jobs of one name, then show them if they are to be.
 
     Returns:
         What was said of points that cannot run; of a single job it is raised.
@@ -79,7 +108,7 @@ def _study(jobs: Sequence[Job], job: str) -> list[str]:
         refused.append(f"{name} left out: {why}")
         console.print(refused[-1], markup=False, soft_wrap=True)
     ready = [one for one in ready if one.point.name not in lost]
-    if ready:
+    if ready and shown:
         _show(ready, folder, "-".join(part for part in (config.name, job) if part), console)
     return refused
 

@@ -13,6 +13,7 @@ SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
 WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "dim")
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
+OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
 CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 
 
@@ -47,6 +48,10 @@ def check_keys(config: DictConfig) -> None:
     _check_rates(config)
     if config.compared is not None:
         _check_labels("compared", [config.compared], [str(label) for label in config.policy])
+    if config.objective is not None:
+        asked, labels = config.objective, [str(label) for label in config.policy]
+        _check_labels("objective.policy", [asked.get("policy")], labels)
+        _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")

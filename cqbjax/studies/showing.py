@@ -66,6 +66,20 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
+def objective(points: Sequence[xr.Dataset], config: DictConfig) -> float:
+    """Return what a search is to make small or large: a mean over seeds, rates and points.
+
+    Args:
+        points: of one job.
+        config: of it; `objective` names metric and policy.
+    """
+    from cqbjax.report import tidy
+
+    asked = config.objective
+    frame = tidy.tidy(points, [asked.metric])
+    return float(frame.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
+
+
 def rounds_shown(config: DictConfig) -> list[int]:
     """Return the rounds that the table of a study shows, and its last one."""
     return [*(int(t) for t in config.table_rounds), int(config.horizon)]

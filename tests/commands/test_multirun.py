@@ -124,3 +124,35 @@ def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
     assert "random: 4 runs of" in done.stdout and "optimal: 4 runs of" in done.stdout
     assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
     assert not list(tmp_path.rglob("*.nc"))
+
+
+@pytest.mark.slow
+def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
+    """By Optuna: three trials at a time are one sweep, each stored by what was tried."""
+    pytest.importorskip("optuna")
+    done = script(
+        "-m", "experiment=search", "policy=[random]", "num_seeds=2", "horizon=12",
+        "objective={metric: throughput, policy: random}", "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3", "arrival_rate=interval(0.1, 0.6)",
+        "~hydra.sweeper.params.alpha_scale", "~hydra.sweeper.params.c1",
+        f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("arrival_rate=0.") == 6, "a line a trial"
+    found = OmegaConf.load(tmp_path / "optimization_results.yaml")
+    points = results.load_points(tmp_path)
+    assert len(points) == 6 and len(list(tmp_path.rglob("*.nc"))) == 2
+    throughput = {
+        p.arrival_rate.item(): float(p.departures.sel(policy="random")[..., -1].mean()) / 12
+        for p in points
+    }
+    best = max(throughput, key=throughput.get)
+    assert found.best_value == pytest.approx(throughput[best])
+    assert throughput[found.best_params.arrival_rate] == throughput[best]
+
+
+def test_an_objective_that_is_none_is_refused(monkeypatch):
+    said = refused(["objective={metric: speed, policy: acqb}"], monkeypatch)
+    assert "objective.metric=speed does not run here; choose from gap, queue_length" in said
+    said = refused(["objective={metric: gap, policy: zero}"], monkeypatch)
+    assert "objective.policy=zero does not run here; choose from optimal, acqb" in said

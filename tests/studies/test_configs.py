@@ -21,7 +21,8 @@ TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_composes_and_says_its_own_command(name):
     second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
-    assert second.startswith(f"# python scripts/run.py experiment={name}")
+    command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
+    assert re.match(command, second)
     points = grid.compose(composed(f"experiment={name}"))
     assert len({point.name for point in points}) == len(points)
     for point in points:
