@@ -18,17 +18,23 @@ TITLES = {
     "numpy": "Against NumPy loops on one core, measured in the same process",
     "growth": "How the cost grows",
     "compile": "Compiling, and finding it again in the cache",
+    "sweep": "A sweep of many points, whole process; its rounds alone at the speeds above",
     "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
     "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
     "targets": "Targets",
 }
-EMPTY = {"device": "no GPU here: nothing measured", "study": "only on a GPU, or with --study"}
+EMPTY = {
+    "sweep": "only from the command",
+    "device": "no GPU here: nothing measured",
+    "study": "only on a GPU, or with --study",
+}
 HEADERS = {
     "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
     "bytes_a_run": "bytes/run", "compile_seconds": "compile s", "seconds_a_round": "loop a round",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
     "cold_seconds": "cold s", "second_process_seconds": "second process s", "seconds": "s",
-    "simulated": "simulation",
+    "simulated": "simulation", "rounds_alone": "its rounds alone s",
+    "composing": "composing, checking s",
     "share": "second / cold",
     "floor_bytes_a_round": "floor bytes", "bytes_a_second": "bytes/s",
     "copy_bytes_a_second": "copy bytes/s", "share_of_floor": "share of floor",

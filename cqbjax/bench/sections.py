@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, numpy_loop, starting
+from cqbjax.bench import cases, gridding, numpy_loop, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
@@ -33,6 +33,8 @@ class Bench:
         cache: the compilation cache of this process, empty at its start.
         study: time the whole offline study although this is no GPU.
         say: is told what comes next.
+        composing: seconds in which the sweep of these words is composed and checked; without it
+            the section `sweep` is left out.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class Bench:
         cache: Path,
         study: bool,
         say: Callable[[str], None],
+        composing: Callable[[Sequence[str]], float] | None = None,
     ) -> None:
+        self.composing = composing
         self.quick = quick
         self.cache = cache
         self.say = say
@@ -132,6 +136,18 @@ class Bench:
             found.append(row | {"second_process_seconds": second, "share": second / first})
         return found
 
+    def sweep(self) -> Rows:
+        """Time a sweep of 1,000 points."""
+        if self.composing is None:
+            return []
+        self.say("a sweep of 1,000 points, with empty caches and with full ones")
+        speeds: dict[str, float | None] = {}
+        for row in self.rows["throughput"]:
+            if row["case"] == "d=5 N=5 K=1" and row["policy"] in gridding.LABELS:
+                best = max(speeds.get(row["policy"]) or 0.0, row["rounds_a_second"] or 0.0)
+                speeds[row["policy"]] = best or None
+        return list(gridding.rows(self.quick, speeds, self.composing))
+
     def device(self) -> Rows:
         """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
         if not self.gpu:
@@ -174,7 +190,17 @@ class Bench:
         return compare(self.rows, speeds, self.gpu, self.quick)
 
 
-SECTIONS = ("start", "throughput", "numpy", "growth", "compile", "device", "study", "targets")
+SECTIONS = (
+    "start",
+    "throughput",
+    "numpy",
+    "growth",
+    "compile",
+    "sweep",
+    "device",
+    "study",
+    "targets",
+)
 
 
 def run(
@@ -183,6 +209,7 @@ def run(
     only: Sequence[str] = (),
     study: bool = False,
     say: Callable[[str], None] = print,
+    composing: Callable[[Sequence[str]], float] | None = None,
 ) -> dict[str, Any]:
     """Run the benchmark and return the report, JSON values only.
 
@@ -192,6 +219,7 @@ def run(
         only: sections to run; none named is all of them. `targets` always is.
         study: time the offline study on a CPU too.
         say: is told what comes next.
+        composing: as in `Bench`.
 
     Raises:
         ValueError: `only` names no section.
@@ -199,7 +227,7 @@ def run(
     for name in only:
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
-    begun, bench = time.perf_counter(), Bench(quick, cache, study, say)
+    begun, bench = time.perf_counter(), Bench(quick, cache, study, say, composing)
     for name in SECTIONS:
         if not only or name in only or name == "targets":
             bench.rows[name] = getattr(bench, name)()

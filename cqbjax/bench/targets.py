@@ -25,6 +25,8 @@ COMPILE_SECONDS = 15.0
 # Of the bandwidth floor, where the GPU's target is half of it.
 SHARE = {"d=384 N=14 K=1": 0.5}
 STUDY_SECONDS = 300.0
+# A sweep of 1,000 points: times the seconds of its rounds alone, and seconds beside.
+SWEEP_RATIO, SWEEP_BESIDE, COMPOSING_SECONDS = 1.3, 30.0, 5.0
 
 
 def compare(
@@ -62,6 +64,18 @@ def compare(
     add("cost of T=100,000 / T=10,000", longest.get("run_cost_over_row_above"), GROWTH, False)
     for row in rows["compile"]:
         add(f"compile seconds, {row['case']}", row["cold_seconds"], COMPILE_SECONDS, False)
+    for row in rows.get("sweep", ()):
+        if row["rounds_alone"]:
+            bound = SWEEP_RATIO * row["rounds_alone"] + SWEEP_BESIDE
+            add(
+                f"seconds of {row['points']:,} points, {row['caches']}",
+                row["seconds"],
+                bound,
+                False,
+            )
+    for row in list(rows.get("sweep", ()))[:1]:
+        what = f"seconds of composing and checking {row['points']:,} points"
+        add(what, row["composing"], COMPOSING_SECONDS, False)
     if gpu:
         reached = {row["case"]: row["share_of_floor"] for row in rows["device"]}
         for name, target in SHARE.items():

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_automatic_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -90,6 +92,17 @@ def start(
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()
+
+
+def loader() -> tuple[ConfigLoaderImpl, DictConfig]:
+    """Return Hydra's loader of our configurations, and the configuration of a multirun."""
+    from cqbjax.studies import grid
+
+    grid.register_resolvers()
+    offer_policies()
+    path = create_automatic_config_search_path(None, None, str(CONF))
+    made = ConfigLoaderImpl(config_search_path=path)
+    return made, made.load_configuration("config", [], RunMode.MULTIRUN)
 
 
 def offer_policies() -> list[str]:

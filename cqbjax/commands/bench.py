@@ -5,10 +5,14 @@ python scripts/bench.py --table FILE      # write results/bench/<machine>.md fro
 """
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 # Before NumPy is imported: its loops are timed on one core.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -17,7 +21,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from rich.console import Console  # noqa: E402
 
 from cqbjax import bench  # noqa: E402
+from cqbjax.commands import _hydra, _jobs  # noqa: E402
 from cqbjax.commands._refusing import refusing  # noqa: E402
+from cqbjax.studies import settings, study  # noqa: E402
 from cqbjax.sweeping import backend  # noqa: E402
 
 
@@ -53,8 +59,26 @@ def measure(asked: argparse.Namespace) -> None:
         backend.configure(Path(cache))
         report = bench.run(
             Path(cache), asked.quick, asked.only, asked.study,
-            lambda what: errors.print(what, style="dim", markup=False),
+            lambda what: errors.print(what, style="dim", markup=False), composing,
         )  # fmt: skip
     bench.show(report, wide)
     if asked.json:
         bench.save(report, asked.json)
+
+
+def composing(words: Sequence[str]) -> float:
+    """Return the seconds in which a sweep is composed and checked."""
+    loader, config = _hydra.loader()
+    jobs = [list(job) for job in itertools.product(*map(_values, words))]
+    begun = time.perf_counter()
+    sources: dict[str, Any] = {}
+    for one in _jobs.compose(loader, config, jobs):
+        settings.check_overrides(one.words, one.config)
+        study.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
+    return time.perf_counter() - begun
+
+
+def _values(word: str) -> list[str]:
+    """Return a word for each value that it gives its key."""
+    key, _, values = word.partition("=")
+    return [word] if values.startswith("[") else [f"{key}={value}" for value in values.split(",")]

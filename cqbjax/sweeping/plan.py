@@ -318,11 +318,13 @@ def group(parts: Sequence[Part]) -> list[Group]:
 
 def _group(same: Sequence[_Drawn], per_seed: bool) -> Group:
     """Return the group of members whose programs are the same."""
-    first: dict[str, _Drawn] = {}
+    first: dict[tuple[str, str], _Drawn] = {}
     twins: dict[Member, Member] = {}
     for each in same:
         own = (each.policies, each.numbers, each.part.rates, each.part.seeds)
-        found = first.setdefault(arrays_digest(map(np.asarray, jax.tree.leaves(own))), each)
+        digest = arrays_digest(map(np.asarray, jax.tree.leaves(own)))
+        # Of one part nothing is left out: who gives a policy two labels wants it to run twice.
+        found = first.setdefault((each.member.label, digest), each)
         if found is not each:
             twins[each.member] = found.member
     distinct = list(first.values())

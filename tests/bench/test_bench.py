@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from cqbjax import bench
-from cqbjax.bench import cases, measure, numpy_loop, sections, targets
+from cqbjax.bench import cases, gridding, measure, numpy_loop, sections, targets
 from cqbjax.bench.measure import Case, Clock
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
@@ -219,3 +219,23 @@ def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
     (found,) = asked.device()
     assert found["floor_bytes_a_round"] == 14 * 384 * 384 * 4
     assert found["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
+
+
+def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
+    """Of the words that a user would give; the bound is a ratio of what this run measured."""
+    given = []
+    monkeypatch.setattr(gridding, "timed", lambda words, cache: given.append(words) or 100.0)
+    speeds = {"acqb": 400_000.0, "optimal": 1_000_000.0}
+    cold, warm = gridding.rows(False, speeds, lambda words: 4.0)
+    assert (cold["points"], cold["rounds"]) == (1000, 40_000_000)
+    assert cold["rounds_alone"] == pytest.approx(50 + 20)
+    scales = ",".join(f"{i / 10}" for i in range(1, 11))
+    assert given[0][:3] == ["run", "-m", f"alpha_scale={scales}"]
+    assert given[0][:-1] == given[1][:-1] and given[0][-1] != given[1][-1], "the second runs too"
+    rows = {"numpy": [], "growth": [], "compile": [], "sweep": [cold, warm]}
+    said = {row["what"]: row for row in targets.compare(rows, {}, False, False)}
+    whole = said["seconds of 1,000 points, cold"]
+    assert whole["target"] == pytest.approx(1.3 * 70 + 30) and whole["met"]
+    assert said["seconds of composing and checking 1,000 points"]["met"]
+    (unknown, _) = gridding.rows(True, {"acqb": None}, lambda words: 4.0)
+    assert unknown["rounds_alone"] is None and unknown["points"] == 8

@@ -1,17 +1,13 @@
 """Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
 
 import pytest
-from composing import CONF, refused, script
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_automatic_config_search_path
+from composing import refused, script
 from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.commands import _jobs
+from cqbjax.commands import _hydra, _jobs
 from cqbjax.report import results, shards
-from cqbjax.studies import grid
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -20,10 +16,7 @@ GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 def loader():
     """Return Hydra's loader of our configurations, and the configuration of a multirun."""
     GlobalHydra.instance().clear()
-    grid.register_resolvers()
-    path = create_automatic_config_search_path(None, None, str(CONF))
-    made = ConfigLoaderImpl(config_search_path=path)
-    yield made, made.load_configuration("config", [], RunMode.MULTIRUN)
+    yield _hydra.loader()
     GlobalHydra.instance().clear()
 
 
