@@ -2,6 +2,7 @@
 
 python scripts/aggregate.py results/data/grid --rounds 500 1000 --against acqb
 python scripts/aggregate.py results/data/grid --metrics throughput --over alpha_scale c1
+python scripts/aggregate.py results/data/ablation_load --loads
 """
 
 import argparse
@@ -28,18 +29,24 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--rounds", nargs="+", type=int, default=[], metavar="T", help="default: the last one")
     add("--against", metavar="POLICY", help="differences from it, paired by seed")
     add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
+    add("--loads", action="store_true", help="a table of the arrival rates that policies bear")
     add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
     return parser.parse_args(words)
 
 
 def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
-    from cqbjax.report import figures, over_keys, results, tidy
+    from cqbjax.report import figures, loads, over_keys, results, tables, tidy
 
     points = results.load_points(asked.folder)
     frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
     last = asked.rounds[-1] if asked.rounds else None
     figure = over_keys.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
     stem = asked.out or asked.folder.parents[1] / "aggregated" / asked.folder.name
-    written = (*tidy.save(frame, stem), *figures.save_figure(figure, stem))
+    written: tuple[Path, ...] = ()
+    if asked.loads:
+        borne, name = loads.loads(points), f"{stem.name}_loads"
+        written = tables.save_table(borne, stem.with_name(name), f"Loads borne: {stem.name}")
+        tables.print_table(borne, f"Loads borne: {stem.name}")
+    written += (*tidy.save(frame, stem), *figures.save_figure(figure, stem))
     print(f"{len(points)} points, {frame.height:,} rows: {', '.join(map(str, written))}")

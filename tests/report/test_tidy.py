@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 from fabricated import fabricate
 
-from cqbjax.report import over_keys, tidy
+from cqbjax.report import loads, over_keys, tidy
 
 
 def points():
@@ -86,3 +86,24 @@ def test_one_key_is_a_line_a_policy_with_its_interval():
     assert "round 30" in figure.get_suptitle()
     with pytest.raises(ValueError, match="key kappa was not swept; choose from"):
         over_keys.draw_over_keys(points(), over=["kappa"])
+
+
+def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
+    """Queues that stand still, but from a known rate on, at a known growth; one never does."""
+
+    def point(rate):
+        made = fabricate(("acqb", "random"), rates=(rate,), num_seeds=4, horizon=60)
+        made["queue_length"] = made["queue_length"].astype(float)
+        rounds = made["round"].values
+        growing = {"acqb": rate >= 0.6, "random": True}
+        for label, grows in growing.items():
+            made["queue_length"].loc[{"policy": label}] = 3 + 0.5 * rounds[None, None] * grows
+        return made
+
+    made = [point(rate) for rate in (0.5, 0.7, 0.6, 0.4)]
+    found = {row["policy"]: row for row in loads.loads(made).iter_rows(named=True)}
+    assert (found["acqb"]["borne"], found["acqb"]["next"]) == (0.5, 0.6)
+    assert found["acqb"]["growth"] == pytest.approx(0.5) and found["acqb"]["rates"] == 4
+    assert (found["random"]["borne"], found["random"]["next"]) == (None, 0.4)
+    quiet = loads.loads(made[:1])
+    assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}
