@@ -6,6 +6,7 @@ room of the package knows Hydra.
 
 import functools
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -171,8 +172,18 @@ def make(node: DictConfig) -> Any:
 
 
 def make_policies(nodes: DictConfig) -> "dict[str, Policy | Learnt]":
-    """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration."""
-    return {str(label): make(node) for label, node in nodes.items()}
+    """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration.
+
+    Policies do not change, so the points of a sweep share those of one configuration.
+    """
+    plain: Any = OmegaConf.to_container(nodes, resolve=True)
+    return {str(label): _made(pickle.dumps(node)) for label, node in plain.items()}
+
+
+@functools.lru_cache(4096)
+def _made(pickled: bytes) -> Any:
+    """Make an object of a configuration without interpolations."""
+    return make(OmegaConf.create(pickle.loads(pickled)))
 
 
 def _sentence(error: Exception) -> str:

@@ -213,7 +213,7 @@ def checked_points(
     sources = {} if sources is None else sources
     for point in compose(config, swept or {}):
         # The points of a dataset share one table: it is read once.
-        key = OmegaConf.to_yaml(point.config.source)
+        key = str(OmegaConf.to_container(point.config.source))
         if key not in sources:
             sources[key] = make_source(point.config.source)
         source, policies = sources[key], make_policies(point.config.policy)
