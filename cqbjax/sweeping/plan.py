@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import pytree
@@ -29,6 +28,9 @@ START_CAPACITY_POOL = 256
 GROWTH = 4
 # The longest of some queues may end this many square roots of the horizon above their mean.
 SPREAD = 2.5
+
+# Members whose sources differ in a larger table do not share a batch: it would be copied a run.
+MOST_OWN = 1_000_000
 
 Capacity = int | Literal["auto"]
 
@@ -137,7 +139,8 @@ class Group:
         policies: one policy whose leaves have a leading axis, over members and, where each seed
             has a policy of its own, over a member's seeds.
         per_seed: whether each seed has a policy of its own.
-        numbers: the numbers of each member's source, leaves [members]; the rest is in `tables`.
+        numbers: what of each member's source is its own, leaves [members, ...]: its numbers, and
+            small tables in which members differ. The rest is in `tables`.
         tables: what the sources of all members have in common (`programs.divided`).
         twins: those whose runs would be a member's, number by number, as the optimal policy's are
             in points that differ in another policy's constants: twin -> the member.
@@ -245,8 +248,8 @@ class Plan:
         )  # fmt: skip
         records = group.part.records
         return Shape(
-            self.devices, width, group.part.problem, group.source_kind, kind_of(group.one), slots,
-            records.per_call, records.every,
+            self.devices, width, group.part.problem, kind_of(_row(group.numbers, 0)),
+            kind_of(group.tables), kind_of(group.one), slots, records.per_call, records.every,
         )  # fmt: skip
 
     def describe(self, group: Group, slots: int, runs: int) -> str:
@@ -292,8 +295,7 @@ class _Drawn(NamedTuple):
     member: Member
     part: Part
     policies: Any
-    numbers: Any
-    tables: Any
+    source: Any
 
 
 def group(parts: Sequence[Part]) -> list[Group]:
@@ -301,60 +303,76 @@ def group(parts: Sequence[Part]) -> list[Group]:
     found: dict[Any, list[_Drawn]] = {}
     tables = _Tables()
     for number, part in enumerate(parts):
-        numbers, shared = tables.divided(part.source)
+        source = tables.arrays(part.source)
+        large = tuple(id(leaf) for leaf in jax.tree.leaves(source) if leaf.nbytes > MOST_OWN)
         for label, policy in part.policies.items():
             per_seed = isinstance(policy, PerSeed)
             each = policy.policies if isinstance(policy, PerSeed) else (policy,)
             stacked = _stack([pytree.arrays(one) for one in each])
             common = (
                 kind_of(_row(stacked, 0)), per_seed, part.problem, part.records, part.capacity,
-                kind_of(numbers), tuple(id(leaf) for leaf in jax.tree.leaves(shared)),
-                jax.tree.structure(shared),
+                kind_of(source), large,
             )  # fmt: skip
-            drawn = _Drawn(Member(number, label), part, stacked, numbers, shared)
+            drawn = _Drawn(Member(number, label), part, stacked, source)
             found.setdefault(common, []).append(drawn)
     return [_group(same, common[1]) for common, same in found.items()]
 
 
 def _group(same: Sequence[_Drawn], per_seed: bool) -> Group:
     """Return the group of members whose programs are the same."""
-    first: dict[tuple[str, str], _Drawn] = {}
+    leaves = [jax.tree.leaves(each.source) for each in same]
+    own = [
+        leaf.ndim == 0 or any(others[i] is not leaf for others in leaves)
+        for i, leaf in enumerate(leaves[0])
+    ]
+    first: dict[tuple[str, str], tuple[_Drawn, Any]] = {}
     twins: dict[Member, Member] = {}
     for each in same:
-        own = (each.policies, each.numbers, each.part.rates, each.part.seeds)
-        digest = arrays_digest(map(np.asarray, jax.tree.leaves(own)))
+        numbers, _ = programs.divided(each.source, own)
+        settled = (each.policies, numbers, each.part.rates, each.part.seeds)
+        digest = arrays_digest(map(np.asarray, jax.tree.leaves(settled)))
         # Of one part nothing is left out: who gives a policy two labels wants it to run twice.
-        found = first.setdefault((each.member.label, digest), each)
+        found, _ = first.setdefault((each.member.label, digest), (each, numbers))
         if found is not each:
             twins[each.member] = found.member
-    distinct = list(first.values())
+    distinct = [each for each, _ in first.values()]
+    _, tables = programs.divided(same[0].source, own)
     return Group(
         tuple(each.member for each in distinct),
         tuple(each.part for each in distinct),
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *(e.policies for e in distinct)),
         per_seed,
-        _stack([each.numbers for each in distinct]),
-        same[0].tables,
+        _stack([numbers for _, numbers in first.values()]),
+        tables,
         twins,
     )
 
 
 class _Tables:
-    """Sources as arrays; parts that were given one array get one array."""
+    """Sources as arrays; leaves of equal content are one array."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
+        self._known: dict[int, Any] = {}
+        self._made: dict[str, Any] = {}
         self._given: list[Any] = []  # kept, so that no other object takes its place in memory
 
-    def divided(self, source: Source) -> tuple[Any, Any]:
-        """Return a source's numbers, and the rest."""
+    def arrays(self, source: Source) -> Any:
+        """Return a source as a tree of arrays."""
         given, made = jax.tree.leaves(source), pytree.arrays(source)
         leaves, structure = jax.tree.flatten(made)
-        for i, leaf in enumerate(given):
-            if jnp.ndim(leaf):
-                self._given.append(leaf)
-                leaves[i] = self._made.setdefault(id(leaf), leaves[i])
-        return programs.divided(jax.tree.unflatten(structure, leaves))
+        shared = [
+            self._one(one, leaf) if leaf.ndim else leaf
+            for one, leaf in zip(given, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, shared)
+
+    def _one(self, given: Any, made: Any) -> Any:
+        """Return the array that stands for all of this content."""
+        if id(given) not in self._known:
+            self._given.append(given)
+            digest = arrays_digest([np.asarray(made)])
+            self._known[id(given)] = self._made.setdefault(digest, made)
+        return self._known[id(given)]
 
 
 def _row(tree: Any, number: int) -> Any:

@@ -5,7 +5,7 @@ of the process that differs in numbers, words, seeds or rates compiles nothing.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +54,8 @@ class Shape(NamedTuple):
         devices: which split a batch among them.
         width: runs a device.
         problem: shapes of a run.
-        source: its kind.
+        numbers: the kind of what of its source is a run's own.
+        tables: the kind of what all sources share.
         policy: its kind.
         slots: of the queue.
         per_call: records of one call of `advance`.
@@ -64,7 +65,8 @@ class Shape(NamedTuple):
     devices: tuple[jax.Device, ...]
     width: int
     problem: Problem
-    source: Kind
+    numbers: Kind
+    tables: Kind
     policy: Kind
     slots: int
     per_call: int
@@ -93,7 +95,7 @@ class Programs(NamedTuple):
 @functools.lru_cache(MOST_KEPT)
 def compiled(shape: Shape) -> Programs:
     """Compile what a shape needs, or return what was compiled for it in this process."""
-    draw = _draw(shape.devices, shape.width, shape.problem, shape.source)
+    draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables)
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
         return simulate.start(policy, shape.problem, instance, shape.slots)
@@ -117,31 +119,34 @@ def compiled(shape: Shape) -> Programs:
 
 
 @functools.lru_cache(MOST_KEPT)
-def _draw(devices: tuple[jax.Device, ...], width: int, problem: Problem, source: Kind) -> Any:
+def _draw(
+    devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind
+) -> Any:
     """Compile the drawing of instances, the same for every policy of a width."""
 
     # The source is an argument, not a constant: another slackness or table then finds the same
-    # program. Its numbers are a run's own; its tables are shared, never copied a run.
+    # program. What is a run's own is batched; tables are shared, never copied a run.
     def draw(seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any) -> simulate.Instance:
         return simulate.draw_instance(rng.run_key(seed), united(numbers, tables), rate, problem)
 
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
-    numbers, tables = divided(source.shapes())
-    numbers = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((runs,), leaf.dtype), numbers)
     over_runs = _over_runs(devices, width, draw, batched=3, shared=1)
-    return _compile(devices, over_runs, seeds, rates, numbers, tables)
+    return _compile(devices, over_runs, seeds, rates, numbers.shapes(runs), tables.shapes())
 
 
-def divided(source: Any) -> tuple[Any, Any]:
-    """Divide a source into its numbers and its tables: two trees with None for what is not theirs.
+def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
+    """Divide a source into what is a run's own and what is shared: None for the other's leaves.
 
     Args:
-        source: a tree of arrays, or of their shapes.
+        source: a tree of arrays.
+        own: of each leaf, whether it is a run's own.
     """
-    numbers = jax.tree.map(lambda leaf: None if leaf.ndim else leaf, source)
-    return numbers, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, source)
+    leaves, structure = jax.tree.flatten(source)
+    numbers = [leaf if mine else None for leaf, mine in zip(leaves, own, strict=True)]
+    tables = [None if mine else leaf for leaf, mine in zip(leaves, own, strict=True)]
+    return jax.tree.unflatten(structure, numbers), jax.tree.unflatten(structure, tables)
 
 
 def united(numbers: Any, tables: Any) -> Any:

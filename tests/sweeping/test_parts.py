@@ -81,3 +81,24 @@ def test_runs_that_points_share_are_simulated_once():
         done = sweep_parts(grid)
         (alone,) = sweep_parts([grid[3]])
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))
+
+
+@pytest.mark.slow
+def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbers(monkeypatch):
+    """As two weights of the cost do: prompts are the same, departure probabilities are not."""
+    others = dataclasses.replace(TABLE, utilities=TABLE.utilities[::-1] - 0.1)
+    copied = dataclasses.replace(TABLE, contexts=TABLE.contexts + 0)
+    grid = [part({"random": RandomRouting()}, one, [0.3], 2, 24) for one in (TABLE, others, copied)]
+    groups = {group.labels: group for group in plan.make(grid).groups}
+    random = groups["random",]
+    assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
+    assert random.twins == {(2, "random"): (0, "random")}, "equal content is one source"
+    with worlds.quick_compiles():
+        done = sweep_parts(grid)
+        alone = [sweep_parts([one])[0] for one in grid[:2]]
+    for one, two in zip(done, alone, strict=False):
+        xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
+    assert not done[0].equals(done[1])
+    # A table too large to be copied a run is another batch, of the same program.
+    monkeypatch.setattr(plan, "MOST_OWN", 10)
+    assert len(plan.make(grid[:2]).groups) == 4

@@ -85,7 +85,7 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
     assert groups[0].policies.schedule.dtype == np.int32
 
 
-def test_parts_share_groups_where_programs_are_the_same_and_tables_where_arrays_are():
+def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(monkeypatch):
     near, far = Synthetic(slackness=0.01), Synthetic(slackness=0.05)
     table = unit_vectors(11)
     scaled = dataclasses.replace(table, utilities=table.utilities * 2)
@@ -103,8 +103,11 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_where_arrays_
     assert groups((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
     assert groups((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
     assert groups((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
-    # Another table of the same shape is the same program, and a batch of its own.
-    assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
+    # Another table of the same shape is a run's own while it is small.
+    assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "MOST_OWN", 10)
+        assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
 
 
 def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
