@@ -38,9 +38,11 @@ def report(root: Path, names: Sequence[str]) -> None:
         )
     console = showing.console()
     for folder in chosen:
-        points = results.load_points(folder)
-        config = OmegaConf.create(results.read_config(points[0].attrs["path"]))
+        config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
         assert isinstance(config, DictConfig)
+        points = results.load_points(folder, showing.rounds_shown(config))
+        if showing.few(points):
+            points = results.load_points(folder)
         config.results_dir = str(root)
         for path in showing.show(points, config, folder.name, console):
             console.print(str(path))

@@ -12,7 +12,7 @@ from rich.console import Console
 from cqbjax.sweeping.runner import Estimate
 
 # A figure of more pairs of panels cannot be read: it shows where they end instead.
-MOST_PANELS = 18
+MOST_PANELS = 9
 
 
 def console() -> Console:
@@ -38,6 +38,7 @@ def show(
     """
     # Matplotlib and Polars are not waited for before the first round.
     from cqbjax.report import figures, over_keys, paper, tables
+    from cqbjax.report.summaries import ALWAYS_VARIED, differing
 
     title = config.title or config.name
     horizon = min(int(point.attrs["horizon"]) for point in points)
@@ -46,16 +47,24 @@ def show(
         tables.throughput_table if config.table == "throughput" else tables.gap_table
     )
     reference = {"reference": config.compared} if config.get("compared") else {}
-    table = paper.beside(make(points, rounds=rounds, **reference))
+    table = make(points, rounds=rounds, **reference)
+    # The paper varies these alone: its numbers are of no other point of a sweep.
+    if {*differing(points)} <= {*ALWAYS_VARIED}:
+        table = paper.beside(table)
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)
     drawn = [_only(point, config.figure_policies) for point in points]
-    if sum(point.sizes["arrival_rate"] for point in points) > MOST_PANELS:
-        figure = over_keys.draw_over_keys(drawn)
-    else:
+    if few(points):
         figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+    else:
+        figure = over_keys.draw_over_keys(drawn)
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+
+
+def few(points: Sequence[xr.Dataset]) -> bool:
+    """Tell whether points are so few that each has a panel of its own."""
+    return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 
 def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
