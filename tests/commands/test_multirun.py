@@ -62,6 +62,8 @@ def test_what_hydra_refuses_of_a_job_is_refused(monkeypatch):
     assert said.startswith("error: alpha is no key")
     said = refused(["-m", "policy=[acqb],[nobody]"], monkeypatch)
     assert "policy nobody is unknown" in said
+    said = refused(["-m", "num_seeds=two,three"], monkeypatch)
+    assert "none of 2 points can run; the last one: num_seeds=three left out: num" in said
 
 
 @pytest.mark.slow
