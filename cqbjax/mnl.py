@@ -104,6 +104,23 @@ def increasing(picks: list[Array]) -> Array:
     return jnp.stack(picks, axis=-1)
 
 
+def shown(servers: Array, num_servers: int) -> Array:
+    """Mark the servers that an assortment [K] shows: [N] bool."""
+    return jnp.any(servers[:, None] == jnp.arange(num_servers), axis=0)
+
+
+def chosen(servers: Array, choice: Array, num_servers: int) -> Array:
+    """Mark the server that was chosen of an assortment: [N] bool, all False for a retrial.
+
+    Args:
+        servers: [K] int32 the assortment.
+        choice: [] int32 position in it, K for the outside option.
+        num_servers: N.
+    """
+    here = jnp.arange(servers.shape[0]) == choice
+    return shown(jnp.where(here, servers, -1), num_servers)
+
+
 def num_assortments(num_servers: int, size: int) -> int:
     """Return |C|, the number of K-subsets of N servers."""
     return math.comb(num_servers, size)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import linalg, pytree
+from cqbjax import linalg, mnl, pytree
 from cqbjax.types import Queue
 
 # Rules that look at no features, and `joint`: the query of the highest score. A rule's number is
@@ -66,8 +66,7 @@ def serve(queue: Queue, slot: Array, servers: Array, departs: Array) -> Queue:
     here = jnp.arange(queue.row.shape[0]) == slot
     shown = queue.shown
     if shown is not None:
-        hit = jnp.any(servers[:, None] == jnp.arange(shown.shape[1]), axis=0)
-        shown = shown + (here[:, None] & hit)
+        shown = shown + (here[:, None] & mnl.shown(servers, shown.shape[1]))
     return queue._replace(
         arrived=jnp.where(here & departs, 0, queue.arrived),
         served=queue.served + here,

@@ -117,3 +117,11 @@ def test_curvature_columns_factor_the_hessian_of_a_choice(size):
 def test_curvature_columns_stay_finite_where_a_choice_is_certain():
     factor = np.asarray(mnl.curvature_columns(jnp.asarray([1.0, 0.0])))
     np.testing.assert_allclose(factor @ factor.T, 0.0, atol=1e-6)
+
+
+def test_the_servers_shown_and_the_one_chosen_are_marked_by_their_numbers():
+    servers = jnp.asarray([1, 4], jnp.int32)
+    assert mnl.shown(servers, 5).tolist() == [False, True, False, False, True]
+    for choice, marked in ((0, [1]), (1, [4]), (2, [])):
+        found = mnl.chosen(servers, jnp.int32(choice), 5)
+        assert np.flatnonzero(found).tolist() == marked

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, mnl
 from cqbjax.types import Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
@@ -46,11 +46,6 @@ def shrinkage(size: Array) -> Array:
     """
     inverse = 1.0 / jnp.sqrt(1.0 + size)
     return inverse / (1.0 + 1.0 / inverse)
-
-
-def shown(problem: Problem, servers: Array) -> Array:
-    """Return which servers an assortment [K] shows: [N] bool."""
-    return jnp.any(servers[:, None] == jnp.arange(problem.num_servers), axis=0)
 
 
 def shrink(root: Array, row: Array) -> Array:
@@ -90,13 +85,13 @@ def observe(
             root = shrink(root, rows[k])
         return Posterior(root, learnt + step)
     if root.size <= MASKED_PASS_LIMIT:
-        hit = shown(problem, servers)
+        hit = mnl.shown(servers, problem.num_servers)
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
-    return Posterior(root, learnt + shown(problem, servers) * step)
+    return Posterior(root, learnt + mnl.shown(servers, problem.num_servers) * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, mnl
 from cqbjax.beliefs import gaussian, newton_cg
 from cqbjax.beliefs.rows import Row
 from cqbjax.types import Observation, Problem
@@ -148,7 +148,7 @@ class Pool:
             image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
             phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
             scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
-        learnt = state.learnt + (gaussian.shown(self.problem, servers) & new.valid)
+        learnt = state.learnt + (mnl.shown(servers, self.problem.num_servers) & new.valid)
         return PoolState(image, learnt, phi, scores, state.offset, record)
 
 

@@ -82,11 +82,9 @@ class EpsilonGreedy:
         self, state: State, observation: Observation, action: Action, feedback: Feedback
     ) -> State:
         """Count who was shown and who was chosen."""
-        numbers = jnp.arange(observation.problem.num_servers)
-        here = action.servers[:, None] == numbers
-        chosen = (jnp.arange(len(action.servers)) == feedback.choice)[:, None] & here
+        servers, number = action.servers, observation.problem.num_servers
         # In a round without a query `valid` is False, and nothing may be learnt.
         return State(
-            state.shown + (here.any(axis=0) & feedback.valid),
-            state.accepted + (chosen.any(axis=0) & feedback.valid),
+            state.shown + (mnl.shown(servers, number) & feedback.valid),
+            state.accepted + (mnl.chosen(servers, feedback.choice, number) & feedback.valid),
         )

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, mnl
 from cqbjax.types import Action, Feedback, Observation, Problem, Queue
 
 Retry = Literal["same", "fallback", "posterior", "recall"]
@@ -61,12 +61,11 @@ def add(
         return None
     size, servers = observation.problem.assortment_size, observation.problem.num_servers
     row = observation.queue.row[action.slot]
-    hit = action.servers[:, None] == jnp.arange(servers)
-    chosen = jnp.any(hit & (jnp.arange(size) == feedback.choice)[:, None], axis=0)
-    failed = jnp.any(hit, axis=0) & (feedback.choice == size)
+    chosen = mnl.chosen(action.servers, feedback.choice, servers)
+    failed = mnl.shown(action.servers, servers) & (feedback.choice == size)
     return Tally(
-        tally.accepted.at[row].add(jnp.where(feedback.valid, chosen, False).astype(float)),
-        tally.failed.at[row].add(jnp.where(feedback.valid, failed, False).astype(float)),
+        tally.accepted.at[row].add((chosen & feedback.valid).astype(float)),
+        tally.failed.at[row].add((failed & feedback.valid).astype(float)),
     )
 
 
