@@ -1,0 +1,124 @@
+"""What a policy declares: its fields, the shapes of a round, and that it is pure."""
+
+import dataclasses
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax import rng, simulate
+from cqbjax.testing.contract.breach import ContractError, require
+from cqbjax.types import Action, Feedback, Policy, Problem
+
+
+def signature(policy: Policy) -> Any:
+    """Return what of a policy fixes its program: structure, leaves' shapes and types, `informed`.
+
+    Two policies of one signature differ in numbers alone, which programs take as arguments.
+    """
+    leaves, structure = jax.tree.flatten(policy)
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, shapes, policy.informed
+
+
+def check_fields(policy: Policy) -> None:
+    """Check that floats are leaves, that the rest is static and hashable, and `informed`.
+
+    Raises:
+        ContractError: naming the field.
+    """
+    name = type(policy).__name__
+    frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen
+    require(frozen, f"{name} must be a frozen dataclass: decorate it with cqbjax.pytree.pytree")
+    leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
+    require(
+        not any(leaf is policy for _, leaf in leaves),
+        f"{name} must be registered as a pytree: decorate it with cqbjax.pytree.pytree",
+    )
+    for path, leaf in leaves:
+        field = name + jax.tree_util.keystr(path)
+        require(
+            # A NumPy integer is the number of a word that is data of a run.
+            isinstance(leaf, np.int32) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            if isinstance(leaf, bool | int | float | np.ndarray | np.generic | Array)
+            else False,
+            f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
+            "shape or chooses code must be declared with cqbjax.pytree.static",
+        )
+    for part in dataclasses.fields(cast(Any, policy)):
+        if part.metadata.get("static"):
+            try:
+                hash(getattr(policy, part.name))
+            except TypeError as error:
+                raise ContractError(
+                    f"{name}.{part.name} is static and must be hashable: {error}"
+                ) from error
+    told = getattr(policy, "informed", None)
+    require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
+
+
+def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
+    """Check the shapes and types of an action, and that a state keeps its own over a round.
+
+    Raises:
+        ContractError: naming the part.
+    """
+
+    def one_round(policy: Policy) -> tuple[Any, Action, Any]:
+        carry = simulate.start(policy, problem, instance, problem.horizon)
+        seen = simulate.observe(policy, problem, instance, carry, jnp.int32(1))
+        action = policy.select(rng.run_key(0), carry.state, seen)
+        feedback = Feedback(jnp.int32(0), jnp.bool_(True))
+        return carry.state, action, policy.update(carry.state, seen, action, feedback)
+
+    before, action, after = jax.eval_shape(one_round, policy)
+    wanted = {
+        "slot": ((), jnp.int32),
+        "servers": ((problem.assortment_size,), jnp.int32),
+        "explored": ((), jnp.bool_),
+    }
+    for part, (shape, dtype) in wanted.items():
+        found = getattr(action, part)
+        require(
+            found.shape == shape and found.dtype == dtype,
+            f"Action.{part} must be {jnp.dtype(dtype)}{list(shape)}, and select returns "
+            f"{found.dtype}{list(found.shape)}",
+        )
+    require(
+        str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
+        "update must return a state of the structure that init returns",
+    )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    for (path, old), new in pairs:
+        require(
+            (old.shape, old.dtype) == (new.shape, new.dtype),
+            f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
+            f"{old.dtype}{list(old.shape)} to {new.dtype}{list(new.shape)}",
+        )
+
+
+def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
+    """Check that tracing a round twice gives the same program: no hidden state, no other random.
+
+    Raises:
+        ContractError: if the programs differ.
+    """
+
+    def one_round(policy: Policy, round_: Array) -> Any:
+        carry = simulate.start(policy, problem, instance, problem.horizon)
+        return simulate.run_round(policy, problem, instance, carry, round_)
+
+    first, second = (jax.make_jaxpr(lambda *a: one_round(*a))(policy, 1) for _ in range(2))
+    same = str(first) == str(second) and all(
+        np.array_equal(_raw(a), _raw(b)) for a, b in zip(first.consts, second.consts, strict=True)
+    )
+    require(same, "select and update must be pure: tracing them twice gives different programs")
+
+
+def _raw(value: Any) -> np.ndarray:
+    """Return an array's numbers, a key's bits included."""
+    if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)

@@ -1,0 +1,44 @@
+"""Random worlds for the checks, drawn by NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import rng, simulate
+from cqbjax.types import Problem, World
+
+ARRIVAL_RATE = 0.6
+
+
+def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
+    """Draw random worlds in which the queue is often empty and often not: leaves [count, ...]."""
+    if problem.num_rows < (1 if problem.pooled else problem.horizon):
+        raise ValueError(
+            f"num_rows={problem.num_rows} must reach horizon={problem.horizon}, unless pooled"
+        )
+    each = [_instance(problem, seed, number) for number in range(count)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+
+def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
+    """Draw one world by NumPy, so that it does not lean on what is checked."""
+    draw = np.random.default_rng([seed, number])
+    rows, servers, dim = problem.num_rows, problem.num_servers, problem.dim
+    if problem.parameters == "disjoint":
+        contexts = draw.normal(size=(rows, dim))
+        utilities = contexts @ draw.normal(size=(dim, servers))
+    else:
+        contexts = draw.normal(size=(rows, servers, dim))
+        utilities = contexts @ draw.normal(size=dim)
+    arriving = draw.integers(rows, size=problem.horizon)
+    if not problem.pooled:
+        arriving = np.arange(problem.horizon)
+    world = World(
+        jnp.asarray(contexts, float),
+        jnp.asarray(utilities + 1.0, float),
+        jnp.asarray(arriving, jnp.int32),
+        jnp.arange(rows, dtype=jnp.int32),
+    )
+    arrives = jnp.asarray(draw.uniform(size=problem.horizon) < ARRIVAL_RATE)
+    choice = jnp.asarray(draw.uniform(size=problem.horizon), float)
+    return simulate.Instance(rng.run_key(1000 * seed + number), world, arrives, choice)

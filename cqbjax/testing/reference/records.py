@@ -1,0 +1,81 @@
+"""What the reference is given and what it returns, one run each.
+
+Axes: T rounds, I rows of the query table, N servers, d features, K assortment size, M samples,
+B parameter blocks (N when every server has its own parameter, 1 when they share one).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Assortment = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Hold one run's instance."""
+
+    features: Floats  # disjoint: [I, d] context of a row; shared: [I, N, d] feature of server j
+    utilities: Floats  # [I, N] true utility of server j for a row
+    arrival_index: Integers  # [T] row of the query that arrives in round t, if one does
+    scores: Floats | None = None  # [I, N] what a router predicts of the utilities
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Hold one run's recorded randomness; entry t-1 belongs to round t."""
+
+    arrival: Floats  # [T] uniform; A(t) = arrival < rate
+    choice: Floats  # [T] uniform of the coupled choice
+    explore: Floats  # [T] uniform that decides E(t-1), used in round t
+    normal: Floats  # [T, M, B, d] standard normals
+    query: Floats  # [T] uniform that picks a random waiting query
+    assortment: Integers  # [T] rank in lexicographic order of a random assortment
+    lots: Floats  # [T, N] uniforms that order the servers of a random fallback
+    # (t, a [N], b [N]) -> one Beta(a, b) draw a server [N], for Q-ThS in round t
+    beta: Callable[[int, Floats, Floats], Floats] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Hold the numbers of one run; `check` asserts W W' V = I after every update."""
+
+    K: int
+    parameters: str  # "disjoint" or "shared"
+    arrival_rate: float
+    horizon: int
+    kappa: float = 1.0
+    lambda0: float = 1.0
+    alpha_scale: float = 1.0
+    c1: float = 1.0
+    explore_rounds: int = 0  # tau of cqb_eps
+    precision: float = 1.0  # s of the Beta distribution, where a query's own failures count
+    check: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """Hold what one run did; entry t-1 belongs to round t."""
+
+    query: Integers  # [T] arrival round of the served query; -1: the queue was empty
+    assortment: Integers  # [T, K] server numbers, ascending; -1: the queue was empty
+    choice: Integers  # [T] chosen server; -1: outside option or empty queue
+    departed: npt.NDArray[np.bool_]  # [T]
+    queue_length: Integers  # [T] Q(t+1)
+    regret: Floats  # [T] R(x_t, S*(x_t)) - R(x_t, S_t)
+    explored: npt.NDArray[np.bool_]  # [T]
+    theta: Floats  # [T, B, d] estimates after the round; zeros where a policy has none
+
+
+@dataclasses.dataclass
+class Waiting:
+    """Hold one waiting query."""
+
+    arrival_round: int
+    row: int
+    shown: list[int]  # [N] how often each server was shown for it
+    served: int = 0

@@ -1,0 +1,46 @@
+"""One run, round by round."""
+
+import numpy as np
+
+from cqbjax.testing.reference.choice import best_assortment, choose, departure_rate
+from cqbjax.testing.reference.estimator import Estimator
+from cqbjax.testing.reference.policies import OptimisticPolicy, make_policy
+from cqbjax.testing.reference.records import Draws, Settings, Trajectory, Waiting, World
+
+
+def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Trajectory:
+    """Play one policy for T rounds on recorded draws (section 2 and Algorithms 1 and 2).
+
+    Raises:
+        ValueError: the policy is unknown, or does not fit the settings, the world or the draws.
+    """
+    agent = make_policy(policy, world, draws, settings)
+    theta = Estimator(world, settings).theta
+    slots: list[Waiting | None] = []
+    records = []  # one a round, in the order of Trajectory's fields
+    for t in range(1, settings.horizon + 1):
+        waiting = [query for query in slots if query is not None]
+        served, servers, chosen, regret, explored = -1, (-1,) * settings.K, -1, 0.0, False
+        if waiting:
+            query, servers, explored = agent.select(t, waiting)
+            utilities = world.utilities[query.row]
+            chosen = choose(servers, utilities[list(servers)], draws.choice[t - 1])
+            served = query.arrival_round
+            query.served += 1
+            for j in servers:
+                query.shown[j] += 1
+            if chosen >= 0:
+                slots[slots.index(query)] = None
+            agent.learn(query.row, servers, chosen)
+            best, _ = best_assortment(utilities, settings.K)
+            regret = departure_rate(utilities, best) - departure_rate(utilities, servers)
+        if draws.arrival[t - 1] < settings.arrival_rate:
+            if None not in slots:
+                slots.append(None)
+            row, shown = int(world.arrival_index[t - 1]), [0] * world.utilities.shape[1]
+            slots[slots.index(None)] = Waiting(t, row, shown)
+        length = sum(query is not None for query in slots)
+        if isinstance(agent, OptimisticPolicy):
+            theta = agent.estimator.theta.copy()
+        records.append((served, servers, chosen, chosen >= 0, length, regret, explored, theta))
+    return Trajectory(*(np.array(column) for column in zip(*records, strict=True)))
