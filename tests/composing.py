@@ -11,7 +11,6 @@ import pytest
 from cqbjax.commands import _refusing
 from cqbjax.studies import grid
 from cqbjax.sweeping import backend
-from cqbjax.testing import worlds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"
@@ -27,7 +26,7 @@ def composed(*overrides):
 def script(*words, cwd=REPOSITORY):
     return subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words],
-        capture_output=True, text=True, cwd=cwd, timeout=300, env=worlds.QUICK_ENVIRONMENT,
+        capture_output=True, text=True, cwd=cwd, timeout=300,
     )  # fmt: skip
 
 

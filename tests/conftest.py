@@ -23,6 +23,10 @@ KNOWN = importlib.metadata.version("jaxlib").startswith("0.10.")
 if KNOWN and OLDER not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OLDER}".strip()
 
+# A program runs for a moment only here: machine code is made quickly rather than well, in half of
+# the time that is left. Fixture `as_in_a_study` is for what must be seen as a study computes it.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 import jax  # noqa: E402
 
 from cqbjax.commands._hydra import offer_policies  # noqa: E402
@@ -57,6 +61,19 @@ def x64():
     """Run one test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def as_in_a_study():
+    """Compile what one test runs as a study's programs are compiled."""
+    was = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+    programs.forget()
+    yield
+    jax.config.update("jax_disable_most_optimizations", was)
+    jax.clear_caches()
+    programs.forget()
 
 
 @pytest.fixture

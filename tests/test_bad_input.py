@@ -160,20 +160,19 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
     source, policies = worlds.constant(0.5), {"optimal": Optimal()}
     keys = {"arrival_rates": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
-    with worlds.quick_compiles():
-        with pytest.raises(QueueOverflow) as found:
-            cqbjax.sweep(policies, source, capacity=3, **keys)
-        message = str(found.value)
-        named = re.search(
-            r"capacity=3 overflowed in round (\d+) of policy (\w+), seed (\d+), "
-            r"arrival_rate ([\d.]+); capacity=(\d+) would have been enough",
-            message,
-        )
-        assert named, message
-        round_, enough = int(named[1]), int(named[5])
-        large = cqbjax.sweep(policies, source, capacity=enough, **keys)
-        with pytest.raises(QueueOverflow, match=f"capacity={enough - 1} overflowed"):
-            cqbjax.sweep(policies, source, capacity=enough - 1, **keys)
+    with pytest.raises(QueueOverflow) as found:
+        cqbjax.sweep(policies, source, capacity=3, **keys)
+    message = str(found.value)
+    named = re.search(
+        r"capacity=3 overflowed in round (\d+) of policy (\w+), seed (\d+), "
+        r"arrival_rate ([\d.]+); capacity=(\d+) would have been enough",
+        message,
+    )
+    assert named, message
+    round_, enough = int(named[1]), int(named[5])
+    large = cqbjax.sweep(policies, source, capacity=enough, **keys)
+    with pytest.raises(QueueOverflow, match=f"capacity={enough - 1} overflowed"):
+        cqbjax.sweep(policies, source, capacity=enough - 1, **keys)
     run = large.sel(policy=named[2], seed=int(named[3]), arrival_rate=float(named[4]))
     lengths = run.queue_length.values
     assert lengths[: round_ - 1].max() == 3 and lengths[round_ - 1] == 4, "the first lost query"

@@ -55,12 +55,6 @@ QUICK = settings(
 )  # fmt: skip
 
 
-@pytest.fixture
-def quickly():
-    with worlds.quick_compiles():
-        yield
-
-
 def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **floats):
     world, policy = CASES[case]
     source, problem = WORLDS[world]
@@ -279,7 +273,7 @@ def assert_same(one, two, exactly=INTEGERS):
 
 
 @pytest.mark.slow
-def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone(quickly):
+def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
     """One sweep with other policies, rates and seeds beside it, one with a single run at a time."""
     low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
     keys = {"horizon": 64, "record_every": 4}
@@ -300,7 +294,7 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone(quickly):
 
 
 @pytest.mark.slow
-def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch, quickly):
+def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch):
     learning = EpsilonGreedy(epsilon=0.3)
     keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
     large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
@@ -327,7 +321,7 @@ def groups(policies):
     return [group.labels for group in planned.groups if group.labels != ("optimal",)]
 
 
-def test_policies_that_differ_in_floats_share_a_group_and_a_program(quickly):
+def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     log = worlds.Log()
     names = (ONLY, "b", "c")
     three = {name: worlds.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
@@ -353,7 +347,7 @@ def test_changing_floats_does_not_trace_the_run_again():
     assert calls == 1
 
 
-def test_a_second_sweep_that_differs_in_floats_compiles_nothing(quickly, monkeypatch):
+def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
     log = worlds.Log()
 
     def play(weight, rate, seeds, scale):

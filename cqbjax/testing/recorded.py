@@ -19,6 +19,8 @@ from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.policies.picking import random_assortment, random_lots
 from cqbjax.pytree import pytree, static
 from cqbjax.testing import reference
+from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.contract.declared import signature
 from cqbjax.types import Action, Feedback, Observation, Problem, Source
 
 EXPLORE_ROUNDS = 40
@@ -197,12 +199,6 @@ def switched(case: Case, **static_fields: Any) -> dict[str, Switched]:
     }
 
 
-def signature(tree: Any) -> Any:
-    """Return what of a policy fixes its program: the structure, the leaves' shapes and types."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-
-
 def _array(leaf: Any) -> jax.Array:
     """Return a number as an array that does not follow the type of what it meets."""
     return jnp.asarray(leaf, jnp.result_type(leaf))
@@ -229,8 +225,7 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
     )
 
 
-# Numbers do not depend on how well the code is optimised, and it is compiled faster so.
-_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 
 
 @functools.partial(_jit, static_argnames="problem")
@@ -278,21 +273,7 @@ def _instance(case: Case) -> simulate.Instance:
     return _prepare(rng.run_key(case.seed), source, rate, case.problem)
 
 
-@functools.cache
-def _batch(assortment_size: int) -> Any:
-    """Return `_scan`, compiled.
-
-    Going to the exact minimiser of coupled blocks every round repays what more passes of the
-    compiler cost; that of one block does not.
-    """
-    level = 0 if assortment_size == 1 else 2
-    return jax.jit(
-        _scan,
-        static_argnames=("problem", "capacity"),
-        compiler_options={"xla_backend_optimization_level": level},
-    )
-
-
+@functools.partial(_jit, static_argnames=("problem", "capacity"))
 def _scan(
     instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
 ) -> tuple[metrics.Decision, jax.Array, jax.Array, jax.Array]:
@@ -346,7 +327,7 @@ def _play_batch(
     instances = _stack([_instance(case) for case, _ in runs])
     policies = _stack([switched(case, **static_fields)[label] for case, label in runs])
     decision, length, theta, overflow = jax.tree.map(
-        np.asarray, _batch(problem.assortment_size)(instances, policies, problem, capacity)
+        np.asarray, _scan(instances, policies, problem, capacity)
     )
     if overflow.any():
         lost = int(overflow[overflow > 0].min())

@@ -1,9 +1,6 @@
 """Probe worlds and a player that keeps every round, shared by the tests of the simulator."""
 
-import contextlib
 import functools
-import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,25 +11,8 @@ from jax import Array
 from cqbjax import metrics, policies, queueing, rng, simulate, sources
 from cqbjax.beliefs import BlocksState
 from cqbjax.pytree import arrays, pytree, static
+from cqbjax.testing.compiling import QUICKLY
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
-
-# Tests run a program for a moment only: compile it quickly rather than well.
-QUICKLY = {"xla_backend_optimization_level": 0}
-
-
-# The same for a process of its own.
-FLAGS = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-QUICK_ENVIRONMENT = {**os.environ, "XLA_FLAGS": FLAGS}
-
-
-@contextlib.contextmanager
-def quick_compiles() -> Iterator[None]:
-    """Compile the sweeps inside quickly rather than well."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Played(NamedTuple):

@@ -101,6 +101,24 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, serve
     assert worst(source, size, 0.6, 200) < LIMIT
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [5, 20])
+def test_quickly_compiled_tests_see_what_a_study_computes(dim, request):
+    """The other tests' machine code is not a study's; both estimators decide and learn alike."""
+
+    def play():
+        source = Synthetic(dim=dim, slackness=0.05)
+        return study.play(source, 1, 0.6, 100, 0, Acqb(alpha_scale=0.2, c1=0.25))
+
+    quick = play()
+    request.getfixturevalue("as_in_a_study")
+    well = play()
+    for name in ("row", "servers", "choice", "valid"):
+        np.testing.assert_array_equal(getattr(quick, name), getattr(well, name), err_msg=name)
+    np.testing.assert_allclose(quick.theta, well.theta, atol=1e-4)
+    assert quick.valid.sum() > 50 and np.abs(quick.theta[-1]).max() > 0.1
+
+
 def test_the_exact_minimiser_is_what_scipy_finds():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(60, 2, 4)) / 2

@@ -9,7 +9,6 @@ import pytest
 from composing import CONF, REPOSITORY
 
 import cqbjax
-from cqbjax.testing import worlds
 
 POLICY = '''
 from cqbjax.policies._template import EpsilonGreedy
@@ -35,7 +34,7 @@ horizon: 12
 
 def run(words, folder: Path, site: Path):
     """Run a command of the installed package, the checkout neither here nor on the path."""
-    environment = {**worlds.QUICK_ENVIRONMENT, "PYTHONPATH": str(site)}
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     return subprocess.run(
         [str(word) for word in words],
         capture_output=True, text=True, cwd=folder, timeout=300, env=environment,

@@ -32,7 +32,6 @@ from cqbjax.sources import Routing
 from cqbjax.studies import grid, showing, study
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
-from cqbjax.testing import worlds
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SEEDS = [5, 2, 9]
@@ -57,8 +56,7 @@ def embed(prompts: tuple[str, ...]) -> np.ndarray:
 
 def sweep(policies, world: Routing, seeds=SEEDS, **changed):
     arguments = {"arrival_rates": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
-    with worlds.quick_compiles():
-        return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
+    return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
 
 
 def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
@@ -451,13 +449,12 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
             ],
         )  # fmt: skip
     console = Printed()
-    with worlds.quick_compiles():
-        ready = study.checked_points(
-            config,
-            hydra.utils.instantiate,
-            lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
-        )
-        points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
+    ready = study.checked_points(
+        config,
+        hydra.utils.instantiate,
+        lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
+    )
+    points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"

@@ -19,7 +19,6 @@ from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
 from cqbjax.studies import grid
-from cqbjax.testing import worlds
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 from cqbjax.types import Problem
 
@@ -37,13 +36,6 @@ SLOW = ("acqb_cl", "acqb_intercept", "acqb_ucb", "acqb_warm", "q_ths")
 # Programs of configured policies: of most labels another one is a policy of the same signature.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
-
-
-@pytest.fixture(autouse=True)
-def quickly():
-    """The contract is about what is computed, not about how fast."""
-    with worlds.quick_compiles():
-        yield
 
 
 def configured(label: str) -> Any:

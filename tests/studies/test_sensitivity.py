@@ -12,7 +12,6 @@ import xarray as xr
 from cqbjax.commands import rank_settings
 from cqbjax.studies import sensitivity
 from cqbjax.studies.sensitivity import Setting
-from cqbjax.testing import worlds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
@@ -142,7 +141,7 @@ def planted_noise():
 def study(*words):
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / "sensitivity.py"), *words],
-        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, env=worlds.QUICK_ENVIRONMENT,
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300,
     )  # fmt: skip
     return done
 

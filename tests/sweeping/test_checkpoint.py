@@ -13,7 +13,6 @@ from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping import sweep as sweep_module
 from cqbjax.sweeping.progress import Silent
-from cqbjax.testing import worlds
 
 POLICIES: dict[str, Any] = {
     "random": RandomRouting(),
@@ -71,11 +70,10 @@ def compiled(folder, policies=POLICIES, source=SOURCE, **changed) -> list[str]:
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     told = Stopper()
-    with worlds.quick_compiles():
-        with pytest.raises(KeyboardInterrupt):
-            cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=Stopper(at=1), resume=tmp_path)
-        resumed = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told, resume=tmp_path)
-        whole = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+    with pytest.raises(KeyboardInterrupt):
+        cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=Stopper(at=1), resume=tmp_path)
+    resumed = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told, resume=tmp_path)
+    whole = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert told.compiled == ["optimal"] and told.rounds == told.expected
     xr.testing.assert_identical(resumed.drop_vars(TIMES), whole.drop_vars(TIMES))
     assert (resumed.seconds_per_round > 0).all()

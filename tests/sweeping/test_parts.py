@@ -34,17 +34,16 @@ def mixed():
 
 @pytest.mark.slow
 def test_a_part_among_others_is_the_part_alone(tmp_path):
-    with worlds.quick_compiles():
-        parts = mixed()
-        together = sweep_parts(parts, resume=tmp_path)
-        for one, among in zip(parts, together, strict=True):
-            (alone,) = sweep_parts([one])
-            xr.testing.assert_identical(among.drop_vars(TIMES), alone.drop_vars(TIMES))
-        labels = [group.labels for group in plan.make(parts).groups]
-        # acqb on synthetic data, acqb on the table, `own`, random at K = 1, at K = 2 and at a
-        # capacity; the optimal policy for each of its four shapes.
-        assert len(labels) == 10
-        again = sweep_parts(parts, resume=tmp_path)
+    parts = mixed()
+    together = sweep_parts(parts, resume=tmp_path)
+    for one, among in zip(parts, together, strict=True):
+        (alone,) = sweep_parts([one])
+        xr.testing.assert_identical(among.drop_vars(TIMES), alone.drop_vars(TIMES))
+    labels = [group.labels for group in plan.make(parts).groups]
+    # acqb on synthetic data, acqb on the table, `own`, random at K = 1, at K = 2 and at a
+    # capacity; the optimal policy for each of its four shapes.
+    assert len(labels) == 10
+    again = sweep_parts(parts, resume=tmp_path)
     for one, two in zip(together, again, strict=True):
         xr.testing.assert_identical(one, two)
 
@@ -58,8 +57,7 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
     ]  # fmt: skip
     shapes, compiled = [], programs.compiled
     monkeypatch.setattr(programs, "compiled", lambda shape: shapes.append(shape) or compiled(shape))
-    with worlds.quick_compiles():
-        done = sweep_parts(grid)
+    done = sweep_parts(grid)
     assert len(shapes) == len(set(shapes)) == 2, "ACQB's and the optimal policy's"
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax import metrics, simulate
+from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.contract.breach import require
 from cqbjax.testing.contract.instances import draw_instances
 from cqbjax.testing.contract.probe import CHANGED, NATURAL, SKIPPED, Probe
@@ -16,8 +17,6 @@ from cqbjax.types import Action, Policy, Problem
 
 # Rounds that are played again without any compiler, operation by operation.
 UNCOMPILED_ROUNDS = 6
-# A check runs a program for a moment only, so it is compiled quickly rather than well.
-QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0}
 # The batch of runs: which world each is in, and what it is told.
 BATCH = (0, 0, 0, 1)
 HOW = (NATURAL, SKIPPED, CHANGED, NATURAL)
