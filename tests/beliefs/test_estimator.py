@@ -162,19 +162,29 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
 
         return jax.grad(loss)(theta)
 
-    def along(point):
-        return jax.jvp(gradient, (point,), (at - theta,))[1]
-
-    bent = jax.jvp(along, (theta,), (at - theta,))[1]
-    taylor = gradient(theta) + along(theta) + 0.5 * bent
     blocks = jnp.zeros(1, jnp.int32) if parameters == "shared" else servers
-    rows = likelihood.stored(problem, new, theta)[:, :, None]
-    for a, block in enumerate(blocks):
+
+    @jax.jit
+    def taylor(theta, at):
+        def along(point):
+            return jax.jvp(gradient, (point,), (at - theta,))[1]
+
+        bent = jax.jvp(along, (theta,), (at - theta,))[1]
+        return (gradient(theta) + along(theta) + 0.5 * bent)[blocks]
+
+    @jax.jit
+    def models(theta, at):
+        rows = likelihood.stored(problem, new, theta)[:, :, None]
         about, own = running._around(theta, problem, blocks)
-        model = likelihood.expand(problem, rows[a], about[a], own[a])
-        there = running._around(at, problem, blocks)[0][a]
-        value = cubic.move(problem, model, there, own[a]).value
-        np.testing.assert_allclose(value, taylor[block], atol=1e-9)
+        there = running._around(at, problem, blocks)[0]
+        expanded = [
+            likelihood.expand(problem, rows[a], about[a], own[a]) for a in range(len(blocks))
+        ]
+        return [
+            cubic.move(problem, model, there[a], own[a]).value for a, model in enumerate(expanded)
+        ]
+
+    np.testing.assert_allclose(jnp.stack(models(theta, at)), taylor(theta, at), atol=1e-9)
 
 
 @pytest.mark.parametrize(("dim", "rounds"), [(5, 1000), (384, 300)])

@@ -19,6 +19,12 @@ from cqbjax.offline.contrastive import (
 )
 from cqbjax.offline.projection import fit, fit_heads, init_head, load_heads, project, save_heads
 
+# Compiled whole: one operation after another is a compilation each.
+utility_cosine, info_nce = jax.jit(utility_cosine), jax.jit(info_nce)
+select_pairs = jax.jit(select_pairs, static_argnums=3)
+balanced_sample = jax.jit(balanced_sample, static_argnums=2)
+minibatch = jax.jit(minibatch, static_argnums=2)
+
 
 def scalar_cosine(u: np.ndarray) -> np.ndarray:
     """Cosine of centred utilities, one pair at a time."""

@@ -219,7 +219,12 @@ def test_routerdc_losses_match_scalar_code() -> None:
     cosine, target = rng.uniform(-1, 1, (40, 6)), rng.uniform(-0.6, 1.0, (40, 6))
     target[0] = -0.5  # no positive
     target[1] = 0.9  # every negative masked
-    loss = np.asarray(sample_llm_loss(jnp.asarray(cosine), jnp.asarray(target), 3, 2, 0.0, 0.5))
+
+    @jax.jit  # one operation after another is a compilation each
+    def llm_loss(cosine):
+        return sample_llm_loss(cosine, jnp.asarray(target), 3, 2, 0.0, 0.5)
+
+    loss = np.asarray(llm_loss(jnp.asarray(cosine)))
     for i in range(40):
         order = sorted(range(6), key=lambda j: -target[i, j])
         negatives = [j for j in order[-2:] if target[i, j] <= 0.5]
@@ -231,16 +236,14 @@ def test_routerdc_losses_match_scalar_code() -> None:
         assert loss[i] == pytest.approx(total, abs=1e-5)
     assert loss[0] == loss[1] == 0.0
 
-    def masked(cosine):
-        return sample_llm_loss(cosine, jnp.asarray(target), 3, 2, 0.0, 0.5).sum()
-
-    assert np.isfinite(jax.grad(masked)(jnp.asarray(cosine))).all()
+    gradient = jax.jit(jax.grad(lambda cosine: llm_loss(cosine).sum()))
+    assert np.isfinite(gradient(jnp.asarray(cosine))).all()
     anchor, same, other = (
         rng.normal(size=(2, 5)),
         rng.normal(size=(2, 5)),
         rng.normal(size=(2, 3, 5)),
     )
-    found = sample_sample_loss(jnp.asarray(anchor), jnp.asarray(same), jnp.asarray(other))
+    found = jax.jit(sample_sample_loss)(jnp.asarray(anchor), jnp.asarray(same), jnp.asarray(other))
     for i in range(2):
         top = np.exp(anchor[i] @ same[i])
         rest = sum(np.exp(anchor[i] @ row) for row in other[i])
