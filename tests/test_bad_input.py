@@ -156,6 +156,7 @@ def test_the_slackness_that_the_message_allows_is_allowed():
         Synthetic(num_servers=2, dim=2, slackness=border + 0.002).check(seeds, 0.6, 1)
 
 
+@pytest.mark.slow
 def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
     source, policies = worlds.constant(0.5), {"optimal": Optimal()}

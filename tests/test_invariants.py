@@ -43,8 +43,8 @@ CASES = {
 
 
 def marked(names):
-    """Mark the cases that are slow: they compile ACQB for several servers."""
-    slow = ("acqb_pair", "acqb_triple", "acqb_shared", "acqb_fallback")
+    """Mark the cases that are slow: ACQB for several servers, and other large programs."""
+    slow = ("acqb_pair", "acqb_triple", "acqb_shared", "acqb_fallback", "q_ths")
     return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
 
 
@@ -158,7 +158,8 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     np.testing.assert_array_equal(other.contexts, world.contexts)
 
 
-@pytest.mark.parametrize("case", marked(["acqb", "acqb_pair", "q_ths"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["acqb", "acqb_pair", "q_ths"])
 def test_a_longer_horizon_has_the_same_first_rounds(case):
     short, long = run(case, 5, 0.4), run(case, 5, 0.4, horizon=3 * HORIZON)
     for name in ("query", "servers", "choice", "explored", "valid"):
@@ -321,6 +322,7 @@ def groups(policies):
     return [group.labels for group in planned.groups if group.labels != ("optimal",)]
 
 
+@pytest.mark.slow
 def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     log = worlds.Log()
     names = (ONLY, "b", "c")

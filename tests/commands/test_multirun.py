@@ -31,6 +31,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_job_is_composed_as_hydra_does(loader):
     made, config = loader
     for job, words in zip(_jobs.compose(made, config, JOBS), JOBS, strict=True):

@@ -77,6 +77,7 @@ def test_each_seed_meets_its_own_policy(dataset):
     assert (data.regret.sel(policy="wrong").isel(round=-1) > 0.5).all()
 
 
+@pytest.mark.slow
 def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
     world = dataset.queries
     scores = np.random.default_rng(0).normal(size=world.utilities.shape)
@@ -249,6 +250,7 @@ def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_pat
     assert (true != learnt(label, inside, tmp_path)).any(), "else the test could not fail"
 
 
+@pytest.mark.slow
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
     head = Projected(Acqb(), SMALL_HEAD)
     policies = {"knn": Trained(KNN(grid=(3, 5))), "acqb_cl": head}
@@ -338,6 +340,7 @@ def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset,
     assert free.choices == fixed.choices and len(chosen.grid) == 1
 
 
+@pytest.mark.slow
 def test_splits_of_two_sizes_share_routerdcs_program(dataset, tmp_path):
     data, router = fits.read(dataset, tmp_path), RouterDC(steps=2, clusters=2)
     program = router.fit.__globals__["train"]

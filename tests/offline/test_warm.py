@@ -68,6 +68,7 @@ def world(pool):
     return worlds.routing(pool @ draw.normal(size=(pool.shape[1], 3)) + 0.3, pool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(size, x64):
     """In the original coordinates: sum of losses + 1/2 (theta - theta_0)' V_0 (theta - theta_0)."""

@@ -116,6 +116,7 @@ def test_outcomes_leave_what_was_never_shown_and_are_finite_far_out():
     )
 
 
+@pytest.mark.slow
 def test_a_prompt_is_recalled_whoever_asks_it():
     """Two prompts, each satisfied by one server that the scores put last: found once, kept."""
     good = np.asarray([2, 0])
@@ -178,6 +179,7 @@ def test_next_picks_are_the_least_shown_and_then_the_best(data):
     assert float(score) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_acqb_leaves_out_what_was_shown_while_others_remain():
     settings_ = {"c1": 0.0, "alpha_scale": 0.5}
     shown, _ = attempts(Acqb(retry="fallback", **settings_), 1, horizon=90)

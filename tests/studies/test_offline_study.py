@@ -78,6 +78,7 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
 
 
+@pytest.mark.slow
 def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed(
     source, tmp_path, monkeypatch
 ):
@@ -108,6 +109,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     assert found == pytest.approx([np.mean(z), low, high])
 
 
+@pytest.mark.slow
 def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tmp_path):
     routers = {
         "zero": Zero(),
