@@ -75,9 +75,8 @@ def test_runs_that_points_share_are_simulated_once():
     assert runs == {"acqb": 8, "random": 4, "optimal": 4}
     twins = groups["optimal",].twins
     assert twins == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
-    with worlds.quick_compiles():
-        done = sweep_parts(grid)
-        (alone,) = sweep_parts([grid[3]])
+    done = sweep_parts(grid)
+    (alone,) = sweep_parts([grid[3]])
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))
 
 
@@ -91,9 +90,8 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
     random = groups["random",]
     assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
     assert random.twins == {(2, "random"): (0, "random")}, "equal content is one source"
-    with worlds.quick_compiles():
-        done = sweep_parts(grid)
-        alone = [sweep_parts([one])[0] for one in grid[:2]]
+    done = sweep_parts(grid)
+    alone = [sweep_parts([one])[0] for one in grid[:2]]
     for one, two in zip(done, alone, strict=False):
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
     assert not done[0].equals(done[1])
