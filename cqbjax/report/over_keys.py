@@ -20,6 +20,7 @@ from cqbjax.report.tidy import LAST, METRICS, check_metrics
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
+MOST_WRITTEN = 80  # cells of a map in which numbers can be read
 RATE, LABELS = "arrival_rate", {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
 
 
@@ -179,7 +180,19 @@ def _draw_map(
     axis.set_yticks(range(len(up)), [f"{value}" for value in up])
     axis.set_xlabel(LABELS.get(keys[0], keys[0]))
     axis.set_ylabel(LABELS.get(keys[1], keys[1]))
+    if shown.size <= MOST_WRITTEN:
+        _write_numbers(axis, shown, ends)
     return image
+
+
+def _write_numbers(axis: Axes, shown: np.ndarray, ends: tuple[float, float]) -> None:
+    """Write each number in its cell, light on dark and dark on light."""
+    middle = (ends[0] + ends[1]) / 2
+    for (row, column), value in np.ndenumerate(shown):
+        if np.isfinite(value):
+            color = "white" if value < middle else "black"
+            text = f"{value:.3g}"
+            axis.text(column, row, text, ha="center", va="center", color=color, fontsize="x-small")
 
 
 def _said(points: Sequence[xr.Dataset], round_: int | None, left: Sequence[str]) -> str:
