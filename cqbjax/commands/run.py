@@ -8,7 +8,7 @@ them one after another, as Hydra does by itself.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
         SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run and this is no
             search.
     """
+    from cqbjax.studies import grid
+
     values: list[Any] = [None] * len(jobs)
     refused: list[str] = []
     for name in dict.fromkeys(job.config.name for job in jobs):
@@ -62,7 +64,7 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
         if searching:
             for i, value in zip(numbers, _objectives(some), strict=True):
                 values[i] = value
-                print(f"{_told(jobs[i].swept)}: {value}")
+                print(f"{grid.told(jobs[i].swept)}: {value}")
     if refused and not searching:
         raise SystemExit(SOME_LEFT_OUT)
     return values
@@ -117,7 +119,7 @@ def _checked(
     jobs: Sequence[Job], strict: bool, console: "Console"
 ) -> "tuple[list[Ready], list[str]]":
     """Return the points of jobs, and what was said of those that cannot run."""
-    from cqbjax.studies import settings, study
+    from cqbjax.studies import grid, settings, study
 
     ready, refused, sources = [], [], dict[str, Any]()
     for one in jobs:
@@ -127,7 +129,7 @@ def _checked(
         except ValueError as error:
             if strict:
                 raise
-            refused.append(f"{_told(one.swept)} left out: {error}")
+            refused.append(f"{grid.told(one.swept)} left out: {error}")
             console.print(refused[-1], markup=False, soft_wrap=True)
     if not ready:
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
@@ -177,7 +179,3 @@ def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console")
     console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
-
-
-def _told(swept: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in swept.items())

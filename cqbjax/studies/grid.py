@@ -119,9 +119,14 @@ def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[
     return points
 
 
+def told(varied: Mapping[str, Any]) -> str:
+    """Return what was varied as words of a command."""
+    return ",".join(f"{key}={value}" for key, value in varied.items())
+
+
 def _name(varied: Mapping[str, Any]) -> str:
     """Return the file name of a point: what was varied, or a hash where that is too long."""
-    name = ",".join(f"{key}={value}" for key, value in varied.items()).replace("/", "_")
+    name = told(varied).replace("/", "_")
     return name if len(name) <= LONGEST_NAME else f"{name[:40]}...{content_key(name)}"
 
 
