@@ -149,14 +149,14 @@ def set_aside_torn(folder: Path) -> list[Path]:
 
 
 def _manifests(folder: Path) -> dict[Path, list[dict[str, Any]]]:
-    """Return the manifests of each file of a folder, but for what is torn or not of a study."""
+    """Return the manifests of a folder's files, but for what is torn or of an older kind."""
     found = {}
     for file in sorted(folder.glob(f"*{results.ENDING}")):
         try:
             manifests = shards.read_manifests(file)
         except results.ResultError:
             continue  # its points are computed again; who loads it is told
-        if all(manifest.get("content") for manifest in manifests):
+        if all(manifest.get("content") and "policies" in manifest for manifest in manifests):
             found[file] = manifests
     return found
 
@@ -245,7 +245,7 @@ def _adds_to(file: Path, manifest: Mapping[str, Any]) -> bool:
     except (results.ResultError, ValueError):
         return False
     new = set(manifest["policies"]) | {OPTIMAL}
-    return there.get("content") == manifest["content"] and not set(there["policies"]) <= new
+    return there.get("content") == manifest["content"] and not set(there.get("policies", ())) <= new
 
 
 def drop_outdated(folder: Path) -> None:
