@@ -1,10 +1,10 @@
 """Fixtures of many tests."""
 
-import importlib.metadata
 import os
 import pathlib
 
 import pytest
+from flags import flags
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
@@ -16,13 +16,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 KEPT = REPOSITORY / ".pytest_cache" / "d" / "xla"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# XLA's older code generator compiles in two thirds of the time, to the same bits. A version of XLA
-# that does not know a flag ends the process, so only the versions that CI runs are told.
-OLDER = "--xla_cpu_use_fusion_emitters=false"
-KNOWN = importlib.metadata.version("jaxlib").startswith("0.10.")
-if KNOWN and OLDER not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OLDER}".strip()
-
+os.environ["XLA_FLAGS"] = flags()
 # A program runs for a moment only here: machine code is made quickly rather than well, in half of
 # the time that is left. Fixture `as_in_a_study` is for what must be seen as a study computes it.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
