@@ -22,7 +22,13 @@ TITLES = {
     "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
     "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
     "targets": "Targets",
+    # Of a report of programs compiled for a device (`compiled_for`).
+    "programs": "Compiled: a round of all runs (a turn: of a loop over waiting queries)",
+    "speed": "Modelled, not measured: rounds a second by runs on one device, one turn a round",
+    "memory": "Compiled: bytes a run, temporary ones included, and the widest batch",
+    "kernels": "Compiled: the largest kernels of a round, bytes of one run",
 }
+COMPILED = ("programs", "speed", "memory", "kernels")
 EMPTY = {
     "sweep": "only from the command",
     "device": "no GPU here: nothing measured",
@@ -30,7 +36,7 @@ EMPTY = {
 }
 HEADERS = {
     "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
-    "bytes_a_run": "bytes/run", "compile_seconds": "compile s", "seconds_a_round": "loop a round",
+    "compile_seconds": "compile s", "seconds_a_round": "loop a round",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
     "cold_seconds": "cold s", "second_process_seconds": "second process s", "seconds": "s",
     "simulated": "simulation", "rounds_alone": "its rounds alone s",
@@ -39,9 +45,17 @@ HEADERS = {
     "floor_bytes_a_round": "floor bytes", "bytes_a_second": "bytes/s",
     "copy_bytes_a_second": "copy bytes/s", "share_of_floor": "share of floor",
     "shapes_of": "shapes of",
+    "kernels_a_round": "kernels a round", "kernels_a_record": "and a record",
+    "bytes_a_round_run": "kB a round-run", "kernels_a_turn": "kernels a turn",
+    "bytes_a_turn_run": "kB a turn-run", "temporary_bytes": "temporary MB",
+    "bytes_a_run": "bytes/run", "written_a_run": "of it written anew",
+    "temporary_share": "of it temporary", "widest": "widest batch",
 }  # fmt: skip
-TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of")
-SHARES = ("simulated", "repeated", "share", "share_of_floor")
+TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of",
+         "kernel", "shape")  # fmt: skip
+SHARES = ("simulated", "repeated", "share", "share_of_floor", "temporary_share")
+UNITS = {"bytes_a_round_run": 1e3, "bytes_a_turn_run": 1e3, "temporary_bytes": 1e6,
+         "written_a_run": 1e3}  # fmt: skip
 
 
 class Section(NamedTuple):
@@ -87,6 +101,8 @@ def load(path: Path) -> dict[str, Any]:
 
 def machine_name(report: dict[str, Any]) -> str:
     """Return a file name for the machine, such as `intel_xeon_2_devices`."""
+    if "compiled_for" in report:
+        return re.sub(r"[^a-z0-9]+", "_", f"compiled for {report['compiled_for']}".lower())
     machine = report["machine"]
     gpu = machine["platform"] == "gpu"
     words = machine["device_kind"] if gpu else f"{machine['cpu']} {machine['num_devices']} devices"
@@ -100,6 +116,12 @@ def heading(report: dict[str, Any]) -> str:
     gpu = machine["platform"] == "gpu"
     devices = f"{machine['num_devices']} x {machine['device_kind']}; " if gpu else ""
     quick = " QUICK: shows that all works, no figure to quote." if report["quick"] else ""
+    if "compiled_for" in report:
+        return (
+            f"Compiled for one {report['compiled_for']}, **not measured**: no such device was at "
+            f"hand. {versions}; {report['finished']}; took {report['seconds']:.0f} s on "
+            f"{machine['cpu']}.{quick}"
+        )
     return (
         f"{devices}{machine['cpu']}, {machine['cpu_cores']} cores, {machine['num_devices']} JAX "
         f"device{'s' * (machine['num_devices'] > 1)} ({machine['platform']}); {versions}; "
@@ -142,7 +164,10 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
 
 def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
     """Yield each section as text."""
+    compiled = "compiled_for" in report
     for name, title in TITLES.items():
+        if (name in COMPILED) != compiled:
+            continue
         rows = report["sections"].get(name, [])  # an older report lacks a newer section
         columns = list(rows[0]) if rows else []
         headers = [HEADERS.get(column, column) for column in columns]
@@ -156,10 +181,12 @@ def _text(column: str, value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, int) and column not in UNITS:
         return f"{value:,}"
-    if not isinstance(value, float):
+    if not isinstance(value, int | float):
         return str(value)
+    if column in UNITS:
+        value /= UNITS[column]
     if column in SHARES:
         return f"{value:.1%}"
     if column in ("seconds_a_round_run", "seconds_a_round"):

@@ -2,6 +2,7 @@
 
 python scripts/bench.py [--quick] [--json FILE] [--only SECTION ...] [--study]
 python scripts/bench.py --table FILE      # write results/bench/<machine>.md from a report
+python scripts/bench.py --compile-for h100 [--quick] [--json FILE]   # no device: what it would do
 """
 
 import argparse
@@ -21,6 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from rich.console import Console  # noqa: E402
 
 from cqbjax import bench  # noqa: E402
+from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
 from cqbjax.commands import _hydra, _jobs  # noqa: E402
 from cqbjax.commands._refusing import refusing  # noqa: E402
 from cqbjax.studies import settings, study  # noqa: E402
@@ -39,6 +41,10 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="measure nothing: write a stored report as Markdown")  # fmt: skip
     parser.add_argument("--tables", type=Path, default=Path("results/bench"), metavar="FOLDER",
                         help="where --table writes")  # fmt: skip
+    parser.add_argument("--compile-for", choices=gpu_target.TARGETS, metavar="DEVICE",
+                        help="measure nothing: compile the main programs for a GPU and count their "
+                        f"kernels and bytes (of {', '.join(gpu_target.TARGETS)}; needs the "
+                        f"{gpu_target.EXTRA} extra)")  # fmt: skip
     return parser.parse_args(words)
 
 
@@ -55,12 +61,21 @@ def measure(asked: argparse.Namespace) -> None:
         print(bench.markdown(bench.load(asked.table), asked.tables))
         return
     errors = Console(stderr=True)
+    if asked.compile_for:
+        absent = gpu_target.missing()
+        if absent:
+            errors.print(absent, markup=False, soft_wrap=True)
+            return
     with tempfile.TemporaryDirectory(prefix="bench_cache_") as cache:
         backend.configure(Path(cache))
-        report = bench.run(
-            Path(cache), asked.quick, asked.only, asked.study,
-            lambda what: errors.print(what, style="dim", markup=False), composing,
-        )  # fmt: skip
+
+        def say(what: str) -> None:
+            errors.print(what, style="dim", markup=False)
+
+        if asked.compile_for:
+            report = compiled_for.run(gpu_target.TARGETS[asked.compile_for], asked.quick, say)
+        else:
+            report = bench.run(Path(cache), asked.quick, asked.only, asked.study, say, composing)
     bench.show(report, wide)
     if asked.json:
         bench.save(report, asked.json)

@@ -1,0 +1,276 @@
+"""What a compiled GPU program does in its loops: kernels, and the bytes that they touch.
+
+XLA prints its optimised program as text (HLO), in which every instruction of a loop's body that is
+not bookkeeping is a kernel. A kernel's bytes are counted once for each array, however often its
+threads come back to it, as if caches held what is used again:
+
+    read       an operand; of one that is only sliced or gathered from, the slices
+    written    the result; of one that is updated in place, the update (and where it is added to
+               what was there, that is read)
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+WIDTHS = {"pred": 1, "u8": 1, "s8": 1, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}
+WIDTHS |= {"u32": 4, "s32": 4, "f32": 4, "u64": 8, "s64": 8, "f64": 8}
+# No kernels: names of what is there, loops (counted on their own), the ends of what was begun.
+FREE = (
+    "parameter", "tuple", "get-tuple-element", "bitcast", "constant", "after-all", "partition-id",
+    "replica-id", "while", "opt-barrier", "copy-done", "async-done", "add-dependency",
+)  # fmt: skip
+RENAMED = ("bitcast", "copy", "reshape", "transpose", "convert")
+UPDATES = ("dynamic-update-slice", "scatter")
+PICKS = ("slice", "dynamic-slice", "gather")
+
+
+class Instruction(NamedTuple):
+    """A line of a program.
+
+    Attributes:
+        name: of its result.
+        shape: of its result, as printed; several in brackets for a tuple.
+        operation: what it does.
+        operands: names of what it uses.
+        rest: attributes, as printed.
+        root: whether it is the result of its computation.
+    """
+
+    name: str
+    shape: str
+    operation: str
+    operands: tuple[str, ...]
+    rest: str
+    root: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the result, of all parts of a tuple."""
+        return size(self.shape)
+
+
+class Kernel(NamedTuple):
+    """One kernel of a loop's turn.
+
+    Attributes:
+        name: of its result.
+        operation: `fusion`, `copy`, `custom-call`, ...
+        shape: of the result, as printed.
+        bytes: read and written.
+        fresh: bytes written elsewhere than in place.
+        target: what a custom call calls, else empty.
+    """
+
+    name: str
+    operation: str
+    shape: str
+    bytes: int
+    fresh: int
+    target: str
+
+    @property
+    def plain_shape(self) -> str:
+        """The shape without its layout in memory."""
+        return re.sub(r"\{[^}]*\}", "", self.shape)
+
+
+class Loop(NamedTuple):
+    """One loop of a program.
+
+    Attributes:
+        turns: how often it turns where the program says so, else None: the host then asks the
+            device before each turn.
+        kernels: of one turn, loops within it apart.
+        loops: those within it.
+    """
+
+    turns: int | None
+    kernels: tuple[Kernel, ...]
+    loops: tuple["Loop", ...]
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Kernels and bytes of one turn, with those of loops within whose turns are known."""
+        kernels, moved = len(self.kernels), sum(kernel.bytes for kernel in self.kernels)
+        for loop in self.loops:
+            if loop.turns is not None:
+                more, further = loop.work
+                kernels, moved = kernels + loop.turns * more, moved + loop.turns * further
+        return kernels, moved
+
+    @property
+    def work_a_turn(self) -> tuple[int, int]:
+        """Kernels and bytes of one turn of each loop within whose turns are not known."""
+        works = [loop.work for loop in self.loops if loop.turns is None]
+        return sum(work[0] for work in works), sum(work[1] for work in works)
+
+    def all_kernels(self) -> Iterator[Kernel]:
+        """Yield the kernels of a turn, those of the loops within it included."""
+        yield from self.kernels
+        for loop in self.loops:
+            yield from loop.all_kernels()
+
+    @property
+    def largest(self) -> list[Kernel]:
+        """The kernels of a turn, loops within it included, by bytes."""
+        return sorted(self.all_kernels(), key=lambda kernel: -kernel.bytes)
+
+
+Program = dict[str, list[Instruction]]
+
+
+def size(shape: str) -> int:
+    """Return the bytes of a shape as HLO prints it, of all parts of a tuple."""
+    total = 0
+    for kind, dims in re.findall(r"\b(pred|[a-z]+\d+)\[([\d,]*)\]", shape):
+        count = WIDTHS.get(kind, 4)
+        for dim in filter(None, dims.split(",")):
+            count *= int(dim)
+        total += count
+    return total
+
+
+def parse(text: str) -> tuple[Program, str]:
+    """Return computation -> instructions of a printed program, and which computation is entered."""
+    program: Program = {}
+    entered, here = "", None
+    for line in text.splitlines():
+        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$", line)
+        if head:
+            here = program.setdefault(head[2], [])
+            entered = head[2] if head[1] else entered
+        elif line.startswith("}"):
+            here = None
+        elif here is not None:
+            found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$", line)
+            if found:
+                inside, rest = _brackets(found[5])
+                names = tuple(re.findall(r"%([\w.\-]+)", inside))
+                if found[4] == "parameter":
+                    rest = inside
+                here.append(
+                    Instruction(found[2], found[3], found[4], names, rest, bool(found[1]))
+                )  # fmt: skip
+    return program, entered
+
+
+def loops(text: str) -> tuple[Loop, ...]:
+    """Return the outermost loops of a printed program, with those within them."""
+    program, entered = parse(text)
+    return tuple(_loops(program, entered))
+
+
+def _loops(program: Program, where: str) -> Iterator[Loop]:
+    """Yield the loops of one computation and of what it calls."""
+    for one in program[where]:
+        if one.operation == "while":
+            body = _named(one, "body")
+            turns = re.search(r'known_trip_count":\{"n":"(\d+)"', one.rest)
+            within = tuple(_loops(program, body))
+            yield Loop(turns and int(turns[1]), tuple(_kernels(program, body)), within)
+        elif one.operation in ("call", "conditional"):
+            for called in _called(one):
+                yield from _loops(program, called)
+
+
+def _kernels(program: Program, where: str) -> Iterator[Kernel]:
+    """Yield the kernels of a computation; of a conditional those of all its branches."""
+    instructions = program[where]
+    shapes = {one.name: one.shape for one in instructions}
+    for one in instructions:
+        if one.operation in FREE:
+            continue
+        if one.operation in ("call", "conditional"):
+            for called in _called(one):
+                yield from _kernels(program, called)
+            continue
+        if one.operation == "fusion":
+            moved, fresh = _fusion(program, program[_named(one, "calls")])
+        elif one.operation == "dynamic-update-slice":
+            moved, fresh = 2 * size(shapes.get(one.operands[1], "")), 0  # from memory to memory
+        else:
+            moved = one.bytes + sum(size(shapes.get(name, "")) for name in one.operands)
+            fresh = one.bytes
+        target = re.search(r'custom_call_target="([^"]*)"', one.rest)
+        yield Kernel(
+            one.name, one.operation, one.shape, moved, fresh, target[1] if target else ""
+        )  # fmt: skip
+
+
+def _fusion(program: Program, parts: Sequence[Instruction]) -> tuple[int, int]:
+    """Return the bytes that a fused kernel touches, and those written elsewhere than in place."""
+    by_name = {one.name: one for one in parts}
+    uses: dict[str, list[Instruction]] = defaultdict(list)
+    for one in parts:
+        for name in one.operands:
+            uses[name].append(one)
+
+    def behind(name: str) -> Instruction:
+        one = by_name[name]
+        while one.operation in RENAMED:
+            one = by_name[one.operands[0]]
+        return one
+
+    def read(one: Instruction) -> int:
+        total = 0
+        for use in uses[one.name]:
+            first = use.operands[0] == one.name
+            if use.operation in PICKS and first:
+                total += use.bytes
+            elif use.operation == "bitcast":
+                total += read(use)
+            elif use.operation not in UPDATES or not first:
+                total += one.bytes
+        return min(total, one.bytes)
+
+    root = next(one for one in parts if one.root)
+    results = root.operands if root.operation == "tuple" else (root.name,)
+    in_place, fresh, updated = set(), 0, 0
+    for name in results:
+        one = behind(name)
+        if one.operation in UPDATES:
+            number = 1 if one.operation == "dynamic-update-slice" else len(one.operands) - 1
+            times = 2 if _adds(program, one) else 1
+            updated += times * by_name[one.operands[number]].bytes
+            in_place.add(behind(one.operands[0]).name)
+        else:
+            fresh += by_name[name].bytes
+    given = [one for one in parts if one.operation == "parameter" and one.name not in in_place]
+    return sum(map(read, given)) + updated + fresh, fresh
+
+
+def _adds(program: Program, update: Instruction) -> bool:
+    """Tell whether an update in place reads what it overwrites: a scatter that combines the two."""
+    if update.operation != "scatter":
+        return False
+    root = next(one for one in program[_named(update, "to_apply")] if one.root)
+    return root.operation != "parameter"
+
+
+def _brackets(text: str) -> tuple[str, str]:
+    """Divide what follows an opening bracket at the bracket that closes it."""
+    depth = 1
+    for place, char in enumerate(text):
+        depth += (char in "({") - (char in ")}")
+        if depth == 0:
+            return text[:place], text[place + 1 :]
+    return text, ""
+
+
+def _named(one: Instruction, attribute: str) -> str:
+    """Return the computation that an attribute names."""
+    found = re.search(rf"{attribute}=%?([\w.\-]+)", one.rest)
+    assert found, f"{one.operation} without {attribute}"
+    return found[1]
+
+
+def _called(one: Instruction) -> list[str]:
+    """Return the computations that a call or the branches of a conditional run."""
+    if one.operation == "call":
+        return [_named(one, "to_apply")]
+    listed = re.search(r"branch_computations=\{([^}]*)\}", one.rest)
+    if listed:
+        return re.findall(r"%?([\w.\-]+)", listed[1])
+    return [_named(one, "true_computation"), _named(one, "false_computation")]
