@@ -5,7 +5,7 @@ vectorised over the batch and is several times faster on a CPU (docs/performance
 `SMALL` the ordinary contraction is used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TypeVar, cast
 
@@ -13,9 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-SMALL = 16
+from cqbjax import tuning
 
-Settled = TypeVar("Settled", Array, tuple[Array, Array])
+SMALL = 16
+# Numbers of an array that is rather masked whole than written in one place.
+MASKED = 256
+
+Settled = TypeVar("Settled", Array, tuple[Array, Array], tuple[Array, ...])
 
 
 def _fold(combine: Callable[[Array, Array], Array], parts: list[Array]) -> Array:
@@ -83,25 +87,65 @@ def solve_positive(matrix: Array, right: Array) -> Array:
     Returns:
         [K] v.
     """
-    size = right.shape[0]
-    return _eliminate(
-        [[matrix[i, j] for j in range(size)] for i in range(size)], [right[i] for i in range(size)]
-    )
+    return _eliminate(*_numbers(matrix, right))
 
 
-def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
-    """Solve a positive definite system given by its entries, in place."""
+def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array]]:
+    """Return the entries of a system: [K, K] and [..., K]."""
+    size = right.shape[-1]
+    system = [[matrix[i, j] for j in range(size)] for i in range(size)]
+    return system, [right[..., i] for i in range(size)]
+
+
+def _eliminate(system: list[list[Array]], values: list[Array], settled: bool = False) -> Array:
+    """Solve a positive definite system given by its entries, in place; may `settle` each step."""
     size = len(values)
     for i in range(size):
         for k in range(i + 1, size):
             ratio = system[k][i] / system[i][i]
             system[k] = [a - ratio * b for a, b in zip(system[k], system[i], strict=True)]
             values[k] = values[k] - ratio * values[i]
+        if settled:
+            system = [list(settle(tuple(row))) for row in system]
+            values = list(settle(tuple(values)))
     for i in reversed(range(size)):
         for j in range(i + 1, size):
             values[i] = values[i] - system[i][j] * values[j]
         values[i] = values[i] / system[i][i]
-    return jnp.stack(values)
+    return jnp.stack(values, axis=-1)
+
+
+def against(matrix: Array, right: Array) -> Array:
+    """Solve A v = r for several right sides, A positive definite: [d, d], [..., d] -> [..., d]."""
+    return _eliminate(*_numbers(matrix, right), settled=True)
+
+
+def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
+    """Write values [A] at A distinct places; one out of bounds is left out.
+
+    Where small arrays are masked whole (`tuning.Tuning.fused`) that is no kernel of its own.
+
+    Args:
+        array: [n] or [n, m].
+        at: its indices, [A] each.
+        values: [A].
+    """
+    if not tuning.current().fused or array.size > MASKED:
+        return array.at[at].set(values, mode="drop")
+    for one, value in zip(zip(*at, strict=True), values, strict=True):
+        marks = [jnp.arange(n) == i for n, i in zip(array.shape, one, strict=True)]
+        here = marks[0] if len(marks) == 1 else marks[0][:, None] & marks[1]
+        array = jnp.where(here, value, array)
+    return array
+
+
+def put_rows(array: Array, at: Array, rows: Array) -> Array:
+    """Write A rows at distinct places, as `put` does: [n, m], [A], [A, m]."""
+    if not tuning.current().fused or array.size > MASKED:
+        return array.at[at].set(rows)
+    for i, row in zip(at, rows, strict=True):
+        array = jnp.where((jnp.arange(len(array)) == i)[:, None], row, array)
+    return array
 
 
 def outer(a: Array, b: Array) -> Array:
@@ -117,6 +161,19 @@ def total(array: Array, axis: int) -> Array:
     return _fold(
         jnp.add, [jax.lax.index_in_dim(array, i, axis, keepdims=False) for i in range(size)]
     )
+
+
+def sums(terms: Sequence[Array]) -> Array:
+    """Sum several arrays over their last axis in one reduction: S x [..., L] -> [S, ...].
+
+    The terms are read or computed once, together, and none is written out.
+    """
+    zeros = tuple(jnp.zeros((), term.dtype) for term in terms)
+
+    def add(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(x + y for x, y in zip(a, b, strict=True))
+
+    return jnp.stack(jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,)))
 
 
 def largest(array: Array, axis: int) -> Array:
@@ -168,5 +225,13 @@ def running_count(mask: Array) -> Array:
 
 
 def settle(arrays: Settled) -> Settled:
-    """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers."""
+    """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers.
+
+    Where that is not worth a kernel more (`tuning.Tuning.barriers`) they are left to XLA.
+    """
+    return hold(arrays) if tuning.current().barriers else arrays
+
+
+def hold(arrays: Settled) -> Settled:
+    """Keep XLA from computing arrays again, on every platform: they are read before a write."""
     return cast(Settled, jax.lax.optimization_barrier(arrays))

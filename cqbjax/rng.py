@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax import linalg, tuning
 
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -50,6 +50,17 @@ def round_key(key: Array, round_: Array | int) -> Array:
 def stream_key(key: Array, stream: Stream) -> Array:
     """Return the key of one stream under a round's key."""
     return jax.random.fold_in(key, int(stream))
+
+
+def batched(key: Array) -> Array:
+    """Return keys for JAX's rejection samplers, such as its gamma: the draws are the same.
+
+    For a batch JAX carries those out one number after another, unless the key is of its own kind
+    and the program for a GPU: then all numbers take their turns together.
+    """
+    if not tuning.current().fused:
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
 
 def uniform(key: Array, stream: Stream) -> Array:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import metrics, mnl, queueing, rng
+from cqbjax import metrics, mnl, queueing, rng, tuning
 from cqbjax.types import (
     Feedback,
     Observation,
@@ -150,7 +150,7 @@ def run_round(
     served_row = carry.queue.row[action.slot]
     utilities = world.utilities[served_row]
     choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
-    valid = queueing.length(carry.queue) > 0
+    valid = carry.totals.queue_length > 0
     departed = valid & (choice < problem.assortment_size)
     feedback = Feedback(choice, valid)
     regret = metrics.round_regret(utilities, action.servers, valid)
@@ -182,6 +182,9 @@ def _store(
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
     if slots is None:
         return None
+    if tuning.current().fused:
+        taken = slots[..., slot]
+        return slots.at[..., slot].set(jnp.where(here, contexts[row], taken))
     mark = (jnp.arange(slots.shape[-1]) == slot) & here
     return jnp.where(mark, contexts[row][..., None], slots)
 

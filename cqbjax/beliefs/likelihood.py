@@ -13,7 +13,7 @@ that the sum of all k x x x' needs no visit.
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl
+from cqbjax import linalg, mnl, tuning
 from cqbjax.beliefs import cubic, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.rows import Row
@@ -93,6 +93,13 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
     Returns:
         [d] and [W, P].
     """
+    dim = len(features)
+    if tuning.current().fused and len(h) == 1 and dim <= linalg.SMALL:
+        row, column = triangles.indices(dim)
+        terms = [residual * x for x in features]
+        terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]
+        found = linalg.sums(terms)
+        return found[:dim], found[None, dim:]
     if len(h) > 1:
         return linalg.settle(features @ residual), triangles.weighted(h, features)
     left = linalg.settle(jnp.concatenate([h * features, residual[None]]))

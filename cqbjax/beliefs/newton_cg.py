@@ -19,7 +19,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import linalg, mnl
+from cqbjax.beliefs import image_passes
 from cqbjax.beliefs import rows as past
+from cqbjax.beliefs.image_passes import Job
 from cqbjax.beliefs.rows import History, Row
 from cqbjax.types import Problem
 
@@ -71,17 +73,99 @@ class Image(NamedTuple):
         return v @ self.stale - jnp.sum(self.along * v) * self.row
 
 
+class Apart(NamedTuple):
+    """The shown servers' images as a CPU takes them: copies, each product a pass.
+
+    Attributes:
+        images: K of them.
+    """
+
+    images: tuple[Image, ...]
+
+    def push(self, y: Array) -> Array:
+        """Return S_k y_k: [K, d] -> [K, I]."""
+        return jnp.stack([image.push(one) for image, one in zip(self.images, y, strict=True)])
+
+    def pull(self, v: Array) -> tuple[Array, "Apart"]:
+        """Return S_k' v_k, [K, I] -> [K, d], and the images to go on with."""
+        return self._pull(v), self
+
+    def bend(
+        self, y: Array, weight: Array, count: Array, last: bool
+    ) -> tuple[Array, Array, Array | None]:
+        """Return a = S y [K, I], a'b [] with b the `curved` a, and unless `last` S'b [K, d]."""
+        along = self.push(y)
+        bent = curved(along, weight, count)
+        return along, jnp.sum(along * bent), None if last else self._pull(bent)
+
+    def written(self) -> "Apart":
+        """Return the images to go on with where nothing is pulled first."""
+        return self
+
+    def _pull(self, v: Array) -> Array:
+        return jnp.stack([image.pull(one) for image, one in zip(self.images, v, strict=True)])
+
+
+class InPlace(NamedTuple):
+    """The shown servers' images as a GPU takes them: where they lie, several products a pass.
+
+    Attributes:
+        image: [N, I, d] of all servers.
+        servers: [K] int32.
+        change: along [K, I] and row [K, d], S <- S - along row', while it is not written; the first
+            pull writes it.
+    """
+
+    image: Array
+    servers: Array
+    change: tuple[Array, Array] | None = None
+
+    def push(self, y: Array) -> Array:
+        """Return S_k y_k: [K, d] -> [K, I]."""
+        assert self.change is None, "the change is to be written first"
+        pushed = image_passes.run(self.image, self.servers, Job(push=y)).pushed
+        assert pushed is not None
+        return pushed
+
+    def pull(self, v: Array) -> tuple[Array, "InPlace"]:
+        """Return S_k' v_k, [K, I] -> [K, d], and the images to go on with."""
+        along, row = self.change or (None, None)
+        done = image_passes.run(self.image, self.servers, Job(along, row, pull=v))
+        assert done.pulled is not None
+        return done.pulled, InPlace(done.image, self.servers)
+
+    def bend(
+        self, y: Array, weight: Array, count: Array, last: bool
+    ) -> tuple[Array, Array, Array | None]:
+        """Return a = S y [K, I], a'b [] with b the `curved` a, and unless `last` S'b [K, d]."""
+        assert self.change is None, "the change is to be written first"
+        job = Job(push=y, weight=weight, times=count, pulls_curved=not last)
+        done = image_passes.run(self.image, self.servers, job)
+        assert done.pushed is not None and done.bend is not None
+        return done.pushed, done.bend, done.pulled
+
+    def written(self) -> "InPlace":
+        """Return the images to go on with where nothing is pulled first."""
+        if self.change is None:
+            return self
+        done = image_passes.run(self.image, self.servers, Job(*self.change))
+        return InPlace(done.image, self.servers)
+
+
+Images = Apart | InPlace
+
+
 class Shown(NamedTuple):
     """The K servers of the round's assortment.
 
     Attributes:
-        images: K of them, the round absorbed.
+        images: of the K, the round absorbed.
         phi: [K, d] estimates in whitened coordinates.
         scores: [K, I] their utilities of the whole table.
         offset: [K, I] what of the utilities is no X theta; None is none.
     """
 
-    images: tuple[Image, ...]
+    images: Images
     phi: Array
     scores: Array
     offset: Array | None
@@ -167,13 +251,15 @@ def update(
 
     def step(_: int, shown: Shown) -> Shown:
         residual, weight = sums(shown)
-        slope = shown.phi + _pull(shown.images, residual - count * shown.moved)
-        move, along = conjugate_gradient(shown.images, weight, count, -slope, iterations)
-        return shown._replace(phi=shown.phi + move, scores=shown.scores + along)
+        pulled, images = shown.images.pull(residual - count * shown.moved)
+        slope = shown.phi + pulled
+        move, along = conjugate_gradient(images, weight, count, -slope, iterations)
+        return shown._replace(images=images, phi=shown.phi + move, scores=shown.scores + along)
 
     shown = _step_along(shown, newest, count, *sums(shown))
     if exact_steps:
-        return jax.lax.fori_loop(0, exact_steps, step, shown)
+        begun = shown._replace(images=shown.images.written())
+        return jax.lax.fori_loop(0, exact_steps, step, begun)
     for _ in range(steps):
         shown = step(0, shown)
     return shown
@@ -192,18 +278,13 @@ def _step_along(
     return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
 
 
-def _push(images: tuple[Image, ...], direction: Array) -> Array:
-    """Return S_k y_k: [K, d] -> [K, I]."""
-    return jnp.stack([image.push(one) for image, one in zip(images, direction, strict=True)])
-
-
-def _pull(images: tuple[Image, ...], values: Array) -> Array:
-    """Return S_k' v_k: [K, I] -> [K, d]."""
-    return jnp.stack([image.pull(one) for image, one in zip(images, values, strict=True)])
+def curved(along: Array, weight: Array, count: Array) -> Array:
+    """Return sum_k w_jk a_k - n_j a_j of products a = S y: [K, I], [K, K, I], [K, I] -> [K, I]."""
+    return jnp.sum(weight * along, axis=1) - count * along
 
 
 def conjugate_gradient(
-    images: tuple[Image, ...], weight: Array, count: Array, target: Array, iterations: int
+    images: Images, weight: Array, count: Array, target: Array, iterations: int
 ) -> tuple[Array, Array]:
     """Solve for a joint step of the K shown blocks by conjugate gradients.
 
@@ -211,7 +292,7 @@ def conjugate_gradient(
     the step without another product, and the last iteration needs no product with S'.
 
     Args:
-        images: K of them, S.
+        images: of the K servers, S.
         weight: [K, K, I] w.
         count: [K, I] n.
         target: [K, d].
@@ -228,13 +309,12 @@ def conjugate_gradient(
     left = direction = target
     size = jnp.sum(left**2)
     for i in range(iterations):
-        along = _push(images, direction)
-        bent = jnp.sum(weight * along, axis=1) - count * along
-        length = ratio(size, jnp.sum(direction**2) + jnp.sum(along * bent))
+        along, bend, pulled = images.bend(direction, weight, count, last=i + 1 == iterations)
+        length = ratio(size, jnp.sum(direction**2) + bend)
         step, moved = step + length * direction, moved + length * along
-        if i + 1 == iterations:
+        if pulled is None:
             break
-        left = left - length * (direction + _pull(images, bent))
+        left = left - length * (direction + pulled)
         new_size = jnp.sum(left**2)
         direction = left + ratio(new_size, size) * direction
         size = new_size

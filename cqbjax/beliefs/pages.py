@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax import linalg, tuning
 from cqbjax.beliefs import cubic, likelihood
 from cqbjax.types import Problem
 
@@ -83,8 +84,8 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
     # An invalid round adds zeros to a row that is not there yet.
     return page, pages._replace(
         rows=pages.rows.at[page, :, position].add(jnp.where(valid, rows, 0.0)),
-        numbers=pages.numbers.at[blocks, order].set(page, mode="drop"),
-        length=pages.length.at[blocks].add(valid.astype(jnp.int32)),
+        numbers=linalg.put(pages.numbers, (blocks, order), page),
+        length=linalg.put(pages.length, (blocks,), length + valid),
         free=pages.free + jnp.sum(grows, dtype=jnp.int32),
     )
 
@@ -94,4 +95,14 @@ def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
     count = jnp.maximum(-(-pages.length[blocks] // pages.rows.shape[-1]), 1)
     order = pages.turn[blocks] % count
     after = jnp.where(valid, order + 1, pages.turn[blocks])
-    return pages.numbers[blocks, order], pages._replace(turn=pages.turn.at[blocks].set(after))
+    return pages.numbers[blocks, order], pages._replace(
+        turn=linalg.put(pages.turn, (blocks,), after)
+    )
+
+
+def read(pages: Pages, page: Array) -> Array:
+    """Return the rows of some pages: [A], [A, F, L]."""
+    if not tuning.current().fused:
+        return pages.rows[page]
+    # Number by number of a row, each of which then reads as one array in every consumer.
+    return jnp.stack([pages.rows[page, i] for i in range(pages.rows.shape[1])], axis=1)

@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl
+from cqbjax import linalg, mnl, tuning
 from cqbjax.beliefs import gaussian, newton_cg
 from cqbjax.beliefs.rows import Row
 from cqbjax.types import Observation, Problem
 
-# Slots scored together: the queue is read up to its last waiting query, this many slots at a time.
-SLOTS = 8
+# Samples that are multiplied with a row as it is read; more are worth a copy of the rows.
+FEW_SAMPLES = 4
 
 
 class PoolState(NamedTuple):
@@ -111,6 +111,8 @@ class Pool:
         columns = linalg.settle(normal.transpose(1, 2, 0))
 
         def largest(rows: Array) -> Array:
+            if tuning.current().fused and len(normal) <= FEW_SAMPLES:
+                return jnp.max(linalg.sums([rows * one[:, None] for one in normal]), axis=0)
             return jnp.max(rows @ columns, axis=-1)
 
         return _optimistic(state, observation, alpha, largest)
@@ -121,18 +123,26 @@ class Pool:
 
     def update(self, state: PoolState, new: Row) -> PoolState:
         """Absorb one round: the images of the shown servers first, then their estimates."""
-        servers = new.servers
         record = newton_cg.append(state.record, new)
+        if tuning.current().fused:
+            return self._update_in_place(state, new, record)
+        servers = new.servers
         stale = _images(state, servers)
         known = None if state.offset is None else state.offset[servers]
 
         def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
-            shown, newest = _absorb(stale, phi, scores, known, new.row)
+            own = [image[new.row] for image in stale]
+            along = [image @ one for image, one in zip(stale, own, strict=True)]
+            absorbed = _absorb(own, along, phi)
+            images = newton_cg.Apart(
+                tuple(map(newton_cg.Image, stale, absorbed.along, absorbed.row))
+            )
+            shown = newton_cg.Shown(images, absorbed.phi, scores, known)
+            newest = newton_cg.Direction(absorbed.row, absorbed.pushed)
             shown = newton_cg.update(
                 shown, newest, state.scores, record, self.problem, new, self.exact_steps
             )
-            along = jnp.stack([image.along for image in shown.images])
-            return Change(along, newest.phi, shown.phi, shown.scores)
+            return Change(absorbed.along, newest.phi, shown.phi, shown.scores)
 
         def skip(_: tuple[Array, ...], phi: Array, scores: Array) -> Change:
             return Change(jnp.zeros_like(scores), jnp.zeros_like(phi), phi, scores)
@@ -151,6 +161,32 @@ class Pool:
         learnt = state.learnt + (mnl.shown(servers, self.problem.num_servers) & new.valid)
         return PoolState(image, learnt, phi, scores, state.offset, record)
 
+    def _update_in_place(self, state: PoolState, new: Row, record: newton_cg.Record) -> PoolState:
+        """Absorb one round, the images changed where they lie; a round not valid adds zero."""
+        servers, valid = new.servers, new.valid
+        known = None if state.offset is None else state.offset[servers]
+        phi, scores = state.phi[servers], state.scores[servers]
+        # Held, or XLA reads it again after the images are changed and copies all of them for that.
+        own = linalg.hold(state.image[servers, new.row])
+        along = newton_cg.InPlace(state.image, servers).push(own)
+        absorbed = _absorb(list(own), list(along), phi)
+        change = jnp.where(valid, absorbed.along, 0.0), absorbed.row
+        images = newton_cg.InPlace(state.image, servers, change)
+        shown = newton_cg.update(
+            newton_cg.Shown(images, absorbed.phi, scores, known),
+            newton_cg.Direction(absorbed.row, absorbed.pushed),
+            state.scores, record, self.problem, new, self.exact_steps,
+        )  # fmt: skip
+        assert isinstance(shown.images, newton_cg.InPlace)
+        return PoolState(
+            shown.images.written().image,
+            state.learnt + (mnl.shown(servers, self.problem.num_servers) & valid),
+            state.phi.at[servers].set(jnp.where(valid, shown.phi, phi)),
+            state.scores.at[servers].set(jnp.where(valid, shown.scores, scores)),
+            state.offset,
+            record,
+        )
+
 
 def _optimistic(
     state: PoolState, observation: Observation, alpha: Array, bonus: Callable[[Array], Array]
@@ -158,50 +194,57 @@ def _optimistic(
     """Return scores + alpha * bonus(rows of the image) for the slots in use: [C, N]."""
     queue, servers = observation.queue, observation.problem.num_servers
     slots = queue.row.shape[0]
-    blocks = -(-slots // SLOTS)
-    rows = jnp.pad(queue.row, (0, blocks * SLOTS - slots))
+    # The queue is read up to its last waiting query, this many slots at a time.
+    together = min(tuning.current().slots, slots)
+    blocks = -(-slots // together)
+    rows = jnp.pad(queue.row, (0, blocks * together - slots))
     last = jnp.max(jnp.where(queue.arrived > 0, jnp.arange(slots) + 1, 0))
 
     def score(number: Array, values: Array) -> Array:
-        here = jax.lax.dynamic_slice(rows, (number * SLOTS,), (SLOTS,))
+        here = jax.lax.dynamic_slice(rows, (number * together,), (together,))
         value = state.scores[:, here] + alpha[:, None] * bonus(state.image[:, here])
-        return jax.lax.dynamic_update_slice(values, value.T, (number * SLOTS, 0))
+        return jax.lax.dynamic_update_slice(values, value.T, (number * together, 0))
 
-    empty = jnp.zeros((blocks * SLOTS, servers), state.scores.dtype)
-    return jax.lax.fori_loop(0, (last + SLOTS - 1) // SLOTS, score, empty)[:slots]
+    empty = jnp.zeros((blocks * together, servers), state.scores.dtype)
+    return jax.lax.fori_loop(0, (last + together - 1) // together, score, empty)[:slots]
 
 
 def _images(state: PoolState, servers: Array) -> tuple[Array, ...]:
     """Return the images of the shown servers, copied once and read from there."""
     images = [jax.lax.dynamic_index_in_dim(state.image, one, keepdims=False) for one in servers]
-    return linalg.settle(tuple(images))
+    return linalg.hold(tuple(images))
 
 
-def _absorb(
-    stale: tuple[Array, ...], phi: Array, scores: Array, known: Array | None, row: Array
-) -> tuple[newton_cg.Shown, newton_cg.Direction]:
-    """Add one context to V of the shown servers: their images and phi, theta staying where it is.
+class Absorbed(NamedTuple):
+    """One context in V of the K shown servers, their theta staying where it is.
+
+    Attributes:
+        along: [K, I] and
+        row: [K, d] w = W'x, the change of their images, S <- S - along row'.
+        phi: [K, d] W^-1 theta.
+        pushed: [K, I] S w of the changed images.
+    """
+
+    along: Array
+    row: Array
+    phi: Array
+    pushed: Array
+
+
+def _absorb(own: list[Array], along: list[Array], phi: Array) -> Absorbed:
+    """Add one context to V of the shown servers.
 
     Args:
-        stale: K times [I, d] their images before the round.
-        phi: [K, d] and
-        scores: [K, I] of the same.
-        known: [K, I] of the scores, what is offset.
-        row: [] int32 the context's table row.
-
-    Returns:
-        The shown servers, and the direction w = W'x of the row with S w of the changed images.
+        own: K times [d], its row of their images before the round.
+        along: K times [I], S times that.
+        phi: [K, d] before the round.
     """
-    images, phis, rows, pushed = [], [], [], []
-    for image, before in zip(stale, phi, strict=True):
-        own = image[row]
-        size = jnp.sum(own**2)
+    changes, phis, pushed = [], [], []
+    for row, moved, before in zip(own, along, phi, strict=True):
+        size = jnp.sum(row**2)
         grown, factor = jnp.sqrt(1.0 + size), gaussian.shrinkage(size)
-        along = image @ own
-        images.append(newton_cg.Image(image, factor * along, own))
+        changes.append(factor * moved)
         # phi = W^-1 theta: (I - f w w')^-1 = I + f sqrt(1+s) w w'.
-        phis.append(before + factor * grown * jnp.sum(own * before) * own)
-        rows.append(own)
-        pushed.append(along / grown)
-    newest = newton_cg.Direction(jnp.stack(rows), jnp.stack(pushed))
-    return newton_cg.Shown(tuple(images), jnp.stack(phis), scores, known), newest
+        phis.append(before + factor * grown * jnp.sum(row * before) * row)
+        pushed.append(moved / grown)
+    return Absorbed(jnp.stack(changes), jnp.stack(own), jnp.stack(phis), jnp.stack(pushed))

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl
+from cqbjax import linalg, mnl, tuning
 from cqbjax.beliefs import cubic, likelihood, pages, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.pages import Pages
@@ -27,6 +27,8 @@ from cqbjax.types import Problem
 
 # Newton steps on the K residuals of the round's own row.
 PASSES = 4
+# Most rows of a system that is solved number by number: such a solution takes long to compile.
+NUMBERS = 8
 # With less regularisation the model extrapolates too far in young runs and may diverge.
 LEAST_LAMBDA0 = 0.3
 
@@ -95,8 +97,8 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
     else:
         work = _visit(work, problem, new, blocks)
     return work._replace(
-        model=state.model.at[blocks].set(work.model),
-        lost=state.lost.at[blocks].set(work.lost),
+        model=linalg.put_rows(state.model, blocks, work.model),
+        lost=linalg.put_rows(state.lost, blocks, work.lost),
         second=state.second.at[blocks].set(work.second),
     )
 
@@ -109,14 +111,12 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
     equations in e, solved by Newton's method.
     """
     gradient, hessian = _system(work, problem, blocks)
-    inverse = invert(hessian)
     size = problem.assortment_size
     rows = new.features
     if problem.parameters == "disjoint":
         rows = (jnp.eye(size)[:, :, None] * rows).reshape(size, -1)
     chosen = (jnp.arange(size) == new.choice).astype(rows.dtype)
-    pushed = linalg.settle(linalg.matvec(inverse, rows))  # [K, A d], the rows of X H^-1
-    newton = linalg.settle(linalg.matvec(inverse, gradient))
+    pushed, newton = solve(hessian, rows, gradient)  # pushed [K, A d] is X H^-1
     start = linalg.dot(rows, work.theta[blocks].reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
@@ -142,13 +142,13 @@ def _visit(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimat
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
     page, stored = pages.turn(work.pages, blocks, new.valid)
     old = stored.models[page]
-    fresh, _ = _expand(work.theta, problem, stored.rows[page], blocks)
+    fresh, _ = _expand(work.theta, problem, pages.read(stored, page), blocks)
     fresh = linalg.settle(jnp.where(new.valid, fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))
     work = _grown(work._replace(pages=stored), fresh - old)
     gradient, hessian = _system(work, problem, blocks)
-    step = -linalg.matvec(invert(hessian), gradient).reshape(blocks.shape[0], -1)
-    return _moved(work, blocks, step, new.valid)
+    (newton,) = solve(hessian, gradient)
+    return _moved(work, blocks, -newton.reshape(blocks.shape[0], -1), new.valid)
 
 
 def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple[Array, Array]:
@@ -194,6 +194,14 @@ def _moved(work: Estimate, blocks: Array, step: Array, valid: Array) -> Estimate
     here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & valid
     moved = linalg.total(jnp.where(here[:, :, None], step[:, None], 0.0), axis=0)
     return work._replace(theta=linalg.settle(work.theta + moved))
+
+
+def solve(matrix: Array, *right: Array) -> tuple[Array, ...]:
+    """Solve A v = r for several right sides, A symmetric positive definite: [d, d], [..., d]."""
+    if tuning.current().fused and matrix.shape[0] <= NUMBERS:
+        return tuple(linalg.against(matrix, one) for one in right)
+    inverse = invert(matrix)
+    return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
 
 
 def invert(matrix: Array) -> Array:

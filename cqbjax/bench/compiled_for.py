@@ -4,7 +4,7 @@ Three kinds of numbers stand side by side and are named apart: what was **compil
 bytes, memory: the program's own), what is **modelled** (rounds a second, below), and what was
 measured, of which there is nothing here.
 
-    seconds a round = kernels x KERNEL_SECONDS + bytes / (MEMORY_SHARE x bandwidth)
+    seconds a round = kernels x KERNEL_SECONDS + bytes / (BANDWIDTH_SHARE x bandwidth)
 
 The model knows nothing of occupancy, of the device's cache or of CUDA graphs.
 """
@@ -136,13 +136,14 @@ def round_seconds(kernels: float, moved: float, target: Target) -> float:
     return kernels * KERNEL_SECONDS + moved / (BANDWIDTH_SHARE * target.bytes_a_second)
 
 
-def rows(name: str, label: str, program: Compiled, target: Target) -> dict[str, list[Row]]:
+def rows(case: Case, label: str, program: Compiled, target: Target) -> dict[str, list[Row]]:
     """Return the rows of one program by section of the report."""
+    name, planned = case.name, case.bytes_a_run(label)
     record, width = program.record, program.width
     (one,) = record.loops
-    kernels, moved = one.work
-    turn, moved_a_turn = one.work_a_turn
-    moved, moved_a_turn = moved / width, moved_a_turn / width
+    kernels, of_all = one.work
+    turn, of_all_a_turn = one.work_a_turn
+    moved, moved_a_turn = of_all / width, of_all_a_turn / width
     head = {"case": name, "policy": label, "width": width, "slots": program.slots}
     a_run = program.bytes / width
     widest = min(int(target.memory // a_run), memory.GPU_WIDTH)
@@ -161,7 +162,8 @@ def rows(name: str, label: str, program: Compiled, target: Target) -> dict[str, 
         "temporary_bytes": program.temporary_bytes, "compile_seconds": program.seconds,
     }  # fmt: skip
     sizes = {
-        "bytes_a_run": int(a_run), "temporary_share": program.temporary_bytes / program.bytes,
+        "bytes_a_run": int(a_run), "planned_bytes_a_run": planned, "planned_share": planned / a_run,
+        "temporary_share": program.temporary_bytes / program.bytes,
         "widest": widest,
     }  # fmt: skip
     return {
@@ -189,7 +191,7 @@ def run(target: Target, quick: bool, say: Callable[[str], None] = print) -> dict
     sections: dict[str, list[Row]] = {}
     for case, label in main_programs(quick):
         say(f"{case.name}: compiling {label} for {target.name}, {case.batch:,} runs")
-        own = rows(case.name, label, compiled(case, label, devices), target)
+        own = rows(case, label, compiled(case, label, devices), target)
         for section, found in own.items():
             sections.setdefault(section, []).extend(found)
     return {
@@ -208,7 +210,6 @@ if __name__ == "__main__":
     # One program in a process of its own, for tests: prints it as JSON.
     jax.config.update("jax_default_matmul_precision", "highest")
     target_devices = gpu_target.devices(gpu_target.H100)
-    wanted, of, runs = json.loads(sys.argv[1])
-    known = {(case.name, label): case for case, label in main_programs(False)}
-    chosen = dataclasses.replace(known[wanted, of], batch=runs)
+    wanted, of = sys.argv[1:]
+    (chosen,) = [case for case, label in main_programs(False) if (case.name, label) == (wanted, of)]
     print(json.dumps(compiled(chosen, of, target_devices)._asdict()))

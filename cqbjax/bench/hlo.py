@@ -190,6 +190,8 @@ def _kernels(program: Program, where: str) -> Iterator[Kernel]:
             moved, fresh = _fusion(program, program[_named(one, "calls")])
         elif one.operation == "dynamic-update-slice":
             moved, fresh = 2 * size(shapes.get(one.operands[1], "")), 0  # from memory to memory
+        elif "bytes_a_program" in one.rest:
+            moved, fresh = _written_by_hand(one)
         else:
             moved = one.bytes + sum(size(shapes.get(name, "")) for name in one.operands)
             fresh = one.bytes
@@ -239,6 +241,21 @@ def _fusion(program: Program, parts: Sequence[Instruction]) -> tuple[int, int]:
             fresh += by_name[name].bytes
     given = [one for one in parts if one.operation == "parameter" and one.name not in in_place]
     return sum(map(read, given)) + updated + fresh, fresh
+
+
+def _written_by_hand(one: Instruction) -> tuple[int, int]:
+    """Return what `_fusion` does, of a kernel that declares what each of its programs touches."""
+    # A quotation mark within a string is printed as \22.
+    declared = re.search(r"bytes_a_program(?:\\22|\"): (?:\\22|\")(\d+?)(?:\\22|\")", one.rest)
+    assert declared, f"{one.name} declares no bytes"
+    moved = int(declared[1])
+    for axis in "xyz":
+        grid = re.search(rf"grid_{axis} = (\d+)", one.rest)
+        moved *= int(grid[1]) if grid else 1
+    parts = re.findall(r"[a-z]+\d+\[[\d,]*\]", one.shape)
+    aliased = re.search(r"output_to_operand_aliasing=\{(.*?)\)\}", one.rest)
+    kept = re.findall(r"\{(\d*)\}: \(", aliased[0]) if aliased else []
+    return moved, one.bytes - sum(size(parts[int(number or 0)]) for number in kept)
 
 
 def _adds(program: Program, update: Instruction) -> bool:

@@ -50,10 +50,13 @@ HEADERS = {
     "bytes_a_turn_run": "kB a turn-run", "temporary_bytes": "temporary MB",
     "bytes_a_run": "bytes/run", "written_a_run": "of it written anew",
     "temporary_share": "of it temporary", "widest": "widest batch",
+    "planned_bytes_a_run": "planned bytes/run",
+    "planned_share": "planned / compiled",
 }  # fmt: skip
 TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of",
          "kernel", "shape")  # fmt: skip
-SHARES = ("simulated", "repeated", "share", "share_of_floor", "temporary_share")
+SHARES = ("simulated", "repeated", "share", "share_of_floor", "temporary_share",
+          "planned_share")  # fmt: skip
 UNITS = {"bytes_a_round_run": 1e3, "bytes_a_turn_run": 1e3, "temporary_bytes": 1e6,
          "written_a_run": 1e3}  # fmt: skip
 

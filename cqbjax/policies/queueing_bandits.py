@@ -77,7 +77,7 @@ class QueueingBandit:
         `jax.random.beta`, bit for bit, with its two gamma variables drawn side by side: one copy of
         the rejection sampler compiles in less time, and runs in less.
         """
-        keys = jax.random.split(rng.stream_key(key, rng.Stream.BETA))
+        keys = rng.batched(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
         shapes = jnp.stack([state.accepted + 1.0, state.played - state.accepted + 1.0])
         logarithms = jax.vmap(jax.random.loggamma)(keys, shapes)
         scaled = jnp.exp(logarithms - jnp.max(logarithms, axis=0))

@@ -12,8 +12,10 @@ CPU_BYTES_ALONE = 4_000_000
 # From this many runs on a CPU gains little from more, less than from one program fewer.
 CPU_NARROW = 8
 GPU_WIDTH = 65_536
-# The share of memory that runs may fill; the rest is for temporaries, which mirror part of a carry.
-MEMORY_SHARE = 0.4
+# The share of memory that runs may fill. A CPU's is shared with all else, and temporaries mirror
+# part of a carry. On a GPU what a run keeps is within a tenth of all that its program holds, its
+# temporaries included (read from compiled programs: docs/performance.md).
+MEMORY_SHARE, GPU_MEMORY_SHARE = 0.4, 0.8
 
 # Runs of a policy that are stored at once: many batches on a CPU, the widest batch on a GPU.
 CPU_SHARD = 4096
@@ -42,7 +44,8 @@ def budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
         devices: where they go.
     """
     if memory_gb is None:
-        return int(MEMORY_SHARE * memory_bytes(devices[0]))
+        share = MEMORY_SHARE if devices[0].platform == "cpu" else GPU_MEMORY_SHARE
+        return int(share * memory_bytes(devices[0]))
     return int(memory_gb * 1e9 / len(devices))
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import rng, simulate
+from cqbjax import rng, simulate, tuning
 from cqbjax.sweeping import backend
 from cqbjax.types import Policy, Problem, Source
 
@@ -161,8 +161,11 @@ def _compile(
     devices: tuple[jax.Device, ...], function: Any, *shapes: Any, plainly: bool = False
 ) -> Any:
     """Compile a function of these shapes with the options of the platform, or without."""
-    options = {} if plainly else backend.compiler_options(devices[0].platform)
-    return function.lower(*shapes).compile(compiler_options=options)
+    platform = devices[0].platform
+    with tuning.use(tuning.of(platform)):
+        lowered = function.lower(*shapes)
+    options = {} if plainly else backend.compiler_options(platform)
+    return lowered.compile(compiler_options=options)
 
 
 def _over_runs(

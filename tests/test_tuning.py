@@ -1,0 +1,140 @@
+"""What is written for a GPU computes what is written for a CPU, decision for decision."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax import linalg, pytree, rng, simulate, sources, tuning
+from cqbjax.beliefs import image_passes, likelihood, running, triangles
+from cqbjax.beliefs.image_passes import Job
+from cqbjax.policies import Acqb
+from cqbjax.sweeping import backend
+
+HORIZON, CAPACITY, SEEDS = 60, 40, (0, 1, 2)
+# Kernels written for a GPU are carried out by JAX; without barriers a CPU's compiler takes minutes.
+GPU = tuning.GPU._replace(interpret=True, barriers=True, slots=16)
+
+
+def pool() -> sources.Routing:
+    """Return a small routing table: 50 prompts in 6 dimensions, 4 servers."""
+    draws = np.random.default_rng(5)
+    contexts = draws.normal(size=(50, 6)) / np.sqrt(6)
+    utilities = 1.5 * draws.normal(size=(50, 4)) - 0.4
+    return sources.Routing(contexts=contexts, utilities=utilities, pool_size=40)
+
+
+CASES = {
+    "pool-1": (pool(), 1, Acqb(alpha_scale=0.2, estimator="newton_cg")),
+    "pool-2": (pool(), 2, Acqb(alpha_scale=0.2, estimator="newton_cg", optimism="ucb")),
+    "pool-3": (pool(), 3, Acqb(alpha_scale=0.2, estimator="newton_cg")),
+    "pool-1, exact": (pool(), 1, Acqb(alpha_scale=0.2, estimator="newton_cg", exact_steps=2)),
+}
+
+
+# Over a pool: what is written number by number takes a CPU's compiler minutes.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_both_ways_play_the_same_runs(name, x64):
+    source, size, policy = CASES[name]
+    source, problem = pytree.arrays(source), source.problem(size, HORIZON)
+
+    def play(seed):
+        return simulate.trace(rng.run_key(seed), policy, source, 0.9, problem, CAPACITY)
+
+    runs = {}
+    for way, choices in (("cpu", tuning.CPU), ("gpu", GPU)):
+        with tuning.use(choices):
+            # A new function, or JAX would find what it traced the first time.
+            together = jax.jit(
+                jax.vmap(functools.partial(play)),
+                compiler_options=backend.compiler_options("cpu"),
+            )
+            runs[way] = together(jnp.asarray(SEEDS))
+    ours, theirs = (jax.tree.leaves_with_path(runs[way]) for way in ("gpu", "cpu"))
+    assert len(ours) > 5
+    for (path, one), (_, other) in zip(ours, theirs, strict=True):
+        where = f"{name} {jax.tree_util.keystr(path)}"
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8, err_msg=where)
+    assert any((np.asarray(leaf) != 0).any() for _, leaf in ours)
+
+
+@pytest.mark.parametrize("choices", [tuning.CPU, GPU], ids=["cpu", "gpu"])
+def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
+    draws = np.random.default_rng(2)
+    root = draws.normal(size=(5, 5))
+    matrix, right = root @ root.T + np.eye(5), draws.normal(size=(2, 5))
+    h, residual, features = (draws.normal(size=n) for n in ((1, 9), (9,), (5, 9)))
+    table, at = draws.normal(size=(6, 4)), np.array([4, 1])
+    with tuning.use(choices):
+        (solved,) = running.solve(jnp.asarray(matrix), jnp.asarray(right))
+        value, upper = likelihood._sums(*map(jnp.asarray, (h, residual, features)))
+        rows = linalg.put_rows(jnp.asarray(table), jnp.asarray(at), jnp.ones((2, 4)))
+        one = linalg.put(jnp.asarray(table), (jnp.asarray(at), jnp.asarray([3, 9])), jnp.ones(2))
+    np.testing.assert_allclose(solved, right @ np.linalg.inv(matrix), atol=1e-10)
+    np.testing.assert_allclose(value, features @ residual, atol=1e-12)
+    summed = (h[0] * features) @ features.T
+    np.testing.assert_allclose(triangles.whole(upper, 5)[0], summed, atol=1e-12)
+    table[4, 3] = 1.0  # the other one is out of bounds
+    np.testing.assert_array_equal(one, table)
+    table[at] = 1.0
+    np.testing.assert_array_equal(np.asarray(rows)[at], table[at])
+    others = [0, 2, 3, 5]
+    np.testing.assert_array_equal(np.asarray(rows)[others], table[others])
+
+
+def test_keys_for_rejection_samplers_draw_the_same_numbers():
+    key = rng.round_key(rng.run_key(3), 7)
+    with tuning.use(GPU):
+        other = rng.batched(key)
+    assert str(jax.random.key_impl(other)) != str(jax.random.key_impl(key))
+    shapes = jnp.array([0.5, 2.0, 9.0])
+    np.testing.assert_array_equal(
+        jax.random.loggamma(other, shapes), jax.random.loggamma(key, shapes)
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
+    # Tiles of a few rows, so that a run takes several programs, the last of them part empty.
+    monkeypatch.setattr(image_passes, "TILE", 256)
+    draws = np.random.default_rng(size)
+    width, servers, rows, dim = 3, 5, 130, 12
+    image = draws.normal(size=(width, servers, rows, dim))
+    shown = np.stack([draws.permutation(servers)[:size] for _ in range(width)]).astype(np.int32)
+    along, pull, times = draws.normal(size=(3, width, size, rows))
+    row, push = draws.normal(size=(2, width, size, dim))
+    weight = draws.normal(size=(width, size, size, rows))
+
+    def both(image, shown, along, row, pull, push, weight, times):
+        first = image_passes.run(image, shown, Job(along, row, pull=pull))
+        curved = Job(push=push, weight=weight, times=times, pulls_curved=True)
+        return first, image_passes.run(first.image, shown, curved)
+
+    with tuning.use(GPU):
+        first, second = jax.vmap(both)(image, shown, along, row, pull, push, weight, times)
+    changed = image.copy()
+    for run, of in enumerate(shown):
+        changed[run, of] -= along[run][..., None] * row[run][:, None]
+    np.testing.assert_allclose(first.image, changed, rtol=1e-12, atol=1e-12)
+    here = changed[np.arange(width)[:, None], shown]
+    assert first.pushed is None and first.bend is None
+    np.testing.assert_allclose(first.pulled, np.einsum("bkid,bki->bkd", here, pull), atol=1e-11)
+    pushed = np.einsum("bkid,bkd->bki", here, push)
+    curved = np.einsum("bjki,bki->bji", weight, pushed) - times * pushed
+    np.testing.assert_allclose(second.pushed, pushed, atol=1e-11)
+    np.testing.assert_allclose(second.bend, (pushed * curved).sum(axis=(1, 2)), atol=1e-9)
+    np.testing.assert_allclose(second.pulled, np.einsum("bkid,bki->bkd", here, curved), atol=1e-10)
+
+
+def test_a_platform_has_its_choices_and_tracing_asks_for_them():
+    assert tuning.of("cpu") is tuning.CPU and tuning.of("gpu") is tuning.GPU
+    assert tuning.current() is tuning.of(jax.default_backend())
+    with tuning.use(GPU):
+        assert tuning.current() is GPU
+        with tuning.use(tuning.CPU):
+            assert tuning.current() is tuning.CPU
+        assert tuning.current() is GPU
+    assert tuning.current() is tuning.of(jax.default_backend())
