@@ -8,6 +8,8 @@ import numpy as np
 import omegaconf
 from rich.console import Console
 
+from cqbjax.chains import generate, linking
+from cqbjax.chains import prepare as logs
 from cqbjax.commands._hydra import CONF, start
 from cqbjax.datasets import (
     CATALOGUE,
@@ -19,6 +21,7 @@ from cqbjax.datasets import (
     own_table,
     served_rates,
 )
+from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 
@@ -34,6 +37,9 @@ def main() -> None:
 
 def build(config: omegaconf.DictConfig) -> None:
     """Prepare one dataset and say what came of it."""
+    if config.dataset == "wildchat":
+        chains_of_a_log(config)
+        return
     console = Console()
     entry, source = _entry(config), config.source
     if config.made_up is not None:
@@ -44,7 +50,7 @@ def build(config: omegaconf.DictConfig) -> None:
         config.data_dir,
         source,
         config.revision,
-        config.model,
+        config.model or DEFAULT_MODEL,
         config.batch_size,
         config.progress,
         prices=config.prices,
@@ -68,6 +74,33 @@ def build(config: omegaconf.DictConfig) -> None:
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
         f"{served.oracle:.3f}"
     )
+
+
+def chains_of_a_log(config: omegaconf.DictConfig) -> None:
+    """Prepare a log of conversations, link its retrials and say what came of it."""
+    console, wanted = Console(width=120), config.wildchat
+    for key in ("embeddings", "prices"):
+        if config[key] is not None:
+            raise ValueError(f"{key}={config[key]} is of a routing table, not of dataset=wildchat.")
+    rule = linking.Rule(wanted.threshold, wanted.min_gap, wanted.among)
+    rule.check()
+    data_dir = pathlib.Path(config.data_dir)
+    source = None if config.source is None else pathlib.Path(config.source)
+    if config.made_up is not None:
+        source = data_dir / "made_up" / f"wildchat-{config.made_up}"
+        settings = generate.Settings(
+            config.made_up, longer=wanted.made_up_longer, seed=wanted.made_up_seed
+        )
+        generate.generate(source, data_dir, settings)
+    done = logs.prepare(
+        data_dir, source, wanted.model, config.model or logs.ENCODER, wanted.tokens,
+        config.revision, config.batch_size, config.progress,
+    )  # fmt: skip
+    log = logs.load(data_dir)
+    state = "built" if done.built else "already built, nothing to do"
+    console.print(f"{log.name}: {state} ({done.key}, revision {done.revision})", markup=False)
+    for line in logs.describe(log, logs.link(log, rule), rule):
+        console.print(f"  {line}", markup=False)
 
 
 def _entry(config: omegaconf.DictConfig) -> Dataset:

@@ -1,0 +1,300 @@
+"""A log read in a stream: the conversations of one model, an arrival time for each.
+
+Written as they are read, so that no more than a batch is in memory: `conversations.parquet` (times,
+users, lengths) and `texts.parquet` (each distinct first prompt once).
+"""
+
+import datetime
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cqbjax.chains import shards
+from cqbjax.chains.shards import Batch, LogError
+
+# Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
+# first one, then 30 tokens a second.
+FIRST_TOKEN, TOKENS_A_SECOND = 2.84, 30.0
+SECOND = 1_000_000  # microseconds
+# No encoder reads more of a prompt. Whether two are identical is told by all of their bytes.
+MOST_LETTERS = 4096
+CONVERSATIONS, TEXTS = "conversations.parquet", "texts.parquet"
+SCHEMA = pa.schema(
+    [
+        ("row", pa.int64()),  # of all shards
+        ("user", pa.int32()),  # one a hashed IP
+        ("text", pa.int32()),  # number of the first prompt in texts.parquet
+        ("arrival", pa.int64()),  # inferred, microseconds since 1970
+        ("answered", pa.int64()),  # the first assistant response
+        ("ended", pa.int64()),  # the last one
+        ("tokens", pa.int32()),  # of the first assistant response
+        ("prompt_tokens", pa.int32()),
+    ]
+)
+
+CountTokens = Callable[[bytes], int]
+
+
+class Conversation(NamedTuple):
+    """What is kept of a row; times in microseconds since 1970."""
+
+    user: str
+    prompt: bytes
+    arrival: int
+    answered: int
+    ended: int
+    tokens: int
+    prompt_tokens: int
+
+
+class Turn(NamedTuple):
+    """One turn of a conversation; a field that is missing is None."""
+
+    role: str | None
+    content: bytes | None
+    timestamp: int | None
+    hashed_ip: str | None
+
+
+class Reading(NamedTuple):
+    """What became of every row of a log.
+
+    Attributes:
+        rows: all that there are.
+        others: of other models.
+        kept: conversations.
+        users: hashed IPs among them.
+        texts: distinct first prompts.
+        dropped: reason -> rows.
+        repaired: first prompts that were not valid UTF-8; kept, with U+FFFD for the wrong bytes.
+    """
+
+    rows: int
+    others: int
+    kept: int
+    users: int
+    texts: int
+    dropped: dict[str, int]
+    repaired: int
+
+
+def count_by_bytes(text: bytes) -> int:
+    """Estimate tokens: a quarter of the bytes of the UTF-8 text, rounded up."""
+    return math.ceil(len(text) / 4)
+
+
+def token_counter(name: str) -> CountTokens:
+    """Return what counts tokens.
+
+    Args:
+        name: `bytes` (`count_by_bytes`), or an encoding of tiktoken such as `cl100k_base`.
+
+    Raises:
+        LogError: tiktoken is not installed, or has no such encoding.
+    """
+    if name == "bytes":
+        return count_by_bytes
+    try:
+        import tiktoken
+    except ImportError as error:
+        raise LogError(f"tokens={name} needs tiktoken: install it, or tokens=bytes.") from error
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except Exception as error:  # an unknown name, or no network to fetch the table
+        raise LogError(f"tokens={name} cannot be had from tiktoken: {error}.") from error
+    return lambda text: len(encoding.encode_ordinary(text.decode("utf-8", "replace")))
+
+
+def read_log(
+    files: Sequence[Path], model: str, folder: Path, tokens: CountTokens = count_by_bytes,
+    advance: Callable[[int], Any] = lambda rows: None, size: int = 1024,
+) -> Reading:  # fmt: skip
+    """Read a log and write its conversations and texts.
+
+    Args:
+        files: the shards, which `shards.check` has passed.
+        model: whose conversations are kept.
+        folder: where the two files go; they count only together.
+        tokens: counts those of a response.
+        advance: told how many rows were read.
+        size: rows in memory at once.
+
+    Raises:
+        LogError: a damaged shard, or no conversation of the model can be used.
+    """
+    users: dict[str, int] = {}
+    texts: dict[bytes, int] = {}
+    dropped: Counter[str] = Counter()
+    rows = others = kept = repaired = 0
+    with _writer(folder / CONVERSATIONS, SCHEMA) as log, _writer(folder / TEXTS) as prompts:
+        for batch in shards.read(files, size):
+            own = pc.fill_null(pc.equal(batch.rows["model"], model), False)
+            found, new = [], []
+            for row, one in _conversations(batch, own, tokens):
+                if isinstance(one, str):
+                    dropped[one] += 1
+                    continue
+                digest = hashlib.blake2b(one.prompt, digest_size=16).digest()
+                if digest not in texts:
+                    texts[digest] = len(texts)
+                    new.append(_decoded(one.prompt))
+                repaired += not _is_utf8(one.prompt)
+                user = users.setdefault(one.user, len(users))
+                found.append((row, user, texts[digest], *one[2:]))
+            log.write(found)
+            prompts.write([(text,) for text in new])
+            rows += batch.rows.num_rows
+            others += batch.rows.num_rows - (pc.sum(own).as_py() or 0)
+            kept += len(found)
+            advance(batch.rows.num_rows)
+        if not kept:
+            why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
+            raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
+    return Reading(rows, others, kept, len(users), len(texts), dict(dropped), repaired)
+
+
+def load(folder: Path) -> pl.DataFrame:
+    """Return the conversations that `read_log` wrote, without their texts."""
+    return pl.read_parquet(folder / CONVERSATIONS)
+
+
+def load_texts(folder: Path) -> list[str]:
+    """Return the distinct first prompts, each at most `MOST_LETTERS` long."""
+    return pl.read_parquet(folder / TEXTS)["text"].to_list()
+
+
+def _conversations(
+    batch: Batch, own: pa.BooleanArray, tokens: CountTokens
+) -> Iterator[tuple[int, Conversation | str]]:
+    """Yield the number of each row of the model, with what is kept of it or why it is dropped."""
+    numbers = pc.add(pc.indices_nonzero(own).cast(pa.int64()), batch.first).to_pylist()
+    rows = batch.rows.filter(own)
+    last, ips = _times(rows["timestamp"]), rows["hashed_ip"].to_pylist()
+    lengths = pc.fill_null(pc.list_value_length(rows["conversation"]), 0).to_pylist()
+    turns = iter(_turns(rows["conversation"].flatten()))
+    for number, length, time, ip in zip(numbers, lengths, last, ips, strict=True):
+        yield number, conversation([next(turns) for _ in range(length)], time, ip, tokens)
+
+
+def conversation(
+    turns: Sequence[Turn], last: int | None, ip: str | None, tokens: CountTokens = count_by_bytes
+) -> Conversation | str:
+    """Return what is kept of a row, or why it is dropped.
+
+    The user arrives FIRST_TOKEN + tokens / TOKENS_A_SECOND seconds before the timestamp of the
+    first assistant response. A conversation with one response takes the row's own timestamp where
+    the response has none.
+
+    Args:
+        turns: of the conversation, in order.
+        last: the row's timestamp, microseconds.
+        ip: the row's hashed IP; where it is missing, that of the first user turn.
+        tokens: counts those of a response.
+    """
+    asked = next((turn for turn in turns if turn.role == "user"), None)
+    answers = [turn for turn in turns if turn.role == "assistant"]
+    user = ip or (asked.hashed_ip if asked else None)
+    if not turns:
+        return "empty conversation"
+    if asked is None or not (asked.content or b"").strip():
+        return "no first prompt"
+    if not answers or answers[0].content is None:
+        return "no assistant response"
+    if not user:
+        return "no hashed IP"
+    times = [turn.timestamp for turn in answers]
+    if len(answers) == 1 and times[0] is None:
+        times = [last]
+    known = [time for time in times if time is not None]
+    if times[0] is None:
+        return "no timestamp of the first assistant response"
+    if any(later < earlier for earlier, later in zip(known, known[1:], strict=False)):
+        return "timestamps out of order"
+    prompt, length = asked.content or b"", tokens(answers[0].content)
+    arrival = times[0] - round(SECOND * (FIRST_TOKEN + length / TOKENS_A_SECOND))
+    return Conversation(user, prompt, arrival, times[0], known[-1], length, tokens(prompt))
+
+
+def _turns(structs: pa.StructArray) -> Iterator[Turn]:
+    """Yield the turns of a batch, in order."""
+    names = {structs.type.field(i).name for i in range(structs.type.num_fields)}
+
+    def column(name: str) -> pa.Array:
+        # With the parents' nulls, which `field` would leave out.
+        return pc.struct_field(structs, name) if name in names else pa.nulls(len(structs))
+
+    contents: Iterable[bytes | None] = column("content").cast(pa.binary()).to_pylist()
+    roles, ips = column("role").to_pylist(), column("hashed_ip").to_pylist()
+    yield from map(Turn, roles, contents, _times(column("timestamp")), ips)
+
+
+def _times(column: pa.Array) -> list[int | None]:
+    """Return timestamps as microseconds since 1970, None for what is none; UTC if not said."""
+    if pa.types.is_timestamp(column.type):
+        zone = column.type.tz
+        return column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_pylist()
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    return [_parsed(text) for text in column.cast(pa.string()).to_pylist()]
+
+
+def _parsed(text: str | None) -> int | None:
+    """Read an ISO time, None where there is none."""
+    try:
+        time = datetime.datetime.fromisoformat((text or "").strip())
+    except ValueError:
+        return None
+    whole = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+    return (whole - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(
+        microseconds=1
+    )
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(prompt: bytes) -> str:
+    return prompt.decode("utf-8", "replace")[:MOST_LETTERS]
+
+
+class _writer:  # noqa: N801  a context manager, used as a function is
+    """Write rows to a Parquet file, which stands under its name only when it is whole."""
+
+    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._schema = path, schema or pa.schema([("text", pa.string())])
+        self._partial = path.with_name(f".{path.name}.partial")
+
+    def __enter__(self) -> "_writer":
+        self._file = pq.ParquetWriter(self._partial, self._schema)
+        return self
+
+    def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows."""
+        if rows:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(columns, self._schema, strict=True)
+            ]
+            self._file.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def __exit__(self, kind: Any, *details: Any) -> None:
+        self._file.close()
+        if kind is None:
+            self._partial.replace(self._path)
+        else:
+            self._partial.unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""Logs in the official schema: what is kept of every row, what is dropped, what is refused."""
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from logs import SECOND, embedder
+
+from cqbjax.chains import prepare, reading, schema, shards
+from cqbjax.chains.prepare import MODEL
+from cqbjax.chains.shards import LogError
+
+BEGIN = 1_700_000_000 * SECOND
+ANSWER = "word" * 60  # 60 tokens: 2 seconds, after 2.84 for the first
+
+
+def row(at=0, prompt="How do I sort a list?", ip="a1", model=MODEL, **changed):
+    """Return a conversation whose user arrives `at` seconds after the beginning."""
+    answered = BEGIN + round((at + 2.84 + 2) * SECOND)
+    return schema.row(model, ip, prompt, [(answered, ANSWER)], **changed)
+
+
+def read(tmp_path, rows, size=2):
+    file = tmp_path / "train-00000-of-00001.parquet"
+    schema.write(file, rows)
+    shards.check([file], MODEL)
+    said = reading.read_log([file], MODEL, tmp_path / "out", size=size)
+    return said, reading.load(tmp_path / "out"), reading.load_texts(tmp_path / "out")
+
+
+def turns(*changes):
+    """Return a conversation of two turns with fields changed in each."""
+    made = row()["conversation"]
+    for turn, change in zip(made, changes, strict=True):
+        turn.update(change)
+    return made
+
+
+def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
+    later = [(BEGIN + 10 * SECOND, "word" * 300), (BEGIN + 99 * SECOND, ANSWER)]
+    _, log, texts = read(tmp_path, [schema.row(MODEL, "a1", "Why?", later), row(at=7)])
+    arrival = (log["arrival"].to_numpy() - BEGIN) / SECOND
+    np.testing.assert_allclose(arrival, [10 - 2.84 - 10, 7], atol=2e-6)
+    assert log["tokens"].to_list() == [300, 60] and log["prompt_tokens"].to_list() == [1, 6]
+    assert ((log["answered"] - BEGIN) / SECOND).to_list() == [10, 11.84]
+    assert ((log["ended"] - BEGIN) / SECOND).to_list() == [99, 11.84]
+    assert texts == ["Why?", "How do I sort a list?"]
+
+
+def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
+    rows = [
+        row(),
+        row(model="gpt-3.5-turbo"),
+        row(model=None),
+        row(conversation=[]),
+        row(conversation=None),
+        row(conversation=turns({"content": None}, {})),
+        row(conversation=turns({"content": "  \n"}, {})),
+        row(conversation=turns({"role": "assistant"}, {})),
+        row(conversation=turns({}, {"content": None})),
+        row(conversation=turns({}, {})[:1]),
+        row(hashed_ip=None, conversation=turns({"hashed_ip": None}, {})),
+        row(hashed_ip=None),
+        row(conversation=turns({}, {"timestamp": None})),
+        row(timestamp=None),
+        row(timestamp=None, conversation=turns({}, {"timestamp": None})),
+        schema.row(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
+        schema.row(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
+    ]
+    said, log, _ = read(tmp_path, rows)
+    assert said.rows == len(rows) == said.others + said.kept + sum(said.dropped.values())
+    assert (said.others, said.kept, said.users) == (2, 5, 2)
+    assert said.dropped == {
+        "empty conversation": 2, "no first prompt": 3, "no assistant response": 2,
+        "no hashed IP": 1, "no timestamp of the first assistant response": 1,
+        "timestamps out of order": 1,
+    }  # fmt: skip
+    # Without its own, a lone response takes the row's timestamp, and a row its first turn's IP.
+    assert log["row"].to_list() == [0, 11, 12, 13, 16] and log["user"].to_list() == [0, 0, 0, 0, 1]
+    assert log["answered"][2] == log["answered"][0]
+
+
+def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
+    rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(prompt="broken X")]
+    file = tmp_path / "train-0.parquet"
+    schema.write(file, rows)
+    content = file.read_bytes()
+    # Uncompressed and undictionaried, so that the bytes can be broken in place.
+    table = pq.read_table(file)
+    pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)
+    content = file.read_bytes()
+    assert content.count(b"broken X") == 2
+    file.write_bytes(
+        content.replace(b"broken X", b"broken \xff").replace(b"broken Y", b"broken \xfe")
+    )
+    said = reading.read_log([file], MODEL, tmp_path / "out")
+    log = reading.load(tmp_path / "out")
+    assert (said.kept, said.repaired, said.texts) == (4, 3, 3)
+    assert log["text"].to_list() == [0, 1, 2, 1]
+    assert reading.load_texts(tmp_path / "out")[1:] == ["broken \ufffd"] * 2
+
+
+@pytest.mark.parametrize("zone", ["UTC", None, "text", "text UTC"])
+def test_timestamps_may_be_times_or_text(tmp_path, zone):
+    table = pa.Table.from_pylist([row(), row(at=50)], schema.SCHEMA)
+    whole = table.to_pylist()
+    for one in whole:
+        for turn in one["conversation"]:
+            if turn["timestamp"] is not None and zone != "UTC":
+                naive = turn["timestamp"].replace(tzinfo=None)
+                text = naive.isoformat() + ("+00:00" if zone == "text UTC" else "")
+                turn["timestamp"] = text if zone and zone.startswith("text") else naive
+    kind = pa.timestamp("us", "UTC") if zone == "UTC" else pa.timestamp("ms")
+    if zone and zone.startswith("text"):
+        kind = pa.string()
+    items = schema.SCHEMA.field("conversation").type.value_type
+    changed = pa.struct(
+        [field if field.name != "timestamp" else ("timestamp", kind) for field in items]
+    )
+    where = schema.SCHEMA.get_field_index("conversation")
+    narrow = schema.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
+    file = tmp_path / "train-0.parquet"
+    pq.write_table(pa.Table.from_pylist(whole, narrow), file)
+    reading.read_log([file], MODEL, tmp_path / "out")
+    arrival = reading.load(tmp_path / "out")["arrival"].to_numpy()
+    np.testing.assert_allclose((arrival - BEGIN) / SECOND, [0, 50], atol=1e-3)
+
+
+def test_the_size_of_a_batch_changes_nothing(tmp_path):
+    rows = [row(at=9 * i, prompt=f"prompt {i % 5}", ip=f"u{i % 3}") for i in range(23)]
+    frames = [read(tmp_path, rows, size)[1] for size in (1, 7, 100)]
+    assert frames[0].equals(frames[1]) and frames[1].equals(frames[2])
+
+
+def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
+    file = tmp_path / "train-0.parquet"
+    for column in shards.COLUMNS:
+        schema.write(file, [row()])
+        pq.write_table(pq.read_table(file).drop_columns([column]), file)
+        with pytest.raises(LogError, match=f"lacks column '{column}', it has conversation_hash"):
+            prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    for name in shards.TURN_FIELDS:
+        made = [{k: v for k, v in turn.items() if k != name} for turn in row()["conversation"]]
+        table = pa.Table.from_pylist([{**row(), "conversation": made}])
+        pq.write_table(table, file)
+        with pytest.raises(LogError, match=f"turns of conversation lack '{name}', they have"):
+            prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    pq.write_table(pa.Table.from_pylist([{**row(), "conversation": "text"}]), file)
+    with pytest.raises(LogError, match="conversation must be a list of structs, it is string"):
+        prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+
+
+def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_path):
+    wrong = tmp_path / "train-0.parquet"
+    wrong.write_text("model,timestamp\n")
+    cases = {
+        wrong: "train-0.parquet: not a Parquet file, or cut short",
+        tmp_path / "none": "none: no such file or folder",
+        tmp_path / "empty": "empty: no shard there, neither data/train-",
+    }
+    (tmp_path / "empty").mkdir()
+    for source, words in cases.items():
+        with pytest.raises(LogError, match=words) as found:
+            prepare.prepare(tmp_path / "data", source, embedder=embedder)
+        assert "\n" not in str(found.value)
+    schema.write(wrong, [row()])
+    whole = wrong.read_bytes()
+    wrong.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LogError, match="not a Parquet file, or cut short"):
+        prepare.prepare(tmp_path / "data", wrong, embedder=embedder)
+    assert not list((tmp_path / "data").rglob("*.parquet"))
+
+
+def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
+    file = tmp_path / "train-0.parquet"
+    schema.write(file, [row(), row(), row(model="gpt-4-0314")])
+    with pytest.raises(LogError) as found:
+        prepare.prepare(tmp_path, file, model="gpt-5", embedder=embedder)
+    assert str(found.value) == (
+        f"no conversation with model 'gpt-5': there are {MODEL} (2), gpt-4-0314 (1)."
+    )
+
+
+def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
+    file = tmp_path / "train-0.parquet"
+    gone = {"timestamp": None}
+    schema.write(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
+    with pytest.raises(LogError, match=r"can be used: no timestamp of .* response \(3\)"):
+        prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
+
+
+def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
+    file = tmp_path / "train-0.parquet"
+    schema.write(file, [row(), row(at=60)], stand_in="two rows standing in")
+    first = prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    again = prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    assert first.built and not again.built and first.key == again.key
+    log = prepare.load(tmp_path)
+    assert (log.frame.height, log.stand_in) == (2, "two rows standing in")
+    assert log.name == "WildChat-1M (generated)" and log.reading.kept == 2
+    encoders = []
+
+    def embed(texts, folder, encoder, *rest):
+        encoders.append(encoder)
+        return embedder(texts)
+
+    monkeypatch.setattr(prepare, "embed", embed)
+    assert prepare.prepare(tmp_path, file, progress=False).key != first.key
+    assert encoders == ["sentence-transformers/paraphrase-multilingual-mpnet-base-v2"]
+
+
+def test_tokens_are_counted_as_asked(monkeypatch):
+    assert [reading.count_by_bytes(text) for text in (b"", b"a", b"word", b"words")] == [0, 1, 1, 2]
+    monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
+    with pytest.raises(LogError, match="tokens=cl100k_base needs tiktoken"):
+        reading.token_counter("cl100k_base")
+
+
+def test_nothing_prepared_is_one_sentence(tmp_path):
+    with pytest.raises(LogError, match=r"no conversation log is prepared there.*dataset=wildchat"):
+        prepare.load(tmp_path)
+
+
+def test_frames_hold_every_column(tmp_path):
+    _, log, _ = read(tmp_path, [row()])
+    assert log.columns == reading.SCHEMA.names and log.dtypes[0] == pl.Int64
