@@ -211,7 +211,7 @@ def invert(matrix: Array) -> Array:
     everywhere, unlike small Cholesky factorisations on a GPU.
     """
     dim = matrix.shape[-1]
-    if dim > 2 * linalg.SMALL:
+    if dim > 3 * linalg.SMALL:
         return jnp.linalg.inv(matrix)
     for i in range(dim):
         pivot = 1.0 / matrix[i, i]
