@@ -27,7 +27,7 @@ def report(root: Path, names: Sequence[str]) -> None:
     from omegaconf import DictConfig, OmegaConf
 
     from cqbjax.report import results
-    from cqbjax.studies import showing
+    from cqbjax.studies import replaying, showing
 
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
@@ -44,5 +44,6 @@ def report(root: Path, names: Sequence[str]) -> None:
         if showing.few(points):
             points = results.load_points(folder)
         config.results_dir = str(root)
-        for path in showing.show(points, config, folder.name, console):
+        show = replaying.show if replaying.is_replay(config) else showing.show
+        for path in show(points, config, folder.name, console):
             console.print(str(path))

@@ -36,7 +36,10 @@ def main() -> None:
 def run(config: DictConfig) -> None:
     """Run one job."""
     words = list(HydraConfig.get().overrides.task)
-    _study([Job(config, {}, words)], job_name())
+    if config.replay is not None:
+        _replays([Job(config, {}, words)], job_name())
+    else:
+        _study([Job(config, {}, words)], job_name())
 
 
 def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
@@ -56,6 +59,9 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
     from cqbjax.studies import grid
 
     values: list[Any] = [None] * len(jobs)
+    if any(job.config.replay is not None for job in jobs):
+        _replays(jobs, "")
+        return values
     refused: list[str] = []
     for name in dict.fromkeys(job.config.name for job in jobs):
         numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
@@ -179,3 +185,29 @@ def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console")
     console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
+
+
+def _replays(jobs: Sequence[Job], job: str) -> None:
+    """Run, store and show the points of jobs that replay a log."""
+    from cqbjax.studies import replaying, settings, showing
+    from cqbjax.sweeping import backend
+    from cqbjax.sweeping.progress import bar
+
+    backend.configure()
+    console, config = showing.console(), jobs[0].config
+    folder = Path(config.results_dir) / "data" / config.name / job
+    points = []
+    for one in jobs:
+        if one.config.replay is None or one.config.name != config.name:
+            raise ValueError("a sweep is of one experiment where it replays a log: run them apart")
+        settings.check_overrides(one.words, one.config)
+        with bar() as progress:
+            points += replaying.study(
+                one.config, make_policies, folder, progress, console, one.swept
+            )
+    if not points:
+        return
+    stem = "-".join(part for part in (config.name, job) if part)
+    written = replaying.show(points, config, stem, console)
+    console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
+    console.print(f"arrays in {folder}; {', '.join(map(str, written))}", markup=False)

@@ -27,6 +27,8 @@ from cqbjax.report.summaries import differing, mean_ci, mean_sd, queue_regret, s
 
 Spread = Literal["ci", "sd"]
 Queue = Literal["regret", "length"]
+Second = Literal["regret", "length"]
+_Shown = tuple[Queue, Second]  # of the left panel and of the right one
 YScale = Literal["auto", "linear", "symlog", "log"]
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
@@ -49,6 +51,7 @@ def draw_queue_and_regret(
     spread: Spread = "ci",
     queue: Queue = "regret",
     yscale: YScale = "auto",
+    second: Second = "regret",
 ) -> Figure:
     """Draw queue length and cumulative regret over rounds, a pair of panels a point and rate.
 
@@ -62,6 +65,8 @@ def draw_queue_and_regret(
         yscale: `auto` keeps the close rivals on a linear scale and, where weak policies would
             flatten them, continues above it on a logarithmic one; `linear`; `symlog`, linear up
             to 1; `log`.
+        second: what the right panel of a pair shows: cumulative `regret`, or the queue `length`
+            with the optimal policy's line (where there is one server, and nothing to regret).
 
     Raises:
         ValueError: no point, or an argument that is none of the above.
@@ -69,12 +74,13 @@ def draw_queue_and_regret(
     _check_choice("spread", spread, Spread)
     _check_choice("queue", queue, Queue)
     _check_choice("yscale", yscale, YScale)
+    _check_choice("second", second, Second)
     if not points:
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
     rows = _arrange(points)
     blocks = len(rows[0])
     rivals = {label for point in points for label in point["policy"].values.tolist()} - {OPTIMAL}
-    labels = in_order(rivals | {OPTIMAL} if queue == "length" else rivals)
+    labels = in_order(rivals | {OPTIMAL} if "length" in (queue, second) else rivals)
     stand_in = stand_in_of(points)
     width = 10.0 if blocks == 2 else PAGE_WIDTH
     with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
@@ -90,8 +96,8 @@ def draw_queue_and_regret(
                         empty.set_axis_off()
                 else:
                     title = _cell_title(cell, points, 84 // blocks)
-                    _draw_cell(pair, cell, title, spread, queue, yscale)
-        _label_outer(axes, queue)
+                    _draw_cell(pair, cell, title, spread, (queue, second), yscale)
+        _label_outer(axes, (queue, second))
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
@@ -205,7 +211,7 @@ def _cell_title(cell: _Cell, points: Sequence[xr.Dataset], letters: int) -> str:
 
 
 def _draw_cell(
-    pair: Sequence[Axes], cell: _Cell, title: str, spread: Spread, queue: Queue, yscale: YScale
+    pair: Sequence[Axes], cell: _Cell, title: str, spread: Spread, shown: _Shown, yscale: YScale
 ) -> None:
     recorded = cell.point.sizes["round"]
     kept = np.unique(np.linspace(0, recorded - 1, min(recorded, MAX_POINTS)).round().astype(int))
@@ -214,11 +220,10 @@ def _draw_cell(
     if not labels:
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
     rivals = point.sel(policy=labels)
-    queues = rivals["queue_length"] if queue == "length" else queue_regret(rivals)
-    if queue == "length":
-        optimal = point["optimal_queue_length"].expand_dims(policy=[OPTIMAL])
-        queues = xr.concat([queues, optimal], dim="policy")
-    for axes, values in zip(pair, (queues, rivals["regret"]), strict=True):
+    queue, second = shown
+    left = _lengths(point, rivals) if queue == "length" else queue_regret(rivals)
+    right = _lengths(point, rivals) if second == "length" else rivals["regret"]
+    for axes, values in zip(pair, (left, right), strict=True):
         summary = mean_ci(values) if spread == "ci" else mean_sd(values)
         _draw_lines(axes, summary)
         _set_scale(axes, summary, yscale)
@@ -228,6 +233,12 @@ def _draw_cell(
     pair[0].annotate(
         title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title"
     )
+
+
+def _lengths(point: xr.Dataset, rivals: xr.Dataset) -> xr.DataArray:
+    """Return the rivals' queue lengths and the optimal policy's."""
+    optimal = point["optimal_queue_length"].expand_dims(policy=[OPTIMAL])
+    return xr.concat([rivals["queue_length"], optimal], dim="policy")
 
 
 def _mark_rounds(axes: Axes, last: int) -> None:
@@ -329,8 +340,13 @@ def _set_two_scales(axes: Axes, threshold: float, top: float, share: float) -> N
     )  # fmt: skip
 
 
-def _label_outer(axes: np.ndarray[Any, Any], queue: Queue) -> None:
-    names = ("Queue length\nregret" if queue == "regret" else "Queue\nlength", "Cumulative\nregret")
+def _label_outer(axes: np.ndarray[Any, Any], shown: _Shown) -> None:
+    queue, second = shown
+    length = "Queue\nlength"
+    names = (
+        "Queue length\nregret" if queue == "regret" else length,
+        "Cumulative\nregret" if second == "regret" else length,
+    )
     for column in range(axes.shape[1]):
         drawn = [panel for panel in axes[:, column] if panel.axison]
         for panel in drawn:

@@ -80,9 +80,14 @@ def add_columns(
     return joined.select(_in_pairs([c for c in joined.columns if c not in ("dataset", "rate")]))
 
 
-def beside(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the paper's own numbers where it reports the same setting, no column without any."""
-    joined = add_columns(table)
+def beside(table: pl.DataFrame, datasets: Mapping[str, str] | None = None) -> pl.DataFrame:
+    """Add the paper's own numbers where it reports the same setting, no column without any.
+
+    Args:
+        table: from `throughput_table` or `gap_table`.
+        datasets: as in `add_columns`.
+    """
+    joined = add_columns(table, datasets=datasets)
     theirs = [column for column in joined.columns if column.startswith(_PREFIX)]
     return joined.drop([column for column in theirs if joined[column].is_null().all()])
 
