@@ -35,6 +35,7 @@ class Stream(enum.IntEnum):
     NORMAL = 9
     BETA = 10
     HEAD = 11
+    BURST = 12
 
 
 def run_key(seed: Array | int) -> Array:

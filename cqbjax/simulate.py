@@ -26,6 +26,7 @@ from cqbjax.types import (
     Queue,
     Source,
     World,
+    has_own_arrivals,
     is_retry_aware,
 )
 
@@ -81,11 +82,14 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         problem: shapes.
     """
     rounds = jnp.arange(1, problem.horizon + 1)
-    arrivals = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    if has_own_arrivals(source):
+        arrives = source.arrives(key, arrival_rate, problem.horizon)
+    else:
+        arrives = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL) < arrival_rate
     return Instance(
         key,
         source.world(key, arrival_rate, problem),
-        arrivals < arrival_rate,
+        arrives,
         rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
     )
 

@@ -9,7 +9,7 @@ Axis letters, used in every docstring of the package:
     S  seeds                             R  recorded rounds
 """
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from jax import Array
@@ -173,7 +173,10 @@ def is_retry_aware(policy: Any) -> bool:
 
 
 class Source(Protocol):
-    """Where queries come from: a frozen pytree dataclass."""
+    """Where queries come from: a frozen pytree dataclass.
+
+    Queries arrive with probability lambda in each round, unless the source is one of `OwnArrivals`.
+    """
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the static shapes of a run."""
@@ -191,3 +194,15 @@ class Source(Protocol):
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw one run's instance; the same key gives the same first rounds at any horizon."""
+
+
+class OwnArrivals(Source, Protocol):
+    """A source that says itself when queries arrive."""
+
+    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+        """Draw A(1), ..., A(T) of the run with this key: [T] bool, `arrival_rate` on average."""
+
+
+def has_own_arrivals(source: Source) -> TypeGuard[OwnArrivals]:
+    """Tell whether a source says itself when queries arrive."""
+    return hasattr(source, "arrives")

@@ -24,8 +24,8 @@ class Tables(NamedTuple):
     """A log's chains as arrays, the same for all runs.
 
     Attributes:
-        first: [m] int32 first conversation of each chain; the others follow it.
-        length: [m] int32 conversations of each chain: how often it has to be served.
+        first: [n] int32 first conversation of each chain, m in all; the others follow it.
+        length: [n] int32 conversations of each chain: how often it has to be served.
         text: [n] int32 row in `prompts` of each conversation.
         tokens: [n] float of its first response, which SJF is told.
         prompt_length: [n] float log(1 + tokens of its prompt) / log(1 + LONG).
@@ -47,7 +47,7 @@ class Run(NamedTuple):
 
     Attributes:
         key: of the run, for what its policy draws.
-        chains: [I] int32 the chains whose roots arrive, in order.
+        chains: [n] int32 the chains whose roots arrive, in order; padded to the log's length.
         until: [T + 1] int32 how many of them have arrived by the end of slot t.
     """
 
@@ -75,9 +75,11 @@ def tables(log: Log, chains: Chains, singles: float | None = None) -> Tables:
             roots = chains.first[:-1]
             once = kept * planted[roots]
             planted[roots] = once / (once + 1 - planted[roots])
+    # As long as the log, so that every linking rule's chains are of one shape, and one program.
+    empty = len(frame) - len(chains.lengths)
     return Tables(
-        first=jnp.asarray(chains.first[:-1], jnp.int32),
-        length=jnp.asarray(chains.lengths, jnp.int32),
+        first=jnp.asarray(np.pad(chains.first[:-1], (0, empty)), jnp.int32),
+        length=jnp.asarray(np.pad(chains.lengths, (0, empty)), jnp.int32),
         text=jnp.asarray(frame["text"].to_numpy(), jnp.int32),
         tokens=jnp.asarray(frame["tokens"].to_numpy(), float),
         prompt_length=jnp.asarray(asked, float),
@@ -147,7 +149,8 @@ def draw_run(
     span = max(1, int(times[-1] - times[0]))
     slot = np.minimum(1 + ((times - times[0]) / span * slots).astype(np.int64), slots)
     until = np.searchsorted(slot, np.arange(horizon + 1), side="right")
-    return Run(rng.run_key(seed), jnp.asarray(kept, jnp.int32), jnp.asarray(until, jnp.int32))
+    padded = np.pad(kept, (0, len(chains.members) - len(kept)))
+    return Run(rng.run_key(seed), jnp.asarray(padded, jnp.int32), jnp.asarray(until, jnp.int32))
 
 
 def stacked(runs: list[Run]) -> Run:

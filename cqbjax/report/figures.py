@@ -204,7 +204,9 @@ def _cell_title(cell: _Cell, points: Sequence[xr.Dataset], letters: int) -> str:
         if key in attributes
     ]
     parts.append(f"λ\u00a0=\u00a0{cell.rate:g}")
-    others = [key for key in differing(points) if key not in shown]
+    if attributes.get("arrivals"):
+        parts.append(f"arrivals: {attributes['arrivals']}".replace(" ", "\u00a0"))
+    others = [key for key in differing(points) if key not in (*shown, "arrivals")]
     for key in others:
         parts.append(f"{key}\u00a0=\u00a0{attributes.get(key, 'unset')}".replace(" ", "\u00a0"))
     return textwrap.fill(", ".join(parts), letters, break_long_words=False)

@@ -95,6 +95,8 @@ def beside(table: pl.DataFrame, datasets: Mapping[str, str] | None = None) -> pl
 def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
     """Say which of the paper's datasets a row may stand beside."""
     source = str(row.get("source"))
+    if row.get("arrivals"):
+        return None  # the paper's arrive otherwise
     if source in datasets:
         return datasets[source]
     if not is_own(source, row.get("stand_in") or ""):

@@ -26,7 +26,7 @@ from cqbjax.report.summaries import (
     throughput,
 )
 
-_SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters")
+_SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters", "arrivals")
 _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",

@@ -29,7 +29,7 @@ SHOWN_VERSIONS = (
 # The keys of a configuration that numbers follow from.
 COMPUTING = [
     "policy", "source", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every", "K",
-    "capacity", "tuning_seed",
+    "capacity", "tuning_seed", "arrivals", "burst", "burst_rounds", "trace", "trace_column",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
+from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
 from cqbjax.sweeping import plan
 from cqbjax.sweeping.checks import check_batch, check_sweep
@@ -46,7 +47,7 @@ def check_point(
     if learnt and not isinstance(source, DatasetSource):
         label = next(iter(learnt))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
-    drawn = source.queries if isinstance(source, DatasetSource) else source
+    drawn = queries(config, source)
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
     problem = check_sweep(
         others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
@@ -164,8 +165,7 @@ def estimated(ready: Sequence[Ready], progress: Reporter | None = None) -> list[
 def _blank(ready: Ready) -> Ready:
     """Return a point with policies of the right shapes in place of those that are to be trained."""
     config, source, each = ready.point.config, ready.source, dict(ready.policies)
-    queries = source.queries if isinstance(source, DatasetSource) else source
-    problem = queries.problem(config.K, config.horizon)
+    problem = queries(config, source).problem(config.K, config.horizon)
     for label, policy in _learnt(each).items():
         each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
     return ready._replace(policies=each)
@@ -175,7 +175,7 @@ def _part(trained: Ready) -> Part:
     """Return what the simulator is to run of a point."""
     config, source = trained.point.config, trained.source
     return part(
-        trained.policies, source.queries if isinstance(source, DatasetSource) else source,
+        trained.policies, queries(config, source),
         config.arrival_rate, seeds(config), config.horizon, config.K, config.record_every,
         config.capacity,
     )  # fmt: skip
@@ -183,11 +183,12 @@ def _part(trained: Ready) -> Part:
 
 def _origin(trained: Ready) -> dict[str, Any]:
     """Return the attributes that say where a point's queries come from."""
-    source = trained.source
+    source, arrivals = trained.source, told(trained.point.config)
+    own = {"arrivals": arrivals} if arrivals else {}
     if isinstance(source, DatasetSource):
-        return {"source": source.table.name, "stand_in": source.table.stand_in}
+        return {"source": source.table.name, "stand_in": source.table.stand_in, **own}
     slackness = float(trained.point.config.slackness)
-    return {"source": "synthetic", "stand_in": "", "slackness": slackness}
+    return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
 
 
 def checked_points(

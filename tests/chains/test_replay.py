@@ -210,7 +210,7 @@ def test_roots_arrive_in_the_slots_of_their_times():
     chains = chains_of([2] * 50 + [1] * 200)
     times = np.sort(np.random.default_rng(3).uniform(0, 1e9, 250).astype(np.int64))
     made = instance.draw_run(0, times, chains, 0.5, 400, 0.8)
-    assert made.chains.shape == (250,) and made.until.shape == (401,)
+    assert made.chains[:250].tolist() == list(range(250)) and made.until.shape == (401,)
     slots = np.searchsorted(np.asarray(made.until), np.arange(250), side="right")
     wide = (times[-1] - times[0]) / 500
     inside = slots <= 400

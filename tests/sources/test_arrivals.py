@@ -1,0 +1,192 @@
+"""Arrivals in bursts and from traces: their rate and order, and the default as it was."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+import pytest
+from composing import composed
+
+import cqbjax
+from cqbjax import rng, simulate
+from cqbjax.datasets.readers.times import read_times
+from cqbjax.datasets.table import TableError
+from cqbjax.policies import RandomRouting
+from cqbjax.pytree import arrays
+from cqbjax.report import paper
+from cqbjax.sources import Arriving, Bursty, Synthetic, traced
+from cqbjax.studies.arriving import queries, told
+
+SOURCE = Synthetic(num_servers=2, dim=2, slackness=-1.0)
+T = 4000
+TRACES = {"azure_llm_2023_conv": 19_366, "mooncake_conversation": 12_031}
+
+
+@functools.partial(jax.jit, static_argnames="horizon")
+def drawn_for(process, rate, seeds, horizon):
+    return jax.vmap(lambda seed: process.arrives(rng.run_key(seed), rate, horizon))(seeds)
+
+
+def arrivals(process, rate, seeds, horizon=T):
+    """Return A(1), ..., A(T) of some seeds: [S, T], or of one: [T]."""
+    drawn = drawn_for(
+        arrays(process), jnp.asarray(rate), jnp.atleast_1d(jnp.asarray(seeds)), horizon
+    )
+    return np.asarray(drawn)[0 if np.ndim(seeds) == 0 else slice(None)]
+
+
+def instance(source, rate=0.6, horizon=50):
+    drawn = simulate.draw_instance(
+        rng.run_key(3), source, jnp.asarray(rate), source.problem(1, horizon)
+    )
+    return drawn._replace(key=None)
+
+
+def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
+    rounds = jnp.arange(1, 51)
+    expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
+    np.testing.assert_array_equal(instance(SOURCE).arrives, expected)
+    config = composed("experiment=synthetic")
+    assert config.arrivals == "bernoulli" and queries(config, SOURCE) is SOURCE
+
+
+def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew():
+    calm = Arriving(source=SOURCE, process=Bursty(burst=0.0))
+    jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
+    wild = instance(Arriving(source=SOURCE, process=Bursty(burst=0.5)))
+    assert (wild.arrives != instance(SOURCE).arrives).any()
+    jax.tree.map(np.testing.assert_array_equal, instance(SOURCE).world, wild.world)
+    np.testing.assert_array_equal(instance(SOURCE).choice, wild.choice)
+
+
+def test_a_longer_horizon_begins_with_the_same_arrivals():
+    trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=900)))
+    for process in (Bursty(), trace):
+        short, long = arrivals(process, 0.5, 2, 300), arrivals(process, 0.5, 2, 500)
+        np.testing.assert_array_equal(short, long[:300])
+
+
+def test_bursts_keep_the_rate_and_come_in_stretches():
+    process = Bursty(burst=0.6, burst_rounds=40)
+    drawn = arrivals(process, 0.5, np.arange(40)).astype(float)
+    means = drawn.mean(axis=1)
+    assert abs(means.mean() - 0.5) < 5 * means.std(ddof=1) / np.sqrt(40)
+    # A lag of 10 rounds: the states agree with correlation (1 - 2 / 40)^10, and arrivals by
+    # (burst lambda)^2 times that.
+    here = ((drawn[:, :-10] - 0.5) * (drawn[:, 10:] - 0.5)).mean(axis=1)
+    expected = (0.6 * 0.5) ** 2 * (1 - 2 / 40) ** 10
+    assert abs(here.mean() - expected) < 5 * here.std(ddof=1) / np.sqrt(40)
+    assert expected > 10 * here.std(ddof=1) / np.sqrt(40), "no correlation would be seen"
+
+
+def test_a_trace_is_placed_as_a_plain_loop_places_it():
+    times = np.cumsum(np.random.default_rng(1).exponential(size=70) ** 3)
+    process, rate = traced(times), 0.7
+    unit = np.asarray(process.times, np.float64)
+    drawn = arrivals(process, rate, 5, 200)
+    start = int(rng.uniform(rng.round_key(rng.run_key(5), 0), rng.Stream.BURST) * 70)
+    expected, last = np.zeros(200, bool), -1
+    for k in range(200):
+        laps, place = divmod(start + k, 70)
+        last = max(int((laps * 70 + unit[place] - unit[start]) / rate), last + 1)
+        if last < 200:
+            expected[last] = True
+    np.testing.assert_array_equal(drawn, expected)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_real_traces_arrive_at_the_rate_asked_for_and_in_bursts(shared_data, name):
+    times = read_times(shared_data / "traces" / f"{name}.parquet")
+    assert len(times) == TRACES[name] and np.isfinite(times).all()
+    process = traced(times)
+    drawn = arrivals(process, 0.5, np.arange(12))
+    # Whole turns of the trace would be exact; these begin anywhere and are a part of one.
+    assert drawn.mean() == pytest.approx(0.5, abs=0.05)
+    assert len({one.tobytes() for one in drawn}) == 12
+    counts = drawn.reshape(12, -1, 40).sum(axis=2)
+    assert counts.var() != pytest.approx(40 * 0.25, rel=0.1), "Bernoulli's variance is 10"
+
+
+@pytest.mark.parametrize(
+    ("process", "rate", "words"),
+    [(Bursty(burst=0.7), 0.6, r"burst=0.7 must lie in \[0, 0.667\] at arrival_rate=0.6"),
+     (Bursty(burst=-0.1), 0.6, "burst=-0.1 must lie in"),
+     (Bursty(burst_rounds=0.5), 0.6, "burst_rounds=0.5 must be at least 1"),
+     (traced(np.arange(5)), 0.0, r"arrival_rate=0 must lie in \(0, 1\]")],
+)  # fmt: skip
+def test_a_process_out_of_range_is_one_sentence(process, rate, words):
+    with pytest.raises(ValueError, match=words):
+        Arriving(source=SOURCE, process=process).check(np.arange(2), rate, 1)
+
+
+def test_arrivals_of_a_configuration(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
+    words = ("arrivals=trace", f"trace={file}", "trace_column=when")
+    config = composed("experiment=synthetic", *words)
+    made = queries(config, SOURCE)
+    np.testing.assert_allclose(made.process.times, [0, 0.5 / 1.75, 2.0])
+    assert told(config) == "trace mine"
+    assert told(composed("experiment=synthetic", "arrivals=bursty")) == "bursty (0.5, 50 rounds)"
+    for wrong, said in (
+        (("arrivals=poisson",), "arrivals=poisson must be one of bernoulli, bursty, trace"),
+        (("arrivals=trace",), "arrivals=trace needs trace=FILE"),
+        (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            queries(composed("experiment=synthetic", *wrong), SOURCE)
+
+
+def table(path, **columns):
+    pl.DataFrame(columns).write_parquet(path)
+    return path
+
+
+def test_times_that_are_absent_or_out_of_order_are_one_sentence(tmp_path):
+    file = tmp_path / "trace.parquet"
+    cases = [
+        ({"timestamp": [1.0, None, 2.0]}, "row 2 has no time in column 'timestamp'"),
+        ({"timestamp": [1, 3, 2]}, "row 3 is earlier than the row before it, sort the table"),
+        ({"timestamp": [1]}, "has 1 rows, a trace needs at least 2"),
+        ({"timestamp": [4, 4]}, "all rows have the same time"),
+        ({"Timestamp": ["2024-01-01 00:00:00", "noon"]}, "row 2 has no time in column 'Timestamp'"),
+        ({"time": [1, 2]}, "lacks column 'timestamp', it has time"),
+    ]
+    for columns, words in cases:
+        with pytest.raises(TableError, match=words):
+            read_times(table(file, **columns))
+    file.write_text("nothing")
+    with pytest.raises(TableError, match="not a Parquet or CSV table"):
+        read_times(file)
+    with pytest.raises(TableError, match="no such file"):
+        read_times(tmp_path / "none.csv")
+
+
+def test_times_may_be_numbers_times_or_text(tmp_path):
+    text = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:01.5Z", "2024-01-01T00:01:00Z"]
+    plain = ["2024-01-01 00:00:00", "2024-01-01 00:00:01.5", "2024-01-01 00:01:00"]
+    stamps = pl.Series(plain).str.to_datetime(time_unit="us")
+    for column in (text, plain, stamps, [0.0, 1.5, 60.0]):
+        times = read_times(table(tmp_path / "t.parquet", TIMESTAMP=column))
+        np.testing.assert_allclose(times - times[0], [0, 1.5, 60], atol=1e-6)
+
+
+def test_a_sweep_runs_on_other_arrivals_and_counts_them():
+    trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=300)))
+    for process in (Bursty(), trace):
+        source = Arriving(source=SOURCE, process=process)
+        data = cqbjax.sweep(
+            {"random": RandomRouting()}, source, arrival_rates=[0.5], seeds=[0, 4], horizon=120
+        )
+        for seed in (0, 4):
+            arrived = arrivals(process, 0.5, seed, 120).sum()
+            last = data.sel(policy="random", seed=seed, arrival_rate=0.5).isel(round=-1)
+            assert arrived - int(last.departures) == int(last.queue_length)
+
+
+def test_the_papers_numbers_stand_beside_bernoulli_arrivals_alone():
+    row = {"source": "synthetic", "stand_in": ""}
+    assert paper._dataset(row, {}) == "Synthetic"
+    assert paper._dataset({**row, "arrivals": "bursty (0.5, 50 rounds)"}, {}) is None
