@@ -37,8 +37,8 @@ TOPICS = (
 PEOPLE = ("my sister", "the town council", "a class of ten-year-olds", "our new customers")
 PLACES = (
     "Lisbon", "Nairobi", "Osaka", "Toronto", "Warsaw", "Lima", "Mumbai", "Oslo", "Cairo", "Texas",
-    "Vienna", "Dublin", "Seoul", "Havana", "Athens", "Alaska", "Ghana", "Prague", "Perth",
-    "Jakarta",
+    "Vienna", "Jakarta", "Dublin", "Seoul", "Havana", "Athens", "Alaska", "Ghana", "Prague",
+    "Perth",
 )  # fmt: skip
 # Every eighth topic is hard; its users come back more often than not.
 HARD, EASY = 8, (0.97, 1.0)
@@ -57,6 +57,9 @@ class Settings(NamedTuple):
         retyped: share of retrials whose prompt differs in blanks alone.
         early: share of single conversations that are sent again before they were answered.
         follow_ups: share of single conversations after which a similar thing is asked.
+        close: whether follow-ups differ from what they follow in a word or a sign at times, so
+            that how close prompts have to be decides which are taken for retrials; else they are
+            always for somebody else.
         seed: of all draws.
     """
 
@@ -67,6 +70,7 @@ class Settings(NamedTuple):
     retyped: float = 0.3
     early: float = 0.01
     follow_ups: float = 0.04
+    close: bool = False
     seed: int = 0
 
 
@@ -244,6 +248,9 @@ class _Rows:
         self.chain += 1
         if length == 1:
             other = _prompt(verb, kind, topic, PEOPLE[person - 1], where)
+            if self.settings.close:
+                edited = _prompt(VERBS[place % len(VERBS) - 1], kind, topic, PEOPLE[person], where)
+                other = (other, prompt + "?", prompt + " please", edited)[self.draw.integers(4)]
             rows += self._decoys(rows[0], ip, other, chance)
         if self.draw.uniform() < 0.1:
             rows.append(rows[0]._replace(model="gpt-3.5-turbo-0613", kind="other", chain=-1))

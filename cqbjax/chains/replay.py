@@ -102,8 +102,7 @@ def see(tables: Tables, run: Run, carry: Carry, slot: Array, horizon: int) -> Si
         arrived=run.until[slot - 1] > run.until[jnp.maximum(slot - 2, 0)],
         newest=carry.newest, prompts=tables.text[node], utilities=None,
     )  # fmt: skip
-    left = tables.length[queue.row] - queue.served
-    return Sight(observation, carry.entered, tables.tokens[node], left, tables.planted[node])
+    return Sight(observation, carry.entered, node, tables)
 
 
 def features(tables: Tables, node: Array, queue: Queue, slot: Array) -> Array:
@@ -143,11 +142,11 @@ def run_slot(
     sight = see(tables, run, carry, slot, horizon)
     action = scheduler.select(rng.round_key(run.key, slot), carry.state, sight)
     valid = queueing.length(carry.queue) > 0
-    departed = valid & (sight.left[action.slot] <= 1)
+    chain, served = carry.queue.row[action.slot], carry.queue.served[action.slot]
+    departed = valid & (served + 1 >= tables.length[chain])
     feedback = Feedback(jnp.where(departed, 0, 1).astype(jnp.int32), valid)
     state = scheduler.update(carry.state, sight, action, feedback)
 
-    chain, served = carry.queue.row[action.slot], carry.queue.served[action.slot]
     queue = queueing.serve(carry.queue, action.slot, action.servers, departed)
     back = (jnp.arange(carry.entered.shape[0]) == action.slot) & valid & ~departed
     entered = jnp.where(back, slot, carry.entered)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import queueing, rng
+from cqbjax.chains.instance import Tables
 from cqbjax.policies.picking import learn_nothing, no_state
 from cqbjax.pytree import check_words, number, pytree, word
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem
@@ -27,16 +28,32 @@ class Sight(NamedTuple):
     Attributes:
         observation: what every policy sees.
         entered: [C] int32 the slot after whose end each query (re)entered the queue.
-        tokens: [C] of the response that serving it would bring.
-        left: [C] int32 conversations left in its chain: known to the clairvoyant rule alone.
-        planted: [C] the chance that it leaves when served, of a generated log, else zero.
+        node: [C] int32 each query's conversation.
+        tables: of the log.
     """
 
     observation: Observation
     entered: Array
-    tokens: Array
-    left: Array
-    planted: Array
+    node: Array
+    tables: Tables
+
+    # Looked up when they are asked for: only the rules that need them pay for that.
+
+    @property
+    def tokens(self) -> Array:
+        """[C] of the response that serving each query would bring."""
+        return self.tables.tokens[self.node]
+
+    @property
+    def left(self) -> Array:
+        """[C] int32 conversations left in each chain: known to the clairvoyant rule alone."""
+        queue = self.observation.queue
+        return self.tables.length[queue.row] - queue.served
+
+    @property
+    def planted(self) -> Array:
+        """[C] the chance that each query leaves when served, of a generated log, else zero."""
+        return self.tables.planted[self.node]
 
 
 class Scheduler(Protocol):
@@ -81,12 +98,13 @@ class Ranked:
         del state
         by, queue = number(Ranking, self.by, "by"), sight.observation.queue
         ranks = (
-            sight.entered, queue.arrived, queue.served, jnp.zeros_like(queue.served),
-            sight.tokens, sight.left, -sight.planted,
+            lambda: sight.entered, lambda: queue.arrived, lambda: queue.served,
+            lambda: jnp.zeros_like(queue.served),
+            lambda: sight.tokens, lambda: sight.left, lambda: -sight.planted,
         )  # fmt: skip
-        dtype = sight.tokens.dtype
+        dtype = sight.tables.tokens.dtype
         # The rule is the same for all runs of a batch, so that only its branch is computed.
-        rank = jax.lax.switch(by, [lambda each=each: each.astype(dtype) for each in ranks])
+        rank = jax.lax.switch(by, [lambda each=each: each().astype(dtype) for each in ranks])
         here = queueing.waiting(queue)
         rank = jnp.where(here, rank, jnp.inf)
         first = here & (rank == jnp.min(rank))

@@ -26,7 +26,7 @@ from cqbjax.sweeping import backend, checkpoint
 from cqbjax.sweeping.progress import Reporter, Silent
 
 OPTIMAL = "optimal"
-FIRST_PLACES, GROWTH = 256, 4
+FIRST_PLACES, GROWTH = 256, 2
 AXIS = "seed"
 
 

@@ -89,8 +89,9 @@ def chains_of_a_log(config: omegaconf.DictConfig) -> None:
     if config.made_up is not None:
         source = data_dir / "made_up" / f"wildchat-{config.made_up}"
         settings = generate.Settings(
-            config.made_up, longer=wanted.made_up_longer, seed=wanted.made_up_seed
-        )
+            config.made_up, longer=wanted.made_up_longer, follow_ups=wanted.made_up_follow_ups,
+            close=wanted.made_up_close, seed=wanted.made_up_seed,
+        )  # fmt: skip
         generate.generate(source, data_dir, settings)
     done = logs.prepare(
         data_dir, source, wanted.model, config.model or logs.ENCODER, wanted.tokens,
