@@ -1,0 +1,144 @@
+"""The study of a log: its points, its words, and what is stored and shown of it."""
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from composing import composed
+from logs import embedder
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from cqbjax.chains import prepare
+from cqbjax.commands import prepare_data
+from cqbjax.commands._hydra import CONF, make_policies
+from cqbjax.report import paper, results
+from cqbjax.studies import replaying
+from cqbjax.sweeping.progress import Silent
+
+TINY = ("num_seeds=2", "horizon=60", "record_every=5", "replay.segment=30", "table_rounds=[30,60]",
+        "policy=[optimal]", "compared=null", "replay.schedules={a: fifo, b: random}")  # fmt: skip
+
+
+def config(folder, *words):
+    words = [word for word in words if not word.startswith("replay.schedules")]
+    made = composed("experiment=wildchat", f"data_dir={folder}", *words)
+    OmegaConf.set_struct(made, False)
+    made.replay.schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
+    return made
+
+
+def run(folder, out, *words, said=None):
+    made = config(folder, f"results_dir={out}", *TINY, *words)
+    console = Console(file=said, width=200) if said else Console(quiet=True)
+    points = replaying.study(made, make_policies, out / "data" / "wildchat", Silent(), console)
+    return made, points
+
+
+def test_the_paper_s_study_is_what_the_configuration_says():
+    made = composed("experiment=wildchat")
+    theirs = paper.read().filter(pl.col("dataset") == "WildChat-1M")
+    assert set(theirs["policy"]) <= {*made.policy, *made.replay.schedules}
+    assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
+    assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]
+    assert (made.replay.threshold, made.replay.singles, made.num_seeds) == (0.995, 0.8, 30)
+    assert made.replay.encoder == prepare.ENCODER and made.replay.model == prepare.MODEL
+
+
+def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
+    made, (point,) = run(generated, tmp_path)
+    assert point.policy.values.tolist() == ["optimal", "rr", "fifo", "informed"]
+    np.testing.assert_array_equal(
+        point.queue_length.sel(policy="optimal"), point.optimal_queue_length
+    )
+    assert (point.queue_length >= point.optimal_queue_length).all() and not point.regret.any()
+    assert "generated log" in point.attrs["stand_in"]
+    written = replaying.show([point], made, "wildchat", Console(quiet=True))
+    text = next(path for path in written if path.suffix == ".md").read_text()
+    assert "standing in for WildChat-1M" in text and "WildChat-1M (generated)" in text
+    assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
+
+
+def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
+    run(generated, tmp_path)
+    ran = []
+    whole = replaying._run_point
+    monkeypatch.setattr(replaying, "_run_point", lambda *a: ran.append(1) or whole(*a))
+    run(generated, tmp_path)
+    assert not ran
+    run(generated, tmp_path, "replay.min_gap=60")
+    run(generated, tmp_path, "replay.min_gap=60", "rerun=true")
+    assert len(ran) == 2
+
+
+def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
+    grid = ("replay.threshold=[0.995,1]", "replay.min_gap=[0,600]")
+    made, points = run(generated, tmp_path, *grid)
+    keys = [(p.attrs["threshold"], p.attrs["min_gap"]) for p in points]
+    assert sorted(keys) == [(0.995, 0), (0.995, 600), (1, 0), (1, 600)]
+    assert len({p.attrs["chains_of_several"] for p in points}) > 2
+    both = results.load(tmp_path / "data" / "wildchat")
+    assert both.sizes["threshold"] == both.sizes["min_gap"] == 2
+    replaying.show(points, made, "grid", Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("replay.threshold=2",), "threshold=2.0 must be a cosine"),
+     (("replay.among=all",), "among=all must be open or adjacent"),
+     (("replay.min_gap=-5",), "min_gap=-5.0 must be seconds"),
+     (("+replay.gap=5",), "replay.gap is no key; replay has threshold"),
+     (("replay.singles=1",), "singles=1 must be a share"),
+     (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
+     (("replay.segment=7",), "segment=7 must divide horizon=60"),
+     (("horizon=90000",), "is too long"),
+     (("replay.source=nowhere",), "nowhere: no such file or folder")],
+)  # fmt: skip
+def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as found:
+        run(generated, tmp_path, *words)
+    assert "\n" not in str(found.value) and not (tmp_path / "data").exists()
+
+
+def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(generated):
+    log = prepare.load(generated)
+    real = log._replace(frame=log.frame.drop("planted"), name="WildChat-1M", stand_in="")
+    made = config(generated)
+    assert "informed" in replaying.schedulers(made, {}, log)
+    assert "informed" not in replaying.schedulers(made, {}, real)
+    assert paper.is_own(real.name, real.stand_in) and not paper.is_own(log.name, log.stand_in)
+
+
+def test_acqb_is_given_the_estimator_that_needs_no_table(generated):
+    made = config(generated)
+    chosen = replaying.schedulers(made, make_policies(made.policy), prepare.load(generated))
+    assert chosen["acqb"].policy.estimator == "running" and "optimal" not in chosen
+    assert chosen["acqb"].policy.alpha_scale == 0.2
+
+
+def test_the_command_prepares_a_log_and_says_what_it_linked(
+    generated, tmp_path, monkeypatch, capsys
+):
+    words = OmegaConf.load(CONF / "prepare" / "config.yaml")
+    del words["hydra"], words["defaults"]
+    changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
+    made = OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
+    asked = []
+
+    def embed(texts, folder, encoder, *rest):
+        asked.append(encoder)
+        return embedder(texts)
+
+    monkeypatch.setattr(prepare, "embed", embed)
+    prepare_data.build(made)
+    said = " ".join(capsys.readouterr().out.split())
+    assert asked == ["mine"]
+    assert "WildChat-1M (generated): built" in said and "pairs linked" in said
+    assert "chains by length: 1: " in said and "standing in for WildChat-1M" in said
+    prepare_data.build(made)
+    assert "already built, nothing to do" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="threshold=3"):
+        prepare_data.build(OmegaConf.merge(made, {"wildchat": {"threshold": 3}}))
+    with pytest.raises(ValueError, match=r"prices=x.csv is of a routing table"):
+        prepare_data.build(OmegaConf.merge(made, {"prices": "x.csv"}))
