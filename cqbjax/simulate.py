@@ -82,13 +82,15 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         problem: shapes.
     """
     rounds = jnp.arange(1, problem.horizon + 1)
+    uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    world = source.world(key, arrival_rate, problem)
     if has_own_arrivals(source):
         arrives = source.arrives(key, arrival_rate, problem.horizon)
     else:
-        arrives = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL) < arrival_rate
+        arrives = uniforms < arrival_rate
     return Instance(
         key,
-        source.world(key, arrival_rate, problem),
+        world,
         arrives,
         rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
     )

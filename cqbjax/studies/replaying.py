@@ -31,6 +31,8 @@ from cqbjax.types import Policy
 # A list in one of these is a grid.
 RULE_KEYS = ("threshold", "min_gap", "among")
 KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles", "segment")
+# Of a point's chains, shown in its rows of the table.
+FOLLOWING = ("chains_of_several", "linked_by_cosine", "load")
 # The keys of a configuration that numbers follow from.
 COMPUTING = (
     "policy", "replay", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every",
@@ -229,10 +231,10 @@ def dataset(
     share = config.replay.singles
     attributes: dict[str, Any] = {
         "experiment": config.name, "source": log.name, "stand_in": log.stand_in, "K": 1,
-        "num_servers": 1, "horizon": cut.horizon, "chains_of_several": len(longer),
-        "linked_by_cosine": one.chains.similar,
-        "load": round(config.arrival_rate[0] * (share + (1 - share) * float(longer.mean())), 3),
+        "num_servers": 1, "horizon": cut.horizon,
     }  # fmt: skip
+    load = config.arrival_rate[0] * (share + (1 - share) * float(longer.mean()))
+    attributes |= zip(FOLLOWING, (len(longer), one.chains.similar, round(load, 3)), strict=True)
     variables = {name: (results.VARIABLES[name], value) for name, value in values.items()}
     return xr.Dataset(variables, coordinates, attributes)
 
@@ -283,5 +285,12 @@ def show(
     if len(points) == 1:
         figure = figures.draw_queue_and_regret(points, config.spread, second="length")
     else:
-        figure = over_keys.draw_over_keys(points, "gap")
+        # What follows from a point's rule is no key of the sweep.
+        swept = [
+            point.drop_attrs(deep=False).assign_attrs(
+                {key: value for key, value in point.attrs.items() if key not in FOLLOWING}
+            )
+            for point in points
+        ]
+        figure = over_keys.draw_over_keys(swept, "gap")
     return [*written, *figures.save_figure(figure, root / "figures" / stem)]
