@@ -58,7 +58,7 @@ STYLE: dict[str, Style] = {
     "acqb_explore_random": Style("Explore-RAND", "#882255", _DOT),
     "informed": Style("knows each chance", "#009E73", _DOT, width=2.0),
     "fifo": Style("FIFO", "#E69F00"),
-    "fifo_chain": Style("FIFO by chain", "#E69F00", _DASH),
+    "fifo_chain": Style("FIFO by chain", "#E69F00", _DOT),
     "rr": Style("RR", "#CC79A7"),
     "sjf": Style("SJF", "#661100"),
     "cqb_eps": Style("CQB-ε", "#009E73", _DASH),
