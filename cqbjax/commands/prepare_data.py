@@ -37,7 +37,7 @@ def main() -> None:
 
 def build(config: omegaconf.DictConfig) -> None:
     """Prepare one dataset and say what came of it."""
-    if config.dataset == "wildchat":
+    if not omegaconf.OmegaConf.is_missing(config, "dataset") and config.dataset == logs.NAME:
         chains_of_a_log(config)
         return
     console = Console()
