@@ -158,7 +158,7 @@ def dataset(name: str) -> Dataset:
     """
     if name not in CATALOGUE:
         raise ValueError(
-            f"dataset must be one of {', '.join(CATALOGUE)}, or {OWN} for a table of your own, "
-            f"got {name!r}."
+            f"dataset must be one of {', '.join(CATALOGUE)}, or {OWN} for a table of your own, or "
+            f"wildchat for a log of conversations, got {name!r}."
         )
     return CATALOGUE[name]
