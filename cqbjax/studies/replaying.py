@@ -88,10 +88,10 @@ def study(
     linked = [_linked(point, log, cut) for point in begun]
     for line in prepare.describe(log, linked[0].chains, _rule(begun[0].config)):
         console.print(line, markup=False, soft_wrap=True)
+    stock = storing.Stock(folder, config.name)
     for one in linked:
-        where = storing.place(one.point, folder)
         content = _content(one.point, log, chosen)
-        if not config.rerun and _is_stored(where, content):
+        if not config.rerun and not stock.missing(one.point.name, content):
             console.print(f"{one.point.name} is stored: not run again", markup=False)
         elif config.dry_run:
             slots = (1 + len(chosen)) * config.num_seeds * cut.horizon
@@ -100,9 +100,7 @@ def study(
             _run_point(one, log, chosen, cut, folder, content, progress)
     if config.dry_run:
         return []
-    return [
-        each for one in linked for each in results.load_points(storing.place(one.point, folder))
-    ]
+    return storing.read([one.point.name for one in linked], folder)
 
 
 def points(config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
@@ -192,14 +190,15 @@ def _linked(point: Point, log: Log, cut: running.Plan) -> Linked:
 
 def _run_point(
     one: Linked, log: Log, chosen: Mapping[str, Scheduler], cut: running.Plan, folder: Path,
-    content: str, progress: Reporter,
+    content: storing.Content, progress: Reporter,
 ) -> None:  # fmt: skip
     """Replay one point and store it."""
     begun, resume = time.perf_counter(), folder / ".unfinished"
     tables = instance.tables(log, one.chains, one.point.config.replay.singles)
     replayed = running.run(chosen, tables, one.runs, cut, resume, progress)
     data = dataset(replayed, one, log, cut)
-    storing.store(one.point, data, folder, time.perf_counter() - begun, content=content)
+    seconds = time.perf_counter() - begun
+    storing.store([storing.Finished(one.point, content, data, seconds, {})], folder)
     shutil.rmtree(resume, ignore_errors=True)
 
 
@@ -239,21 +238,13 @@ def dataset(
     return xr.Dataset(variables, coordinates, attributes)
 
 
-def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> str:
-    """Hash all that a point's numbers follow from."""
+def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> storing.Content:
+    """Hash all that a point's numbers follow from: one hash, for its policies run together."""
     computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(point.config, list(COMPUTING)))
     computing["replay"].pop("source")
     words = json.dumps(computing, sort_keys=True, default=str)
-    return content_key(words, log.digest, checkpoint.code(*chosen.values()))
-
-
-def _is_stored(where: Path, content: str) -> bool:
-    if not where.is_file():
-        return False
-    try:
-        return bool(results.read_manifest(where).get("content") == content)
-    except results.ResultError:
-        return False  # torn, or of an older kind: it is computed again
+    key = content_key(words, log.digest, checkpoint.code(*chosen.values()))
+    return storing.Content(key, dict.fromkeys(chosen, key))
 
 
 def show(

@@ -15,7 +15,6 @@ import xarray as xr
 from rich.console import Console
 
 from cqbjax.files import content_key
-from cqbjax.report import results
 from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import storing, study
 from cqbjax.studies.grid import Ready
@@ -132,7 +131,7 @@ def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console:
     seconds = time.perf_counter() - begun
     storing.store(
         [
-            storing.Finished(one, data, seconds, study.tuned(*one))
+            storing.Finished(one.point, storing.content_of(one), data, seconds, study.tuned(*one))
             for one, data in zip(ready, every, strict=True)
         ],
         folder,
@@ -152,14 +151,9 @@ def read_back(
         folder: of the experiment.
         rounds: as in `results.load_points`.
     """
-    stored = {
-        one.manifest["point"]: one.point
-        for one in results.stored_points(folder, rounds)
-        if Path(one.point.attrs["path"]).parent == folder
-    }
+    found = storing.read([one.point.name for one in ready], folder, rounds)
     points = []
-    for one in ready:
-        point = stored[one.point.name]
+    for one, point in zip(ready, found, strict=True):
         shown = {*one.policies, OPTIMAL}
         points.append(point.sel(policy=[x for x in point.policy.values if x in shown]))
     return points

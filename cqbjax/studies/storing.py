@@ -20,7 +20,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.files import content_key
 from cqbjax.report import results, shards
 from cqbjax.report.names import OPTIMAL
-from cqbjax.studies.grid import Ready
+from cqbjax.studies.grid import Point, Ready
 from cqbjax.sweeping import backend, checkpoint
 
 SHOWN_VERSIONS = (
@@ -49,13 +49,15 @@ class Finished(NamedTuple):
     """A point that has run.
 
     Attributes:
-        ready: the point and its policies.
+        point: which.
+        content: what its numbers follow from.
         data: from `run`.
         seconds: it took, fits and compiling included, with those batched with it.
         tuned: label -> the hyper-parameters that a router was fitted with.
     """
 
-    ready: Ready
+    point: Point
+    content: Content
     data: xr.Dataset
     seconds: float
     tuned: Mapping[str, Any]
@@ -108,17 +110,19 @@ class Stock:
 
     def left(self, ready: Ready) -> Ready:
         """Return a point with those of its policies alone that are not stored."""
-        there = self._stored.get(ready.point.name)
-        if there is None or ready.point.config.rerun:
+        if ready.point.name not in self._stored or ready.point.config.rerun:
             return ready
-        content = content_of(ready)
-        if there.point != content.point:
-            return ready
-        missing = {
-            label: policy for label, policy in ready.policies.items()
-            if content.policies[label] != there.policies.get(label)
-        }  # fmt: skip
-        return ready._replace(policies=missing)
+        missing = self.missing(ready.point.name, content_of(ready))
+        kept = {label: policy for label, policy in ready.policies.items() if label in missing}
+        return ready._replace(policies=kept)
+
+    def missing(self, name: str, content: Content) -> set[str]:
+        """Return the labels of a point's policies that are not stored with this content."""
+        there = self._stored.get(name)
+        if there is None or there.point != content.point:
+            return set(content.policies)
+        known = there.policies
+        return {label for label, key in content.policies.items() if known.get(label) != key}
 
 
 def check_writable(folder: Path) -> None:
@@ -176,7 +180,7 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
     """
     by_shape: dict[Any, list[shards.Stored]] = {}
     for one in points:
-        config = _yaml(one.ready.point.config)
+        config = _yaml(one.point.config)
         stored = shards.Stored(one.data, manifest_of(one), config)
         by_shape.setdefault(shards.shape(one.data), []).append(stored)
     written = []
@@ -195,7 +199,7 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
 
 def manifest_of(one: Finished) -> dict[str, Any]:
     """Return what is said of a point beside its arrays."""
-    point, data, content = one.ready.point, one.data, content_of(one.ready)
+    point, data, content = one.point, one.data, one.content
     per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
     labels = [str(label) for label in data.policy.values]
     return {
@@ -246,6 +250,24 @@ def _adds_to(file: Path, manifest: Mapping[str, Any]) -> bool:
         return False
     new = set(manifest["policies"]) | {OPTIMAL}
     return there.get("content") == manifest["content"] and not set(there.get("policies", ())) <= new
+
+
+def read(
+    names: Sequence[str], folder: Path, rounds: Sequence[int] | None = None
+) -> list[xr.Dataset]:
+    """Return points of a folder by name; it may hold more.
+
+    Args:
+        names: of points that are stored.
+        folder: of the experiment.
+        rounds: as in `results.load_points`.
+    """
+    stored = {
+        one.manifest["point"]: one.point
+        for one in results.stored_points(folder, rounds)
+        if Path(one.point.attrs["path"]).parent == folder
+    }
+    return [stored[name] for name in names]
 
 
 def drop_outdated(folder: Path) -> None:
