@@ -52,7 +52,7 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkey
         ("prepare_data", ["dataset=none"], "error: "),
         ("sensitivity", ["+sensitivity.beta=[1]"], "error: sensitivity.beta is unknown; choose"),
         ("sensitivity", ["c1=fast"], "error: c1=fast must be a number"),
-        ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from embedllm"),
+        ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from ablation"),
         ("report", ["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
         ("rank_settings", ["no.csv"], "error: no.csv: no such file"),
         ("bench", ["--only", "speed"], "error: section speed is unknown; choose from start"),
