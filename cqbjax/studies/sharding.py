@@ -26,6 +26,8 @@ from cqbjax.sweeping.progress import Prepaid, Reporter
 MOST_BYTES = 500_000_000
 BYTES_A_RECORD = 17  # queue length, regret, departures, explored, and a share of the optimal one
 UNFINISHED = ".unfinished"
+# Of a shard's points so many are told of.
+MOST_TOLD = 6
 
 
 def left_of(ready: Sequence[Ready], folder: Path) -> list[Ready]:
@@ -122,8 +124,12 @@ def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console:
     What is finished of it is kept until then, so that the same shard goes on where it was stopped.
     """
     begun, trained = time.perf_counter(), []
+    lines = list(dict.fromkeys(line for one in ready for line in study.told_of(one)))
+    for line in lines[:MOST_TOLD]:
+        console.print(line, markup=False, soft_wrap=True)
+    if len(lines) > MOST_TOLD:
+        console.print(f"and so on for {len(lines) - MOST_TOLD} more points")
     for point, source, policies in ready:
-        study.tell(point, source, console)
         trained.append(Ready(point, source, study.train(point, source, policies, progress)))
     words = [word for one in ready for word in _words(one)]
     resume = folder / UNFINISHED / content_key(*words)

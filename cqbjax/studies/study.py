@@ -6,14 +6,13 @@ Composing them (`grid.py`), running all of them shard by shard (`sharding.py`), 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
@@ -224,11 +223,11 @@ def checked_points(
     return ready
 
 
-def tell(point: Point, source: Source | DatasetSource, console: Console) -> None:
-    """Print what a point leaves out, and what is known of its dataset."""
+def told_of(ready: Ready) -> Iterator[str]:
+    """Yield what a point leaves out, and what is known of its dataset."""
+    point, source = ready.point, ready.source
     for reason in sorted(set(point.left_out.values())):
         names = ", ".join(label for label, why in point.left_out.items() if why == reason)
-        console.print(f"{point.name}: {names} left out ({reason})")
+        yield f"{point.name}: {names} left out ({reason})"
     if isinstance(source, DatasetSource):
-        told = source.describe(point.config.K, point.config.arrival_rate)
-        console.print(told, markup=False, soft_wrap=True)
+        yield source.describe(point.config.K, point.config.arrival_rate)
