@@ -29,7 +29,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
-from cqbjax.studies import grid, showing, study
+from cqbjax.studies import grid, sharding, showing, study
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 
@@ -457,7 +457,9 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         hydra.utils.instantiate,
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
     )
-    points = study.run_all(ready, tmp_path / "results", Silent(), console)  # type: ignore[arg-type]
+    folder = tmp_path / "results"
+    assert not sharding.run_all(ready, folder, Silent(), console, True)  # type: ignore[arg-type]
+    points = sharding.read_back(ready, folder)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"

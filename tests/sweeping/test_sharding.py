@@ -28,8 +28,8 @@ devices = jax.devices()
 answers, made, compile_ = {}, [], programs._compile
 
 
-def spy(*args):
-    made.append(compile_(*args))
+def spy(*args, **options):
+    made.append(compile_(*args, **options))
     return made[-1]
 
 
