@@ -5,9 +5,9 @@ and `meta.json`, which is written last. Chains are linked when they are wanted, 
 seconds and the rule is a setting.
 """
 
-import dataclasses
+import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from cqbjax.chains.reading import Reading
 from cqbjax.chains.shards import LogError
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.embedding import embed, model_identity
+from cqbjax.datasets.prepare import Embed, Prepared
 from cqbjax.files import content_key, write_atomic
 
 NAME, TITLE, REPOSITORY = "wildchat", "WildChat-1M", "allenai/WildChat-1M"
@@ -29,8 +30,6 @@ MODEL = "gpt-4-1106-preview"
 ENCODER = "sentence-transformers/paraphrase-multilingual-mpnet-base-v2"
 TRUTH = "truth.parquet"  # beside shards that were generated
 FORMAT = "1"  # raise when the same files would give other conversations
-
-Embed = Callable[[tuple[str, ...]], np.ndarray]
 
 
 class Log(NamedTuple):
@@ -52,21 +51,6 @@ class Log(NamedTuple):
     stand_in: str
     reading: Reading
     digest: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """Say what `prepare` did.
-
-    Attributes:
-        key: content hash of the entry.
-        built: False when it was there already.
-        revision: the commit downloaded, or "local".
-    """
-
-    key: str
-    built: bool
-    revision: str
 
 
 def prepare(
@@ -211,20 +195,13 @@ def _shards(path: Path) -> Sequence[Path]:
     return found
 
 
-class _bar:  # noqa: N801  a context manager, used as a function is
+@contextlib.contextmanager
+def _bar(shown: bool, what: str, total: int) -> Iterator[Callable[[int], Any]]:
     """Draw a progress bar; the function that it gives moves it."""
-
-    def __init__(self, shown: bool, what: str, total: int) -> None:
-        self._bar = rich.progress.Progress(
-            *rich.progress.Progress.get_default_columns(),
-            rich.progress.MofNCompleteColumn(),
-            disable=not shown,
-        )
-        self._task = self._bar.add_task(what, total=total)
-
-    def __enter__(self) -> Callable[[int], Any]:
-        self._bar.start()
-        return lambda rows: self._bar.advance(self._task, rows)
-
-    def __exit__(self, *details: Any) -> None:
-        self._bar.stop()
+    columns = (
+        *rich.progress.Progress.get_default_columns(),
+        rich.progress.MofNCompleteColumn(),
+    )
+    with rich.progress.Progress(*columns, disable=not shown) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda rows: bar.advance(task, rows)

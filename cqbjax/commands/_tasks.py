@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cqbjax.clusters import Cluster
 from cqbjax.commands import _hydra
-from cqbjax.studies import sharding
+from cqbjax.studies import sharding, storing, study
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import Prepaid, Reporter, Silent
@@ -95,20 +95,19 @@ def run_elsewhere(
         whole.advance(rounds[done.number])
         if done.reason and fail_fast:
             raise ValueError(done.reason)
-        shard = shards[done.number]
-        lost |= dict.fromkeys((one.point.name for one in shard), done.reason) if done.reason else {}
-        lost |= done.value or {}
-    sharding.finish(folder)
+        if done.reason:
+            lost |= {one.point.name: done.reason for one in shards[done.number]}
+        else:
+            lost |= done.value
+    storing.drop_outdated(folder)
     return lost
 
 
 def _ready(point: Point, labels: Sequence[str], sources: dict[str, Any]) -> Ready:
     """Make a point's source and policies again."""
-    key = str(point.config.source)
-    if key not in sources:
-        sources[key] = _hydra.make(point.config.source)
+    source = study.source_of(point, _hydra.make, sources)
     policies = {
         label: policy for label, policy in _hydra.make_policies(point.config.policy).items()
         if label in labels
     }  # fmt: skip
-    return Ready(point, sources[key], policies)
+    return Ready(point, source, policies)

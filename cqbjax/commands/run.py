@@ -10,7 +10,7 @@ them one after another, as Hydra does by itself.
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -66,9 +66,10 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
     for name in dict.fromkeys(job.config.name for job in jobs):
         numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
         some = [jobs[i] for i in numbers]
-        refused += _study(some, "", shown=not searching)
+        studied = _study(some, "", shown=not searching)
+        refused += studied.refused
         if searching:
-            for i, value in zip(numbers, _objectives(some), strict=True):
+            for i, value in zip(numbers, _objectives(some, studied.points), strict=True):
                 values[i] = value
                 print(f"{grid.told(jobs[i].swept)}: {value}")
     if refused and not searching:
@@ -76,26 +77,38 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
     return values
 
 
-def _objectives(jobs: Sequence[Job]) -> list[Any]:
-    """Return the objective of each job of an experiment, or why it has none."""
-    from cqbjax.studies import sharding, showing, study
+class _Studied(NamedTuple):
+    """What came of the jobs of an experiment.
 
+    Attributes:
+        refused: what was said of points that cannot run.
+        points: of each job, those that are stored.
+    """
+
+    refused: "list[str]"
+    points: "list[list[Ready]]"
+
+
+def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> list[Any]:
+    """Return the objective of each job of an experiment, or an error where none of it could run."""
+    from cqbjax.report.cells import LAST
+    from cqbjax.studies import sharding, showing
+
+    config = jobs[0].config
+    folder = Path(config.results_dir) / "data" / config.name
+    ready = [one for of_job in points for one in of_job]
+    data = iter(sharding.read_back(ready, folder, [LAST]) if ready else ())
     found: list[Any] = []
-    for one in jobs:
-        folder = Path(one.config.results_dir) / "data" / one.config.name
-        try:
-            ready = study.checked_points(one.config, make, make_policies, one.swept)
-            found.append(showing.objective(sharding.read_back(ready, folder), one.config))
-        except (ValueError, KeyError) as error:
-            found.append(error)
+    for job, of_job in zip(jobs, points, strict=True):
+        own = [next(data) for _ in of_job]
+        found.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
     return found
 
 
-def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> list[str]:
+def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
     """Compose, run and store the points of jobs of one name, then show them if they are to be.
 
-    Returns:
-        What was said of points that cannot run; of a single job it is raised.
+    What is to be said of points that cannot run is raised where there is a single job.
     """
     from cqbjax.studies import sharding, showing, storing
     from cqbjax.sweeping import backend
@@ -104,10 +117,11 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> list[str]:
     console, config = showing.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name / job
     strict = len(jobs) == 1 or bool(config.fail_fast)
-    ready, refused = _checked(jobs, strict, console)
+    each, refused = _checked(jobs, strict, console)
+    ready = [one for of_job in each for one in of_job]
     if config.dry_run:
         _reckon(ready, folder, console)
-        return refused
+        return _Studied(refused, each)
     storing.check_writable(folder)
     for file in storing.set_aside_torn(folder):
         console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
@@ -115,31 +129,35 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> list[str]:
     for name, why in lost.items():
         refused.append(f"{name} left out: {why}")
         console.print(refused[-1], markup=False, soft_wrap=True)
-    ready = [one for one in ready if one.point.name not in lost]
+    each = [[one for one in of_job if one.point.name not in lost] for of_job in each]
+    ready = [one for of_job in each for one in of_job]
     if ready and shown:
         _show(ready, folder, "-".join(part for part in (config.name, job) if part), console)
-    return refused
+    return _Studied(refused, each)
 
 
 def _checked(
     jobs: Sequence[Job], strict: bool, console: "Console"
-) -> "tuple[list[Ready], list[str]]":
-    """Return the points of jobs, and what was said of those that cannot run."""
+) -> "tuple[list[list[Ready]], list[str]]":
+    """Return the points of each job, and what was said of those that cannot run."""
     from cqbjax.studies import grid, settings, study
 
-    ready, refused, sources = [], [], dict[str, Any]()
+    each: list[list[Ready]] = []
+    refused, sources = list[str](), dict[str, Any]()
     for one in jobs:
+        each.append([])
         try:
             settings.check_overrides(one.words, one.config)
-            ready += study.checked_points(one.config, make, make_policies, one.swept, sources)
+            points = study.checked_points(one.config, make, make_policies, one.swept, sources)
+            each[-1] += points
         except ValueError as error:
             if strict:
                 raise
             refused.append(f"{grid.told(one.swept)} left out: {error}")
             console.print(refused[-1], markup=False, soft_wrap=True)
-    if not ready:
+    if not any(each):
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
-    return ready, refused
+    return each, refused
 
 
 def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:

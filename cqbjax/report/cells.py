@@ -9,6 +9,9 @@ import xarray as xr
 from cqbjax.report.shards import VARIABLES, shape
 from cqbjax.report.summaries import at_round
 
+# A round that none is later than: of a result, the last one recorded.
+LAST = 2**62
+
 
 class Cells(NamedTuple):
     """Points at one recorded round.

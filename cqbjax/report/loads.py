@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import polars as pl
 import xarray as xr
 
-from cqbjax.report.cells import Cells, side_by_side
+from cqbjax.report.cells import LAST, Cells, side_by_side
 from cqbjax.report.summaries import differing, mean_ci
 
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
 GROWTH = 0.01
-LAST = 2**62
 
 
 def loads(points: Sequence[xr.Dataset], growth: float = GROWTH) -> pl.DataFrame:

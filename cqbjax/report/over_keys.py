@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cqbjax.report.cells import side_by_side
+from cqbjax.report.cells import LAST, side_by_side
 from cqbjax.report.names import OPTIMAL, in_order, style_of
 from cqbjax.report.summaries import at_round, differing, mean_ci, stand_in_of
-from cqbjax.report.tidy import LAST, METRICS, check_metrics
+from cqbjax.report.tidy import METRICS, check_metrics
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3

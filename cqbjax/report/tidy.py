@@ -14,7 +14,7 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.files import write_atomic
-from cqbjax.report.cells import Cells, side_by_side
+from cqbjax.report.cells import LAST, Cells, side_by_side
 from cqbjax.report.summaries import differing, mean_ci, queue_regret, throughput
 
 # What can be asked for: name -> values by policy, arrival rate and seed at one round.
@@ -27,7 +27,6 @@ METRICS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
 }
 RESAMPLES = 2000
 MINUS = ("minus", "minus_low", "minus_high", "minus_boot_low", "minus_boot_high")
-LAST = 2**62  # the last recorded round is not later
 
 
 def tidy(

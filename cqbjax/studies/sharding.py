@@ -89,13 +89,8 @@ def run_all(
     for shard in shards_of(ready):
         lost |= run_what_can(shard, folder, whole, console, fail_fast)
     whole.close()
-    finish(folder)
-    return lost
-
-
-def finish(folder: Path) -> None:
-    """Leave a folder as it should be when all shards are stored."""
     storing.drop_outdated(folder)
+    return lost
 
 
 def run_what_can(

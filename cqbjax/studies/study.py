@@ -212,15 +212,29 @@ def checked_points(
     ready: list[Ready] = []
     sources = {} if sources is None else sources
     for point in compose(config, swept or {}):
-        # The points of a dataset share one table: it is read once.
-        key = str(OmegaConf.to_container(point.config.source))
-        if key not in sources:
-            sources[key] = make_source(point.config.source)
-        source, policies = sources[key], make_policies(point.config.policy)
+        source = source_of(point, make_source, sources)
+        policies = make_policies(point.config.policy)
         point = settle(point, source)
         check_point(point, source, policies)
         ready.append(Ready(point, source, policies))
     return ready
+
+
+def source_of(
+    point: Point, make_source: Callable[[DictConfig], Any], sources: dict[str, Any]
+) -> Source | DatasetSource:
+    """Return a point's source, made once: the points of a dataset share one table.
+
+    Args:
+        point: of a study.
+        make_source: makes a source of its configuration.
+        sources: those made before, by their configurations; a new one is added.
+    """
+    key = str(OmegaConf.to_container(point.config.source))
+    if key not in sources:
+        sources[key] = make_source(point.config.source)
+    made: Source | DatasetSource = sources[key]
+    return made
 
 
 def told_of(ready: Ready) -> Iterator[str]:
