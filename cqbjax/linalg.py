@@ -1,7 +1,7 @@
 """Products with small trailing dimensions, written out.
 
 XLA turns a sum over five numbers into a scalar loop; the same sum written as five products is
-vectorised over the batch and is several times faster on a CPU (docs/performance.md). Above
+vectorised over the batch and is several times faster on a CPU (docs/notebook/performance.md). Above
 `SMALL` the ordinary contraction is used.
 """
 

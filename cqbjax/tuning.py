@@ -13,7 +13,7 @@ import jax
 
 
 class Tuning(NamedTuple):
-    """The choices of a platform (docs/performance.md says what was tried).
+    """The choices of a platform (docs/notebook/performance.md says what was tried).
 
     Attributes:
         barriers: whether `linalg.settle` keeps arrays from being computed again in each consumer.

@@ -3,7 +3,8 @@
 `Blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
 `Pool` carries what that root makes of each row of the run's context table (many dimensions, a
 pool of prompts), so that no round reads a d x d matrix. V is the same in both, the estimates differ
-by what each leaves to the exact minimiser (docs/estimator.md). `Belief` says what both offer.
+by what each leaves to the exact minimiser (docs/notebook/estimator.md). `Belief` says what both
+offer.
 """
 
 from typing import Literal

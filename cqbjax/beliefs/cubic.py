@@ -1,6 +1,6 @@
 """The model of the loss: its gradient as a polynomial of second degree in theta.
 
-With c, H and T of docs/estimator.md, the gradient of the loss by theta_j is modelled as
+With c, H and T of docs/notebook/estimator.md, the gradient of the loss by theta_j is modelled as
 
     g_j(theta) = c_j + sum_m H_jm theta_m + 1/2 sum_lm T_jlm[theta_l, theta_m],
 

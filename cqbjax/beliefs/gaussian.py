@@ -15,7 +15,7 @@ from cqbjax import linalg, mnl, tuning
 from cqbjax.types import Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
-# and scattering the few that change (measured: docs/performance.md).
+# and scattering the few that change (measured: docs/notebook/performance.md).
 MASKED_PASS_LIMIT = 4096
 
 

@@ -1,7 +1,7 @@
 """What rows of feedback add to the model of the loss (`cubic`), about an estimate.
 
-docs/estimator.md derives it. With u_m = x'theta_m, a row adds (p_j - y_j) x to the gradient of
-block j, and p_j is expanded in the utilities by its derivatives
+docs/notebook/estimator.md derives it. With u_m = x'theta_m, a row adds (p_j - y_j) x to the
+gradient of block j, and p_j is expanded in the utilities by its derivatives
 
     h_m  = dp_j/du_m       = p_j (1{j = m} - p_m),
     k_lm = d2p_j/du_l du_m = p_j ((1{j = l} - p_l) (1{j = m} - p_m) - p_l (1{l = m} - p_m)).

@@ -26,8 +26,8 @@ from cqbjax.beliefs.rows import History, Row
 from cqbjax.types import Problem
 
 # Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
-# one for every shown server; what they leave is measured in docs/estimator.md. A pool of prompts
-# has contexts of unit length, by which one row changes little; other contexts are longer.
+# one for every shown server; what they leave is measured in docs/notebook/estimator.md. A pool
+# of prompts has contexts of unit length, by which one row changes little; others are longer.
 POOL_STEPS = (1, 1)
 OTHER_STEPS = (3, 5)
 # Steps at most to the end of a system: in exact arithmetic it has been reached after K d.

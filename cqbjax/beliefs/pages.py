@@ -13,7 +13,7 @@ from cqbjax.beliefs import cubic, likelihood
 from cqbjax.types import Problem
 
 # Rows in a page, where rows couple several blocks and where they do not (measured:
-# docs/estimator.md).
+# docs/notebook/estimator.md).
 PAGE_COUPLED, PAGE_ALONE = 64, 128
 
 

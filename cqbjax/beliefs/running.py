@@ -9,7 +9,8 @@ was when its row came. In each round
     3. the next page of each shown block is visited: it is expanded anew, and the shown blocks take
        a Newton step on the whole model.
 
-docs/estimator.md derives this in the same order, and measures what is left to the exact minimiser.
+docs/notebook/estimator.md derives this in the same order, and measures what is left to the exact
+minimiser.
 """
 
 from typing import NamedTuple
@@ -56,7 +57,7 @@ class Estimate(NamedTuple):
 def is_small(problem: Problem) -> bool:
     """Tell whether models are small enough to have second derivatives.
 
-    Without them estimates are not held to their accuracy (docs/estimator.md).
+    Without them estimates are not held to their accuracy (docs/notebook/estimator.md).
     """
     return cubic.depth(problem) > 0
 

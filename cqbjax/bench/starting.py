@@ -12,7 +12,7 @@ from typing import Any
 from cqbjax.report import results
 from cqbjax.studies import showing
 
-# docs/performance.md sets their seconds beside those of earlier code.
+# docs/notebook/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {
     "composing": ("run", "experiment=synthetic", "--cfg", "job"),
     "first study": ("run", "experiment=synthetic", "K=1", "num_seeds=20", "name=first"),

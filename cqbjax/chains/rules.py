@@ -1,7 +1,7 @@
 """Schedulers of a replay: rules that rank the waiting queries, and policies that learn.
 
 All rules are one program: which one a run follows is data. The clairvoyant rule serves the chain
-with the fewest conversations left, which no schedule beats (docs/wildchat.md proves it).
+with the fewest conversations left, which no schedule beats (docs/notebook/wildchat.md proves it).
 """
 
 from typing import Any, Literal, NamedTuple, Protocol

@@ -2,7 +2,8 @@
 
 Follows the paper's appendix "Modeling departure and choice probabilities for offline routing
 dataset experiments". The paper says that the cost is normalised to [0, 1] and not how; the rule is
-therefore an argument everywhere, and docs/datasets.md compares the rules and argues the default.
+therefore an argument everywhere, and docs/notebook/datasets.md compares the rules and argues the
+default.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """The utility-aligned projection head of ACQB-CL: module, training, saving.
 
 The head B of Algorithm 3 is trained once, offline, on a seed's offline split and then frozen;
-ACQB-CL runs ACQB on z = B(x). docs/projection.md argues the choices that the paper leaves open.
+ACQB-CL runs ACQB on z = B(x). docs/notebook/projection.md argues the choices that the paper leaves
+open.
 """
 
 import dataclasses

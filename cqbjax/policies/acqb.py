@@ -133,7 +133,8 @@ class Acqb:
         if float(self.lambda0) < least:
             raise ValueError(
                 f"lambda0={float(self.lambda0):g} must be at least {least:g} here: "
-                "with less the running estimate is not held to its accuracy (docs/estimator.md)"
+                "with less the running estimate is not held to its accuracy "
+                "(docs/notebook/estimator.md)"
             )
 
     def _check_offset(self, problem: Problem) -> None:

@@ -34,7 +34,7 @@ def compiler_options(platform: str) -> dict[str, str]:
     On a CPU XLA drops optimisation barriers before it fuses, and then computes cheap arrays again
     in each of their consumers, even where `linalg.settle` asks it not to. Without the pass that
     drops them they stay to the end, and a round at d = 5 takes a fifth to a third less
-    (docs/performance.md).
+    (docs/notebook/performance.md).
     A version of XLA that does not know the pass by this name ignores the option.
 
     Args:

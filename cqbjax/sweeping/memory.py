@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 
 # On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
-# fastest alone on its core (measured: docs/performance.md).
+# fastest alone on its core (measured: docs/notebook/performance.md).
 CPU_WIDTH = 256
 CPU_BYTES_ALONE = 4_000_000
 # From this many runs on a CPU gains little from more, less than from one program fewer.
@@ -14,7 +14,7 @@ CPU_NARROW = 8
 GPU_WIDTH = 65_536
 # The share of memory that runs may fill. A CPU's is shared with all else, and temporaries mirror
 # part of a carry. On a GPU what a run keeps is within a tenth of all that its program holds, its
-# temporaries included (read from compiled programs: docs/performance.md).
+# temporaries included (read from compiled programs: docs/notebook/performance.md).
 MEMORY_SHARE, GPU_MEMORY_SHARE = 0.4, 0.8
 
 # Runs of a policy that are stored at once: many batches on a CPU, the widest batch on a GPU.
