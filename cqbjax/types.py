@@ -30,6 +30,7 @@ class Problem(NamedTuple):
             (Algorithm 1: one theta, features [I, N, d]).
         pooled: whether a table row can arrive more than once (a pool of prompts).
         num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
+        viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
     """
 
     num_servers: int
@@ -40,6 +41,7 @@ class Problem(NamedTuple):
     parameters: Parameters
     pooled: bool
     num_prompts: int = 0
+    viewed: bool = False
 
     @property
     def num_blocks(self) -> int:

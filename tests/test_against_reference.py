@@ -93,6 +93,37 @@ def test_whole_runs_are_identical_for_every_policy(name: str, x64: None) -> None
     assert empty_rounds > len(labels)
 
 
+def long_cases() -> dict[str, Case]:
+    """Return runs whose blocks have rows on several pages of the estimator."""
+    few = sources.Synthetic(num_servers=2, dim=3)
+    some = sources.Synthetic(num_servers=3, dim=3)
+    shared = dataclasses.replace(some, parameters="shared")
+    return {
+        "disjoint-1": Case(few, 1, 0.6, 420, seed=11),
+        "disjoint-2": Case(some, 2, 0.7, 420, seed=2),
+        "shared-1": Case(shared, 1, 0.6, 420, seed=3),
+        "shared-2": Case(shared, 2, 0.7, 420, seed=4),
+    }
+
+
+@pytest.mark.parametrize("name", long_cases())
+def test_a_run_past_several_pages_decides_alike_with_the_steps_of_a_study(name, x64: None) -> None:
+    case = long_cases()[name]
+    [ours] = recorded.play([(case, "acqb")], estimator="running", exact_steps=0)
+    world, draws = recorded.record(case)
+
+    def apart(settings: reference.Settings) -> np.ndarray:
+        theirs = reference.simulate("acqb", world, draws, settings)
+        assert (theirs.query >= 0).sum() > 300
+        for field in EXACT:
+            np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field), field)
+        return np.abs(ours.theta - theirs.theta) - 1e-3 * np.abs(theirs.theta)
+
+    assert apart(case.settings()).max() <= 1e-3
+    with pytest.raises(AssertionError):
+        assert apart(dataclasses.replace(case.settings(), lambda0=1.05)).max() <= 1e-3
+
+
 class Planted:
     """The whole-run comparison of one policy, with the reference free to be made wrong."""
 

@@ -28,7 +28,9 @@ from cqbjax.types import Problem
 # Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
 # one for every shown server; what they leave is measured in docs/notebook/estimator.md. A pool
 # of prompts has contexts of unit length, by which one row changes little; others are longer.
+# Those of a policy's own lie closer to a line: a constant, or what a head adds, is in all of them.
 POOL_STEPS = (1, 1)
+VIEWED_STEPS = (1, 2)
 OTHER_STEPS = (3, 5)
 # Steps at most to the end of a system: in exact arithmetic it has been reached after K d.
 EXACT_CG_STEPS = 64
@@ -240,7 +242,7 @@ def update(
     Returns:
         The shown servers with their new estimates.
     """
-    steps, more = POOL_STEPS if problem.pooled else OTHER_STEPS
+    steps, more = _steps(problem)
     iterations = problem.assortment_size + more
     if exact_steps:
         iterations = min(problem.assortment_size * problem.dim, EXACT_CG_STEPS)
@@ -263,6 +265,13 @@ def update(
     for _ in range(steps):
         shown = step(0, shown)
     return shown
+
+
+def _steps(problem: Problem) -> tuple[int, int]:
+    """Return Newton steps a round, and conjugate-gradient steps in each beyond K."""
+    if not problem.pooled:
+        return OTHER_STEPS
+    return VIEWED_STEPS if problem.viewed else POOL_STEPS
 
 
 def _step_along(

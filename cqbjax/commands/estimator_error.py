@@ -9,6 +9,7 @@ import functools
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +19,23 @@ import numpy as np
 from cqbjax import datasets, files, rng, simulate
 from cqbjax.beliefs import gaussian
 from cqbjax.bench.cases import unit_vectors
-from cqbjax.policies import Acqb, OnContexts
+from cqbjax.offline import fits, training
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.learnt import Projected
+from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
+from cqbjax.sweeping.plan import PerSeed
 from cqbjax.testing import reference
 from cqbjax.types import Problem, Source
 
 Judged = Acqb | OnContexts
+# As in conf/experiment.
+HEADS = {
+    "routerbench": ContrastiveConfig(),
+    "mmlu_pro": ContrastiveConfig(
+        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
+    ),
+}
 
 
 class Run(NamedTuple):
@@ -194,6 +206,7 @@ class Case(NamedTuple):
         seeds: runs, from seed 0.
         every: each of the first 40 rounds is looked at, then one in so many.
         scale: alpha_scale of the runs, and of the radius that the distance is compared with.
+        shown: makes, of ACQB and a seed, the policy that sees other contexts; None: the source's.
     """
 
     source: Source
@@ -203,6 +216,7 @@ class Case(NamedTuple):
     seeds: int = 1
     every: int = 10
     scale: float = 0.2
+    shown: Callable[[Acqb, int], Judged] | None = None
 
 
 def cases(folder: pathlib.Path) -> dict[str, Case]:
@@ -228,9 +242,30 @@ def cases(folder: pathlib.Path) -> dict[str, Case]:
     }
     for name, (dataset, k, rate) in prompts.items():
         if (folder / dataset).is_dir():
-            source = datasets.dataset_source(dataset, folder).queries
-            named[name] = Case(source, k, rate, 2000, every=50, scale=0.3)
+            source = datasets.dataset_source(dataset, folder)
+            case = Case(source.queries, k, rate, 2000, every=50, scale=0.3)
+            named[name] = case
+            named[f"{name}, intercept"] = case._replace(shown=_with_intercept)
+            named[f"{name}, head"] = case._replace(
+                shown=functools.partial(_through_head, source, dataset)
+            )
     return named
+
+
+def _with_intercept(policy: Acqb, seed: int) -> Judged:
+    """Show a policy its contexts with a constant coordinate."""
+    del seed
+    return OnContexts(policy=policy, view=Intercept())
+
+
+def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
+    """Show a policy what the head of a seed makes of its contexts, trained or kept."""
+    learnt = {"acqb_cl": Projected(policy, HEADS[dataset])}
+    ready = training.per_seed(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
+    assert isinstance(ready, PerSeed)
+    judged = ready.policies[0]
+    assert isinstance(judged, OnContexts)
+    return judged
 
 
 def study(folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -244,9 +279,12 @@ def study(folder: pathlib.Path) -> list[dict[str, Any]]:
         policy = Acqb(alpha_scale=case.scale, c1=0.25)
         rounds = sampled(case.horizon, 40, case.every)
         runs = (
-            play(case.source, case.size, case.rate, case.horizon, seed, policy)
+            play(
+                case.source, case.size, case.rate, case.horizon, seed,
+                case.shown(policy, seed) if case.shown else policy,
+            )
             for seed in range(case.seeds)
-        )
+        )  # fmt: skip
         shares = np.concatenate([percent(measure(run, rounds), case.scale) for run in runs])
         row = {"case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every}
         row |= {"alpha_scale": case.scale, "max_percent": float(shares.max())}

@@ -163,7 +163,7 @@ class OnContexts:
         return self.policy.update(state, self._shown(observation), action, feedback)
 
     def _within(self, problem: Problem) -> Problem:
-        return problem._replace(dim=self.view.dim(problem))
+        return problem._replace(dim=self.view.dim(problem), viewed=True)
 
     def _shown(self, observation: Observation) -> Observation:
         return observation._replace(

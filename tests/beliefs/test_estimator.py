@@ -8,10 +8,10 @@ from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
 from cqbjax import beliefs, datasets
-from cqbjax.beliefs import cubic, gaussian, likelihood, running
+from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, running
 from cqbjax.beliefs.rows import Row
 from cqbjax.commands import estimator_error as study
-from cqbjax.policies import Acqb
+from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
 from cqbjax.testing import reference
 
@@ -89,6 +89,26 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_real_embeddings(shared_d
     run = study.play(source, size, rate, 200, 0, Acqb(alpha_scale=0.3, c1=0.25))
     distances = study.measure(run, np.arange(20, 201, 20))
     assert study.percent(distances, 0.3).max() < LIMIT
+
+
+@pytest.mark.slow
+def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_own(
+    shared_data, monkeypatch
+):
+    source = datasets.dataset_source("routerbench", shared_data).queries
+    policy = OnContexts(policy=Acqb(alpha_scale=0.3, c1=0.25), view=Intercept())
+
+    def furthest():
+        run = study.play(source, 1, 0.65, 150, 1, policy)
+        return study.percent(study.measure(run, np.array([45, 75, 130, 145])), 0.3).max()
+
+    assert furthest() < LIMIT / 2
+    monkeypatch.setattr(newton_cg, "VIEWED_STEPS", newton_cg.POOL_STEPS)
+    jax.clear_caches()
+    try:
+        assert furthest() > LIMIT
+    finally:
+        jax.clear_caches()
 
 
 @pytest.mark.slow
