@@ -18,6 +18,8 @@ from cqbjax import tuning
 SMALL = 16
 # Numbers of an array that is rather masked whole than written in one place.
 MASKED = 256
+# Marks in a word of bits.
+WORD = 32
 
 Settled = TypeVar("Settled", Array, tuple[Array, Array], tuple[Array, ...])
 
@@ -211,17 +213,42 @@ def first_true(mask: Array) -> Array:
     return jnp.min(jnp.where(mask, positions, jnp.int32(size - 1)), axis=-1)
 
 
-def running_count(mask: Array) -> Array:
-    """Count the true positions up to each one: [n] bool -> [n] int32, by doubling steps.
+def packed(mask: Array) -> Array:
+    """Return marks as the bits of words, the first mark the lowest bit: [n] bool -> [w] uint32."""
+    size = mask.shape[0]
+    words = -(-size // WORD)
+    lanes = jnp.pad(mask, (0, words * WORD - size)).reshape(words, WORD)
+    bits = jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32)
+    return jnp.sum(jnp.where(lanes, bits, jnp.uint32(0)), axis=-1, dtype=jnp.uint32)
+
+
+def nth_bit(word: Array, rank: Array) -> Array:
+    """Return the place of the rank-th one of a word, counting from 0: [] uint32, [] int32 -> [].
+
+    By halves; 0 where the rank is below 0.
+    """
+    place = jnp.zeros((), jnp.int32)
+    half = WORD // 2
+    while half:
+        low = jax.lax.population_count(word & jnp.uint32(2**half - 1)).astype(jnp.int32)
+        above = rank >= low
+        place = jnp.where(above, place + half, place)
+        word = jnp.where(above, word >> half, word)
+        rank = jnp.where(above, rank - low, rank)
+        half //= 2
+    return place
+
+
+def running_sum(counts: Array) -> Array:
+    """Sum the numbers up to each one: [n] int32, by doubling steps.
 
     XLA's cumulative sum is a windowed reduction, several times slower on a CPU.
     """
-    count = mask.astype(jnp.int32)
     shift = 1
-    while shift < count.shape[0]:
-        count = count + jnp.pad(count[:-shift], (shift, 0))
+    while shift < counts.shape[0]:
+        counts = counts + jnp.pad(counts[:-shift], (shift, 0))
         shift *= 2
-    return count
+    return counts
 
 
 def settle(arrays: Settled) -> Settled:

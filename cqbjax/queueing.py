@@ -5,6 +5,7 @@ A new query takes the lowest free slot, so a run is the same at any capacity tha
 
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -84,9 +85,15 @@ def nth_marked(mask: Array, uniform: Array) -> Array:
     Returns:
         [] int32 slot; 0 where nothing is marked.
     """
-    count = jnp.sum(mask, dtype=jnp.int32)
-    rank = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
-    return linalg.first_true(linalg.running_count(mask) == rank + 1)
+    words = linalg.packed(mask)
+    counts = jax.lax.population_count(words).astype(jnp.int32)
+    total = jnp.sum(counts)
+    rank = jnp.minimum((uniform * total).astype(jnp.int32), total - 1)
+    passed = linalg.running_sum(counts) <= rank  # words that end before the rank-th mark
+    at = jnp.sum(passed, dtype=jnp.int32)
+    word = jnp.sum(jnp.where(jnp.arange(len(words)) == at, words, 0), dtype=words.dtype)
+    left = rank - jnp.sum(jnp.where(passed, counts, 0))
+    return linalg.WORD * at + linalg.nth_bit(word, left)
 
 
 def pick(

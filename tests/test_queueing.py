@@ -93,8 +93,14 @@ def test_random_picks_every_waiting_query_equally():
     assert np.bincount(slots, minlength=5).tolist() == [0, 100, 100, 0, 100]
 
 
+# Sizes within a word of bits, of whole words, and of some and a part.
+MASKS = st.sampled_from([1, 6, 32, 33, 160]).flatmap(
+    lambda size: st.lists(st.booleans(), min_size=size, max_size=size)
+)
+
+
 @QUICK
-@given(st.lists(st.booleans(), min_size=1, max_size=6), st.floats(0.0, 1.0, width=32))
+@given(MASKS, st.floats(0.0, 1.0, width=32))
 def test_nth_marked_is_the_floor_of_the_uniform_times_the_count(mask, uniform):
     slot = int(nth_marked(jnp.asarray(mask), jnp.float32(uniform)))
     marked = [c for c, here in enumerate(mask) if here]

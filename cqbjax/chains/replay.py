@@ -166,7 +166,7 @@ def _arrive(
     """Put the roots of a slot into the lowest free places, in their order."""
     before, after = run.until[slot - 1], run.until[slot]
     free = ~queueing.waiting(queue)
-    place = linalg.running_count(free)  # 1 for the first free place
+    place = linalg.running_sum(free.astype(jnp.int32))  # 1 for the first free place
     new = free & (place <= after - before)
     root = jnp.clip(before + place - 1, 0, run.chains.shape[0] - 1)
     queue = queue._replace(
