@@ -27,6 +27,7 @@ from cqbjax.types import (
     Source,
     World,
     has_own_arrivals,
+    is_blind,
     is_retry_aware,
 )
 
@@ -53,7 +54,8 @@ class Carry(NamedTuple):
     Attributes:
         queue: the masked queue.
         slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
-            runs along contiguous slots; None for a pooled source.
+            runs along contiguous slots; None for a pooled source, and for a blind policy, whose
+            rounds need none.
         arrived: [] bool A(t-1).
         newest: [] int32 slot of x^(t-1).
         state: the policy's.
@@ -102,7 +104,7 @@ def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -
     return Carry(
         queueing.empty(capacity, problem.num_servers if is_retry_aware(policy) else None),
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
-        None if problem.pooled else jnp.zeros((*one, capacity)),
+        None if problem.pooled or is_blind(policy) else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),

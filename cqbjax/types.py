@@ -169,6 +169,11 @@ class Policy(Protocol):
         """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
 
 
+def is_blind(policy: Policy) -> bool:
+    """Tell whether a policy sees no contexts."""
+    return bool(getattr(policy, "blind", False))
+
+
 def is_retry_aware(policy: Any) -> bool:
     """Tell whether a policy asks which servers were shown for each waiting query."""
     return bool(getattr(policy, "retry_aware", False))
