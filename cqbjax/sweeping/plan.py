@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from cqbjax import pytree
+from cqbjax import linalg, pytree
 from cqbjax.files import arrays_digest
 from cqbjax.sweeping import memory, programs
 from cqbjax.sweeping.programs import Kind, Shape, bytes_a_run, kind_of
-from cqbjax.types import Policy, Problem, Source
+from cqbjax.types import Policy, Problem, Source, is_blind
 
 MAX_RECORDS = 250
 MAX_CALLS = 10
@@ -204,15 +204,24 @@ class Group:
         if capacity != "auto":
             return int(capacity)
         slots, horizon = START_CAPACITY_POOL if problem.pooled else START_CAPACITY, problem.horizon
-        if getattr(self.one, "blind", False):
+        if is_blind(self.one):
             excess = max(_excess(part) for part in {id(part): part for part in self.parts}.values())
             while slots < excess * horizon + SPREAD * horizon**0.5:
                 slots *= GROWTH
-        return min(slots, horizon)
+        return min(slots, most_slots(horizon))
 
     def run_bytes(self, slots: int) -> int:
         """Return the bytes of one run."""
         return bytes_a_run(kind_of(self.one), self.source_kind, self.part.problem, slots)
+
+
+def most_slots(horizon: int) -> int:
+    """Return slots that no queue outgrows: one a round, in whole words of marks.
+
+    A queue is read a word of marks at a time (`linalg.packed`): 1,024 slots take a blind policy a
+    third less than 1,000 (docs/performance.md).
+    """
+    return -(-horizon // linalg.WORD) * linalg.WORD
 
 
 def _excess(part: Part) -> float:

@@ -53,7 +53,7 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
         if group.part.capacity != "auto" and lost.any():
             _refuse(sweep, group, runs.take(left), outcome, slots, progress)
         parts.append((left[~lost], _take(outcome, ~lost)))
-        left, slots = left[lost], min(plan.GROWTH * slots, horizon)
+        left, slots = left[lost], min(plan.GROWTH * slots, plan.most_slots(horizon))
         if len(left):
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))

@@ -131,11 +131,23 @@ def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
     crowded = planned(wanted)
     slots = {group.labels[0]: group.first_slots() for group in crowded.groups}
-    assert slots["sees"] == plan.START_CAPACITY < slots["blind"] <= 1000
+    assert slots["sees"] == plan.START_CAPACITY < slots["blind"] <= 1024
+    # More than a round's one never wait, and marks are read a word at a time.
+    assert plan.most_slots(1000) == plan.most_slots(1024) == 1024
+    assert {group.first_slots() for group in planned(wanted, horizon=50).groups} == {64}
     idle = planned(wanted, rate=0.1)
     assert {group.first_slots() for group in idle.groups} == {plan.START_CAPACITY}
     fixed = planned(wanted, capacity=7)
     assert {group.first_slots() for group in fixed.groups} == {7}
+
+
+def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
+    features = 5 * 4  # bytes of a slot
+    grown = {
+        group.labels[0]: group.run_bytes(96) - group.run_bytes(64)
+        for group in planned({"blind": RandomRouting(), "sees": Acqb()}).groups
+    }
+    assert grown["sees"] - grown["blind"] == 32 * features
 
 
 def test_programs_are_kept_up_to_a_number():
