@@ -186,6 +186,15 @@ class Group:
             row += part.seeds.size if self.per_seed else 1
         return Runs(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """Return the order in which the runs are batched: the highest arrival rates first.
+
+        Over a pool a round scores the queue up to the longest of the batch, and a batch whose runs
+        have all outgrown their slots stops: runs of a rate belong together, whosever they are.
+        """
+        return np.argsort(-self.runs.rate, kind="stable")
+
     @property
     def runs_a_label(self) -> int:
         """Return the most runs that the members of one label have together."""

@@ -45,7 +45,7 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
     runs, slots, horizon = group.runs, group.first_slots(), group.part.problem.horizon
     parts: list[tuple[np.ndarray, Outcome]] = []
     spent: list[Spent] = []
-    left = np.arange(len(runs.seed))
+    left = group.order
     while len(left):
         outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress)
         spent.append(seconds)
@@ -57,13 +57,13 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
         if len(left):
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
-    order = np.argsort(np.concatenate([index for index, _ in parts]))
-    totals = _take(_joined([outcome for _, outcome in parts]), order).totals
+    back = np.argsort(np.concatenate([index for index, _ in parts]))
+    totals = _take(_joined([outcome for _, outcome in parts]), back).totals
     return _measured(group, totals, spent, progress)
 
 
 class Estimate(NamedTuple):
-    """What a group would take, by one short stretch of its first chunk.
+    """What a group would take, by one short stretch of a middling chunk.
 
     Attributes:
         told: the group in a line: runs, bytes a run, runs a chunk, chunks, queue slots.
@@ -77,22 +77,22 @@ class Estimate(NamedTuple):
 
 
 def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
-    """Compile a group's programs, run its first chunk for one stretch of records, and reckon."""
+    """Compile a group's programs, run a middling chunk for one stretch of records, and reckon."""
     runs, slots, count = group.runs, group.first_slots(), len(group.runs.seed)
     progress.doing("compiling", group.labels[0])
     begun = time.perf_counter()
     shape = sweep.shape(group, slots)
     compiled = programs.compiled(shape)
     compiling = time.perf_counter() - begun
-    index, _ = next(_chunks(count, shape.batch))
+    chunks = [index for index, _ in _chunks(count, shape.batch)]
+    middle = group.order[chunks[len(chunks) // 2]]  # neither of the highest rate nor of the lowest
     progress.doing("running", group.labels[0])
-    policy, instance, carry = _begin(compiled, group, runs.take(index))
+    policy, instance, carry = _begin(compiled, group, runs.take(middle))
     jax.block_until_ready(carry)
     begun = time.perf_counter()
     jax.block_until_ready(compiled.advance(policy, instance, carry, np.int32(1)))
     stretch = time.perf_counter() - begun
-    chunks = -(-count // shape.batch)
-    running = stretch * group.part.records.calls * chunks
+    running = stretch * group.part.records.calls * len(chunks)
     return Estimate(sweep.describe(group, slots, count), compiling, running)
 
 

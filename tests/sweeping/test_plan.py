@@ -10,7 +10,7 @@ from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.pytree import arrays
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping import memory, plan, programs
+from cqbjax.sweeping import memory, plan, programs, runner
 from cqbjax.sweeping.plan import PerSeed
 from cqbjax.sweeping.programs import bytes_a_run, kind_of
 from cqbjax.sweeping.sweep import part
@@ -125,6 +125,17 @@ def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
     assert group.policies.c1[runs.policy].tolist() == [0, 1, 2, 0, 1, 2, 5, 6]
     slackness = group.numbers.slackness[runs.member]
     np.testing.assert_allclose(slackness, [0.01] * 6 + [0.02] * 2, rtol=1e-6)
+
+
+def test_runs_of_a_rate_are_batched_together_the_highest_first():
+    policies = {"a": Acqb(), "b": Acqb(c1=0.3)}
+    parts = [part(policies, Synthetic(), rates, 4, 50) for rates in ([0.3, 0.5], [0.4, 0.5])]
+    group = next(one for one in plan.make(parts).groups if "a" in one.labels)
+    runs, batches = group.runs, [group.order[at] for at, _ in runner._chunks(32, 8)]
+    assert sorted(np.concatenate(batches)) == list(range(32))
+    assert [set(runs.rate[batch]) for batch in batches] == [{0.5}, {0.5}, {0.4}, {0.3}]
+    # Within a rate as the runs stand: member by member, seed by seed.
+    assert (np.diff(batches[0]) > 0).all()
 
 
 def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
