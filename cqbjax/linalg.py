@@ -206,13 +206,6 @@ def first_argmax(values: Array) -> Array:
     return jnp.min(jnp.where(values == best, positions, jnp.int32(size - 1)), axis=-1)
 
 
-def first_true(mask: Array) -> Array:
-    """Return the first true position over the last axis, the last position where there is none."""
-    size = mask.shape[-1]
-    positions = jnp.arange(size, dtype=jnp.int32)
-    return jnp.min(jnp.where(mask, positions, jnp.int32(size - 1)), axis=-1)
-
-
 def packed(mask: Array) -> Array:
     """Return marks as the bits of words, the first mark the lowest bit: [n] bool -> [w] uint32."""
     size = mask.shape[0]

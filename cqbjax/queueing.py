@@ -49,9 +49,9 @@ def push(queue: Queue, row: Array, round_: Array, arrives: Array) -> tuple[Queue
     Returns:
         The queue, the slot taken ([] int32), and whether the query was lost for want of a slot.
     """
-    slots = jnp.arange(queue.row.shape[0])
-    slot = linalg.first_true(~waiting(queue))
-    full = jnp.all(waiting(queue))
+    slots = jnp.arange(queue.row.shape[0], dtype=jnp.int32)
+    free = jnp.min(jnp.where(waiting(queue), len(slots), slots))
+    full, slot = free == len(slots), jnp.minimum(free, len(slots) - 1)
     here = (slots == slot) & arrives & ~full
     pushed = Queue(
         row=jnp.where(here, row, queue.row),
@@ -87,12 +87,13 @@ def nth_marked(mask: Array, uniform: Array) -> Array:
     """
     words = linalg.packed(mask)
     counts = jax.lax.population_count(words).astype(jnp.int32)
-    total = jnp.sum(counts)
+    total = linalg.total(counts, axis=0)
     rank = jnp.minimum((uniform * total).astype(jnp.int32), total - 1)
     passed = linalg.running_sum(counts) <= rank  # words that end before the rank-th mark
-    at = jnp.sum(passed, dtype=jnp.int32)
-    word = jnp.sum(jnp.where(jnp.arange(len(words)) == at, words, 0), dtype=words.dtype)
-    left = rank - jnp.sum(jnp.where(passed, counts, 0))
+    at = linalg.total(passed.astype(jnp.int32), axis=0)
+    here = jnp.arange(len(words)) == at
+    word = linalg.total(jnp.where(here, words, jnp.uint32(0)), axis=0)
+    left = rank - linalg.total(jnp.where(passed, counts, 0), axis=0)
     return linalg.WORD * at + linalg.nth_bit(word, left)
 
 

@@ -168,9 +168,9 @@ def run_round(
     row = world.arrival_rows[round_ - 1]
     arrives = instance.arrives[round_ - 1]
     queue, newest, lost = queueing.push(queue, row, round_, arrives)
-    totals = metrics.add(
-        carry.totals, queueing.length(queue), regret, departed, action.explored & valid
-    )
+    # Kept up to date, not counted: that would be a pass over all slots.
+    length = carry.totals.queue_length - departed + (arrives & ~lost)
+    totals = metrics.add(carry.totals, length, regret, departed, action.explored & valid)
     after = Carry(
         queue,
         _store(carry.slot_features, world.contexts, row, newest, arrives & ~lost),

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, tuning
+from cqbjax import linalg, mnl, queueing, tuning
 from cqbjax.beliefs import gaussian, newton_cg
 from cqbjax.beliefs.rows import Row
 from cqbjax.types import Observation, Problem
@@ -197,8 +197,11 @@ def _optimistic(
     # The queue is read up to its last waiting query, this many slots at a time.
     together = min(tuning.current().slots, slots)
     blocks = -(-slots // together)
-    rows = jnp.pad(queue.row, (0, blocks * together - slots))
-    last = jnp.max(jnp.where(queue.arrived > 0, jnp.arange(slots) + 1, 0))
+    # Free slots all read one row, which stays in the caches: a batch turns to its longest queue,
+    # and shorter ones then cost it next to no memory's time.
+    rows = jnp.where(queueing.waiting(queue), queue.row, 0)
+    rows = jnp.pad(rows, (0, blocks * together - slots))
+    last = jnp.max(jnp.where(queueing.waiting(queue), jnp.arange(slots) + 1, 0))
 
     def score(number: Array, values: Array) -> Array:
         here = jax.lax.dynamic_slice(rows, (number * together,), (together,))
