@@ -1,0 +1,146 @@
+"""Stored results in the pages: numbers are read from `results/` when the site is built.
+
+So no page can say other numbers than the committed tables do, and a table that goes away, or lacks
+a policy or a round that a page shows, ends the build.
+
+    ```{stored} mmlu_pro
+    :where: K=1 round=5000
+    :policies: acqb_cl acqb zero
+    :over: arrival_rate
+    :value: gap_mean
+    ```
+
+`over` makes a column of each of its values; without it `value` and the columns named by `also` are
+shown. Every file of `results/tables` and `results/bench` is a page of its own besides.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from cqbjax.report import names
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "results"
+LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
+HEADINGS = {"throughput": "throughput", "paper_throughput": "the paper's", "gap_mean": "gap",
+            "paper_gap_mean": "the paper's gap", "acqb_minus": "ACQB minus it", "borne": "bears up to"}  # fmt: skip
+
+
+class Stored(SphinxDirective):
+    """A table of policies, read from `results/tables/NAME.csv`."""
+
+    required_arguments = 1
+    option_spec = {
+        "where": directives.unchanged,
+        "policies": directives.unchanged_required,
+        "over": directives.unchanged,
+        "value": directives.unchanged_required,
+        "also": directives.unchanged,
+        "digits": directives.nonnegative_int,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, and under it what the data are and how many seeds there were."""
+        file = RESULTS / "tables" / f"{self.arguments[0]}.csv"
+        if not file.is_file():
+            raise self.error(f"no stored table {file.relative_to(REPOSITORY)}")
+        self.env.note_dependency(str(file))
+        frame = self._chosen(pl.read_csv(file, infer_schema_length=None))
+        header, rows = self._grid(frame)
+        text = f"| {' | '.join(header)} |\n|---{'|---:' * (len(header) - 1)}|\n"
+        text += "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}\n")
+
+    def _chosen(self, frame: pl.DataFrame) -> pl.DataFrame:
+        for condition in self.options.get("where", "").split():
+            key, _, value = condition.partition("=")
+            column = pl.col(key)
+            wanted = column == (value if frame[key].dtype == pl.String else float(value))
+            frame = frame.filter(wanted)
+        lacking = set(self.options["policies"].split()) - set(frame["policy"])
+        if lacking:
+            raise self.error(f"{self.arguments[0]} has no such row: {', '.join(sorted(lacking))}")
+        return frame
+
+    def _grid(self, frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+        labels, value = self.options["policies"].split(), self.options["value"]
+        over = self.options.get("over")
+        also = self.options.get("also", "").split()
+        header, rows = ["policy"], [[names.style_of(label).name] for label in labels]
+        for point in sorted(set(frame[over])) if over else [None]:
+            some = frame if point is None else frame.filter(pl.col(over) == point)
+            header.append(HEADINGS.get(value, value) if point is None else _at(over, point))
+            for row, label in zip(rows, labels, strict=True):
+                row.append(self._cell(some, label, value))
+        for column in also:
+            header.append(HEADINGS.get(column, column))
+            for row, label in zip(rows, labels, strict=True):
+                row.append(self._cell(frame, label, column))
+        return header, rows
+
+    def _cell(self, frame: pl.DataFrame, label: str, column: str) -> str:
+        found = frame.filter(pl.col("policy") == label).rows(named=True)
+        if not found:
+            return "–"
+        if len(found) > 1:
+            raise self.error(f"{self.arguments[0]}: `where` leaves {len(found)} rows of {label}")
+        shown = self._number(column)
+        middle, *ends = (found[0].get(f"{column}{end}") for end in ("", "_low", "_high"))
+        if middle is None:
+            return "–"
+        interval = "" if None in ends else f" [{shown(ends[0])}, {shown(ends[1])}]"
+        return f"{shown(middle)}{interval}"
+
+    def _number(self, column: str) -> Callable[[float], str]:
+        digits = self.options.get("digits", 1 if "gap" in column else 3)
+        return lambda number: f"{number:,.{digits}f}"
+
+    def _caption(self, frame: pl.DataFrame) -> str:
+        parts = []
+        if "stand_in" in frame.columns and frame["stand_in"][0]:
+            parts.append(f"**Data: {frame['stand_in'][0]}.**")
+        if "seeds" in frame.columns:
+            parts.append(f"{frame['seeds'][0]} seeds; in brackets the 95% interval over seeds.")
+        parts.append(f"[The whole table](/tables/{self.arguments[0]}.md).")
+        return " ".join(parts)
+
+
+def _at(key: str, value: Any) -> str:
+    symbol = {"arrival_rate": "λ", "num_servers": "N"}.get(key, key)
+    return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
+
+
+def _write_pages(app: Sphinx) -> None:
+    """Make a page of every stored table, below `tables/`."""
+    folder = Path(app.srcdir) / "tables"
+    folder.mkdir(exist_ok=True)
+    stored = {one.name: one for part in ("tables", "bench") for one in (RESULTS / part).glob("*.md")}
+    for page in set(folder.glob("*.md")) - {folder / name for name in stored}:
+        page.unlink()
+    for name, file in stored.items():
+        text = re.sub(r"\A\*\*(.+)\*\*$", r"# \1", file.read_text(), count=1, flags=re.MULTILINE)
+        page = folder / name
+        if not page.is_file() or page.read_text() != text:
+            page.write_text(text)
+
+
+def _point_at_pages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Let links to stored tables, which work in a checkout, lead to their pages in the site."""
+    del app, docname
+    source[0] = LINK.sub(r"](/tables/\1.md)", source[0])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Offer the directive and the pages."""
+    app.add_directive("stored", Stored)
+    app.connect("builder-inited", _write_pages)
+    app.connect("source-read", _point_at_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
