@@ -40,13 +40,16 @@ nb_merge_streams = True
 # The reference is what docstrings say, in the order of the source.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
+# Fields of a frozen class are what its constructor takes; their types are in its signature.
+napoleon_custom_sections = [("Attributes", "params_style")]
+napoleon_attr_annotations = False
 napoleon_use_rtype = False
 default_role = "code"
+highlight_language = "none"
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88

@@ -3,21 +3,32 @@
 docutils translates TeX to MathML; Sphinx has renderers that want MathJax or LaTeX, and none for it.
 """
 
+import re
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
+# An accent with an index: docutils would set the index below the letter, as a limit.
+ACCENT = re.compile(
+    r"\\(?:hat|tilde|bar|widehat|widetilde)\s*(?:\\[a-zA-Z]+|\{[^{}]*\}|\w)(?=[_^])"
+)
+
+
+def _mathml(tex: str, block: bool) -> str:
+    tex = re.sub(r"\\dots\b", r"\\ldots", ACCENT.sub(r"{\g<0>{}}", tex))
+    return tex2mathml(tex, as_block=block)
+
 
 def _inline(writer: Any, node: nodes.math) -> None:
-    writer.body.append(tex2mathml(node.astext(), as_block=False))
+    writer.body.append(_mathml(node.astext(), block=False))
     raise nodes.SkipNode
 
 
 def _block(writer: Any, node: nodes.math_block) -> None:
     writer.body.append('<div class="equation">')
-    writer.body.append(tex2mathml(node.astext(), as_block=True))
+    writer.body.append(_mathml(node.astext(), block=True))
     writer.body.append("</div>")
     raise nodes.SkipNode
 

@@ -30,8 +30,13 @@ from cqbjax.report import names
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
-HEADINGS = {"throughput": "throughput", "paper_throughput": "the paper's", "gap_mean": "gap",
-            "paper_gap_mean": "the paper's gap", "acqb_minus": "ACQB minus it", "borne": "bears up to"}  # fmt: skip
+HEADINGS = {
+    "paper_throughput": "the paper's",
+    "gap_mean": "gap",
+    "paper_gap_mean": "the paper's gap",
+    "acqb_minus": "ACQB minus it",
+    "borne": "bears up to",
+}
 
 
 class Stored(SphinxDirective):
@@ -60,8 +65,13 @@ class Stored(SphinxDirective):
         return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}\n")
 
     def _chosen(self, frame: pl.DataFrame) -> pl.DataFrame:
-        for condition in self.options.get("where", "").split():
-            key, _, value = condition.partition("=")
+        conditions = [each.split("=") for each in self.options.get("where", "").split()]
+        named = [key for key, _ in conditions] + self.options.get("over", "").split()
+        named += [self.options["value"], *self.options.get("also", "").split()]
+        for key in named:
+            if key not in frame.columns:
+                raise self.error(f"{self.arguments[0]} has no column {key}")
+        for key, value in conditions:
             column = pl.col(key)
             wanted = column == (value if frame[key].dtype == pl.String else float(value))
             frame = frame.filter(wanted)
@@ -122,7 +132,9 @@ def _write_pages(app: Sphinx) -> None:
     """Make a page of every stored table, below `tables/`."""
     folder = Path(app.srcdir) / "tables"
     folder.mkdir(exist_ok=True)
-    stored = {one.name: one for part in ("tables", "bench") for one in (RESULTS / part).glob("*.md")}
+    stored = {
+        one.name: one for part in ("tables", "bench") for one in (RESULTS / part).glob("*.md")
+    }
     for page in set(folder.glob("*.md")) - {folder / name for name in stored}:
         page.unlink()
     for name, file in stored.items():

@@ -1,0 +1,270 @@
+"""Every block of code of the pages runs, page by page; every command is one that would run."""
+
+import functools
+import importlib
+import linecache
+import sys
+import tomllib
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
+from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
+
+import cqbjax
+from cqbjax.commands import __main__ as console
+from cqbjax.commands import _hydra, _jobs, aggregate, bench
+from cqbjax.studies import grid, settings, study
+from cqbjax.sweeping import backend
+from cqbjax.sweeping.sweep import sweep
+
+EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+])  # fmt: skip
+HEADS = REPOSITORY / "docs" / "notebook" / "projection.md"
+# What a page runs is cut to this.
+SEEDS, HORIZON, CHUNK = 2, 40, 8  # one width, so that pages share programs
+STUDIES = ("run", "sensitivity", "offline_value")
+
+
+def pages_with(*languages):
+    """Return the pages that hold a block of these languages, as parameters of a test."""
+    held = [any(block.language in languages for block in blocks(page)) for page in PAGES]
+    return pytest.mark.parametrize(
+        "page",
+        [page for page, there in zip(PAGES, held, strict=True) if there],
+        ids=[name for name, there in zip(NAMES, held, strict=True) if there],
+    )
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """A folder of one's own, in which sweeps are short."""
+
+    def short(*args, seeds, horizon, **named):
+        seeds = min(seeds, SEEDS) if isinstance(seeds, int) else list(seeds)[:SEEDS]
+        return sweep(*args, seeds=seeds, horizon=min(horizon, HORIZON), chunk=CHUNK, **named)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(cqbjax, "sweep", short)
+    monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
+    were = set(sys.modules)
+    with mpl.rc_context({"backend": "agg"}):
+        yield tmp_path
+    for name in set(sys.modules) - were:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pages_with("python")
+def test_a_pages_code_runs_from_top_to_bottom(page, small, monkeypatch, request):
+    names = {"__name__": "__main__"}
+    if page == HEADS:
+        names |= heads_page(request.getfixturevalue("shared_data"), small, monkeypatch)
+    save_files(page, small)
+    for block in blocks(page):
+        if block.language == "python" and not block.file:
+            execute(block, names)
+        elif block.note.startswith("run"):
+            for number, call in enumerate(commands(block, small / f"stubs{block.line}")):
+                assert number == 0, "mark blocks of one command"
+                really_run(call, block.note, monkeypatch)
+
+
+def heads_page(shared_data, folder, monkeypatch):
+    """Return what the page of the contrastive head takes for granted, of small random prompts."""
+    import jax
+
+    from cqbjax.offline import contrastive, projection
+
+    (folder / "data").symlink_to(shared_data)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    draw = np.random.default_rng(0)
+    available = np.ones((2, 30), bool)
+    vectors = draw.normal(size=(30, 384)).astype("float32")
+    there = {
+        "jax": jax, "keys": jax.random.split(jax.random.key(0), 2), "path": folder / "head.msgpack",
+        "embeddings": vectors, "utilities": draw.normal(size=(30, 3)), "available": available,
+        "ContrastiveConfig": contrastive.ContrastiveConfig,
+    }  # fmt: skip
+    return there | vars(projection)
+
+
+def save_files(page, folder):
+    """Save what a page says that a reader saves."""
+    for block in blocks(page):
+        if block.file:
+            file = folder / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+
+
+def execute(block: Block, names):
+    """Run a block so that a traceback shows the page's own lines."""
+    at = f"{block.page.name}:{block.line}"
+    linecache.cache[at] = (len(block.text), None, block.text.splitlines(keepends=True), at)
+    exec(compile(block.text, at, "exec"), names)
+
+
+def really_run(call, note, monkeypatch):
+    """Run a command in this process, cut to few seeds and rounds."""
+    name, words = script(call)
+    cut = [
+        f"num_seeds={SEEDS}",
+        f"horizon={HORIZON}",
+        f"chunk={CHUNK}",
+        *note.partition(":")[2].split(),
+    ]
+    cut = {"run": cut, "prepare_data": ["progress=false"]}.get(name, [])
+    given = [w for w in words if w.partition("=")[0] not in {c.partition("=")[0] for c in cut}]
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *given, *cut])
+    importlib.import_module(f"cqbjax.commands.{name}").main()
+
+
+def script(call):
+    """Return which of our commands a call is of, and its words; None for another program's."""
+    program, *words = call
+    if program == "cqbjax":
+        return words[0], words[1:]
+    if program.startswith("python") and words and words[0].endswith(".py"):
+        file = REPOSITORY / "scripts" / words[0].rpartition("scripts/")[2]
+        assert file.is_file(), f"{words[0]} is no script"
+        return file.stem, words[1:]
+    return None, words
+
+
+@pages_with("bash", "")
+def test_every_command_of_a_page_is_one_that_would_run(page, tmp_path, monkeypatch):
+    save_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for number, block in enumerate(blocks(page)):
+        if block.language == "bash" or (not block.language and "python scripts/" in block.text):
+            calls = commands(block, tmp_path / str(number))
+            assert calls, f"{page.name}, line {block.line}: no command that is known"
+            for call in calls:
+                check(call)
+
+
+def check(call):
+    """Refuse a call that would be refused, without running it."""
+    name, words = script(call)
+    if name is not None:
+        assert name in console.COMMANDS, f"{name} is no command"
+        CHECKS[name](words)
+    elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
+        check_pip(words)
+    else:
+        assert call[0] in ("pytest", "sphinx-build") or words[:2] in (
+            ["-m", "venv"],
+            ["-m", "pytest"],
+        )
+
+
+def check_pip(words):
+    """Check that every extra is one of ours, and every file there."""
+    for word in words:
+        if word.startswith((".[", "cqbjax[")):
+            assert set(word.partition("[")[2].removesuffix("]").split(",")) <= EXTRAS, word
+        if word.endswith(".txt"):
+            assert (REPOSITORY / word).is_file(), word
+
+
+def check_study(words):
+    """Compose a study, or the first and last point of a sweep, and check it as a run would."""
+    many = "-m" in words
+    given = [word for word in words if not word.startswith("-") and word != "job"]
+    loader, config = composer(Path.cwd() if Path("conf").is_dir() else None)
+    jobs = [given]
+    if many:
+        read = OverridesParser.create().parse_overrides(given)
+        jobs = BasicSweeper.split_arguments(read, None)[0]
+    for job in _jobs.compose(loader, config, [jobs[0], jobs[-1]][: len(jobs)]):
+        own = [word for word in job.words if not word.startswith("hydra")]
+        settings.check_overrides(own, job.config)
+        if job.config.replay is not None:
+            _hydra.make_policies(job.config.policy)
+        elif "dataset" in job.config.source:
+            for point in grid.compose(job.config):
+                _hydra.make_policies(point.config.policy)
+        else:
+            study.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
+
+
+@functools.cache
+def composer(own):
+    """Return Hydra's loader of our configurations and of those of one's own folder."""
+    del own  # found in the current folder
+    Plugins.instance().register(_hydra.OwnChoices)
+    return _hydra.loader()
+
+
+def check_preparing(words):
+    """Check the keys of `prepare_data`."""
+    there = OmegaConf.load(_hydra.CONF / "prepare" / "config.yaml")
+    OmegaConf.set_struct(there, True)
+    for word in words:
+        key, _, value = word.partition("=")
+        OmegaConf.update(there, key, yaml.safe_load(value), merge=True)
+
+
+def check_ranking(words):
+    """Check that the tables are there."""
+    assert words and all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
+
+
+CHECKS = dict.fromkeys(STUDIES, check_study) | {
+    "prepare_data": check_preparing,
+    "aggregate": aggregate.parse,
+    "bench": bench.parse,
+    "rank_settings": check_ranking,
+    "report": lambda words: None,  # names of folders and experiments that a reader has
+    "estimator_error": lambda words: None,
+}
+
+
+def test_yaml_of_the_pages_is_yaml():
+    found = [block for page in PAGES for block in blocks(page) if block.language == "yaml"]
+    assert found and all(yaml.safe_load(block.text) for block in found)
+
+
+def test_every_block_is_of_a_language_that_is_tested():
+    for page in PAGES:
+        for block in blocks(page):
+            where = f"{page.name}, line {block.line}"
+            assert block.language in ("python", "bash", "yaml", ""), where
+            if not block.language:
+                assert not block.text.startswith(("import ", "from ", "pip ")), where
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python scripts/run.py experiment=nothing",
+        "python scripts/run.py nokey=1",
+        "python scripts/run.py -m alpha_scale=0.1,0.3 nokey=1",
+        "python scripts/run.py policy.acqb.nokey=1",
+        "python scripts/run.py experiment=routerbench num_servers=3",
+        "python scripts/run.py slackness=0.9",
+        "python scripts/prepare_data.py nokey=1",
+        "python scripts/aggregate.py results --nokey",
+        "python scripts/rnu.py experiment=synthetic",
+        "cqbjax rnu",
+        "pip install '.[nothing]'",
+        "rm -r results",
+    ],
+)
+def test_a_command_that_would_be_refused_fails(line, tmp_path):
+    block = Block(REPOSITORY / "README.md", 1, "bash", "", line, "")
+    with pytest.raises((Exception, SystemExit)):  # noqa: B017, PT011  of many libraries
+        calls = commands(block, tmp_path)
+        assert calls
+        for call in calls:
+            check(call)

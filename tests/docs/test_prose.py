@@ -1,0 +1,64 @@
+"""What can be told of prose by counting: short lines, links that lead somewhere."""
+
+import json
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+from pages import PAGES, REPOSITORY
+
+MARKDOWN = [page for page in PAGES if page.suffix == ".md"]
+# Kept as they were written.
+NOTEBOOK = REPOSITORY / "docs" / "notebook"
+FOR_STRANGERS = [page for page in MARKDOWN if page.parent != NOTEBOOK]
+FIGURE = re.compile(r"^```\{(?:figure|image|literalinclude)\} (\S+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", FOR_STRANGERS, ids=lambda page: page.stem)
+def test_lines_of_prose_are_short(page):
+    lines = page.read_text().splitlines()
+    code = {
+        number
+        for token in MarkdownIt().parse(page.read_text())
+        if token.type == "fence"
+        for number in range(*token.map)
+    }
+    for number, line in enumerate(lines):
+        if number not in code and not line.startswith(("|", "![", "<")):
+            assert len(line) <= 100, f"{page.name}, line {number + 1} has {len(line)} letters"
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
+def test_every_link_and_figure_is_there(page):
+    text = page.read_text()
+    found = [m[1] for m in re.finditer(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text)]
+    found += [m[1] for m in re.finditer(r'<img [^>]*src="([^"]+)"', text)] + FIGURE.findall(text)
+    for target in found:
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_readme_begins_with_what_fits_a_screen():
+    first, rest = (REPOSITORY / "README.md").read_text().split("\n## What was found", 1)
+    assert len(first.splitlines()) <= 52 and rest
+    for part in (
+        "scheduling_unscaled.png",
+        "## Two commands",
+        "cqbjax.sweep",
+        "docs/start/index.md",
+    ):
+        assert part in first
+
+
+def test_a_notebook_is_stored_without_outputs():
+    notebooks = [page for page in PAGES if page.suffix == ".ipynb"]
+    assert notebooks
+    for page in notebooks:
+        for cell in json.loads(page.read_text())["cells"]:
+            assert not cell.get("outputs") and not cell.get("execution_count"), page.name
+
+
+def test_every_page_of_the_notebook_of_decisions_is_in_its_list():
+    listed = (NOTEBOOK / "index.md").read_text()
+    for page in NOTEBOOK.glob("[!i]*.md"):
+        assert f"[{page.stem}]({page.name})" in listed

@@ -1,0 +1,119 @@
+"""What the site adds to Markdown: stored numbers, equations, plain docstrings."""
+
+import os
+import sys
+
+import polars as pl
+import pytest
+from pages import REPOSITORY
+
+CONF = """
+import sys
+sys.path[:0] = [{ext!r}]
+extensions = ["myst_parser", "math_markup", "plain_docstrings", "stored_results"]
+myst_enable_extensions = ["dollarmath"]
+exclude_patterns = ["tables"]
+"""
+TABLE = """```{{stored}} synthetic
+:where: K=1 round={round}
+:policies: {policies}
+:value: throughput
+:also: acqb_minus paper_throughput
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Build a page by the extensions of `docs/`; return its HTML and what was warned of."""
+    if not os.environ.get("CI"):
+        pytest.importorskip("sphinx", reason='the site needs `pip install -e ".[docs]"`')
+    from sphinx.testing.util import SphinxTestApp
+
+    def built(text):
+        folder = tmp_path_factory.mktemp("site")
+        (folder / "conf.py").write_text(CONF.format(ext=str(REPOSITORY / "docs" / "_ext")))
+        (folder / "index.md").write_text(f"# Page\n\n{text}")
+        app = SphinxTestApp(srcdir=folder)
+        try:
+            app.build()
+            return (folder / "_build" / "html" / "index.html").read_text(), app.warning.getvalue()
+        finally:
+            app.cleanup()
+
+    yield built
+    sys.path[:] = [path for path in sys.path if not path.endswith("_ext")]
+
+
+def test_a_page_shows_the_numbers_that_are_stored(build):
+    page, _ = build(TABLE.format(round=1000, policies="acqb random"))
+    stored = pl.read_csv(REPOSITORY / "results" / "tables" / "synthetic.csv").filter(
+        (pl.col("K") == 1) & (pl.col("round") == 1000)
+    )
+    rows = {row["policy"]: row for row in stored.to_dicts()}
+    for label, name in (("acqb", "ACQB"), ("random", "RAND")):
+        ends = (rows[label][f"throughput{end}"] for end in ("", "_low", "_high"))
+        middle, low, high = (f"{one:.3f}" for one in ends)
+        assert f"<p>{name}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
+    assert f"{rows['random']['acqb_minus']:.3f}" in page
+    assert "100 seeds; in brackets the 95% interval over seeds" in page
+
+
+def test_a_table_says_what_its_data_stand_in_for(build):
+    text = TABLE.format(round=5000, policies="acqb").replace("synthetic", "mmlu_pro")
+    text = text.replace("K=1", "K=1 arrival_rate=0.6").replace(
+        "value: throughput", "value: gap_mean"
+    )
+    page, _ = build(text.replace(":also: acqb_minus paper_throughput\n", ""))
+    assert "standing in for a dataset with many LLMs" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("synthetic", "nothing"), "no stored table results/tables/nothing.csv"),
+        (("acqb", "nobody"), "has no such row: nobody"),
+        (("round=1000", "round=999"), "has no such row: acqb"),
+        (("K=1 ", ""), "`where` leaves 2 rows of acqb"),
+        (("K=1", "k=1"), "has no column k"),
+        ((":value: throughput", ":value: speed"), "has no column speed"),
+    ],
+)
+def test_a_table_that_is_not_stored_is_an_error(build, change, said):
+    text = TABLE.format(round=1000, policies="acqb").replace(*change, 1)
+    _, warned = build(text)
+    assert said in warned
+
+
+def test_links_to_stored_tables_lead_to_their_pages(build):
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import stored_results
+
+    source = ["[a](../../results/tables/synthetic.md) and [b](../results/bench/x.md)"]
+    stored_results._point_at_pages(None, "page", source)
+    assert source == ["[a](/tables/synthetic.md) and [b](/tables/x.md)"]
+
+
+def test_equations_are_drawn_by_the_browser_alone(build):
+    page, warned = build("$$\n\\frac{a}{b}\n$$\n\nand $x^\\top\\theta$.\n")
+    assert page.count("<math") == 2 and "<mfrac>" in page and "cdn." not in page
+    assert "math" not in warned
+
+
+def test_docstrings_are_plain_text(build):
+    del build
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import plain_docstrings
+
+    lines = [
+        "|W'x| of theta_ and a*b, `x_` as it is.",
+        "",
+        "Letters:",
+        "",
+        "    T_  rounds",
+        "",
+        "x_",
+    ]
+    plain_docstrings._process(None, "", "", None, None, lines)
+    assert lines[0] == "\\|W'x\\| of theta\\_ and a\\*b, `x_` as *it* is."
+    assert lines[2:] == ["Letters::", "", "    T_  rounds", "", "x\\_"]
