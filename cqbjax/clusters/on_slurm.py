@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ class Slurm:
         folder: of submitit's own files, on a disk that all machines see.
         minutes: that a job may take.
         at_once: jobs that run at the same time.
-        settings: what else submitit is told: slurm_partition, cpus_per_task, gpus_per_node, mem_gb.
+        settings: what else submitit is told: slurm_partition, cpus_per_task, gpus_per_node, mem_gb;
+            None is nothing.
         local: whether jobs are processes of this machine, as for trying things out.
         every: seconds between looks at the jobs.
     """
@@ -25,7 +26,7 @@ class Slurm:
     folder: str
     minutes: int = 60
     at_once: int = 64
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
     local: bool = False
     every: float = 2.0
 
@@ -53,7 +54,7 @@ class Slurm:
                 folder=self.folder, cluster="local" if self.local else "slurm"
             )
             array = {} if self.local else {"slurm_array_parallelism": self.at_once}
-            executor.update_parameters(timeout_min=self.minutes, **array, **self.settings)
+            executor.update_parameters(timeout_min=self.minutes, **array, **(self.settings or {}))
             return list(executor.map_array(function, tasks))
         except (RuntimeError, NameError, TypeError, submitit.core.utils.FailedJobError) as error:
             raise ValueError(f"cluster=slurm cannot submit: {reason_of(error)}") from error
