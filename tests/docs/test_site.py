@@ -106,7 +106,7 @@ def test_docstrings_are_plain_text(build):
     import plain_docstrings
 
     lines = [
-        "|W'x| of theta_ and a*b, `x_` as it is.",
+        "|W'x| of theta_ and a*b, `x_` as *it* is.",
         "",
         "Letters:",
         "",
