@@ -3,12 +3,17 @@
 docutils translates TeX to MathML; Sphinx has renderers that want MathJax or LaTeX, and none for it.
 """
 
+import html
 import re
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
 
 # An accent with an index: docutils would set the index below the letter, as a limit.
 ACCENT = re.compile(
@@ -16,19 +21,23 @@ ACCENT = re.compile(
 )
 
 
-def _mathml(tex: str, block: bool) -> str:
-    tex = re.sub(r"\\dots\b", r"\\ldots", ACCENT.sub(r"{\g<0>{}}", tex))
-    return tex2mathml(tex, as_block=block)
+def _mathml(node: nodes.Node, block: bool) -> str:
+    tex = re.sub(r"\\dots\b", r"\\ldots", ACCENT.sub(r"{\g<0>{}}", node.astext()))
+    try:
+        return tex2mathml(tex, as_block=block)
+    except MathError as error:
+        logger.warning("equation %r: %s", node.astext(), error, location=node)
+        return f"<code>{html.escape(node.astext())}</code>"
 
 
 def _inline(writer: Any, node: nodes.math) -> None:
-    writer.body.append(_mathml(node.astext(), block=False))
+    writer.body.append(_mathml(node, block=False))
     raise nodes.SkipNode
 
 
 def _block(writer: Any, node: nodes.math_block) -> None:
     writer.body.append('<div class="equation">')
-    writer.body.append(_mathml(node.astext(), block=True))
+    writer.body.append(_mathml(node, block=True))
     writer.body.append("</div>")
     raise nodes.SkipNode
 

@@ -100,6 +100,17 @@ def test_equations_are_drawn_by_the_browser_alone(build):
     assert "math" not in warned
 
 
+def test_an_index_of_an_accented_letter_stands_beside_it(build):
+    page, _ = build("$\\hat\\theta_j$\n")
+    assert "<msub>" in page and "<munder" not in page
+
+
+def test_an_equation_that_cannot_be_drawn_is_warned_of(build):
+    page, warned = build("$\\nothing{x}$\n")
+    assert "index.md:3: WARNING: equation" in warned and "nothing" in warned
+    assert "<math" not in page
+
+
 def test_docstrings_are_plain_text(build):
     del build
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
