@@ -158,7 +158,7 @@ def check(call):
     name, words = script(call)
     if name is not None:
         assert name in console.COMMANDS, f"{name} is no command"
-        CHECKS[name](words)
+        checked(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
     elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
         check_pip(words)
     else:
@@ -166,6 +166,13 @@ def check(call):
             ["-m", "venv"],
             ["-m", "pytest"],
         )
+
+
+@functools.cache
+def checked(name, words, own):
+    """Check a command's words once, whatever pages it stands on; `own` is one's own folder."""
+    del own
+    CHECKS[name](list(words))
 
 
 def check_pip(words):
@@ -188,11 +195,12 @@ def check_study(words):
         jobs = BasicSweeper.split_arguments(read, None)[0]
     for job in _jobs.compose(loader, config, [jobs[0], jobs[-1]][: len(jobs)]):
         own = [word for word in job.words if not word.startswith("hydra")]
+        job.config.num_seeds = min(job.config.num_seeds, SEEDS)  # each draws an instance to check
         settings.check_overrides(own, job.config)
         if job.config.replay is not None:
             _hydra.make_policies(job.config.policy)
         elif "dataset" in job.config.source:
-            for point in grid.compose(job.config):
+            for point in grid.compose(job.config)[:1]:
                 _hydra.make_policies(point.config.policy)
         else:
             study.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
