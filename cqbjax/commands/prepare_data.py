@@ -55,6 +55,7 @@ def build(config: omegaconf.DictConfig) -> None:
         config.progress,
         prices=config.prices,
         embeddings=config.embeddings,
+        truncation_side=config.truncation_side,
     )
     table, embeddings = load_dataset(entry.name, config.data_dir)
     served = served_rates(_probabilities(entry, table))

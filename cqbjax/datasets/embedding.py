@@ -16,6 +16,8 @@ from cqbjax.files import content_key, memo, sha256
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512
+# Which end of a prompt is cut off that is longer than the encoder reads; tokenizers call it so.
+SIDES = RIGHT, LEFT = "right", "left"
 
 # texts of one batch -> [batch, d], unit norm
 Encode = Callable[[list[str]], np.ndarray]
@@ -33,6 +35,7 @@ def embed(
     progress: bool = True,
     shard_size: int = SHARD,
     load: Callable[[str, int], Encode] | None = None,
+    truncation_side: str = RIGHT,
 ) -> np.ndarray:
     """Return the prompts' unit-norm embeddings, computed at most once.
 
@@ -44,6 +47,8 @@ def embed(
         progress: draw a progress bar.
         shard_size: prompts between two writes to disk.
         load: makes the encoder from (model, batch_size); sentence-transformers when None.
+        truncation_side: of a prompt longer than the encoder reads, `right` cuts off the end and
+            `left` the beginning.
 
     Returns:
         [P, d] float32, of float16 precision: that is how they are stored.
@@ -59,11 +64,12 @@ def embed(
             f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
         )
     cache_dir = pathlib.Path(cache_dir)
-    key = embedding_key(prompts, model)
+    key = embedding_key(prompts, model, truncation_side)
     shards = cache_dir / f"{key}.shards.{shard_size}"
 
     def join() -> np.ndarray:
-        encoder = functools.cache(lambda: (load or _load)(model, batch_size))
+        make = load or functools.partial(_load, truncation_side=truncation_side)
+        encoder = functools.cache(lambda: make(model, batch_size))
         return np.concatenate(_shards(list(prompts), shards, shard_size, progress, encoder))
 
     joined = memo(cache_dir / f"{key}.npy", join, np.save, np.load)
@@ -71,9 +77,25 @@ def embed(
     return joined.astype(np.float32)
 
 
-def embedding_key(prompts: Sequence[str], model: str = DEFAULT_MODEL) -> str:
-    """Return the content hash of a model's identity and the prompts [P], in order."""
-    return content_key(model_identity(model), *prompts)
+def embedding_key(
+    prompts: Sequence[str], model: str = DEFAULT_MODEL, truncation_side: str = RIGHT
+) -> str:
+    """Return the content hash of the encoder's identity and the prompts [P], in order."""
+    return content_key(encoder_identity(model, truncation_side), *prompts)
+
+
+def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:
+    """Return what tells an encoder from others: its model, and the end of a prompt it reads.
+
+    Raises:
+        EmbeddingError: no such side.
+    """
+    if truncation_side not in SIDES:
+        raise EmbeddingError(
+            f"truncation_side={truncation_side} must be one of {', '.join(SIDES)}."
+        )
+    suffix = "" if truncation_side == RIGHT else f" truncation_side={truncation_side}"
+    return model_identity(model) + suffix
 
 
 def model_identity(model: str) -> str:
@@ -131,7 +153,7 @@ def _vectors(load: Callable[[], Encode], texts: list[str], start: int) -> np.nda
     return vectors.astype(np.float16)
 
 
-def _load(model: str, batch_size: int) -> Encode:
+def _load(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:
     """Load a sentence-transformers model; importing it takes seconds, so that waits until here."""
     try:
         from sentence_transformers import SentenceTransformer
@@ -147,6 +169,8 @@ def _load(model: str, batch_size: int) -> Encode:
             f"model {model!r} cannot be loaded, give a hub name that can be reached or a local "
             f"folder: {reason}."
         ) from error
+
+    encoder.tokenizer.truncation_side = truncation_side
 
     def encode(texts: list[str]) -> np.ndarray:
         vectors = encoder.encode(

@@ -1,6 +1,7 @@
 """Build a dataset once: get the files, verify, read, embed, and keep the result by content."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
-from cqbjax.datasets.embedding import DEFAULT_MODEL, embed, model_identity
+from cqbjax.datasets.embedding import DEFAULT_MODEL, RIGHT, embed, encoder_identity
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import RoutingTable, TableError, complete
@@ -46,6 +47,7 @@ def prepare(
     embedder: Embed | None = None,
     prices: str | pathlib.Path | None = None,
     embeddings: str | pathlib.Path | None = None,
+    truncation_side: str | None = None,
 ) -> Prepared:
     """Build a dataset's table and embeddings into `data_dir/cache`, unless they are there.
 
@@ -61,6 +63,8 @@ def prepare(
         prices: a price list in place of the shipped one, for a dataset priced by tokens.
         embeddings: an `.npy` file [P, d] in place of the encoder, any d: row for row with the table
             as it is read, before any prompt is dropped.
+        truncation_side: `right` or `left`, as in `embed`. When None the encoder's own, and
+            embeddings that lie beside the files are taken in its place.
 
     Returns:
         What was done. After a kill the next call goes on where the last one stopped.
@@ -75,8 +79,14 @@ def prepare(
     path, revision = _get(entry, data_dir, source, revision, record)
     root = path if path.is_dir() else path.parent
     lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
-    given = own or _beside(path)
-    encoder = f"embeddings {sha256(given)}" if given else model_identity(model)
+    if own and truncation_side is not None:
+        raise TableError(
+            f"truncation_side={truncation_side} is for the encoder, and embeddings={own} are given "
+            "in its place: leave one of them out."
+        )
+    given = own or (_beside(path) if truncation_side is None else None)
+    side = truncation_side or RIGHT
+    encoder = f"embeddings {sha256(given)}" if given else encoder_identity(model, side)
     key = content_key(FORMAT, name, _settings(entry, priced), encoder, *lines)
     if cache.is_built(data_dir, key):
         cache.point(data_dir, name, key)
@@ -89,7 +99,12 @@ def prepare(
         vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
         table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
     else:
-        vectors = _embed(table, data_dir, model, batch_size, progress, embedder)
+        kept = cache.cache_folder(data_dir) / "embeddings"
+        make = embedder or functools.partial(
+            embed, cache_dir=kept, model=model, batch_size=batch_size, progress=progress,
+            truncation_side=side,
+        )  # fmt: skip
+        vectors = make(table.prompts)
     cache.store(data_dir, key, table, vectors)
     cache.point(data_dir, name, key)
     return Prepared(key, True, revision)
@@ -166,17 +181,3 @@ def _settings(entry: Dataset, prices: pathlib.Path | None) -> str:
     """Return what besides the files decides the table: what is dropped, and the prices."""
     listed = "recorded" if prices is None else sha256(prices)
     return f"{entry.drop_servers_below} {entry.drop_incomplete_prompts} {listed}"
-
-
-def _embed(
-    table: RoutingTable,
-    data_dir: pathlib.Path,
-    model: str,
-    batch_size: int,
-    progress: bool,
-    embedder: Embed | None,
-) -> np.ndarray:
-    if embedder is not None:
-        return embedder(table.prompts)
-    folder = cache.cache_folder(data_dir) / "embeddings"
-    return embed(table.prompts, folder, model, batch_size, progress)
