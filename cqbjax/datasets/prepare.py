@@ -13,7 +13,7 @@ from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, datas
 from cqbjax.datasets.embedding import DEFAULT_MODEL, RIGHT, embed, encoder_identity
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
-from cqbjax.datasets.table import RoutingTable, TableError, complete
+from cqbjax.datasets.table import TableError, complete
 from cqbjax.files import content_key, sha256
 
 FORMAT = "2"  # raise when the same files would give another table or another layout
