@@ -1,0 +1,85 @@
+"""What a run will meet and draw, recorded from JAX keys for the NumPy reference."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import rng, simulate
+from cqbjax.policies import Acqb
+from cqbjax.policies.picking import random_assortment, random_lots
+from cqbjax.testing import reference
+from cqbjax.testing.compiling import QUICKLY
+from cqbjax.testing.recorded.cases import Case
+from cqbjax.types import Problem
+
+_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
+
+
+def record(case: Case) -> tuple[reference.World, reference.Draws]:
+    """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
+    world = instance_of(case).world
+    arrival, choice, draws, ranks, lots = _draws(rng.run_key(case.seed), case.problem)
+    return reference.World(
+        features=floats(world.contexts),
+        utilities=floats(world.utilities),
+        arrival_index=np.asarray(world.arrival_rows, np.int64),
+        scores=scores(case),
+    ), reference.Draws(
+        arrival=floats(arrival),
+        choice=floats(choice),
+        explore=floats(draws.explore),
+        normal=floats(draws.normal),
+        query=floats(draws.query),
+        assortment=np.asarray(ranks, np.int64),
+        lots=floats(lots),
+        beta=_beta(rng.run_key(case.seed)),
+    )
+
+
+@functools.partial(_jit, static_argnames="problem")
+def _draws(key: jax.Array, problem: Problem) -> Any:
+    """Draw every round's randomness at its address."""
+    rounds = jnp.arange(1, problem.horizon + 1)
+    keys = jax.vmap(functools.partial(rng.round_key, key))(rounds)
+    return (
+        rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL),
+        rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
+        jax.vmap(lambda key: Acqb().draws(key, problem))(keys),
+        jax.vmap(lambda key: random_assortment(key, problem))(keys),
+        jax.vmap(lambda key: random_lots(key, problem))(keys),
+    )
+
+
+def scores(case: Case) -> reference.Floats:
+    """Return what a router predicts of each row [I, N]: the truth and as much noise."""
+    utilities = floats(instance_of(case).world.utilities)
+    return utilities + np.random.default_rng(case.seed).normal(size=utilities.shape)
+
+
+def floats(array: Any) -> reference.Floats:
+    """Copy to a writable float64 array, so that a planted fault can be put into it."""
+    return np.array(array, np.float64)
+
+
+def _beta(key: jax.Array) -> Callable[[int, reference.Floats, reference.Floats], reference.Floats]:
+    """Return the reference's beta callback: the draw of `QueueingBandit.sample` at its address."""
+    return lambda t, a, b: np.asarray(_beta_at(key, t, jnp.asarray(a), jnp.asarray(b)))
+
+
+@_jit
+def _beta_at(key: jax.Array, t: int, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.random.beta(rng.stream_key(rng.round_key(key, t), rng.Stream.BETA), a, b)
+
+
+_prepare = _jit(simulate.draw_instance, static_argnames="problem")
+
+
+def instance_of(case: Case) -> simulate.Instance:
+    """Draw the run's fixed part, compiled once a shape."""
+    source = jax.tree.map(jnp.asarray, case.source)
+    rate = jnp.asarray(case.arrival_rate, float)
+    return _prepare(rng.run_key(case.seed), source, rate, case.problem)

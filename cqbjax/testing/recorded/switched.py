@@ -1,0 +1,89 @@
+"""Policies of several labels in one program."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cqbjax.pytree import pytree
+from cqbjax.testing.contract.declared import signature
+from cqbjax.testing.recorded.cases import Case, policy
+from cqbjax.testing.recorded.draws import scores
+from cqbjax.types import Action, Feedback, Observation, Problem
+
+
+@pytree
+class Switched:
+    """One run of a batch in which each run has a policy of its own, all of one kind.
+
+    Compiling is most of a comparison's time, so that all policies of a kind are one program. They
+    keep the same state and learn alike; of those of one static signature, which differ in numbers
+    alone, `select` is compiled once.
+
+    Attributes:
+        branches: a policy of each signature; the one that acts holds this run's numbers.
+        number: [] int32 which of them acts.
+    """
+
+    branches: tuple[Any, ...]
+    number: Any
+
+    informed = True
+    retry_aware = True
+
+    @property
+    def learner(self) -> Any:
+        """A policy that learns as all of them do."""
+        return self.branches[-1]
+
+    def init(self, problem: Problem, contexts: jax.Array) -> Any:
+        """Return the state that all of them keep."""
+        return self.learner.init(problem, contexts)
+
+    def select(self, key: jax.Array, state: Any, observation: Observation) -> Action:
+        """Let the run's policy decide; only an informed one is shown the true utilities."""
+
+        def decide(one: Any) -> Action:
+            seen = observation if one.informed else observation._replace(utilities=None)
+            return one.select(key, state, seen)
+
+        return jax.lax.switch(
+            self.number, [functools.partial(decide, one) for one in self.branches]
+        )
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn as all of them do."""
+        return self.learner.update(state, observation, action, feedback)
+
+
+def switched(case: Case, kind: Sequence[str], **static_fields: Any) -> dict[str, Switched]:
+    """Return a batch's run for each label, all of one structure.
+
+    Args:
+        case: gives the numbers.
+        kind: labels of policies that keep the same state.
+        static_fields: of `Acqb`: estimator, exact_steps.
+    """
+    predicted = scores(case)
+    policies = {
+        label: jax.tree.map(_array, policy(label, case, predicted, **static_fields))
+        for label in kind
+    }
+    members = {signature(one): one for one in policies.values()}
+    order = list(members)
+    return {
+        label: Switched(
+            branches=tuple((members | {signature(one): one}).values()),
+            number=jnp.int32(order.index(signature(one))),
+        )
+        for label, one in policies.items()
+    }
+
+
+def _array(leaf: Any) -> jax.Array:
+    """Return a number as an array that does not follow the type of what it meets."""
+    return jnp.asarray(leaf, jnp.result_type(leaf))
