@@ -1,0 +1,186 @@
+"""The claims of the paper's text, each with a verdict computed from results (`claims.yaml`)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+import yaml
+
+from cqbjax.report import paper
+from cqbjax.report.extracts import Extract
+from cqbjax.report.names import style_of
+from cqbjax.report.rules import RULES, Found
+
+CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+CANNOT, NOT_RUN = "cannot be tested here", "not run yet"
+VERDICTS = (HOLDS, IN_PART, FAILS, CANNOT, NOT_RUN)
+COLUMNS = ("verdict", "section", "line", "quote", "data", "test", "evidence", "n", "id")
+# What theory's experiments leave: one row a quantity, and policy where there are several.
+THEORY = "theory_*.csv"
+_BOUNDS = {"at_most": "at most", "at_least": "at least", "equals": "exactly"}
+
+
+class Judged(NamedTuple):
+    """What came of a claim.
+
+    Attributes:
+        verdict: of `VERDICTS`.
+        evidence: the numbers, in words.
+        n: seeds, the fewest of the studies that decided; None where none did.
+    """
+
+    verdict: str
+    evidence: str
+    n: int | None = None
+
+
+def read() -> list[dict[str, Any]]:
+    """Return the claims, in the order of the file."""
+    listed: list[dict[str, Any]] = yaml.safe_load(CLAIMS.read_text())
+    return listed
+
+
+def judge_all(
+    extracts: Mapping[str, Extract], compared: pl.DataFrame, tables: Path
+) -> pl.DataFrame:
+    """Return every claim with its verdict.
+
+    Args:
+        extracts: by the names of their studies.
+        compared: from `comparison.beside`.
+        tables: the folder of tables, where theory's experiments leave theirs.
+
+    Returns:
+        `COLUMNS`, a row a claim, in the order of the paper's text.
+    """
+    rows = []
+    for claim in sorted(read(), key=lambda one: one["line"]):
+        judged = judge(claim, extracts, compared, tables)
+        rows.append({**{key: claim.get(key) for key in COLUMNS}, **judged._asdict()})
+    return pl.DataFrame(rows, infer_schema_length=None).select(COLUMNS)
+
+
+def judge(
+    claim: Mapping[str, Any], extracts: Mapping[str, Extract], compared: pl.DataFrame, tables: Path
+) -> Judged:
+    """Judge one claim.
+
+    Raises:
+        ValueError: its rule is unknown.
+    """
+    rule, asked = claim["rule"], claim.get("with", {})
+    if rule == "none":
+        judged = Judged(CANNOT, claim["reason"])
+    elif rule == "proven":
+        judged = Judged(HOLDS, f"proven by {', '.join(asked['tests'])}")
+    elif rule == "tabled":
+        judged = _tabled(asked, tables)
+    elif rule == "value":
+        judged = _decide(_values(asked, compared), claim)
+    elif rule in RULES:
+        run = [extracts[name] for name in claim["studies"] if name in extracts]
+        found = [RULES[rule](made, asked) for made in run]
+        judged = _decide([one for one in found if one.all], claim)
+    else:
+        known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
+        raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
+    if "printed" not in claim:
+        return judged
+    return judged._replace(evidence=f"{judged.evidence}. {_printed(claim['printed'])}")
+
+
+def _decide(found: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
+    """Give a verdict from the paper's own data; stand-ins say how it fares on them, no more."""
+    own = [one for one in found if not one.stand_in]
+    others = [one for one in found if one.stand_in]
+    if own:
+        verdict = _verdict(own, claim)
+        return Judged(verdict, _said([*own, *others]), min(one.seeds for one in own))
+    missing = [name for name in claim["studies"] if name not in {one.study for one in found}]
+    if others:
+        there = f"{claim['data']}: not at hand. On data that stand in, it {_verdict(others, claim)}"
+        return Judged(CANNOT, f"{there}: {_said(others)}", min(one.seeds for one in others))
+    return Judged(NOT_RUN, f"no result of {', '.join(missing)}")
+
+
+def _verdict(found: Sequence[Found], claim: Mapping[str, Any]) -> str:
+    yes, every = sum(one.yes for one in found), sum(one.all for one in found)
+    if claim.get("with", {}).get("share") == "most":
+        return HOLDS if 2 * yes > every else FAILS
+    return HOLDS if yes == every else IN_PART if yes else FAILS
+
+
+def _said(found: Iterable[Found]) -> str:
+    parts = []
+    for one in found:
+        parts.append(f"{one.said} [data: {one.stand_in}]" if one.stand_in else one.said)
+    return ". ".join(parts)
+
+
+def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
+    """Count the printed numbers that lie inside what ours allow, by study."""
+    rows = compared.filter(
+        pl.col("policy").is_in(asked["policies"]), pl.col("ours").is_not_null(),
+        dataset=asked["dataset"], round=asked["round"], statistic=asked["statistic"],
+    )  # fmt: skip
+    found = []
+    for (study,), some in rows.group_by("study", maintain_order=True):
+        yes, judged = int(some["inside"].sum()), int(some["inside"].count())
+        parts = [
+            f"{style_of(row['policy']).name} {row['ours']:.1f}, paper {row['paper']:.1f} "
+            f"(allowed {row['allowed']:.1f} from ours)"
+            for row in some.to_dicts()
+        ]
+        seeds = int(some["seeds"].to_numpy().min())
+        said = f"{study} (n = {seeds}): {'; '.join(parts)}"
+        found.append(
+            Found(str(study), some["stand_in"][0] or "", seeds, yes, judged - yes, judged, said)
+        )
+    return found
+
+
+def _tabled(asked: Mapping[str, Any], tables: Path) -> Judged:
+    """Judge by the tables that theory's experiments leave."""
+    (bound,) = [key for key in _BOUNDS if key in asked]
+    value, rows = float(asked[bound]), list[dict[str, Any]]()
+    for path in sorted(tables.glob(THEORY)):
+        frame = pl.read_csv(path, infer_schema_length=None)
+        if not {"quantity", "estimate", "low", "high", "n"} <= set(frame.columns):
+            continue
+        wanted = frame.filter(quantity=asked["quantity"])
+        if "policy" in asked and "policy" in frame.columns:
+            wanted = wanted.filter(policy=asked["policy"])
+        rows += [{**row, "file": path.stem} for row in wanted.to_dicts()]
+    if not rows:
+        return Judged(NOT_RUN, f"no row of {asked['quantity']} in tables/{THEORY}")
+    yes = sum(_within(row, bound, value) for row in rows)
+    parts = [
+        f"{row['file']}: {row['estimate']:.4g} [{row['low']:.4g}, {row['high']:.4g}]"
+        for row in rows
+    ]
+    verdict = HOLDS if yes == len(rows) else IN_PART if yes else FAILS
+    said = f"{asked['quantity']} {_BOUNDS[bound]} {value:g}; found {', '.join(parts)}"
+    return Judged(verdict, said, min(int(row["n"]) for row in rows))
+
+
+def _within(row: Mapping[str, Any], bound: str, value: float) -> bool:
+    """Tell whether an interval allows a bound: it is broken where the interval is beyond it."""
+    if bound == "equals":
+        return bool(row["low"] == row["high"] == value)
+    return bool(row["low"] <= value if bound == "at_most" else row["high"] >= value)
+
+
+def _printed(asked: Mapping[str, Any]) -> str:
+    """Say how the paper's own printed means rank a policy."""
+    rows = paper.read().filter(pl.col("table").is_in(asked["tables"]), statistic="gap_mean")
+    rank = pl.col("value").rank("min").over("table", "dataset", "round")
+    own = rows.with_columns(rank=rank).filter(policy=asked["policy"])
+    yes = int((own["rank"] <= asked["rank"]).sum())
+    name = style_of(asked["policy"]).name
+    ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
+    return (
+        f"In the paper's own table {name} is {ordinal} in {yes} of {own.height} settings "
+        f"(ranks {', '.join(str(int(one)) for one in own['rank'])})"
+    )
