@@ -1,49 +1,190 @@
-"""Draw the figures and tables of stored studies again.
+"""Make the report: the paper's figures, tables and claims from stored results, and a page of them.
 
-python scripts/report.py                  # all experiments under results/
-python scripts/report.py FOLDER [NAME]    # another results_dir, one experiment
+python scripts/report.py                            # all that is stored under results/
+python scripts/report.py FOLDER [NAME ...]          # another results_dir, some experiments
+python scripts/report.py run=missing size=smoke     # run first what is missing; or cpu, or paper
+python scripts/report.py run=missing dry_run=true   # say what that would take, and no more
+
+Where arrays are stored, figures and tables are drawn again and the study's extract is written.
+Where they are not, the extract that is there speaks for it. The page is report/index.html.
 """
 
+import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.commands._refusing import refusing
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cqbjax.report.extracts import Extract
+
+KEYS: Mapping[str, Sequence[str]] = {
+    "run": ("nothing", "missing"), "size": ("smoke", "cpu", "paper"), "dry_run": ("false", "true"),
+    "data_dir": (), "cache_dir": (),
+}  # fmt: skip
+# Of the page alone: the extra `report`.
+LIBRARIES = ("bokeh", "itables", "jinja2")
+# Of a report without its page, or without a study that could not run; as of a sweep.
+SOME_LEFT_OUT = 3
+
+
+class Asked(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+        root: folder of results.
+        names: experiments to draw again; all if empty.
+        keys: of `KEYS`, those that were given.
+    """
+
+    root: Path
+    names: Sequence[str]
+    keys: Mapping[str, str]
+
 
 def main() -> None:
-    """Show the stored studies that the command line names."""
-    words = sys.argv[1:]
+    """Make the report that the command line names."""
     with refusing():
-        report(Path(words[0] if words else "results"), words[1:])
+        report(parse(sys.argv[1:]))
 
 
-def report(root: Path, names: Sequence[str]) -> None:
-    """Show each experiment below `root/data`, with the configuration that is stored beside it.
+def parse(words: Sequence[str]) -> Asked:
+    """Read the command line.
 
     Raises:
-        ValueError: nothing is stored there, or nothing of these names.
+        ValueError: a key that is none, a value that it may not have, or a key of running alone.
     """
-    from omegaconf import DictConfig, OmegaConf
+    plain = [word for word in words if "=" not in word]
+    keys: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            continue
+        if key not in KEYS:
+            raise ValueError(f"{key} is no key; choose from {', '.join(KEYS)}")
+        if KEYS[key] and value not in KEYS[key]:
+            raise ValueError(f"{key}={value} must be one of {', '.join(KEYS[key])}")
+        keys[key] = value
+    if keys.get("run") != "missing" and keys.keys() - {"run"}:
+        alone = ", ".join(key for key in keys if key != "run")
+        raise ValueError(f"{alone} goes with run=missing: add it, or leave {alone} out")
+    return Asked(Path(plain[0] if plain else "results"), plain[1:], keys)
 
-    from cqbjax.report import results
-    from cqbjax.studies import replaying, showing
+
+def report(asked: Asked) -> None:
+    """Run what is missing if that is asked for, then draw, compare, judge and write the page.
+
+    Raises:
+        ValueError: nothing is stored, or nothing of the names asked for.
+        SystemExit: of status `SOME_LEFT_OUT`, where a study could not run, or the page's libraries
+            are not installed.
+    """
+    from cqbjax.studies import showing
+
+    console, left_out = showing.console(), False
+    if asked.keys.get("run") == "missing":
+        from cqbjax.commands import _missing
+
+        left_out = bool(_missing.run(asked.root, asked.names, asked.keys, console))
+        if asked.keys.get("dry_run") == "true":
+            return
+    _draw_again(asked.root, asked.names, console)
+    written = _conclude(asked.root, console)
+    for path in written:
+        console.print(str(path), markup=False, soft_wrap=True)
+    absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if absent:
+        said = f"no page: {', '.join(absent)} not installed; pip install 'cqbjax[report]'"
+        print(said, file=sys.stderr)
+    if left_out or absent:
+        raise SystemExit(SOME_LEFT_OUT)
+
+
+def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
+    """Draw each experiment below `root/data`, with the configuration that is stored beside it.
+
+    Those of the report leave an extract.
+
+    Raises:
+        ValueError: nothing is stored there, neither arrays nor an extract, or nothing of the names.
+    """
+    from cqbjax.report import catalogue, extracts
 
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
-    if not chosen:
+    if not chosen and (names or not extracts.read_all(_extracts(root))):
         have = ", ".join(folder.name for folder in folders) or "none"
         raise ValueError(
             f"no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
         )
-    console = showing.console()
+    reported = {one.name for one in catalogue.studies()}
     for folder in chosen:
-        config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
-        assert isinstance(config, DictConfig)
-        points = results.load_points(folder, showing.rounds_shown(config))
-        if showing.few(points):
-            points = results.load_points(folder)
-        config.results_dir = str(root)
-        show = replaying.show if replaying.is_replay(config) else showing.show
-        for path in show(points, config, folder.name, console):
-            console.print(str(path))
+        _draw(folder, root, folder.name in reported, console)
+
+
+def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
+    """Draw an experiment, and write its extract if it is of the report."""
+    from omegaconf import DictConfig, OmegaConf
+
+    from cqbjax.report import extracts, results
+    from cqbjax.studies import replaying, showing
+
+    config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
+    assert isinstance(config, DictConfig)
+    points = results.load_points(folder, showing.rounds_shown(config))
+    if showing.few(points):
+        points = results.load_points(folder)
+    config.results_dir = str(root)
+    show = replaying.show if replaying.is_replay(config) else showing.show
+    written = show(points, config, folder.name, console)
+    if reported:
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        made = extracts.extract(results.stored_points(folder), plain)
+        written += extracts.write(made, _extracts(root) / folder.name)
+    for path in written:
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+def _conclude(root: Path, console: "Console") -> list[Path]:
+    """Compare with the paper's numbers, judge its claims, write both and the page.
+
+    Returns:
+        The files written; no page where its libraries are not installed.
+    """
+    from cqbjax.files import write_atomic
+    from cqbjax.report import catalogue, claims, comparison, extracts, tables
+
+    found, listed = extracts.read_all(_extracts(root)), catalogue.studies()
+    if not found:
+        return []
+    compared = comparison.beside(found, listed)
+    judged = claims.judge_all(found, compared, root / "tables")
+    whole = root / "tables" / "paper.csv"
+    write_atomic(whole, compared.write_csv().encode())
+    counts, caption = comparison.counts(compared), "The paper's printed numbers beside ours"
+    written = [
+        whole,
+        *tables.save_table(counts, root / "tables" / "paper_counts", caption),
+        *tables.save_table(judged, root / "tables" / "claims", "The claims of the paper's text"),
+    ]
+    for verdict, many in judged["verdict"].value_counts(sort=True).iter_rows():
+        console.print(f"claims: {many} {verdict}", markup=False)
+    if all(importlib.util.find_spec(name) for name in LIBRARIES):
+        written.append(_page(found, compared, judged, root))
+    return written
+
+
+def _page(found: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
+    from cqbjax.report import catalogue
+    from cqbjax.report.page import build
+
+    path = root / "report" / "index.html"
+    return build.build(found, compared, judged, catalogue.studies(), path)
+
+
+def _extracts(root: Path) -> Path:
+    return root / "report" / "extracts"

@@ -1,0 +1,87 @@
+"""The studies of the report that have no result yet: what they would take, and running them."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cqbjax.report import catalogue
+from cqbjax.report.catalogue import Listed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SIZE = "cpu"
+
+
+def run(
+    root: Path, names: Sequence[str], keys: Mapping[str, str], console: "Console"
+) -> dict[str, str]:
+    """Run the studies that have neither arrays nor an extract, each as `cqbjax run` would.
+
+    How long they take is said first: what they took on two cores. With `dry_run` each is asked for
+    its own estimate, which compiles its programs here and runs next to nothing.
+
+    Args:
+        root: folder of results.
+        names: of studies; all if empty.
+        keys: `size`, `data_dir`, `cache_dir` and `dry_run` are read.
+        console: told of them.
+
+    Returns:
+        Name of a study that could not run -> why.
+
+    Raises:
+        ValueError: a name that is of no study of the report.
+    """
+    left, size = missing(root, names), keys.get("size", SIZE)
+    if not left:
+        console.print("no study of the report is missing")
+        return {}
+    for one in left:
+        words = " ".join(one.sizes.get(size, ()))
+        line = f"{one.name}: {one.minutes[size]:g} min on two cores; {words or 'as configured'}"
+        console.print(line, markup=False, soft_wrap=True)
+    total = sum(one.minutes[size] for one in left)
+    console.print(f"{len(left)} studies are missing: about {total:.0f} min at size={size}")
+    lost: dict[str, str] = {}
+    for number, one in enumerate(left):
+        console.print(f"[{number + 1}/{len(left)}] {one.name}", markup=False)
+        why = _run(one, size, root, keys)
+        if why:
+            lost[one.name] = why
+            console.print(f"{one.name} left out: {why}", markup=False, soft_wrap=True)
+    return lost
+
+
+def missing(root: Path, names: Sequence[str]) -> list[Listed]:
+    """Return the studies of the report with neither arrays nor an extract.
+
+    Raises:
+        ValueError: a name that is of no study of the report.
+    """
+    listed = catalogue.studies()
+    for name in names:
+        if name not in {one.name for one in listed}:
+            known = ", ".join(one.name for one in listed)
+            raise ValueError(f"{name} is no study of the report; choose from {known}")
+    return [
+        one
+        for one in listed
+        if (not names or one.name in names)
+        and not any((root / "data" / one.name).glob("*.nc"))
+        and not (root / "report" / "extracts" / one.name).is_dir()
+    ]
+
+
+def _run(one: Listed, size: str, root: Path, keys: Mapping[str, str]) -> str:
+    """Run a study in a process of its own, since each sets JAX up; return why it could not."""
+    given = [f"{key}={keys[key]}" for key in ("data_dir", "cache_dir", "dry_run") if key in keys]
+    command = [sys.executable, "-m", "cqbjax.commands", "run", f"experiment={one.name}"]
+    command += [*one.sizes.get(size, ()), f"results_dir={root}", *given]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return ""
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return said[-1].removeprefix("error: ") if said else f"status {done.returncode}"
