@@ -20,8 +20,8 @@ def run(
 ) -> dict[str, str]:
     """Run the studies that have neither arrays nor an extract, each as `cqbjax run` would.
 
-    How long they take is said first: what they took on two cores. With `dry_run` each is asked for
-    its own estimate, which compiles its programs here and runs next to nothing.
+    How long they take is said first: about what it is on two cores. With `dry_run` each is asked
+    for its own estimate, which compiles its programs here and runs next to nothing.
 
     Args:
         root: folder of results.

@@ -17,7 +17,7 @@ class Listed(NamedTuple):
         name: of the experiment.
         answers: the paper's figure or tables.
         sizes: size -> words added to the command that runs it; `paper` has none.
-        minutes: size -> what that took on two cores.
+        minutes: size -> about what that takes on two cores.
         dataset: of the paper's, whose printed numbers stand beside ours; empty for none.
     """
 

@@ -14,8 +14,8 @@ from cqbjax.report.rules import RULES, Found
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
-CANNOT, NOT_RUN = "cannot be tested here", "not run yet"
-VERDICTS = (HOLDS, IN_PART, FAILS, CANNOT, NOT_RUN)
+UNDECIDED, CANNOT, NOT_RUN = "not told apart", "cannot be tested here", "not run yet"
+VERDICTS = (HOLDS, IN_PART, FAILS, UNDECIDED, CANNOT, NOT_RUN)
 COLUMNS = ("verdict", "section", "line", "quote", "data", "test", "evidence", "n", "id")
 # What theory's experiments leave: one row a quantity, and policy where there are several.
 THEORY = "theory_*.csv"
@@ -100,8 +100,8 @@ def _decide(found: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
         return Judged(verdict, _said([*own, *others]), min(one.seeds for one in own))
     missing = [name for name in claim["studies"] if name not in {one.study for one in found}]
     if others:
-        there = f"{claim['data']}: not at hand. On data that stand in, it {_verdict(others, claim)}"
-        return Judged(CANNOT, f"{there}: {_said(others)}", min(one.seeds for one in others))
+        there = f"{claim['data']}: not at hand. On data that stand in: {_verdict(others, claim)}"
+        return Judged(CANNOT, f"{there}. {_said(others)}", min(one.seeds for one in others))
     return Judged(NOT_RUN, f"no result of {', '.join(missing)}")
 
 
@@ -109,7 +109,10 @@ def _verdict(found: Sequence[Found], claim: Mapping[str, Any]) -> str:
     yes, every = sum(one.yes for one in found), sum(one.all for one in found)
     if claim.get("with", {}).get("share") == "most":
         return HOLDS if 2 * yes > every else FAILS
-    return HOLDS if yes == every else IN_PART if yes else FAILS
+    if yes:
+        return HOLDS if yes == every else IN_PART
+    # That no interval shows a lead is not yet that there is none.
+    return FAILS if any(one.against for one in found) else UNDECIDED
 
 
 def _said(found: Iterable[Found]) -> str:

@@ -119,7 +119,10 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
     ).to_dicts()
     yes, parts = 0, []
     for row in rows:
-        c1 = made.notes["points"][row["point"]]["config"]["policy"][asked["policy"]]["c1"]
+        config = made.notes["points"][row["point"]]["config"]
+        c1 = config.get("policy", {}).get(asked["policy"], {}).get("c1")
+        if c1 is None:
+            continue
         rate = np.minimum(1, c1 / np.sqrt(np.arange(1, row["round"]) + 1))
         expected = row["arrival_rate"] * float(rate.sum())
         error = 3 * row["sd"] / np.sqrt(row["n"])
@@ -128,7 +131,7 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
             f"{_where(row, made)} {row['mean']:.2f} +- {error / 3:.2f} of {expected:.2f} expected"
         )
     said = f"rounds explored: {', '.join(parts)}"
-    return _found(made, yes, len(rows) - yes, len(rows), said)
+    return _found(made, yes, len(parts) - yes, len(parts), said)
 
 
 def at_most(made: Extract, asked: Mapping[str, Any]) -> Found:

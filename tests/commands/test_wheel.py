@@ -64,7 +64,9 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert below(site / "cqbjax" / "conf", "yaml") == below(CONF, "yaml")
     package = REPOSITORY / "cqbjax"
     assert below(site / "cqbjax", "py") == below(package, "py")
-    assert below(site / "cqbjax", "csv") == below(package, "csv") != set()
+    for ending in ("csv", "j2", "css"):
+        assert below(site / "cqbjax", ending) == below(package, ending) != set()
+    assert below(site / "cqbjax" / "report", "yaml") == below(package / "report", "yaml") != set()
     assert {path.name for path in site.iterdir()} - {"bin"} == {
         "cqbjax", "hydra_plugins", f"cqbjax-{version()}.dist-info",
     }  # fmt: skip

@@ -84,11 +84,21 @@ def test_a_lead_that_one_interval_shows_holds_in_part():
     assert part.verdict == claims.IN_PART and "CQB-ε" in part.evidence
 
 
+def test_where_no_interval_tells_anything_nothing_is_decided():
+    def level(point):
+        queues = point.queue_length.copy()
+        for label in ("cqb_eps", "random"):
+            queues.loc[{"policy": label}] = queues.sel(policy="acqb")
+        return point.assign(queue_length=queues)
+
+    assert judged(AHEAD, synthetic=study(change=level)).verdict == claims.UNDECIDED
+
+
 def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
     other = study("routerbench", source="RouterBench slice", stand_in="a slice")
     found = judged(AHEAD, routerbench=other)
     assert found.verdict == claims.CANNOT
-    assert "it holds" in found.evidence and "[data: a slice]" in found.evidence
+    assert "stand in: holds. " in found.evidence and "[data: a slice]" in found.evidence
     both = judged(AHEAD, synthetic=study(change=swapped), routerbench=other)
     assert both.verdict == claims.FAILS  # the paper's own data decide
     assert judged(AHEAD).verdict == claims.NOT_RUN

@@ -17,8 +17,8 @@ from cqbjax.report.page import listing, panels
 HERE = Path(__file__).resolve().parent
 TEMPLATE, STYLES = "page.html.j2", "page.css"
 VERDICT_MARKS = {
-    claims.HOLDS: "✓", claims.IN_PART: "◐", claims.FAILS: "✗", claims.CANNOT: "–",
-    claims.NOT_RUN: "…",
+    claims.HOLDS: "✓", claims.IN_PART: "◐", claims.FAILS: "✗", claims.UNDECIDED: "≈",
+    claims.CANNOT: "–", claims.NOT_RUN: "…",
 }  # fmt: skip
 
 

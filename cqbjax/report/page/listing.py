@@ -11,15 +11,14 @@ from cqbjax.report.extracts import Extract, with_interval
 from cqbjax.report.names import style_of
 
 PAGES = [10, 25, 50, 100, 500]
+MARK = "stand-in"
 # A header of a filtered column has a list of its values; every header sorts.
 SORT, FILTER = "order", {"extend": "dropdown", "content": ["searchList"]}
 STATISTICS = {
     "gap_mean": "gap, mean", "gap_sd": "gap, sd", "throughput": "throughput",
     "seconds_per_round": "seconds a round",
 }  # fmt: skip
-METRICS = {
-    "gap": "gap", "regret": "regret", "throughput": "throughput", "queue_length": "queue length"
-}  # fmt: skip
+METRICS = {"gap": "gap", "regret": "regret", "throughput": "throughput"}
 
 
 def library() -> str:
@@ -56,18 +55,19 @@ def table(frame: pl.DataFrame, name: str, filters: Sequence[str], rows: int = 10
 
 
 def compared(frame: pl.DataFrame) -> str:
-    """Return the table of the paper's numbers beside ours."""
+    """Return the table of the paper's numbers beside ours, those that have ours first."""
+    frame = frame.sort(pl.col("ours").is_null(), maintain_order=True)
     shown = frame.select(
         pl.col("dataset"), pl.col("K"), pl.col("arrival_rate").alias("λ"),
         pl.col("round").alias("T"), _policy(), _named("statistic", STATISTICS),
         pl.col("paper"), _short("ours"), _short("difference"),
-        _short("standard_error").alias("standard error of the paper's"),
+        _short("standard_error").alias("s.e."),
         pl.col("inside").replace_strict({True: "inside", False: "outside"}, default="not judged")
         .alias("verdict"),
         pl.col("runs").alias("paper's runs"), pl.col("seeds").alias("our seeds"),
         pl.col("our_rate").alias("our λ"), pl.col("study").fill_null("–").alias("our study"),
-        pl.col("stand_in").fill_null("").alias("stand-in data"),
-        pl.col("note").fill_null(""),
+        _mark(pl.col("stand_in")),
+        pl.col("note").fill_null("").str.replace("^not judged: ", ""),
     )  # fmt: skip
     filters = ["dataset", "K", "λ", "T", "policy", "statistic", "verdict", "our study"]
     return table(shown, "compared", filters)
@@ -88,7 +88,7 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
                 pl.col("arrival_rate").alias("λ"), pl.col("round").alias("T"), _policy(),
                 _named("metric", METRICS), _short("mean"), _short("low").alias("95% from"),
                 _short("high").alias("95% to"), _short("sd"), pl.col("n").alias("seeds"),
-                pl.lit(made.notes["stand_in"]).alias("stand-in data"),
+                _mark(pl.lit(made.notes["stand_in"])),
             )
         )  # fmt: skip
     filters = ["study", "dataset", "K", "N", "ε", "λ", "T", "policy", "metric"]
@@ -110,7 +110,7 @@ def ran(extracts: Mapping[str, Extract]) -> str:
         {
             "study": name, "point": point["name"], "seeds": point["seeds"],
             "rounds": made.notes["horizon"], **_manifest(point["manifest"]),
-            "stand-in data": made.notes["stand_in"],
+            "data": MARK if made.notes["stand_in"] else "",
         }
         for name, made in extracts.items()
         for point in made.notes["points"]
@@ -127,6 +127,12 @@ def _manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "jax": versions.get("jax"), "python": versions.get("python"),
         "revision": manifest.get("revision"), "code": str(manifest.get("code", ""))[:12],
     }  # fmt: skip
+
+
+def _mark(stand_in: pl.Expr) -> pl.Expr:
+    """Mark a row whose data stand in for others; what they are is said in the overview."""
+    marked = pl.when(stand_in.fill_null("") != "").then(pl.lit(MARK)).otherwise(pl.lit(""))
+    return marked.alias("data")
 
 
 def _policy() -> pl.Expr:

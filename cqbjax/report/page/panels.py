@@ -35,7 +35,7 @@ from cqbjax.report.names import OPTIMAL, Style, in_order, style_of
 HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes
 MARKS = 6  # markers on a line
-SWATCH = 32  # pixels of a switch's picture of its line
+SWATCH = 28  # pixels of a switch's picture of its line
 NAMES = {
     "gap": "Queue length regret", "queue_length": "Queue length", "regret": "Cumulative regret",
 }  # fmt: skip
@@ -45,6 +45,16 @@ MARKERS = {
     "o": "circle", "s": "square", "^": "triangle", "v": "inverted_triangle", "D": "diamond",
     "X": "x", "P": "cross",
 }  # fmt: skip
+# The same around the origin, for the switches.
+PATHS = {
+    "s": "M-4-4H4V4H-4Z", "^": "M0-5L5 4H-5Z", "v": "M0 5L5-4H-5Z", "D": "M0-5L4 0L0 5L-4 0Z",
+    "X": "M-4-4L4 4M-4 4L4-4", "P": "M0-5V5M-5 0H5",
+}  # fmt: skip
+BUTTON = """
+.bk-btn { padding: 0 8px 0 4px; background: #fff; }
+.bk-btn:not(.bk-active) { text-decoration: line-through; background: #eee; opacity: 0.75; }
+"""
+FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 LETTERS = {"num_servers": "N", "slackness": "ε"}
 TOOLS = "box_zoom,pan,wheel_zoom,zoom_in,zoom_out,reset,save"
 
@@ -69,10 +79,12 @@ class Figure(NamedTuple):
     Attributes:
         switches: keys of the policies' switches.
         panels: row by row as in the paper: K side by side, queue beside regret.
+        columns: of panels, where the page is wide.
     """
 
     switches: Sequence[str]
     panels: Sequence[Panel]
+    columns: int
 
 
 class Drawn(NamedTuple):
@@ -125,7 +137,8 @@ def _figure(made: Extract, models: dict[str, Model]) -> Figure:
         key = f"{name}-switch-{label}"
         models[key] = _switch(label, by_label[label])
         switches.append(key)
-    return Figure(switches, panels)
+    sizes = {point["setting"].get("K") for point in made.notes["points"]}
+    return Figure(switches, panels, 4 if len(sizes) == 2 else 2)
 
 
 def _cells(made: Extract) -> Iterator[tuple[int, float, str]]:
@@ -151,7 +164,7 @@ def _plot(
     """Draw one panel, adding each policy's renderers to its list."""
     plot = figure(
         height=HEIGHT, sizing_mode="stretch_width", tools=TOOLS, active_drag=None,
-        active_scroll=None, active_inspect=None, x_axis_label="round", y_axis_label=UNITS[metric],
+        active_scroll=None, x_axis_label="round", y_axis_label=UNITS[metric],
         toolbar_location="above", x_range=DataRange1d(range_padding=0, only_visible=True),
         y_range=DataRange1d(only_visible=True), output_backend="canvas",
     )  # fmt: skip
@@ -162,20 +175,22 @@ def _plot(
     plot.yaxis.ticker = BasicTicker(desired_num_ticks=5)
     plot.axis.minor_tick_line_color = None
     lines: list[Any] = []
-    for label in labels:
+    # The paper's own policies last, and so above the others.
+    for label in sorted(labels, key=lambda one: style_of(one).on_top):
         own = rows.filter(policy=label).sort("round")
         if not own.height:
             continue
         style, source = style_of(label), _source(own, style_of(label).name)
         added: list[Any] = []
         if own["low"].null_count() == 0:
-            band = VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=0.13)
+            shade = 0.15 if len(labels) <= FEW_LINES else 0.07
+            band = VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=shade)
             added.append(plot.add_glyph(source, band))
         line = Line(
             x="t", y="m", line_color=style.color, line_width=1.2 * style.width,
             line_dash=_dashes(style),
         )  # fmt: skip
-        lines.append(plot.add_glyph(source, line))
+        lines.append(plot.add_glyph(source, line, name=style.name))
         added.append(lines[-1])
         if style.marker:
             added.append(_markers(plot, own, style))
@@ -212,7 +227,7 @@ def _markers(plot: figure, own: pl.DataFrame, style: Style) -> GlyphRenderer:
 
 def _hover(lines: Sequence[Any]) -> HoverTool:
     """Tell the values of the lines under the pointer."""
-    tips = [("", "$source_name"), ("round", "@t{0,0}"), ("mean", "@m{0,0.00}")]
+    tips = [("", "$name"), ("round", "@t{0,0}"), ("mean", "@m{0,0.00}")]
     if all("l" in line.data_source.data for line in lines):
         tips.append(("95% interval", "@l{0,0.00} to @h{0,0.00}"))
     return HoverTool(
@@ -224,7 +239,7 @@ def _switch(label: str, renderers: Sequence[GlyphRenderer]) -> Toggle:
     """Return a button that shows and hides a policy in all panels of its study."""
     style = style_of(label)
     icon = SVGIcon(svg=_swatch(style), size=f"{SWATCH}px")
-    switch = Toggle(label=style.name, active=True, icon=icon, margin=0)
+    switch = Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
     for renderer in renderers:
         switch.js_link("active", renderer, "visible")
     return switch
@@ -242,9 +257,18 @@ def _swatch(style: Style) -> str:
     dashes, middle = _dashes(style), SWATCH // 2
     dashed = "" if isinstance(dashes, str) else " ".join(map(str, dashes))
     color = escape(style.color)
-    mark = f'<circle cx="{middle}" cy="{middle}" r="4" fill="{color}"/>' if style.marker else ""
+    mark = _shape(style.marker, middle, color)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{SWATCH}" height="{SWATCH}">'
         f'<line x1="0" y1="{middle}" x2="{SWATCH}" y2="{middle}" stroke="{color}" '
         f'stroke-width="{1.2 * style.width:.1f}" stroke-dasharray="{dashed}"/>{mark}</svg>'
     )
+
+
+def _shape(marker: str, middle: int, color: str) -> str:
+    """Return a legend's marker as SVG."""
+    if marker == "o":
+        return f'<circle cx="{middle}" cy="{middle}" r="4" fill="{color}"/>'
+    path = PATHS.get(marker, "")
+    turned = f'transform="translate({middle} {middle})"'
+    return f'<path d="{path}" {turned} fill="{color}" stroke="{color}"/>' if path else ""

@@ -1,0 +1,138 @@
+"""The report's command: what is missing is said and run, extracts stand in for arrays."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from composing import EXPERIMENTS, composed, refused
+from fabricated import fabricate
+from omegaconf import OmegaConf
+
+from cqbjax.commands import _missing, report
+from cqbjax.report import catalogue, extracts, results
+from cqbjax.studies.showing import console
+
+LABELS = ("optimal", "acqb", "cqb_eps", "random")
+
+
+def stored(root, name="synthetic"):
+    """Store the arrays of a study, as a run of it would."""
+    config = composed(f"experiment={name}", "horizon=100", "K=1", f"results_dir={root}")
+    point = fabricate(LABELS, (0.7,), 4, 100, experiment=name, parameters="disjoint")
+    manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
+    text = yaml.safe_dump(OmegaConf.to_container(config, resolve=True))
+    results.save(point, manifest, text, root / "data" / name / "K=1.nc")
+
+
+def asked(root, *names, **keys):
+    return report.Asked(root, names, keys)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["size=huge", "run=missing"], "error: size=huge must be one of smoke, cpu, paper"),
+        (["run=all"], "error: run=all must be one of nothing, missing"),
+        (["seeds=3"], "error: seeds is no key; choose from run, size, dry_run, data_dir,"),
+        (["size=smoke"], "error: size goes with run=missing: add it, or leave size out"),
+        (["results", "none", "run=missing"], "error: none is no study of the report; choose from"),
+        (["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
+    ],
+)
+def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = refused(words, monkeypatch, "report")
+    assert found.startswith(said) and len(found.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path):
+    stored(tmp_path)
+    report.report(asked(tmp_path))
+    page, kept = tmp_path / "report" / "index.html", tmp_path / "report" / "extracts"
+    assert {path.name for path in kept.iterdir()} == {"synthetic"}
+    written = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert {"paper.csv", "paper_counts.md", "claims.csv", "synthetic.csv"} <= written
+    first = (tmp_path / "tables" / "claims.csv").read_text()
+    shutil.rmtree(tmp_path / "data")
+    page.unlink()
+    report.report(asked(tmp_path))
+    assert page.is_file() and (tmp_path / "tables" / "claims.csv").read_text() == first
+
+
+def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path):
+    stored(tmp_path, "ablation_phase_rule")
+    report.report(asked(tmp_path))
+    assert (tmp_path / "tables" / "ablation_phase_rule.csv").is_file()
+    assert not (tmp_path / "report").exists()
+
+
+def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    stored(tmp_path)
+    monkeypatch.setattr(report, "LIBRARIES", ("no_such_library",))
+    with pytest.raises(SystemExit) as stopped:
+        report.report(asked(tmp_path))
+    assert stopped.value.code == report.SOME_LEFT_OUT
+    said = capsys.readouterr().err
+    assert said == "no page: no_such_library not installed; pip install 'cqbjax[report]'\n"
+    assert (tmp_path / "tables" / "claims.csv").is_file()
+    assert not (tmp_path / "report" / "index.html").exists()
+
+
+def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
+    names = [one.name for one in catalogue.studies()]
+    assert [one.name for one in _missing.missing(tmp_path, [])] == names
+    stored(tmp_path, "synthetic")
+    (tmp_path / "report" / "extracts" / "wildchat").mkdir(parents=True)
+    left = [one.name for one in _missing.missing(tmp_path, [])]
+    assert left == [name for name in names if name not in ("synthetic", "wildchat")]
+    assert [one.name for one in _missing.missing(tmp_path, ["sprout"])] == ["sprout"]
+
+
+def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
+    tmp_path, monkeypatch, capsys
+):
+    calls = []
+
+    def fake(command, **_):
+        calls.append(command)
+        print("ran", command[4])
+        failed = "experiment=sprout" in command
+        said = "50 of 60\nerror: sprout is not prepared\n" if failed else ""
+        return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=said)
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    keys = {"size": "smoke", "data_dir": "data"}
+    lost = _missing.run(tmp_path, ["synthetic", "sprout"], keys, console())
+    assert lost == {"sprout": "sprout is not prepared"}
+    said = capsys.readouterr().out
+    assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")
+    assert "sprout left out: sprout is not prepared" in said
+    assert calls[0][0] == sys.executable and "experiment=synthetic" in calls[0]
+    assert {"num_seeds=2", "horizon=40", f"results_dir={tmp_path}"} <= set(calls[0])
+    assert "data_dir=data" in calls[0] and "cache_dir=data" not in calls[0]
+
+
+def test_studies_of_the_report_are_experiments_and_their_words_compose():
+    for one in catalogue.studies():
+        assert one.name in EXPERIMENTS
+        assert set(one.minutes) == set(catalogue.SIZES) and set(one.sizes) <= set(one.minutes)
+        for words in one.sizes.values():
+            assert composed(f"experiment={one.name}", *words).name == one.name
+
+
+@pytest.mark.slow
+def test_a_missing_study_is_run_and_shown(tmp_path, monkeypatch):
+    (one,) = [each for each in catalogue.studies() if each.name == "synthetic_scheduling"]
+    # Cheap to compile: that it runs is the question here, not what.
+    words = [*one.sizes["smoke"], "K=1", "policy=[optimal,random]"]
+    monkeypatch.setattr(catalogue, "studies", lambda: [one._replace(sizes={"smoke": words})])
+    report.report(asked(tmp_path, "synthetic_scheduling", run="missing", size="smoke"))
+    made = extracts.read(tmp_path / "report" / "extracts" / "synthetic_scheduling")
+    assert made.notes["horizon"] == 40
+    assert [point["seeds"] for point in made.notes["points"]] == [2]
+    assert (tmp_path / "report" / "index.html").stat().st_size > 1e6
