@@ -17,9 +17,11 @@ HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 UNDECIDED, CANNOT, NOT_RUN = "not told apart", "cannot be tested here", "not run yet"
 VERDICTS = (HOLDS, IN_PART, FAILS, UNDECIDED, CANNOT, NOT_RUN)
 COLUMNS = ("verdict", "section", "line", "quote", "data", "test", "evidence", "n", "id")
-# What theory's experiments leave: one row a quantity, and policy where there are several.
-THEORY = "theory_*.csv"
-_BOUNDS = {"at_most": "at most", "at_least": "at least", "equals": "exactly"}
+_BOUNDS = {
+    "at_most": "at most", "at_least": "at least", "equals": "exactly", "rises": "rises",
+}  # fmt: skip
+# What tells a table's rows from one another, where it has the column.
+_SETTING = ("K", "parameters", "arrival_rate", "policy", "first", "last", "round")
 
 
 class Judged(NamedTuple):
@@ -86,9 +88,9 @@ def judge(
     else:
         known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
         raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
-    if "printed" not in claim:
-        return judged
-    return judged._replace(evidence=f"{judged.evidence}. {_printed(claim['printed'])}")
+    more = [_printed(claim["printed"])] if "printed" in claim else []
+    more += [claim["note"]] if "note" in claim else []
+    return judged._replace(evidence=". ".join([judged.evidence, *more]))
 
 
 def _decide(found: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
@@ -145,27 +147,52 @@ def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
 
 
 def _tabled(asked: Mapping[str, Any], tables: Path) -> Judged:
-    """Judge by the tables that theory's experiments leave."""
+    """Judge by tables that experiments on the theorems leave."""
     (bound,) = [key for key in _BOUNDS if key in asked]
-    value, rows = float(asked[bound]), list[dict[str, Any]]()
-    for path in sorted(tables.glob(THEORY)):
-        frame = pl.read_csv(path, infer_schema_length=None)
-        if not {"quantity", "estimate", "low", "high", "n"} <= set(frame.columns):
-            continue
-        wanted = frame.filter(quantity=asked["quantity"])
-        if "policy" in asked and "policy" in frame.columns:
-            wanted = wanted.filter(policy=asked["policy"])
-        rows += [{**row, "file": path.stem} for row in wanted.to_dicts()]
+    rows = _rows(asked, tables)
     if not rows:
-        return Judged(NOT_RUN, f"no row of {asked['quantity']} in tables/{THEORY}")
-    yes = sum(_within(row, bound, value) for row in rows)
-    parts = [
-        f"{row['file']}: {row['estimate']:.4g} [{row['low']:.4g}, {row['high']:.4g}]"
-        for row in rows
-    ]
-    verdict = HOLDS if yes == len(rows) else IN_PART if yes else FAILS
-    said = f"{asked['quantity']} {_BOUNDS[bound]} {value:g}; found {', '.join(parts)}"
-    return Judged(verdict, said, min(int(row["n"]) for row in rows))
+        named = ", ".join(f"tables/{name}.csv" for name in asked["tables"])
+        return Judged(NOT_RUN, f"no such row in {named}")
+    if bound == "rises":
+        yes, every = _risen(rows)
+    else:
+        yes, every = sum(_within(row, bound, float(asked[bound])) for row in rows), len(rows)
+    verdict = HOLDS if yes == every else IN_PART if yes else FAILS
+    wanted = f"{_BOUNDS[bound]} {asked[bound]:g}" if bound != "rises" else _BOUNDS[bound]
+    said = f"{asked['column']} {wanted} in {yes} of {every}: {'; '.join(map(_told, rows))}"
+    return Judged(verdict, said, min(row["n"] for row in rows) or None)
+
+
+def _rows(asked: Mapping[str, Any], tables: Path) -> list[dict[str, Any]]:
+    """Return the rows asked for: value, low and high (the value where there is no interval)."""
+    column, rows = asked["column"], list[dict[str, Any]]()
+    for name in asked["tables"]:
+        path = tables / f"{name}.csv"
+        if not path.is_file():
+            continue
+        frame = pl.read_csv(path, infer_schema_length=None)
+        if not {column, *asked["where"]} <= set(frame.columns):
+            continue
+        for row in frame.filter(**asked["where"]).iter_rows(named=True):
+            if row[column] is not None:
+                low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+                ends = (row[column], row[column]) if low is None else (low, high)
+                where = {key: row[key] for key in _SETTING if key in row}
+                rows.append(
+                    {"table": name, "value": row[column], "low": ends[0], "high": ends[1],
+                     "of": row.get(asked.get("of", "")), "n": int(row.get("seeds") or 0),
+                     "where": where}
+                )  # fmt: skip
+    return rows
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    where = ", ".join(f"{key} {value}" for key, value in row["where"].items())
+    if row["of"] is not None:
+        return f"{row['table']} ({where}) {row['value']:,} of {row['of']:,}"
+    told = f"{row['table']} ({where}) {row['value']:.4g}"
+    exact = row["low"] == row["high"]
+    return told if exact else f"{told} [{row['low']:.4g}, {row['high']:.4g}]"
 
 
 def _within(row: Mapping[str, Any], bound: str, value: float) -> bool:
@@ -173,6 +200,22 @@ def _within(row: Mapping[str, Any], bound: str, value: float) -> bool:
     if bound == "equals":
         return bool(row["low"] == row["high"] == value)
     return bool(row["low"] <= value if bound == "at_most" else row["high"] >= value)
+
+
+def _risen(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Count, in each setting, the rounds at which a value is above that of the round before."""
+    apart: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        setting = {key: value for key, value in row["where"].items() if key != "round"}
+        apart.setdefault(f"{row['table']} {setting}", []).append(
+            (row["where"]["round"], row["value"])
+        )
+    yes = every = 0
+    for found in apart.values():
+        values = [value for _, value in sorted(found)]
+        steps = [after > before for before, after in zip(values, values[1:], strict=False)]
+        yes, every = yes + sum(steps), every + len(steps)
+    return yes, every
 
 
 def _printed(asked: Mapping[str, Any]) -> str:

@@ -153,21 +153,47 @@ def test_a_bound_on_a_mean_is_kept_or_not():
     assert judged(low, synthetic=study()).verdict == claims.FAILS
 
 
+SLOPE = {"tables": ["theory_slopes"], "where": {"policy": "acqb"}, "column": "slope"}
+
+
+def tabled(tables, **asked):
+    return judged({"id": "planted", "rule": "tabled", "with": SLOPE | asked}, tables)
+
+
 def test_theory_is_judged_by_its_tables(tmp_path):
-    claim = {"id": "slope", "rule": "tabled", "with": {"quantity": "slope", "policy": "acqb"}}
-    at_most = claim | {"with": claim["with"] | {"at_most": 0.5}}
-    assert judged(at_most, tmp_path).verdict == claims.NOT_RUN
+    assert tabled(tmp_path, at_most=0.5).verdict == claims.NOT_RUN
     frame = pl.DataFrame({
-        "quantity": ["slope", "slope"], "policy": ["acqb", "random"], "estimate": [0.52, 0.98],
-        "low": [0.47, 0.97], "high": [0.57, 0.99], "n": [200, 200],
+        "policy": ["acqb", "random", "acqb"], "slope": [0.52, 0.98, None],
+        "slope_low": [0.47, 0.97, None], "slope_high": [0.57, 0.99, None], "seeds": [200, 200, 9],
     })  # fmt: skip
-    frame.write_csv(tmp_path / "theory_regret.csv")
-    held = judged(at_most, tmp_path)
+    frame.write_csv(tmp_path / "theory_slopes.csv")
+    held = tabled(tmp_path, at_most=0.5)
     assert (held.verdict, held.n) == (claims.HOLDS, 200) and "[0.47, 0.57]" in held.evidence
-    tighter = claim | {"with": claim["with"] | {"at_most": 0.4}}
-    assert judged(tighter, tmp_path).verdict == claims.FAILS
-    exact = claim | {"with": claim["with"] | {"equals": 0}}
-    assert judged(exact, tmp_path).verdict == claims.FAILS
+    assert tabled(tmp_path, at_most=0.4).verdict == claims.FAILS
+    assert tabled(tmp_path, at_least=0.6).verdict == claims.FAILS
+    assert tabled(tmp_path, equals=0).verdict == claims.FAILS
+    assert tabled(tmp_path, where={"nothing": 1}, equals=0).verdict == claims.NOT_RUN
+
+
+def test_a_rule_of_a_lemma_that_failed_once_does_not_hold(tmp_path):
+    counts = pl.DataFrame({"rule": ["a", "b"], "checked": [9000, 70], "failed": [0, 1]})
+    counts.write_csv(tmp_path / "theory_slopes.csv")
+    asked = {"column": "failed", "of": "checked", "equals": 0}
+    held = tabled(tmp_path, where={"rule": "a"}, **asked)
+    assert held.verdict == claims.HOLDS and "0 of 9,000" in held.evidence
+    assert tabled(tmp_path, where={"rule": "b"}, **asked).verdict == claims.FAILS
+
+
+def test_what_should_rise_does_so_in_every_setting(tmp_path):
+    frame = pl.DataFrame({
+        "policy": "acqb", "parameters": ["shared"] * 3 + ["disjoint"] * 3,
+        "round": [30, 300, 3000] * 2, "slope": [1.0, 2.0, 3.0, 1.0, 3.0, 2.0],
+    })  # fmt: skip
+    frame.write_csv(tmp_path / "theory_slopes.csv")
+    found = tabled(tmp_path, rises=True)
+    assert found.verdict == claims.IN_PART and "in 3 of 4" in found.evidence
+    frame.head(3).write_csv(tmp_path / "theory_slopes.csv")
+    assert tabled(tmp_path, rises=True).verdict == claims.HOLDS
 
 
 def test_printed_values_are_judged_by_the_comparison():

@@ -4,6 +4,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -22,6 +25,7 @@ from cqbjax.report.shards import Stored  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (400, 1600)
+PATHS = [Path(__file__).parents[1], Path(__file__).parents[2]]
 MOST_BYTES = 5_000_000
 ROUTERS = ("optimal", "acqb_cl", "acqb", "random", "zero", "knn", "routerdc")
 SLICE = {
@@ -55,13 +59,18 @@ def studies():
     return {one.notes["name"]: one for one in made}
 
 
+def write(path):
+    """Write the page of two fabricated studies."""
+    made, listed = studies(), catalogue.studies()
+    compared = comparison.beside(made, listed)
+    judged = claims.judge_all(made, compared, Path(path).parent)
+    return build.build(made, compared, judged, listed, Path(path))
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The page of two fabricated studies."""
-    folder, made, listed = tmp_path_factory.mktemp("page"), studies(), catalogue.studies()
-    compared = comparison.beside(made, listed)
-    judged = claims.judge_all(made, compared, folder)
-    return build.build(made, compared, judged, listed, folder / "index.html")
+    """The page."""
+    return write(tmp_path_factory.mktemp("page") / "index.html")
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +121,19 @@ def test_the_page_is_one_small_file_that_names_no_other(page):
     assert page.stat().st_size < MOST_BYTES
     assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?!data:|#)[^\"]*", text)
     assert [path.name for path in page.parent.iterdir()] == ["index.html"]
+
+
+def test_the_same_results_give_the_same_page(page, tmp_path):
+    # In a process of its own, as a command is: Bokeh counts the models of a process.
+    again = (
+        "import sys; sys.path[:0] = sys.argv[2:]; import test_page; test_page.write(sys.argv[1])"
+    )
+    texts = []
+    for name in ("one.html", "two.html"):
+        words = [sys.executable, "-c", again, tmp_path / name, Path(__file__).parent, *PATHS]
+        subprocess.run(words, check=True)
+        texts.append((tmp_path / name).read_bytes())
+    assert texts[0] == texts[1]
 
 
 def test_headings_stand_in_order_and_figures_and_tables_have_captions(page):

@@ -4,6 +4,7 @@ The same colours, dashes and markers as in the printed figures (`names.py`). Hid
 the axes to the others.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ BUTTON = """
 .bk-btn { padding: 0 8px 0 4px; background: #fff; }
 .bk-btn:not(.bk-active) { text-decoration: line-through; background: #eee; opacity: 0.75; }
 """
+RANDOM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 LETTERS = {"num_servers": "N", "slackness": "ε"}
 TOOLS = "box_zoom,pan,wheel_zoom,zoom_in,zoom_out,reset,save"
@@ -112,9 +114,20 @@ def draw(extracts: Sequence[Extract]) -> Drawn:
     with document.models.freeze():
         for model in models.values():
             document.add_root(model)
-    script, divs = components(models)
+    script, divs = _numbered(*components(models))
     library = Resources(mode="inline", components=["bokeh", "bokeh-widgets"])
     return Drawn(figures, script, divs, library.render_js())
+
+
+def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
+    """Number what Bokeh names at random, so that the same results give the same page."""
+    names = dict.fromkeys(RANDOM.findall(script))
+    numbers = {name: f"plot-{number}" for number, name in enumerate(names)}
+
+    def numbered(text: str) -> str:
+        return RANDOM.sub(lambda found: numbers.get(found[0], found[0]), text)
+
+    return numbered(script), {key: numbered(div) for key, div in divs.items()}
 
 
 def _figure(made: Extract, models: dict[str, Model]) -> Figure:
