@@ -6,7 +6,7 @@ import sys
 # What each module of this room does. Here and not there: a list should not import them all.
 COMMANDS = {
     "run": "run a study; store, draw and print what came out",
-    "report": "draw the figures and tables of stored studies again",
+    "report": "draw stored studies again, beside the paper, and write the page",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "prepare_data": "build a dataset's table and embeddings, once",
     "sensitivity": "study how ACQB depends on its constants",
