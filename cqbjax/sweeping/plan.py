@@ -228,7 +228,7 @@ def most_slots(horizon: int) -> int:
     """Return slots that no queue outgrows: one a round, in whole words of marks.
 
     A queue is read a word of marks at a time (`linalg.packed`): 1,024 slots take a blind policy a
-    third less than 1,000 (docs/performance.md).
+    third less than 1,000 (docs/notebook/performance.md).
     """
     return -(-horizon // linalg.WORD) * linalg.WORD
 
