@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import cqbjax
-from cqbjax import QueueOverflow, rng
+from cqbjax import QueueOverflow
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import plan, programs
@@ -50,10 +50,16 @@ CASES = {
     "slackness + rate >= 1": (
         Synthetic(slackness=0.6), RANDOM, {}, ["slackness=0.6", "arrival_rate=0.4", "below 1"],
     ),
+    "negative slackness": (
+        Synthetic(slackness=-0.01), RANDOM, {}, ["slackness=-0.01", "must not be negative"]
+    ),
+    "negative infinite slackness": (
+        Synthetic(slackness=-float("inf")), RANDOM, {}, ["slackness=-inf", "must not be negative"]
+    ),
     "slackness is no number": (Synthetic(slackness=NAN), RANDOM, {}, ["slackness=nan", "below 1"]),
     "slackness that no context meets": (
         Synthetic(num_servers=1, dim=1, slackness=0.3), RANDOM, {"arrival_rates": [0.6]},
-        ["slackness=0.3", "arrival_rate=0.6", "seed", "must stay below"],
+        ["slackness=0.3", "arrival_rate=0.6", "seed", "lower arrival_rate"],
     ),
     "q_ucb with pairs": (
         SOURCE, {"q_ucb": QueueingBandit()}, {"assortment_size": 2}, ["q_ucb", "K=1", "K=2"],
@@ -137,12 +143,11 @@ def test_good_input_does_compile(nothing_compiles):
         cqbjax.sweep(RANDOM, SOURCE, **GOOD)
 
 
-@pytest.mark.parametrize("slackness", [float("-inf"), -0.5])
-def test_a_slackness_below_every_rate_accepts_every_context(slackness):
-    source = Synthetic(num_servers=3, dim=2, slackness=slackness)
-    key, problem = rng.run_key(0), source.problem(1, 16)
-    world = source.world(key, jnp.asarray(0.4), problem)
-    np.testing.assert_array_equal(world.contexts, source.candidates(key, 0)[:16])
+def test_a_rate_that_no_slackness_is_possible_at_is_refused_without_naming_one():
+    with pytest.raises(ValueError, match=r"seed \d+ .*; lower arrival_rate") as found:
+        Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.7, 1)
+    assert "stay below" not in str(found.value)
+    Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.3, 1)
 
 
 def test_the_slackness_that_the_message_allows_is_allowed():

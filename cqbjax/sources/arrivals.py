@@ -122,8 +122,8 @@ class Arriving:
         Raises:
             ValueError: in one sentence, naming the key.
         """
-        self._source.check(seeds, arrival_rate, assortment_size)
         self.process.check(arrival_rate)
+        self._source.check(seeds, arrival_rate, assortment_size)
 
     def uniform_service(
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int

@@ -37,7 +37,7 @@ class Synthetic:
     """Queries whose contexts meet the slackness condition max_S R(x, S) >= rate + slackness.
 
     Attributes:
-        slackness: epsilon; a minus infinity accepts every context.
+        slackness: epsilon, not negative (Assumption 4 of the paper wants it positive).
         num_servers: N.
         dim: d.
         parameters: `disjoint` (x in R^d, theta_j a server) or `shared` (x_{-j}, one theta).
@@ -130,6 +130,11 @@ class Synthetic:
         Raises:
             ValueError: naming the key, the seed and the largest slackness possible there.
         """
+        if float(self.slackness) < 0:
+            raise ValueError(
+                f"slackness={float(self.slackness):g} must not be negative: each query's best "
+                "departure probability is to exceed arrival_rate by at least so much"
+            )
         wanted = arrival_rate + float(self.slackness)
         if not wanted < 1.0:
             raise ValueError(
@@ -140,11 +145,13 @@ class Synthetic:
         accepted, best = scores >= _log_odds(wanted), _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
+            most = best[worst] - arrival_rate
+            # Where no slackness would do, none is offered.
+            way = "" if most <= MARGIN else f"slackness must stay below {most:.3f}, or "
             raise ValueError(
                 f"slackness={float(self.slackness):g} cannot be met at arrival_rate="
                 f"{arrival_rate:g}: with seed {seeds[worst]} the best context departs with "
-                f"probability {best[worst]:.3f}, so slackness must stay below "
-                f"{best[worst] - arrival_rate:.3f} (or lower arrival_rate, or raise N or K)"
+                f"probability {best[worst]:.3f}; {way}lower arrival_rate, or raise N or K"
             )
         share = accepted.mean(axis=1)
         least = int(np.argmin(share))
