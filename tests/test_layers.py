@@ -17,6 +17,7 @@ LAYERS = (
     "datasets",
     "chains",
     "offline report",
+    "theory",
     "studies",
     "bench",
     "commands",

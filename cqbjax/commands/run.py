@@ -38,6 +38,8 @@ def run(config: DictConfig) -> None:
     words = list(HydraConfig.get().overrides.task)
     if config.replay is not None:
         _replays([Job(config, {}, words)], job_name())
+    elif config.theory is not None and config.theory.measure != "slopes":
+        _proof(Job(config, {}, words))
     else:
         _study([Job(config, {}, words)], job_name())
 
@@ -62,6 +64,8 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
     if any(job.config.replay is not None for job in jobs):
         _replays(jobs, "")
         return values
+    if any(job.config.theory is not None for job in jobs):
+        raise ValueError("an experiment of the theorems is no sweep: run it without -m")
     refused: list[str] = []
     for name in dict.fromkeys(job.config.name for job in jobs):
         numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
@@ -203,6 +207,18 @@ def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console")
     console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
+
+
+def _proof(job: Job) -> None:
+    """Measure what a proof is made of at the points of a job, show and write it."""
+    from cqbjax.studies import proofs, settings, showing, study
+    from cqbjax.sweeping import backend
+
+    backend.configure()
+    settings.check_overrides(job.words, job.config)
+    ready = study.checked_points(job.config, make, make_policies)
+    written = proofs.study(ready, job.config, showing.console())
+    print(", ".join(map(str, written)))
 
 
 def _replays(jobs: Sequence[Job], job: str) -> None:

@@ -14,6 +14,8 @@ WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "dim")
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
+MEASURES = ("slopes", "switching", "eigenvalues")
+THEORY_KEYS = ("measure", "windows", "block")
 CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 
 
@@ -52,9 +54,38 @@ def check_keys(config: DictConfig) -> None:
         asked, labels = config.objective, [str(label) for label in config.policy]
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
+    _check_theory(config)
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+
+
+def _check_theory(config: DictConfig) -> None:
+    if config.theory is None:
+        return
+    for key in config.theory:
+        if key not in THEORY_KEYS:
+            raise ValueError(f"theory.{key} is no key; theory has {', '.join(THEORY_KEYS)}")
+    measure = config.theory.get("measure")
+    if measure not in MEASURES:
+        raise ValueError(f"theory.measure={measure} must be one of {', '.join(MEASURES)}")
+    block = config.theory.get("block")
+    if measure == "switching" and not (_whole(block) and block >= 1):
+        raise ValueError(f"theory.block={block} must be a whole number of rounds, at least 1")
+    windows = config.theory.get("windows")
+    if measure == "slopes" and not _windows(windows):
+        raise ValueError(
+            f"theory.windows={windows} must be a list of pairs of rounds, first < last"
+        )
+
+
+def _windows(value: Any) -> bool:
+    pairs = listed(value)
+    return bool(pairs) and all(
+        isinstance(pair, ListConfig) and len(pair) == 2 and all(map(_whole, pair))
+        and 0 < pair[0] < pair[1]
+        for pair in pairs
+    )  # fmt: skip
 
 
 def check_overrides(words: Sequence[str], config: DictConfig) -> None:

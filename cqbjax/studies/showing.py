@@ -54,6 +54,10 @@ def show(
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)
+    if config.get("theory") is not None:
+        from cqbjax.studies import proofs
+
+        return [*written, *proofs.show_slopes(points, config, stem, console)]
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
         figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)

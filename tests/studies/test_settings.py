@@ -36,6 +36,21 @@ def test_every_key_of_a_study_passes_as_it_is_shipped():
         settings.check_keys(composed(f"experiment={name}"))
 
 
+@pytest.mark.parametrize(
+    ("theory", "words"),
+    [("{measure:slope}", "theory.measure=slope must be one of slopes, switching, eigenvalues"),
+     ("{windows:[[1,2]]}", "theory.measure=None must be one of"),
+     ("{measure:switching,blocks:3}", "theory.blocks is no key; theory has measure"),
+     ("{measure:switching,block:0}", "theory.block=0 must be a whole number of rounds"),
+     ("{measure:slopes}", "theory.windows=None must be a list of pairs"),
+     ("{measure:slopes,windows:[[9,9]]}", r"theory.windows=\[\[9, 9\]\] must be a list of pairs"),
+     ("{measure:slopes,windows:[[1,2,3]]}", "theory.windows=.* must be a list of pairs")],
+)  # fmt: skip
+def test_a_wrong_word_of_the_theorems_is_refused(theory, words):
+    with pytest.raises(ValueError, match=words):
+        settings.check_keys(composed(f"theory={theory}"))
+
+
 def test_no_exploration_length_is_refused():
     with pytest.raises(ValueError, match="explore_rounds=None must be"):
         grid.exploration_length(None, 10, 1.0)

@@ -8,6 +8,7 @@ from cqbjax.testing.reference.estimator import Estimator, minimise
 from cqbjax.testing.reference.policies import POLICIES, RETRIES, ROUTED
 from cqbjax.testing.reference.records import Draws, Floats, Settings, Trajectory, World
 from cqbjax.testing.reference.rounds import simulate
+from cqbjax.testing.reference.switching import switching_lengths
 
 __all__ = [
     "POLICIES",
@@ -21,4 +22,5 @@ __all__ = [
     "World",
     "minimise",
     "simulate",
+    "switching_lengths",
 ]

@@ -1,0 +1,50 @@
+"""The proof's policy-switching queues, one process after another."""
+
+import numpy as np
+
+from cqbjax.testing.reference.choice import best_pair, choose
+from cqbjax.testing.reference.records import Draws, Integers, Settings, Trajectory, Waiting, World
+
+
+def switching_lengths(
+    played: Trajectory, world: World, draws: Draws, settings: Settings
+) -> tuple[Integers, Integers]:
+    """Replay a policy's run up to round i, go on optimally, for every i.
+
+    Args:
+        played: the policy's run by itself.
+        world: that it met.
+        draws: that it met.
+        settings: of the run.
+
+    Returns:
+        Q(i, t) [T + 1, T + 1], i = 0 .. T and t = 1 .. T + 1, and D(i, t) [T + 1, T].
+    """
+    horizon = settings.horizon
+    lengths = np.zeros((horizon + 1, horizon + 1), np.int64)
+    departures = np.zeros((horizon + 1, horizon), np.int64)
+    for i in range(horizon + 1):
+        waiting: list[int] = []  # rounds of arrival; the query of round a is in row a - 1
+        for t in range(1, horizon + 1):
+            if waiting:
+                if t <= i:
+                    query, servers = int(played.query[t - 1]), played.assortment[t - 1]
+                else:
+                    query, servers = _optimal(waiting, world, settings)
+                utilities = world.utilities[world.arrival_index[query - 1]]
+                shown = tuple(int(j) for j in servers)
+                if choose(shown, utilities[list(shown)], draws.choice[t - 1]) >= 0:
+                    waiting.remove(query)
+                    departures[i, t - 1] = 1
+            if draws.arrival[t - 1] < settings.arrival_rate:
+                waiting.append(t)
+            lengths[i, t] = len(waiting)
+    return lengths, departures
+
+
+def _optimal(waiting: list[int], world: World, settings: Settings) -> tuple[int, tuple[int, ...]]:
+    """Return the query and the assortment of the largest departure rate."""
+    rows = [int(world.arrival_index[arrival - 1]) for arrival in waiting]
+    queries = [Waiting(a, row, []) for a, row in zip(waiting, rows, strict=True)]
+    index, servers = best_pair(queries, [world.utilities[row] for row in rows], settings.K)
+    return waiting[index], servers

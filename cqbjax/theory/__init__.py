@@ -1,0 +1,1 @@
+"""The paper's theorems and the objects of their proofs, measured (docs/theory.md)."""

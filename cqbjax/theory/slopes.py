@@ -1,0 +1,134 @@
+"""How fast a curve grows or falls: slopes on log-log axes, with intervals over seeds.
+
+A window of rounds is cut into bins of equal width on the logarithmic axis. In each bin the curve is
+averaged over rounds and seeds, and a straight line is fitted by least squares to the logarithms.
+The interval is a bootstrap's over seeds: whole runs are drawn again, since the rounds of a run are
+not independent.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from cqbjax.report.names import OPTIMAL
+from cqbjax.report.summaries import queue_regret
+
+BINS_A_DECADE = 4
+DRAWS = 2000
+# Of each curve: what it is called, and the slope that the paper's bound has.
+CURVES = {"regret": 0.5, "queue_regret": -0.25}
+
+
+def curves(point: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return cumulative regret and queue-length regret by policy, seed and round.
+
+    Args:
+        point: a stored result at one arrival rate.
+    """
+    rivals = point.sel(policy=[p for p in point.policy.values.tolist() if p != OPTIMAL])
+    found = {"regret": rivals["regret"], "queue_regret": queue_regret(rivals)}
+    return {name: values.transpose("policy", "seed", "round") for name, values in found.items()}
+
+
+def binned(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Average a curve over bins of rounds that are equally wide on a logarithmic axis.
+
+    A power of ten ends a bin: it belongs to the rounds before it.
+
+    Args:
+        rounds: [R] recorded rounds, increasing.
+        values: [..., R].
+
+    Returns:
+        [G] the geometric mean of each bin's rounds, and [..., G]. Bins without a round are left
+        out.
+    """
+    number = np.ceil(BINS_A_DECADE * np.log10(rounds) - 1e-9).astype(int)
+    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+    counts = np.diff(np.append(starts, len(rounds)))
+    centres = np.exp(np.add.reduceat(np.log(rounds), starts) / counts)
+    return centres, np.add.reduceat(values.astype(float), starts, axis=-1) / counts
+
+
+def slope(rounds: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return the least-squares slope of log mean against log rounds; NaN where a mean is not > 0.
+
+    Args:
+        rounds: [G].
+        mean: [..., G].
+    """
+    at = np.log(rounds) - np.log(rounds).mean()
+    logs = np.log(np.where(mean > 0, mean, np.nan))
+    found: np.ndarray = (logs * at).sum(axis=-1) / (at @ at)
+    return found
+
+
+def fitted(
+    rounds: np.ndarray, values: np.ndarray, draws: int = DRAWS
+) -> tuple[float, float, float, float]:
+    """Fit one curve.
+
+    Args:
+        rounds: [R] of the window.
+        values: [S, R] of every seed.
+        draws: of the bootstrap.
+
+    Returns:
+        The slope, the ends of its 95% interval, and the share of draws in which some bin's mean was
+        not above 0, which have no slope and are left out of the interval. The slope is NaN if that
+        is so of the data themselves.
+    """
+    at, by_seed = binned(rounds, values)
+    generator = np.random.default_rng(0)
+    weights = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), draws)
+    drawn = slope(at, weights @ by_seed / len(values))
+    lost = float(np.isnan(drawn).mean())
+    low, high = np.nanquantile(drawn, [0.025, 0.975]) if lost < 1 else (np.nan, np.nan)
+    return float(slope(at, by_seed.mean(axis=0))), float(low), float(high), lost
+
+
+def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.DataFrame:
+    """Fit every curve of stored points over every window of rounds.
+
+    Args:
+        points: as `results.load_points` returns them.
+        windows: (first, last) of each: its rounds are first < t <= last.
+
+    Returns:
+        By setting, curve (`statistic`), window and policy: `slope` with its interval _low and
+        _high, `bound`, the exponent of the paper's, `lost`, as `fitted` says, and the curve's mean
+        over seeds in the window's last bin.
+
+    Raises:
+        ValueError: a window has fewer than two recorded bins.
+    """
+    rows = []
+    for point in points:
+        keys = ("K", "num_servers", "slackness", "parameters")
+        setting = {key: point.attrs[key] for key in keys if key in point.attrs}
+        for rate in point.arrival_rate.values.tolist():
+            for statistic, values in curves(point.sel(arrival_rate=rate)).items():
+                for first, last in windows:
+                    here = values.sel(round=slice(first + 1, last))
+                    rounds = here["round"].values
+                    if binned(rounds, rounds)[0].size < 2:
+                        raise ValueError(
+                            f"theory.windows: too few rounds are recorded in {first} .. {last} for "
+                            "a slope; lower record_every or widen the window"
+                        )
+                    for label, of in zip(here.policy.values.tolist(), here.values, strict=True):
+                        found, low, high, lost = fitted(rounds, of)
+                        rows.append(
+                            setting | {
+                                "arrival_rate": rate, "statistic": statistic, "first": first,
+                                "last": last, "policy": label, "seeds": len(of), "slope": found,
+                                "slope_low": low, "slope_high": high,
+                                "bound": CURVES[statistic], "lost": lost,
+                                "mean_at_end": float(binned(rounds, of)[1].mean(axis=0)[-1]),
+                            }
+                        )  # fmt: skip
+    return pl.DataFrame(rows).with_columns(
+        pl.col("slope", "slope_low", "slope_high").fill_nan(None)
+    )

@@ -1,0 +1,83 @@
+"""Smallest eigenvalues: V summed again by hand, and the studies from the command line."""
+
+import numpy as np
+import polars as pl
+import pytest
+from composing import script
+
+from cqbjax import rng, simulate, sources
+from cqbjax.policies import Acqb
+from cqbjax.pytree import arrays
+from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.theory import eigenvalues
+
+HORIZON, EVERY, RATE = 60, 12, 0.45
+SOURCES = {
+    name: sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters=name)
+    for name in ("disjoint", "shared")
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_matrices_are_those_of_what_was_served(name):
+    source, size = SOURCES[name], 2
+    problem, policy = source.problem(size, HORIZON), arrays(Acqb(c1=2.0))
+    found = eigenvalues.measure(
+        {"acqb": policy}, arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
+    )
+    key = rng.run_key(3)
+    run = simulate.trace(key, policy, arrays(source), RATE, problem, HORIZON)
+    contexts = np.asarray(simulate.draw_instance(key, arrays(source), RATE, problem).world.contexts)
+    sums = np.zeros((2, problem.num_blocks, 2, 2))
+    for t in range(HORIZON):
+        for server in np.asarray(run.servers[t]) if run.valid[t] else ():
+            context = contexts[run.row[t]]
+            x, block = (context, server) if name == "disjoint" else (context[server], 0)
+            for part in range(1 + int(run.explored[t])):
+                sums[part, block] += np.outer(x, x)
+        if (t + 1) % EVERY == 0:
+            one = found.sel(policy="acqb", seed=3, round=t + 1)
+            least = np.linalg.eigvalsh(sums)[..., 0].min(axis=-1)
+            np.testing.assert_allclose([one["all"], one["explored"]], least, atol=1e-4)
+            assert int(one["count"]) == int(run.explored[: t + 1].sum())
+    assert int(one["count"]) > 5 and float(one["all"]) > 0.1
+    second = np.einsum("...i,...j->ij", contexts, contexts) / contexts[..., 0].size
+    expected = np.linalg.eigvalsh(second)[0] / problem.num_blocks
+    assert float(found.sigma[0]) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_queue_without_room_is_named():
+    source = SOURCES["disjoint"]
+    fixed = {"acqb": arrays(Acqb())}, arrays(source), RATE, source.problem(1, HORIZON)
+    with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round"):
+        eigenvalues.measure(*fixed, np.arange(4), EVERY, 1)
+
+
+def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
+    bound = eigenvalues.lemma_bound(np.array([1.0, 4.0, 9.0, 900.0]), 0.4, 0.5, 3.0)
+    np.testing.assert_allclose(bound, 0.4 * 0.5 * np.array([1, 4, 9, 90]) / 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words", "tables"),
+    [("theory_switching", ["K=1", "horizon=9", "policy=[optimal,random]", "theory.block=4"],
+      ["theory_switching", "theory_switching_by_switch"]),
+     ("theory_eigenvalues", ["horizon=40", "record_every=null", "table_rounds=[40]"],
+      ["theory_eigenvalues"])],
+)  # fmt: skip
+def test_a_study_of_a_proof_writes_its_table_and_figure(name, words, tables, tmp_path):
+    done = script(
+        f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
+        "slackness=0.01", *words, f"results_dir={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for table in tables:
+        frame = pl.read_csv(tmp_path / "tables" / f"{table}.csv")
+        assert frame.height and set(frame["seeds"]) == {3}
+    assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
+    if name == "theory_switching":
+        rules = pl.read_csv(tmp_path / "tables" / f"{name}.csv")
+        assert rules.filter(~pl.col("rule").str.contains("printed|sketch"))["failed"].sum() == 0

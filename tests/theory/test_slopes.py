@@ -1,0 +1,101 @@
+"""Slopes: known powers, intervals that cover, curves that have none; the condition of Theorem 1."""
+
+import math
+
+import numpy as np
+import pytest
+from composing import composed
+from fabricated import fabricate
+from rich.console import Console
+
+from cqbjax.studies import showing
+from cqbjax.theory import conditions, slopes
+from cqbjax.theory.conditions import Constants
+
+ROUNDS = np.arange(10, 10_001, 10)
+
+
+def powers(exponent: float, noise: float, seeds: int, draw: int) -> np.ndarray:
+    """Return curves whose mean is 3 t^exponent, each seed with a level of its own."""
+    level = 1 + noise * np.random.default_rng(draw).normal(size=(seeds, 1))
+    return 3.0 * level * ROUNDS**exponent
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.25, 1.0, -2.0])
+def test_a_power_has_its_own_slope(exponent):
+    # Bins average over rounds: exact up to the rounds in the first bins, which are few.
+    found, low, high, lost = slopes.fitted(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
+    assert found == pytest.approx(exponent, abs=0.02) and lost == 0
+    assert low <= found <= high
+
+
+def test_an_interval_covers_as_often_as_it_says():
+    covered = 0
+    for draw in range(60):
+        generator = np.random.default_rng(draw)
+        # Seeds part as a random walk's would, and have mean one.
+        spread = 0.5 * np.linspace(0, 1, len(ROUNDS))
+        noise = np.exp(spread * generator.normal(size=(40, 1)) - spread**2 / 2)
+        values = ROUNDS**0.5 * noise
+        truth = slopes.slope(*slopes.binned(ROUNDS, ROUNDS**0.5))
+        _, low, high, _ = slopes.fitted(ROUNDS, values, draws=300)
+        covered += low <= truth <= high
+    # 57 of 60 expected; fewer than 50 would be odd even for a bootstrap of forty seeds.
+    assert covered >= 50
+
+
+def test_a_curve_that_is_not_positive_has_no_slope_and_says_how_often():
+    values = powers(0.5, 0.0, 4, 0)
+    assert np.isnan(slopes.fitted(ROUNDS, -values)[0]) and slopes.fitted(ROUNDS, -values)[3] == 1
+    values[0] *= -2  # one seed in four: some draws have it twice, and no mean above 0
+    found, low, high, lost = slopes.fitted(ROUNDS, values)
+    assert found == pytest.approx(0.5, abs=0.05) and 0.05 < lost < 0.6 and low <= high
+
+
+def test_bins_hold_every_round_once_and_end_at_powers_of_ten():
+    rounds = np.arange(1, 10_001)
+    at, means = slopes.binned(rounds, rounds)
+    ends = np.append(0, np.floor(10 ** (np.arange(17) / slopes.BINS_A_DECADE) + 1e-9)).astype(int)
+    ends = np.unique(ends)
+    expected = [rounds[low:high].mean() for low, high in zip(ends, ends[1:], strict=False)]
+    np.testing.assert_allclose(means, expected)
+    assert 1000 in ends and (np.diff(at) > 0).all() and (at <= means).all()
+
+
+def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
+    words = ("name=made", "theory={measure:slopes,windows:[[6,30],[30,60]]}", "table_rounds=[60]")
+    config = composed(*words, f"results_dir={tmp_path}", "table=gap")
+    points = [fabricate(("optimal", "acqb", "cqb_eps"), num_seeds=12)]
+    written = showing.show(points, config, "made", Console(quiet=True))
+    names = {path.relative_to(tmp_path).as_posix() for path in written}
+    assert {"tables/made_slopes.csv", "figures/made.png", "tables/made.md"} <= names
+    assert all(path.stat().st_size > 0 for path in written)
+    frame = slopes.table(points, [[6, 30], [30, 60]])
+    assert frame.height == 2 * 2 * 2 and set(frame["policy"]) == {"acqb", "cqb_eps"}
+    regret = frame.filter(statistic="regret")
+    assert (regret["slope"] > 0).all() and (regret["bound"] == 0.5).all()
+    with pytest.raises(ValueError, match="theory.windows: too few rounds"):
+        slopes.table(points, [[59, 60]])
+
+
+def test_the_theorem_begins_where_its_condition_is_met():
+    one = Constants(dim=5, assortment_size=1, arrival_rate=0.7, slackness=0.03, sigma=1 / 3)
+    t = conditions.first_round(one)
+    assert t == pytest.approx(4 * conditions.bad_rounds(one, t) / one.slackness, rel=1e-6)
+    for further in (1.01, 10.0):
+        assert further * t >= 4 * conditions.bad_rounds(one, further * t) / one.slackness
+    assert 0.99 * t < 4 * conditions.bad_rounds(one, 0.99 * t) / one.slackness
+    # tau grows with the square of M, and M with that of the radius.
+    assert conditions.first_round(one._replace(kappa=1.0)) < t / 100
+    assert conditions.first_round(one._replace(slackness=0.3)) < t / 1e4
+
+
+def test_the_radii_are_the_appendixs():
+    one = Constants(dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, kappa=2.0)
+    alpha, beta = conditions.radii(one, 50.0)
+    root = math.sqrt(3 * math.log(1 + 50 * 2 / 3) + 4 * math.log(50))
+    assert alpha == pytest.approx(root + 2)
+    samples = math.ceil(1 - math.log(2) / math.log(1 - 1 / (4 * math.sqrt(math.e * math.pi))))
+    several = math.sqrt(2 * math.log(2 * samples)) + math.sqrt(6 * math.log(2 * 50 * 50))
+    many = math.sqrt(18 * math.log(samples * 50))
+    assert beta == pytest.approx(alpha * min(several, many))
