@@ -34,7 +34,7 @@ _HEADERS = {
     "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
     "once_utility_gain": "utility gained by it",
 }  # fmt: skip
-_TEXTS = ("policy", "source", "statistic", "data", "features", "chosen", "chosen once")
+_TEXTS = ("policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once")
 # A terminal shows so many rows; files hold all.
 MOST_PRINTED = 120
 _DECIMALS = {

@@ -96,7 +96,7 @@ def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
         own = cell.row(0, named=True)
         left.set_title(f"K = {own['K']}, {style_of(own['policy']).name}", loc="left")
         drawn = (
-            (left, "gap", "chance that $Q_i$ and $Q_{i-1}$ part in round $i$", GREY),
+            (left, "chance", "chance that $Q_i$ and $Q_{i-1}$ part in round $i$", GREY),
             (left, "longer", "$\\psi(i, T+1) = 1$", ORANGE),
             (left, "shorter", "$\\psi(i, T+1) = -1$", BLUE),
             (right, "psi", "$\\psi(i, T+1)$, mean", ORANGE),

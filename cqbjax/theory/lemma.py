@@ -106,7 +106,7 @@ def by_switch(made: Switching, block: int) -> pl.DataFrame:
     Returns:
         A row a block: its `first` and `last` round, and the mean over paths with its 95% interval
         (_low, _high) of `psi` = psi(i, T + 1), of `longer` and `shorter`, how often that is 1 and
-        -1, of `gap`, the chance R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
+        -1, of `chance`, R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
         of `parted`, how often they did; and `e`, sqrt(E[gap^2]).
     """
     from scipy.special import stdtrit
@@ -114,7 +114,7 @@ def by_switch(made: Switching, block: int) -> pl.DataFrame:
     both = pairs(made)
     end = both.psi[:, :, -1].astype(float)
     values = {
-        "psi": end, "longer": end > 0, "shorter": end < 0, "gap": made.gap, "parted": both.parted
+        "psi": end, "longer": end > 0, "shorter": end < 0, "chance": made.gap, "parted": both.parted
     }  # fmt: skip
     paths, horizon = end.shape
     rows: list[dict[str, float]] = []

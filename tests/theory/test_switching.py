@@ -62,7 +62,7 @@ def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
 
 
 @pytest.mark.slow
-def test_another_uniform_for_the_departures_would_be_seen(x64):
+def test_another_uniform_after_the_switch_would_be_seen(x64):
     found = 0
     for seed in range(6):
         case = dataclasses.replace(CASES[1], seed=seed)

@@ -27,13 +27,10 @@ def switching_lengths(
         waiting: list[int] = []  # rounds of arrival; the query of round a is in row a - 1
         for t in range(1, horizon + 1):
             if waiting:
-                if t <= i:
-                    query, servers = int(played.query[t - 1]), played.assortment[t - 1]
-                else:
-                    query, servers = _optimal(waiting, world, settings)
-                utilities = world.utilities[world.arrival_index[query - 1]]
-                shown = tuple(int(j) for j in servers)
-                if choose(shown, utilities[list(shown)], draws.choice[t - 1]) >= 0:
+                query, leaves = int(played.query[t - 1]), bool(played.departed[t - 1])
+                if t > i:
+                    query, leaves = _optimal(waiting, draws.choice[t - 1], world, settings)
+                if leaves:
                     waiting.remove(query)
                     departures[i, t - 1] = 1
             if draws.arrival[t - 1] < settings.arrival_rate:
@@ -42,9 +39,12 @@ def switching_lengths(
     return lengths, departures
 
 
-def _optimal(waiting: list[int], world: World, settings: Settings) -> tuple[int, tuple[int, ...]]:
-    """Return the query and the assortment of the largest departure rate."""
+def _optimal(
+    waiting: list[int], uniform: float, world: World, settings: Settings
+) -> tuple[int, bool]:
+    """Return the query of the largest departure rate, and whether it leaves."""
     rows = [int(world.arrival_index[arrival - 1]) for arrival in waiting]
     queries = [Waiting(a, row, []) for a, row in zip(waiting, rows, strict=True)]
     index, servers = best_pair(queries, [world.utilities[row] for row in rows], settings.K)
-    return waiting[index], servers
+    utilities = world.utilities[rows[index]][list(servers)]
+    return waiting[index], choose(servers, utilities, uniform) >= 0
