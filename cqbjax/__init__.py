@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cqbjax.report import results, summaries
     from cqbjax.sweeping import backend
-    from cqbjax.sweeping.plan import PerSeed, QueueOverflow
+    from cqbjax.sweeping.parts import PerSeed, QueueOverflow
     from cqbjax.sweeping.sweep import sweep
 
 # Where each name lives. It is imported when it is first asked for: a command starts with this
 # package, and shows a configuration or refuses a word without JAX and xarray.
 _HOMES = {
-    "PerSeed": "cqbjax.sweeping.plan",
-    "QueueOverflow": "cqbjax.sweeping.plan",
+    "PerSeed": "cqbjax.sweeping.parts",
+    "QueueOverflow": "cqbjax.sweeping.parts",
     "backend": "cqbjax.sweeping",
     "results": "cqbjax.report",
     "summaries": "cqbjax.report",

@@ -10,7 +10,7 @@ import cqbjax
 from cqbjax import QueueOverflow
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
-from cqbjax.sweeping import plan, programs
+from cqbjax.sweeping import parts, programs
 from cqbjax.testing import worlds
 
 RANDOM = {"random": RandomRouting()}
@@ -187,10 +187,10 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
 
 def test_records_always_hold_the_last_round_and_divide_the_horizon():
     for horizon in (1, 7, 250, 251, 500, 1000, 5000):
-        kept = plan.choose_records(horizon)
+        kept = parts.choose_records(horizon)
         assert kept.rounds[-1] == horizon == kept.every * kept.per_call * kept.calls
-        assert len(kept.rounds) <= max(plan.MAX_RECORDS, horizon if kept.every == 1 else 0)
-    assert plan.choose_records(12, 4).rounds.tolist() == [4, 8, 12]
+        assert len(kept.rounds) <= max(parts.MAX_RECORDS, horizon if kept.every == 1 else 0)
+    assert parts.choose_records(12, 4).rounds.tolist() == [4, 8, 12]
 
 
 def test_an_unknown_estimator_combination_is_refused():

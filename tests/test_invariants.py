@@ -14,7 +14,7 @@ import cqbjax
 from cqbjax import rng, sources
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.sweeping import plan, programs
+from cqbjax.sweeping import groups, plan, programs
 from cqbjax.sweeping.sweep import part
 from cqbjax.testing import worlds
 
@@ -307,16 +307,16 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
         return compile_(shape)
 
     monkeypatch.setattr(programs, "compiled", spy)
-    monkeypatch.setattr(plan, "START_CAPACITY", 2)
+    monkeypatch.setattr(groups, "START_CAPACITY", 2)
     grown = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity="auto", **keys)
     assert_same(grown, large)
     longest = large.queue_length.max("round")
     assert (longest <= 2).any(), "no run stayed within the first capacity"
     assert (longest > 2).any(), "no run outgrew the first capacity"
-    assert compiled == [2 * plan.GROWTH**i for i in range(len(compiled))] and len(compiled) >= 2
+    assert compiled == [2 * groups.GROWTH**i for i in range(len(compiled))] and len(compiled) >= 2
 
 
-def groups(policies):
+def batched_together(policies):
     """Return which labels a sweep batches together, the optimal policy's apart."""
     planned = plan.make([part(policies, SYNTHETIC, [0.3], 2, 8)])
     return [group.labels for group in planned.groups if group.labels != ("optimal",)]
@@ -327,10 +327,10 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     log = worlds.Log()
     names = (ONLY, "b", "c")
     three = {name: worlds.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
-    assert groups(three) == [names]
+    assert batched_together(three) == [names]
     # An integer in a float's place is the same policy, another static field is another program.
     mixed = {"int": Acqb(c1=1), "float": Acqb(c1=1.0), "ucb": Acqb(optimism="ucb")}
-    assert groups(mixed) == [("int", "float"), ("ucb",)]
+    assert batched_together(mixed) == [("int", "float"), ("ucb",)]
     keys = {"arrival_rates": [0.3], "seeds": 2, "horizon": 8}
     cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
     alone = len(log.calls)

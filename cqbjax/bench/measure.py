@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cqbjax.sweeping import plan, programs
-from cqbjax.sweeping.plan import Capacity
+from cqbjax.sweeping import groups, plan, programs
+from cqbjax.sweeping.parts import Capacity
 from cqbjax.sweeping.progress import Activity, Silent
 from cqbjax.sweeping.sweep import part, sweep
 from cqbjax.types import Policy, Source
@@ -113,7 +113,7 @@ class Case:
     arrival_rate: float = 0.7
     capacity: Capacity = "auto"
 
-    def group(self, label: str) -> plan.Group:
+    def group(self, label: str) -> groups.Group:
         """Return what a sweep of one policy and one seed would run."""
         one = part(
             {label: self.policies[label]}, self.source, [self.arrival_rate], 1, self.horizon,

@@ -24,7 +24,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.learnt import Projected
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping.parts import PerSeed
 from cqbjax.testing import reference
 from cqbjax.types import Problem, Source
 

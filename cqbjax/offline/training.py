@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline.fits import pool_scores, read
 from cqbjax.offline.learnt import Learnt, Projected, Trained, Warm
-from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.types import Policy
 

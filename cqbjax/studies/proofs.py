@@ -23,7 +23,8 @@ from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready
-from cqbjax.sweeping.plan import GROWTH, START_CAPACITY, QueueOverflow, choose_records
+from cqbjax.sweeping.groups import GROWTH, START_CAPACITY
+from cqbjax.sweeping.parts import QueueOverflow, choose_records
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.theory import drawing, eigenvalues, lemma, slopes, switching
 from cqbjax.types import Source

@@ -18,8 +18,8 @@ from cqbjax.files import content_key
 from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import storing, study
 from cqbjax.studies.grid import Ready
-from cqbjax.sweeping import memory, plan
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping import memory
+from cqbjax.sweeping.parts import QueueOverflow, choose_records
 from cqbjax.sweeping.progress import Prepaid, Reporter
 
 # Of the arrays of a shard, in bytes.
@@ -173,7 +173,7 @@ def _runs(one: Ready) -> int:
 def _bytes(one: Ready) -> int:
     """Return the bytes of a point's arrays."""
     config = one.point.config
-    records = plan.choose_records(config.horizon, config.record_every)
+    records = choose_records(config.horizon, config.record_every)
     return BYTES_A_RECORD * (len(one.policies) + 1) * _runs(one) * records.rounds.size
 
 

@@ -20,9 +20,8 @@ from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
-from cqbjax.sweeping import plan
 from cqbjax.sweeping.checks import check_batch, check_sweep
-from cqbjax.sweeping.plan import Part, PerSeed
+from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
 from cqbjax.sweeping.sweep import estimates, part, sweep_parts
@@ -55,7 +54,7 @@ def check_point(
     check_batch(config.chunk, config.memory_gb)
     for policy in learnt.values():
         policy.check(problem)
-    first = plan.choose_records(config.horizon, config.record_every).every
+    first = choose_records(config.horizon, config.record_every).every
     if min(config.table_rounds) < min(first, config.horizon):
         raise ValueError(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import mnl, pytree
-from cqbjax.sweeping.plan import Capacity, PerSeed
+from cqbjax.sweeping.parts import Capacity, PerSeed
 from cqbjax.sweeping.programs import Kind, kind_of
 from cqbjax.types import Policy, Problem, Source
 

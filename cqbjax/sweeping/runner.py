@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import metrics
-from cqbjax.sweeping import plan, programs
+from cqbjax.sweeping import groups, programs
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.plan import Group, Member, Plan, QueueOverflow, Runs
+from cqbjax.sweeping.groups import Group, Member, Runs
+from cqbjax.sweeping.parts import QueueOverflow
+from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter
 
 
@@ -53,7 +55,7 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
         if group.part.capacity != "auto" and lost.any():
             _refuse(sweep, group, runs.take(left), outcome, slots, progress)
         parts.append((left[~lost], _take(outcome, ~lost)))
-        left, slots = left[lost], min(plan.GROWTH * slots, plan.most_slots(horizon))
+        left, slots = left[lost], min(groups.GROWTH * slots, groups.most_slots(horizon))
         if len(left):
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
@@ -175,7 +177,7 @@ def _refuse(
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = min(plan.GROWTH * enough, group.part.problem.horizon)
+        enough = min(groups.GROWTH * enough, group.part.problem.horizon)
         again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(

@@ -12,7 +12,9 @@ from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.checks import check_batch, check_sweep
-from cqbjax.sweeping.plan import Capacity, Group, Member, Part, PerSeed, Plan
+from cqbjax.sweeping.groups import Group, Member
+from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_numbers
+from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, estimate, run_group
 from cqbjax.types import Policy, Source
@@ -88,12 +90,12 @@ def part(
     capacity: Capacity = "auto",
 ) -> Part:
     """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
-    numbers = plan.seed_numbers(seeds)
+    numbers = seed_numbers(seeds)
     rates = np.asarray(arrival_rates, float)
     problem = check_sweep(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
-    records = plan.choose_records(horizon, record_every)
+    records = choose_records(horizon, record_every)
     # The yardstick of every sweep runs even unasked.
     wanted = {**policies} if OPTIMAL in policies else {**policies, OPTIMAL: Optimal()}
     return Part(wanted, source, problem, rates, numbers, records, capacity)

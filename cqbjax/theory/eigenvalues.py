@@ -24,7 +24,7 @@ from jax import Array
 
 from cqbjax import mnl, rng, simulate
 from cqbjax.report.summaries import mean_ci
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.types import Policy, Problem, Source
 
 

@@ -20,7 +20,7 @@ from jax import Array
 
 from cqbjax import mnl, queueing, rng, simulate
 from cqbjax.policies import Optimal
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.types import Policy, Problem, Queue, Source
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.report import results, shards
 from cqbjax.studies import sharding, storing, study
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.sweeping.progress import Silent
 
 WORDS = ("name=grid", "num_seeds=2", "horizon=12")

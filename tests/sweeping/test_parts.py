@@ -8,8 +8,8 @@ import xarray as xr
 
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping import plan, programs
-from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping import groups, plan, programs
+from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.sweep import part, sweep_parts
 from cqbjax.testing import worlds
 
@@ -86,8 +86,8 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
     others = dataclasses.replace(TABLE, utilities=TABLE.utilities[::-1] - 0.1)
     copied = dataclasses.replace(TABLE, contexts=TABLE.contexts + 0)
     grid = [part({"random": RandomRouting()}, one, [0.3], 2, 24) for one in (TABLE, others, copied)]
-    groups = {group.labels: group for group in plan.make(grid).groups}
-    random = groups["random",]
+    found = {group.labels: group for group in plan.make(grid).groups}
+    random = found["random",]
     assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
     assert random.twins == {(2, "random"): (0, "random")}, "equal content is one source"
     done = sweep_parts(grid)
@@ -96,5 +96,5 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
     assert not done[0].equals(done[1])
     # A table too large to be copied a run is another batch, of the same program.
-    monkeypatch.setattr(plan, "MOST_OWN", 10)
+    monkeypatch.setattr(groups, "MOST_OWN", 10)
     assert len(plan.make(grid[:2]).groups) == 4

@@ -10,8 +10,8 @@ from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.pytree import arrays
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping import memory, plan, programs, runner
-from cqbjax.sweeping.plan import PerSeed
+from cqbjax.sweeping import groups, memory, plan, programs, runner
+from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.programs import bytes_a_run, kind_of
 from cqbjax.sweeping.sweep import part
 
@@ -91,7 +91,7 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
     scaled = dataclasses.replace(table, utilities=table.utilities * 2)
     acqb, fifo = Acqb(alpha_scale=0.3), Acqb(schedule="oldest")
 
-    def groups(*settings):
+    def together(*settings):
         parts = [
             part({"p": policy}, source, [rate], seeds, 100, size)
             for source, policy, rate, seeds, size in settings
@@ -99,15 +99,15 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
         found = plan.make(parts).groups
         return [[member.part for member in group.members] for group in found if "p" in group.labels]
 
-    assert groups((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
-    assert groups((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
-    assert groups((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
-    assert groups((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
+    assert together((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
+    assert together((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
+    assert together((table, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 1)) == [[0], [1]]
+    assert together((table, acqb, 0.5, 3, 1), (table, fifo, 0.6, 2, 1)) == [[0, 1]]
     # Another table of the same shape is a run's own while it is small.
-    assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
+    assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "MOST_OWN", 10)
-        assert groups((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
+        patch.setattr(groups, "MOST_OWN", 10)
+        assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
 
 
 def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
@@ -142,12 +142,12 @@ def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
     crowded = planned(wanted)
     slots = {group.labels[0]: group.first_slots() for group in crowded.groups}
-    assert slots["sees"] == plan.START_CAPACITY < slots["blind"] <= 1024
+    assert slots["sees"] == groups.START_CAPACITY < slots["blind"] <= 1024
     # More than a round's one never wait, and marks are read a word at a time.
-    assert plan.most_slots(1000) == plan.most_slots(1024) == 1024
+    assert groups.most_slots(1000) == groups.most_slots(1024) == 1024
     assert {group.first_slots() for group in planned(wanted, horizon=50).groups} == {64}
     idle = planned(wanted, rate=0.1)
-    assert {group.first_slots() for group in idle.groups} == {plan.START_CAPACITY}
+    assert {group.first_slots() for group in idle.groups} == {groups.START_CAPACITY}
     fixed = planned(wanted, capacity=7)
     assert {group.first_slots() for group in fixed.groups} == {7}
 

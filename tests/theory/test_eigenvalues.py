@@ -8,7 +8,7 @@ from composing import script
 from cqbjax import rng, simulate, sources
 from cqbjax.policies import Acqb
 from cqbjax.pytree import arrays
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.theory import eigenvalues
 
 HORIZON, EVERY, RATE = 60, 12, 0.45

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cqbjax import sources
 from cqbjax.policies import Acqb
 from cqbjax.pytree import arrays
-from cqbjax.sweeping.plan import QueueOverflow
+from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.testing import recorded, reference
 from cqbjax.testing.recorded import Case
 from cqbjax.theory import lemma, switching
