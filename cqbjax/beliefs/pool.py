@@ -197,9 +197,11 @@ def _optimistic(
     # The queue is read up to its last waiting query, this many slots at a time.
     together = min(tuning.current().slots, slots)
     blocks = -(-slots // together)
-    # Free slots all read one row, which stays in the caches: a batch turns to its longest queue,
-    # and shorter ones then cost it next to no memory's time.
-    rows = jnp.where(queueing.waiting(queue), queue.row, 0)
+    rows = queue.row
+    if tuning.current().fused:
+        # Free slots all read one row, which stays in the caches: a batch turns to its longest
+        # queue, and shorter ones then cost it next to no memory's time.
+        rows = jnp.where(queueing.waiting(queue), rows, 0)
     rows = jnp.pad(rows, (0, blocks * together - slots))
     last = jnp.max(jnp.where(queueing.waiting(queue), jnp.arange(slots) + 1, 0))
 
