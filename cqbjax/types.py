@@ -146,8 +146,9 @@ class Policy(Protocol):
     discards such a decision. A policy may have a method `check(problem)` that raises ValueError
     for settings out of range; `sweep` calls it before anything compiles. An attribute `blind =
     True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
-    will grow, and gets slots enough for that at once. An attribute `retry_aware = True` fills in
-    `Queue.shown`; policies that do not ask for it do not pay for it (`is_retry_aware`).
+    will grow, and gets slots enough for that at once; rounds keep no features of it. An attribute
+    `retry_aware = True` fills in `Queue.shown`; policies that do not ask for it do not pay for it
+    (`is_retry_aware`).
     """
 
     @property
