@@ -16,12 +16,12 @@ import numpy as np
 from cqbjax import metrics, simulate
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.testing.recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels
+from cqbjax.testing.recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels, policy
 from cqbjax.testing.recorded.draws import floats, instance_of, record
 from cqbjax.testing.recorded.switched import Switched, switched
 from cqbjax.types import Problem
 
-__all__ = ["BANDITS", "OPTIMISTIC", "SIMPLE", "Case", "labels", "play", "record"]
+__all__ = ["BANDITS", "OPTIMISTIC", "SIMPLE", "Case", "labels", "play", "policy", "record"]
 
 
 @functools.partial(jax.jit, compiler_options=QUICKLY, static_argnames=("problem", "capacity"))

@@ -61,13 +61,15 @@ def labels(case: Case) -> tuple[str, ...]:
     return OPTIMISTIC + SIMPLE + BANDITS * (case.assortment_size == 1)
 
 
-def policy(label: str, case: Case, scores: reference.Floats, **static_fields: Any) -> Any:
+def policy(
+    label: str, case: Case, scores: reference.Floats | None = None, **static_fields: Any
+) -> Any:
     """Return the simulator's policy of a label with the case's floats.
 
     Args:
         label: one of `reference.POLICIES`.
         case: gives kappa, lambda0, alpha_scale and c1.
-        scores: [I, N] what a router predicts.
+        scores: [I, N] what a router predicts; of no use to others.
         static_fields: of `Acqb`: estimator, exact_steps.
     """
     if label == "optimal":
