@@ -77,6 +77,11 @@ def _check_theory(config: DictConfig) -> None:
         raise ValueError(
             f"theory.windows={windows} must be a list of pairs of rounds, first < last"
         )
+    if measure == "slopes" and (last := max(pair[1] for pair in windows)) > config.horizon:
+        raise ValueError(
+            f"theory.windows={windows} ends in round {last:,}: horizon={config.horizon:,} must "
+            "reach it"
+        )
 
 
 def _windows(value: Any) -> bool:

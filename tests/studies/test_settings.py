@@ -44,7 +44,8 @@ def test_every_key_of_a_study_passes_as_it_is_shipped():
      ("{measure:switching,block:0}", "theory.block=0 must be a whole number of rounds"),
      ("{measure:slopes}", "theory.windows=None must be a list of pairs"),
      ("{measure:slopes,windows:[[9,9]]}", r"theory.windows=\[\[9, 9\]\] must be a list of pairs"),
-     ("{measure:slopes,windows:[[1,2,3]]}", "theory.windows=.* must be a list of pairs")],
+     ("{measure:slopes,windows:[[1,2,3]]}", "theory.windows=.* must be a list of pairs"),
+     ("{measure:slopes,windows:[[9,9999999]]}", "ends in round 9,999,999: horizon=")],
 )  # fmt: skip
 def test_a_wrong_word_of_the_theorems_is_refused(theory, words):
     with pytest.raises(ValueError, match=words):
