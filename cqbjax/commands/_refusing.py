@@ -5,6 +5,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
+# The status of a command that ended with a part of its work left out: a point, a study, a page.
+SOME_LEFT_OUT = 3
+
 
 def first_line(error: Exception) -> str:
     """Return an error's first line; our own errors have no second."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cqbjax.commands._refusing import refusing
+from cqbjax.commands._refusing import SOME_LEFT_OUT, refusing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,8 +28,6 @@ KEYS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 # Of the page alone: the extra `report`.
 LIBRARIES = ("bokeh", "itables", "jinja2")
-# Of a report without its page, or without a study that could not run; as of a sweep.
-SOME_LEFT_OUT = 3
 
 
 class Asked(NamedTuple):
@@ -93,10 +91,9 @@ def report(asked: Asked) -> None:
         if asked.keys.get("dry_run") == "true":
             return
     _draw_again(asked.root, asked.names, console)
-    written = _conclude(asked.root, console)
-    for path in written:
-        console.print(str(path), markup=False, soft_wrap=True)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    for path in _conclude(asked.root, console, page=not absent):
+        console.print(str(path), markup=False, soft_wrap=True)
     if absent:
         said = f"no page: {', '.join(absent)} not installed; pip install 'cqbjax[report]'"
         print(said, file=sys.stderr)
@@ -149,11 +146,11 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
         console.print(str(path), markup=False, soft_wrap=True)
 
 
-def _conclude(root: Path, console: "Console") -> list[Path]:
-    """Compare with the paper's numbers, judge its claims, write both and the page.
+def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
+    """Compare with the paper's numbers, judge its claims, write both and, if asked, the page.
 
     Returns:
-        The files written; no page where its libraries are not installed.
+        The files written.
     """
     from cqbjax.files import write_atomic
     from cqbjax.report import catalogue, claims, comparison, extracts, tables
@@ -173,7 +170,7 @@ def _conclude(root: Path, console: "Console") -> list[Path]:
     ]
     for verdict, many in judged["verdict"].value_counts(sort=True).iter_rows():
         console.print(f"claims: {many} {verdict}", markup=False)
-    if all(importlib.util.find_spec(name) for name in LIBRARIES):
+    if page:
         written.append(_page(found, compared, judged, root))
     return written
 

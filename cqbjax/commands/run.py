@@ -18,14 +18,12 @@ from omegaconf import DictConfig
 from cqbjax.commands import BEGUN
 from cqbjax.commands._hydra import job_name, make, make_policies, start
 from cqbjax.commands._jobs import Job
+from cqbjax.commands._refusing import SOME_LEFT_OUT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.studies.grid import Ready
-
-# Of a sweep some points of which could not run.
-SOME_LEFT_OUT = 3
 
 
 def main() -> None:

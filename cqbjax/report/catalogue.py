@@ -7,7 +7,6 @@ from typing import NamedTuple
 import yaml
 
 STUDIES = Path(__file__).resolve().parent / "studies.yaml"
-SIZES = ("smoke", "cpu", "paper")
 
 
 class Listed(NamedTuple):

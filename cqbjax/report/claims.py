@@ -10,7 +10,7 @@ import yaml
 from cqbjax.report import paper
 from cqbjax.report.extracts import Extract
 from cqbjax.report.names import style_of
-from cqbjax.report.rules import RULES, Found
+from cqbjax.report.rules import RULES, Found, ranks
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
@@ -223,10 +223,4 @@ def _printed(asked: Mapping[str, Any]) -> str:
     rows = paper.read().filter(pl.col("table").is_in(asked["tables"]), statistic="gap_mean")
     rank = pl.col("value").rank("min").over("table", "dataset", "round")
     own = rows.with_columns(rank=rank).filter(policy=asked["policy"])
-    yes = int((own["rank"] <= asked["rank"]).sum())
-    name = style_of(asked["policy"]).name
-    ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
-    return (
-        f"In the paper's own table {name} is {ordinal} in {yes} of {own.height} settings "
-        f"(ranks {', '.join(str(int(one)) for one in own['rank'])})"
-    )
+    return f"In the paper's own table {ranks(own['rank'], asked)}"

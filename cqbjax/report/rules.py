@@ -80,11 +80,15 @@ def leads(made: Extract, asked: Mapping[str, Any]) -> Found:
         rank=pl.col("mean").rank("min").over("point", "arrival_rate", "round")
     ).filter(policy=asked["policy"])
     yes = int((ranked["rank"] <= asked["rank"]).sum())
+    return _found(made, yes, ranked.height - yes, ranked.height, ranks(ranked["rank"], asked))
+
+
+def ranks(found: pl.Series, asked: Mapping[str, Any]) -> str:
+    """Say how often a policy is among the first `rank`, and its rank in each setting."""
     ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
-    ranks = ", ".join(str(int(rank)) for rank in ranked["rank"])
-    name = style_of(asked["policy"]).name
-    said = f"{name} is {ordinal} in {yes} of {ranked.height} settings (ranks {ranks})"
-    return _found(made, yes, ranked.height - yes, ranked.height, said)
+    often = f"{int((found <= asked['rank']).sum())} of {len(found)} settings"
+    each = ", ".join(str(int(rank)) for rank in found)
+    return f"{style_of(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
 
 
 def settled(made: Extract, asked: Mapping[str, Any]) -> Found:
@@ -177,7 +181,7 @@ def _where(row: Mapping[str, Any], made: Extract) -> str:
     return ", ".join([*parts, f"T = {row['round']:,}"])
 
 
-_LETTERS = {"num_servers": "N", "slackness": "slackness"}
+_LETTERS = {"num_servers": "N"}
 
 
 def _list_failing(rows: pl.DataFrame, made: Extract, most: int = 4) -> str:

@@ -23,7 +23,7 @@ from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready
-from cqbjax.sweeping.groups import GROWTH, START_CAPACITY
+from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
 from cqbjax.sweeping.parts import QueueOverflow, choose_records
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.theory import drawing, eigenvalues, lemma, slopes, switching
@@ -117,12 +117,12 @@ def _with_room(config: DictConfig, run: Callable[[int], T]) -> T:
     """Run with as many queue slots as were asked for, or with more until they are enough."""
     if config.capacity != "auto":
         return run(int(config.capacity))
-    slots = min(START_CAPACITY, config.horizon)
+    slots = min(START_CAPACITY, most_slots(config.horizon))
     while True:
         try:
             return run(slots)
         except QueueOverflow:
-            slots = min(GROWTH * slots, config.horizon)
+            slots = more_slots(slots, config.horizon)
 
 
 def _switching(ready: Sequence[Ready], config: DictConfig) -> Any:

@@ -166,6 +166,11 @@ def most_slots(horizon: int) -> int:
     return -(-horizon // linalg.WORD) * linalg.WORD
 
 
+def more_slots(slots: int, horizon: int) -> int:
+    """Return the queue slots of the next attempt, where these were not enough."""
+    return min(GROWTH * slots, most_slots(horizon))
+
+
 def _excess(part: Part) -> float:
     """Return by how much arrivals exceed what uniform routing serves, queries a round."""
     size = part.problem.assortment_size

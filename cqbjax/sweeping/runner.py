@@ -55,7 +55,7 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
         if group.part.capacity != "auto" and lost.any():
             _refuse(sweep, group, runs.take(left), outcome, slots, progress)
         parts.append((left[~lost], _take(outcome, ~lost)))
-        left, slots = left[lost], min(groups.GROWTH * slots, groups.most_slots(horizon))
+        left, slots = left[lost], groups.more_slots(slots, horizon)
         if len(left):
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
@@ -177,7 +177,7 @@ def _refuse(
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = min(groups.GROWTH * enough, group.part.problem.horizon)
+        enough = groups.more_slots(enough, group.part.problem.horizon)
         again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(

@@ -120,7 +120,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 def test_studies_of_the_report_are_experiments_and_their_words_compose():
     for one in catalogue.studies():
         assert one.name in EXPERIMENTS
-        assert set(one.minutes) == set(catalogue.SIZES) and set(one.sizes) <= set(one.minutes)
+        assert set(one.minutes) == set(report.KEYS["size"]) and set(one.sizes) <= set(one.minutes)
         for words in one.sizes.values():
             assert composed(f"experiment={one.name}", *words).name == one.name
 
