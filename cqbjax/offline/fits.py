@@ -3,11 +3,14 @@
 A fit knows neither K nor the arrival rate: the points of a study share it.
 """
 
+import collections
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +104,7 @@ def pool_scores(
         progress: told of the fits.
     """
     by_seed = []
-    with progress.steps(f"fitting {label}", len(splits)) as done:
+    with warned_once(len(splits)), progress.steps(f"fitting {label}", len(splits)) as done:
         if tuning_seed is not None:
             router = tuned(router, data, tuning_seed)
         for seed, parts in splits.items():
@@ -109,6 +112,17 @@ def pool_scores(
             by_seed.append(scores(fixed, data, parts, seed))
             done(1)
     return by_seed
+
+
+@contextlib.contextmanager
+def warned_once(seeds: int) -> Iterator[None]:
+    """Say at the end what fits warned of: each sentence once, and of how many of the seeds."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    said = collections.Counter((one.category, str(one.message)) for one in caught)
+    for (category, sentence), many in said.items():
+        warnings.warn(f"{sentence} ({many} of {seeds} seeds)", category, stacklevel=3)
 
 
 def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:

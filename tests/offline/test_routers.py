@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from cqbjax.offline.fits import warned_once
 from cqbjax.offline.routers import (
     KNN,
     MLP,
@@ -20,6 +21,7 @@ from cqbjax.offline.routers import (
     RouterDC,
     Zero,
 )
+from cqbjax.offline.routers.base import warn_at_end
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
@@ -177,6 +179,15 @@ def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
         warnings.simplefilter("error")
         KNN((1, 30, 120), criterion="error").tune(split, rho=RHO, seed=3)
         KNN((80, 110), criterion="error").tune(split, rho=RHO, seed=3)
+
+
+def test_what_seeds_warn_of_is_said_once() -> None:
+    with pytest.warns(UserWarning) as caught, warned_once(seeds=5):
+        for chosen in (1, 4, 4, 2, 1):
+            warn_at_end("k", chosen, (1, 2, 4))
+    least, greatest = (str(one.message) for one in caught)
+    assert least.startswith("k = 1 is the least") and least.endswith("(2 of 5 seeds)")
+    assert greatest.startswith("k = 4 is the greatest") and greatest.endswith("(2 of 5 seeds)")
 
 
 def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:

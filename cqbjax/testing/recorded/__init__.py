@@ -30,18 +30,21 @@ def _scan(
 ) -> tuple[metrics.Decision, jax.Array, jax.Array, jax.Array]:
     """Run a batch: [S, T] decisions without the state, Q(t+1), theta, and [S] lost queries."""
 
-    def one_run(instance: simulate.Instance, policy: Switched) -> Any:
+    def begin(instance: simulate.Instance, policy: Switched) -> simulate.Carry:
+        return simulate.start(policy, problem, instance, capacity)
+
+    def one_run(instance: simulate.Instance, policy: Switched, start: simulate.Carry) -> Any:
         def one(carry: simulate.Carry, round_: jax.Array) -> Any:
             carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
             shown = decision._replace(state=None)
             return carry, (shown, carry.totals.queue_length, decision.state)
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-        start = simulate.start(policy, problem, instance, capacity)
         carry, (decision, length, state) = jax.lax.scan(one, start, rounds)
         return decision, length, _theta(policy.learner, state, instance, problem), carry.overflow
 
-    return jax.vmap(one_run)(instances, policies)
+    # Where all that a loop carries is batched before it begins, the loop is batched once.
+    return jax.vmap(one_run)(instances, policies, jax.vmap(begin)(instances, policies))
 
 
 def _theta(policy: Any, state: Any, instance: simulate.Instance, problem: Problem) -> jax.Array:
