@@ -36,7 +36,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
-    from cqbjax.report import figures, loads, over_keys, results, tables, tidy
+    from cqbjax.report import figure_files, loads, over_keys, results, tables, tidy
 
     points = results.load_points(asked.folder)
     frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
@@ -48,5 +48,5 @@ def aggregate(asked: argparse.Namespace) -> None:
         borne, name = loads.loads(points), f"{stem.name}_loads"
         written = tables.save_table(borne, stem.with_name(name), f"Loads borne: {stem.name}")
         tables.print_table(borne, f"Loads borne: {stem.name}")
-    written += (*tidy.save(frame, stem), *figures.save_figure(figure, stem))
+    written += (*tidy.save(frame, stem), *figure_files.save(figure, stem))
     print(f"{len(points)} points, {frame.height:,} rows: {', '.join(map(str, written))}")

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.commands._hydra import make, start
-from cqbjax.report import figures, tables
+from cqbjax.report import figure_files, tables
 from cqbjax.studies import grid, sensitivity, showing, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
@@ -91,6 +91,6 @@ def measure(config: DictConfig) -> None:
     written = list(tables.save_table(made, root / "tables" / stem, caption))
     tables.print_table(made, caption, console)
     figure = sensitivity.draw(made, config.title or config.name)
-    written += figures.save_figure(figure, root / "figures" / stem)
+    written += figure_files.save(figure, root / "figures" / stem)
     for line in (*sensitivity.sentences(made), ", ".join(map(str, written))):
         console.print(line, markup=False)

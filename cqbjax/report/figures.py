@@ -4,12 +4,10 @@ One colour and line style a policy, the same in every figure (`names.py`). Drawn
 their own: no pyplot, no global state.
 """
 
-import io
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import matplotlib
@@ -19,24 +17,21 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
-from cqbjax.files import write_atomic
 from cqbjax.report.names import OPTIMAL, Style, in_order, style_of
+from cqbjax.report.scales import YScale, set_scale
 from cqbjax.report.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
 
 Spread = Literal["ci", "sd"]
 Queue = Literal["regret", "length"]
 Second = Literal["regret", "length"]
 _Shown = tuple[Queue, Second]  # of the left panel and of the right one
-YScale = Literal["auto", "linear", "symlog", "log"]
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
-DOTS_AN_INCH = 150
 MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
-FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
 class _Cell(NamedTuple):
@@ -103,48 +98,6 @@ def draw_queue_and_regret(
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
             figure.suptitle(note, style="italic")
     return figure
-
-
-def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem`.png (150 dots an inch) and `stem`.pdf, each whole or not at all.
-
-    Both are laid out alike, by the letters' sizes in the PNG. Neither holds a date, so that the
-    same figure gives the same bytes.
-    """
-    stem = Path(stem)
-    metadata: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    }
-    png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in metadata)
-    # Type 42 keeps the text of a PDF selectable.
-    with _laid_out(figure), matplotlib.rc_context({"pdf.fonttype": 42}):
-        for path, (kind, entries) in zip((png, pdf), metadata.items(), strict=True):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=DOTS_AN_INCH, metadata=entries)
-            write_atomic(path, buffer.getvalue())
-    return png, pdf
-
-
-@contextmanager
-def _laid_out(figure: Figure) -> Iterator[None]:
-    """Lay a figure out once; by itself matplotlib would for each file."""
-    engine, dots = figure.get_layout_engine(), figure.dpi
-    if engine is None:
-        yield
-        return
-    figure.dpi = DOTS_AN_INCH
-    engine.execute(figure)
-    # None stands for what matplotlibrc says, and that must be no layout: with any, even
-    # matplotlib's "none", each file is drawn twice.
-    no_layout: Any = {"figure.autolayout": False, "figure.constrained_layout.use": False}
-    with matplotlib.rc_context(no_layout):
-        figure.set_layout_engine(None)
-    try:
-        yield
-    finally:
-        figure.set_layout_engine(engine)
-        figure.dpi = dots
 
 
 def _check_choice(key: str, value: str, choices: Any) -> None:
@@ -228,7 +181,7 @@ def _draw_cell(
     for axes, values in zip(pair, (left, right), strict=True):
         summary = mean_ci(values) if spread == "ci" else mean_sd(values)
         _draw_lines(axes, summary)
-        _set_scale(axes, summary, yscale)
+        set_scale(axes, summary, yscale)
         _mark_rounds(axes, int(point["round"].max()))
     # A title spans both panels: it takes its height from the layout, and no width.
     pair[0].set_title(" " + "\n " * title.count("\n"), loc="left")
@@ -275,71 +228,6 @@ def _line_options(style: Style) -> dict[str, Any]:
         "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
         "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
     }  # fmt: skip
-
-
-def _set_scale(axes: Axes, summary: xr.Dataset, yscale: YScale) -> None:
-    # One seed has no band: fmax and fmin pass over its NaN.
-    tops = np.sort(np.fmax(summary["mean"].values, summary["high"].values).max(axis=-1))
-    lowest = float(np.fmin(summary["mean"].values, summary["low"].values).min())
-    close = _count_close(tops)
-    # A wide band below zero may be cut off, a mean may not.
-    cut = max(lowest, -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]))
-    bottom = 1.05 * min(0.0, cut, float(summary["mean"].min()))
-    top = max(1.05 * float(tops[-1]), 1e-9)
-    if yscale == "log":
-        means = summary["mean"].values
-        smallest = float(means[means > 0].min(initial=top / 10))
-        axes.set_yscale("log", nonpositive="clip")
-        bottom = max(smallest, top * 1e-4)
-    elif yscale == "symlog":
-        axes.set_yscale("symlog", linthresh=1.0)
-    elif yscale == "auto" and close < len(tops):
-        # The more policies are close, the more height they get.
-        _set_two_scales(axes, 1.06 * float(tops[close - 1]), top, 0.4 + 0.35 * close / len(tops))
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.set_ylim(bottom, top)
-
-
-def _count_close(tops: np.ndarray[Any, Any]) -> int:
-    """Count the close rivals: the policies below the widest relative gap, where weak ones begin.
-
-    Args:
-        tops: [P] highest value of each policy, ascending.
-
-    Returns:
-        At least two, or all of them where no weak policy would flatten the others.
-    """
-    if len(tops) < 3 or tops[1] <= 0:
-        return len(tops)
-    close = 2 + int(np.argmax(tops[2:] / tops[1:-1]))
-    return close if tops[-1] > FLATTENED * tops[close - 1] else len(tops)
-
-
-def _set_two_scales(axes: Axes, threshold: float, top: float, share: float) -> None:
-    """Scale linearly up to `threshold`, at `share` of the height, and logarithmically above it."""
-    decades = np.log10(top / threshold)
-    # matplotlib draws the linear part linscale / (1 - 1 / base) decades high.
-    linscale = 0.9 * decades * share / (1 - share)
-    axes.set_yscale("symlog", linthresh=threshold, linscale=linscale)
-    linear = [tick for tick in MaxNLocator(4).tick_values(0, threshold) if 0 <= tick <= threshold]
-    candidates = [m * 10.0**e for e in range(-3, 8) for m in (1, 2, 5)]
-    # A tick closer than a line of text to its neighbour would overlap it.
-    gap = decades * 0.13 / (1 - share)
-    ticks, last = [], max(np.log10(linear[-1]) if linear[-1] else -9.0, np.log10(threshold) - gap)
-    for tick in candidates:
-        if threshold < tick <= top and np.log10(tick) >= last + gap:
-            ticks.append(tick)
-            last = np.log10(tick)
-    axes.yaxis.set_major_locator(FixedLocator([*linear, *ticks]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.axhspan(threshold, top, color="0.5", alpha=0.12, linewidth=0, zorder=0)
-    middle = (1.01, math.sqrt(threshold * top))
-    axes.annotate(
-        "log", middle, xycoords=axes.get_yaxis_transform(),
-        rotation=90, va="center", color="0.35", style="italic", annotation_clip=False,
-    )  # fmt: skip
 
 
 def _label_outer(axes: np.ndarray[Any, Any], shown: _Shown) -> None:

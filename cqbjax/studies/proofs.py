@@ -18,7 +18,7 @@ from rich.console import Console
 from cqbjax.datasets import DatasetSource
 from cqbjax.policies import Acqb
 from cqbjax.pytree import arrays
-from cqbjax.report import figures, tables
+from cqbjax.report import figure_files, tables
 from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
@@ -64,7 +64,7 @@ def study(ready: Sequence[Ready], config: DictConfig, console: Console) -> list[
         stem = root / "tables" / f"{config.name}_{name}"
         written += tables.save_table(frame, stem, f"{title}: {name}")
     tables.print_table(made, title, console)
-    return [*written, *figures.save_figure(figure, root / "figures" / config.name)]
+    return [*written, *figure_files.save(figure, root / "figures" / config.name)]
 
 
 def show_slopes(
@@ -87,7 +87,7 @@ def show_slopes(
     written = list(tables.save_table(made, root / "tables" / f"{stem}_slopes", caption))
     tables.print_table(made, caption, console)
     figure = drawing.draw_slopes(points, title)
-    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+    return [*written, *figure_files.save(figure, root / "figures" / stem)]
 
 
 def _rivals(one: Ready) -> dict[str, Any]:

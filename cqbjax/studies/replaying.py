@@ -263,7 +263,7 @@ def show(
     Returns:
         The files written.
     """
-    from cqbjax.report import figures, over_keys, paper, tables
+    from cqbjax.report import figure_files, figures, over_keys, paper, tables
 
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
@@ -284,4 +284,4 @@ def show(
             for point in points
         ]
         figure = over_keys.draw_over_keys(swept, "gap")
-    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+    return [*written, *figure_files.save(figure, root / "figures" / stem)]

@@ -37,7 +37,7 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.report import figures, over_keys, paper, tables
+    from cqbjax.report import figure_files, figures, over_keys, paper, tables
     from cqbjax.report.summaries import ALWAYS_VARIED, differing
 
     title = config.title or config.name
@@ -63,7 +63,7 @@ def show(
         figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
     else:
         figure = over_keys.draw_over_keys(drawn)
-    return [*written, *figures.save_figure(figure, root / "figures" / stem)]
+    return [*written, *figure_files.save(figure, root / "figures" / stem)]
 
 
 def few(points: Sequence[xr.Dataset]) -> bool:

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from cqbjax.report import figures, names, paper, tables
+from cqbjax.report import figure_files, figures, names, paper, scales, tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
@@ -163,11 +163,11 @@ def test_close_rivals_keep_most_of_the_panel() -> None:
 
 def test_close_rivals_end_where_the_widest_gap_begins() -> None:
     for tops, close in [((4, 5, 6), 3), ((4, 5, 60), 2), ((1, 2, 3, 40, 50), 3), ((0, 0, 9), 3)]:
-        assert figures._count_close(np.array(tops, float)) == close, tops
+        assert scales.count_close(np.array(tops, float)) == close, tops
 
 
 @pytest.mark.parametrize("yscale", ["auto", "linear", "symlog", "log"])
-def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: figures.YScale) -> None:
+def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: scales.YScale) -> None:
     points = [fabricate(RIVALS, num_seeds=1, K=k) for k in (1, 2)]
     figure = figures.draw_queue_and_regret(points, yscale=yscale)
     figure.canvas.draw()
@@ -200,7 +200,7 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
 
 def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        figures.save_figure(figures.draw_queue_and_regret([fabricate()]), tmp_path / name)
+        figure_files.save(figures.draw_queue_and_regret([fabricate()]), tmp_path / name)
     for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
         assert a == b and a.startswith(magic)
@@ -393,12 +393,12 @@ def test_points_of_several_sources_are_told_apart() -> None:
 def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     figure = figures.draw_queue_and_regret([fabricate()])
     engine, dots = figure.get_layout_engine(), figure.dpi
-    figures.save_figure(figure, tmp_path / "a")
+    figure_files.save(figure, tmp_path / "a")
     assert figure.get_layout_engine() is engine and figure.dpi == dots
     drawn = tmp_path / "by_matplotlib.png"
-    figure.savefig(drawn, dpi=figures.DOTS_AN_INCH, metadata={"Software": None})
+    figure.savefig(drawn, dpi=figure_files.DOTS_AN_INCH, metadata={"Software": None})
     assert drawn.read_bytes() == (tmp_path / "a.png").read_bytes()
     other = figures.draw_queue_and_regret([fabricate()])
     other.set_layout_engine("none")
-    figures.save_figure(other, tmp_path / "b")
+    figure_files.save(other, tmp_path / "b")
     assert (tmp_path / "b.png").read_bytes() != drawn.read_bytes()
