@@ -21,7 +21,7 @@ from cqbjax.chains.rules import Learning, Ranked, Scheduler
 from cqbjax.files import content_key
 from cqbjax.policies import Acqb
 from cqbjax.report import results
-from cqbjax.studies import grid, storing
+from cqbjax.studies import grid, manifests, storing
 from cqbjax.studies.grid import Point
 from cqbjax.studies.settings import listed
 from cqbjax.sweeping import checkpoint
@@ -190,7 +190,7 @@ def _linked(point: Point, log: Log, cut: running.Plan) -> Linked:
 
 def _run_point(
     one: Linked, log: Log, chosen: Mapping[str, Scheduler], cut: running.Plan, folder: Path,
-    content: storing.Content, progress: Reporter,
+    content: manifests.Content, progress: Reporter,
 ) -> None:  # fmt: skip
     """Replay one point and store it."""
     begun, resume = time.perf_counter(), folder / ".unfinished"
@@ -198,7 +198,7 @@ def _run_point(
     replayed = running.run(chosen, tables, one.runs, cut, resume, progress)
     data = dataset(replayed, one, log, cut)
     seconds = time.perf_counter() - begun
-    storing.store([storing.Finished(one.point, content, data, seconds, {})], folder)
+    storing.store([manifests.Finished(one.point, content, data, seconds, {})], folder)
     shutil.rmtree(resume, ignore_errors=True)
 
 
@@ -238,13 +238,13 @@ def dataset(
     return xr.Dataset(variables, coordinates, attributes)
 
 
-def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> storing.Content:
+def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> manifests.Content:
     """Hash all that a point's numbers follow from: one hash, for its policies run together."""
     computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(point.config, list(COMPUTING)))
     computing["replay"].pop("source")
     words = json.dumps(computing, sort_keys=True, default=str)
     key = content_key(words, log.digest, checkpoint.code(*chosen.values()))
-    return storing.Content(key, dict.fromkeys(chosen, key))
+    return manifests.Content(key, dict.fromkeys(chosen, key))
 
 
 def show(

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from cqbjax.files import content_key
 from cqbjax.report.names import OPTIMAL
-from cqbjax.studies import storing, study
+from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory
 from cqbjax.sweeping.parts import QueueOverflow, choose_records
@@ -132,7 +132,9 @@ def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console:
     seconds = time.perf_counter() - begun
     storing.store(
         [
-            storing.Finished(one.point, storing.content_of(one), data, seconds, study.tuned(*one))
+            manifests.Finished(
+                one.point, manifests.content_of(one), data, seconds, study.tuned(*one)
+            )
             for one, data in zip(ready, every, strict=True)
         ],
         folder,
@@ -178,5 +180,5 @@ def _bytes(one: Ready) -> int:
 
 
 def _words(one: Ready) -> Iterator[str]:
-    content = storing.content_of(one)
+    content = manifests.content_of(one)
     yield from (one.point.name, content.point, *content.policies.values())

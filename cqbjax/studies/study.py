@@ -1,7 +1,7 @@
 """The points of a study: checked, trained, run.
 
 Composing them (`grid.py`), running all of them shard by shard (`sharding.py`), storing
-(`storing.py`) and showing (`showing.py`) are apart.
+(`storing.py`, `manifests.py`) and showing (`showing.py`) are apart.
 """
 
 import dataclasses

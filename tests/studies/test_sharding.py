@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.report import results, shards
-from cqbjax.studies import sharding, storing, study
+from cqbjax.studies import manifests, sharding, storing, study
 from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.sweeping.progress import Silent
 
@@ -111,7 +111,7 @@ def test_a_file_of_which_all_has_been_run_anew_is_dropped(tmp_path, fabricating)
 def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
     assert not sharding.left_of(ready_of(), tmp_path)
-    monkeypatch.setattr(storing.checkpoint, "code", lambda *policies: "another")
+    monkeypatch.setattr(manifests.checkpoint, "code", lambda *policies: "another")
     assert len(sharding.left_of(ready_of(), tmp_path)) == 3
 
 
