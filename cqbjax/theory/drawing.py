@@ -139,9 +139,10 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
                     )
                     panel.plot(at, found["mean"], color=style.color, linestyle=dashes, label=words)
         most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
-        left.plot(most, sigma * most / 2, color="black", linestyle=":", label="$\\sigma_0^2 N / 2$")
+        words = "the lemma's $\\sigma_0^2 N / 2$"
+        left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
         bound = eigenvalues.lemma_bound(rounds, sigma, own["arrival_rate"], own["c1"])
-        right.plot(rounds, bound, color="black", linestyle=":", label="the lemma's bound (ACQB)")
+        right.plot(rounds, bound, color="black", linestyle=":")
         left.set_title(f"K = {own['K']}, {own['parameters']} parameters", loc="left")
         left.set_xlabel("exploration rounds $N(t)$, mean over seeds")
         right.set_xlabel("Round")
@@ -150,7 +151,9 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             panel.set_xscale("log")
             panel.set_yscale("log")
             panel.set_ylim(bottom=1e-2)
-            panel.legend(frameon=False, fontsize=8)
+    # Lines reach every corner of some panel, so that the legend stands below them all.
+    lines = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     seeds = points[0].sizes["seed"]
     figure.suptitle(f"{title}: mean over {seeds} seeds, band: 95% interval")
     return figure
