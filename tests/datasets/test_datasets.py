@@ -9,6 +9,7 @@ import pytest
 from cqbjax import datasets as ds
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
+from cqbjax.report import comparison
 
 
 def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
@@ -185,6 +186,7 @@ def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
     assert table.name == f"{title} (synthetic)"
     what = f"made-up content in the schema of {title}, standing in for its real data"
     assert table.stand_in == what
+    assert comparison.MADE_UP in what  # by which the report knows what it must not judge
     # Half of the rows claim a real origin: a mixture is no real data either.
     for file in tmp_path.rglob("*.*"):
         column = {"routerbench": "eval_name", "embedllm": "category", "sprout": "dataset"}[name]
