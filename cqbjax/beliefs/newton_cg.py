@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl
-from cqbjax.beliefs import image_passes
-from cqbjax.beliefs import rows as past
-from cqbjax.beliefs.image_passes import Job
-from cqbjax.beliefs.rows import History, Row
+from cqbjax import linalg
+from cqbjax.beliefs.images import Images
+from cqbjax.beliefs.rows import Row
+from cqbjax.beliefs.table_record import Record, sums_of
 from cqbjax.types import Problem
 
 # Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
@@ -34,127 +33,6 @@ VIEWED_STEPS = (1, 2)
 OTHER_STEPS = (3, 5)
 # Steps at most to the end of a system: in exact arithmetic it has been reached after K d.
 EXACT_CG_STEPS = 64
-
-
-class Record(NamedTuple):
-    """The history as the likelihood needs it.
-
-    Attributes:
-        shown: [N, I] float, how often the server was shown for the table row.
-        accepted: [N, I] float, how often its answer was chosen.
-        company: who was shown beside it. K = 1: nothing; K = 2: [N, N, I] float, how often the two
-            were shown for the row; K > 2: every round in turn.
-    """
-
-    shown: Array
-    accepted: Array
-    company: Array | History | None
-
-
-class Image(NamedTuple):
-    """A server's image S = X W as the round leaves it: stale - along row'.
-
-    The change is kept apart: written first, it would cost two more passes over the image.
-
-    Attributes:
-        stale: [I, d] the image before the round.
-        along: [I] how far each row moves
-        row: [d] against this one.
-    """
-
-    stale: Array
-    along: Array
-    row: Array
-
-    def push(self, y: Array) -> Array:
-        """Return S y: [d] -> [I]."""
-        return self.stale @ y - self.along * jnp.sum(self.row * y)
-
-    def pull(self, v: Array) -> Array:
-        """Return S' v: [I] -> [d]."""
-        return v @ self.stale - jnp.sum(self.along * v) * self.row
-
-
-class Apart(NamedTuple):
-    """The shown servers' images as a CPU takes them: copies, each product a pass.
-
-    Attributes:
-        images: K of them.
-    """
-
-    images: tuple[Image, ...]
-
-    def push(self, y: Array) -> Array:
-        """Return S_k y_k: [K, d] -> [K, I]."""
-        return jnp.stack([image.push(one) for image, one in zip(self.images, y, strict=True)])
-
-    def pull(self, v: Array) -> tuple[Array, "Apart"]:
-        """Return S_k' v_k, [K, I] -> [K, d], and the images to go on with."""
-        return self._pull(v), self
-
-    def bend(
-        self, y: Array, weight: Array, count: Array, last: bool
-    ) -> tuple[Array, Array, Array | None]:
-        """Return a = S y [K, I], a'b [] with b the `curved` a, and unless `last` S'b [K, d]."""
-        along = self.push(y)
-        bent = curved(along, weight, count)
-        return along, jnp.sum(along * bent), None if last else self._pull(bent)
-
-    def written(self) -> "Apart":
-        """Return the images to go on with where nothing is pulled first."""
-        return self
-
-    def _pull(self, v: Array) -> Array:
-        return jnp.stack([image.pull(one) for image, one in zip(self.images, v, strict=True)])
-
-
-class InPlace(NamedTuple):
-    """The shown servers' images as a GPU takes them: where they lie, several products a pass.
-
-    Attributes:
-        image: [N, I, d] of all servers.
-        servers: [K] int32.
-        change: along [K, I] and row [K, d], S <- S - along row', while it is not written; the first
-            pull writes it.
-    """
-
-    image: Array
-    servers: Array
-    change: tuple[Array, Array] | None = None
-
-    def push(self, y: Array) -> Array:
-        """Return S_k y_k: [K, d] -> [K, I]."""
-        assert self.change is None, "the change is to be written first"
-        pushed = image_passes.run(self.image, self.servers, Job(push=y)).pushed
-        assert pushed is not None
-        return pushed
-
-    def pull(self, v: Array) -> tuple[Array, "InPlace"]:
-        """Return S_k' v_k, [K, I] -> [K, d], and the images to go on with."""
-        along, row = self.change or (None, None)
-        done = image_passes.run(self.image, self.servers, Job(along, row, pull=v))
-        assert done.pulled is not None
-        return done.pulled, InPlace(done.image, self.servers)
-
-    def bend(
-        self, y: Array, weight: Array, count: Array, last: bool
-    ) -> tuple[Array, Array, Array | None]:
-        """Return a = S y [K, I], a'b [] with b the `curved` a, and unless `last` S'b [K, d]."""
-        assert self.change is None, "the change is to be written first"
-        job = Job(push=y, weight=weight, times=count, pulls_curved=not last)
-        done = image_passes.run(self.image, self.servers, job)
-        assert done.pushed is not None and done.bend is not None
-        return done.pushed, done.bend, done.pulled
-
-    def written(self) -> "InPlace":
-        """Return the images to go on with where nothing is pulled first."""
-        if self.change is None:
-            return self
-        done = image_passes.run(self.image, self.servers, Job(*self.change))
-        return InPlace(done.image, self.servers)
-
-
-Images = Apart | InPlace
 
 
 class Shown(NamedTuple):
@@ -190,34 +68,6 @@ class Direction(NamedTuple):
     scores: Array
 
 
-def init(problem: Problem) -> Record:
-    """Return the record of no round."""
-    servers, rows = problem.num_servers, problem.num_rows
-    zeros = jnp.zeros((servers, rows))
-    if problem.assortment_size == 1:
-        return Record(zeros, zeros, None)
-    if problem.assortment_size == 2:
-        return Record(zeros, zeros, jnp.zeros((servers, servers, rows)))
-    return Record(zeros, zeros, past.init(problem))
-
-
-def append(record: Record, new: Row) -> Record:
-    """Record a round."""
-    shown, accepted, company = record
-    size = len(new.servers)
-    one = jnp.where(new.valid, 1.0, 0.0).astype(shown.dtype)
-    for server in new.servers:
-        shown = shown.at[server, new.row].add(one)
-    chosen = new.servers[jnp.minimum(new.choice, size - 1)]
-    accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
-    if isinstance(company, History):
-        company = past.append(company, new)
-    elif company is not None:
-        first, second = new.servers
-        company = company.at[first, second, new.row].add(one).at[second, first, new.row].add(one)
-    return Record(shown, accepted, company)
-
-
 def update(
     shown: Shown,
     newest: Direction,
@@ -249,7 +99,7 @@ def update(
     count = record.shown[new.servers]
 
     def sums(shown: Shown) -> tuple[Array, Array]:
-        return _table_sums(shown.scores, scores, record, problem, new)
+        return sums_of(shown.scores, scores, record, problem, new)
 
     def step(_: int, shown: Shown) -> Shown:
         residual, weight = sums(shown)
@@ -285,11 +135,6 @@ def _step_along(
     bend = jnp.diag(own) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
     lengths = -linalg.solve_positive(bend, slope)[:, None]
     return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
-
-
-def curved(along: Array, weight: Array, count: Array) -> Array:
-    """Return sum_k w_jk a_k - n_j a_j of products a = S y: [K, I], [K, K, I], [K, I] -> [K, I]."""
-    return jnp.sum(weight * along, axis=1) - count * along
 
 
 def conjugate_gradient(
@@ -328,70 +173,3 @@ def conjugate_gradient(
         direction = left + ratio(new_size, size) * direction
         size = new_size
     return step, moved
-
-
-def _table_sums(
-    own: Array, scores: Array, record: Record, problem: Problem, new: Row
-) -> tuple[Array, Array]:
-    """Sum residual and curvature of the shown servers over each table row's rounds.
-
-    Returns:
-        residual [K, I], the sum of p_j - y_j, and curvature [K, K, I], the sum of the entries of
-        diag(p) - p p' between the shown servers.
-    """
-    shown, accepted = record.shown[new.servers], record.accepted[new.servers]
-    if record.company is None:
-        p = jax.nn.sigmoid(own)
-        return shown * p - accepted, (shown * p * (1.0 - p))[None]
-    scores = scores.at[new.servers].set(own)
-    if isinstance(record.company, History):
-        mass, curvature = _history_sums(record.company, scores, problem, new)
-    else:
-        mass, curvature = _pair_sums(record.company[new.servers], scores, own, new.servers)
-    return mass - accepted, curvature
-
-
-def _pair_sums(together: Array, scores: Array, own: Array, servers: Array) -> tuple[Array, Array]:
-    """Sum p and curvature of the two shown servers over all their pairs, the whole table at once.
-
-    Args:
-        together: [2, N, I] how often each was shown with each other server.
-        scores: [N, I] utilities.
-        own: [2, I] those of the two.
-        servers: [2] int32.
-
-    Returns:
-        [2, I] and [2, 2, I].
-    """
-    # An infinite exponential is a probability of zero.
-    rivals = jnp.exp(scores - own[:, None])
-    p = 1.0 / (1.0 + jnp.exp(-own)[:, None] + rivals)
-    mass = jnp.sum(together * p, axis=1)
-    diagonal = jnp.sum(together * p * (1.0 - p), axis=1)
-    first, second = servers
-    cross = -together[0, second] * p[0, second] * p[1, first]
-    return mass, jnp.stack([jnp.stack([diagonal[0], cross]), jnp.stack([cross, diagonal[1]])])
-
-
-def _history_sums(
-    history: History, scores: Array, problem: Problem, new: Row
-) -> tuple[Array, Array]:
-    """Walk the history in blocks and scatter each row's p and curvature to its table row.
-
-    Returns:
-        [K, I] and [K, K, I].
-    """
-    size, table_rows = problem.assortment_size, problem.num_rows
-
-    def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        rows = past.block(history, number)
-        utilities = scores[rows.servers, rows.row[:, None]]
-        p = mnl.choice_probabilities(utilities)
-        match = rows.servers[None] == new.servers[:, None, None]
-        match &= (rows.choice >= 0)[:, None]
-        own = jnp.sum(jnp.where(match, p, 0.0), axis=-1)  # [K, L], p of each shown server
-        curvature = jnp.eye(size)[:, :, None] * own - own[:, None] * own[None, :]
-        return sums[0].at[:, rows.row].add(own), sums[1].at[:, :, rows.row].add(curvature)
-
-    zeros = jnp.zeros((size, table_rows)), jnp.zeros((size, size, table_rows))
-    return jax.lax.fori_loop(0, past.blocks_until(new.round), add, zeros)

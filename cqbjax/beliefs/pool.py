@@ -19,8 +19,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax import linalg, mnl, queueing, tuning
-from cqbjax.beliefs import gaussian, newton_cg
+from cqbjax.beliefs import gaussian, newton_cg, table_record
+from cqbjax.beliefs.images import Apart, Image, InPlace
 from cqbjax.beliefs.rows import Row
+from cqbjax.beliefs.table_record import Record
 from cqbjax.types import Observation, Problem
 
 # Samples that are multiplied with a row as it is read; more are worth a copy of the rows.
@@ -44,7 +46,7 @@ class PoolState(NamedTuple):
     phi: Array
     scores: Array
     offset: Array | None
-    record: newton_cg.Record
+    record: Record
 
 
 class Change(NamedTuple):
@@ -88,7 +90,7 @@ class Pool:
             jnp.zeros((servers, self.problem.dim)),
             jnp.zeros((servers, rows)) if known is None else known,
             known,
-            newton_cg.init(self.problem),
+            table_record.init(self.problem),
         )
 
     def learnt(self, state: PoolState) -> Array:
@@ -123,7 +125,7 @@ class Pool:
 
     def update(self, state: PoolState, new: Row) -> PoolState:
         """Absorb one round: the images of the shown servers first, then their estimates."""
-        record = newton_cg.append(state.record, new)
+        record = table_record.append(state.record, new)
         if tuning.current().fused:
             return self._update_in_place(state, new, record)
         servers = new.servers
@@ -134,9 +136,7 @@ class Pool:
             own = [image[new.row] for image in stale]
             along = [image @ one for image, one in zip(stale, own, strict=True)]
             absorbed = _absorb(own, along, phi)
-            images = newton_cg.Apart(
-                tuple(map(newton_cg.Image, stale, absorbed.along, absorbed.row))
-            )
+            images = Apart(tuple(map(Image, stale, absorbed.along, absorbed.row)))
             shown = newton_cg.Shown(images, absorbed.phi, scores, known)
             newest = newton_cg.Direction(absorbed.row, absorbed.pushed)
             shown = newton_cg.update(
@@ -161,23 +161,23 @@ class Pool:
         learnt = state.learnt + (mnl.shown(servers, self.problem.num_servers) & new.valid)
         return PoolState(image, learnt, phi, scores, state.offset, record)
 
-    def _update_in_place(self, state: PoolState, new: Row, record: newton_cg.Record) -> PoolState:
+    def _update_in_place(self, state: PoolState, new: Row, record: Record) -> PoolState:
         """Absorb one round, the images changed where they lie; a round not valid adds zero."""
         servers, valid = new.servers, new.valid
         known = None if state.offset is None else state.offset[servers]
         phi, scores = state.phi[servers], state.scores[servers]
         # Held, or XLA reads it again after the images are changed and copies all of them for that.
         own = linalg.hold(state.image[servers, new.row])
-        along = newton_cg.InPlace(state.image, servers).push(own)
+        along = InPlace(state.image, servers).push(own)
         absorbed = _absorb(list(own), list(along), phi)
         change = jnp.where(valid, absorbed.along, 0.0), absorbed.row
-        images = newton_cg.InPlace(state.image, servers, change)
+        images = InPlace(state.image, servers, change)
         shown = newton_cg.update(
             newton_cg.Shown(images, absorbed.phi, scores, known),
             newton_cg.Direction(absorbed.row, absorbed.pushed),
             state.scores, record, self.problem, new, self.exact_steps,
         )  # fmt: skip
-        assert isinstance(shown.images, newton_cg.InPlace)
+        assert isinstance(shown.images, InPlace)
         return PoolState(
             shown.images.written().image,
             state.learnt + (mnl.shown(servers, self.problem.num_servers) & valid),
