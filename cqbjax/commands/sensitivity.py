@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.commands._hydra import make, start
 from cqbjax.report import figure_files, tables
-from cqbjax.studies import grid, sensitivity, showing, study
+from cqbjax.studies import grid, sensitivity, sensitivity_figures, showing, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
 from cqbjax.sweeping import backend
@@ -90,7 +90,7 @@ def measure(config: DictConfig) -> None:
     caption = f"Settings of ACQB, {config.name}, {config.num_seeds} seeds from {FIRST_SEED}"
     written = list(tables.save_table(made, root / "tables" / stem, caption))
     tables.print_table(made, caption, console)
-    figure = sensitivity.draw(made, config.title or config.name)
+    figure = sensitivity_figures.draw(made, config.title or config.name)
     written += figure_files.save(figure, root / "figures" / stem)
     for line in (*sensitivity.sentences(made), ", ".join(map(str, written))):
         console.print(line, markup=False)

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from cqbjax.commands import rank_settings
-from cqbjax.studies import sensitivity
+from cqbjax.studies import sensitivity, sensitivity_figures
 from cqbjax.studies.sensitivity import Setting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def test_another_rho_is_no_rival():
     found = sensitivity.rows(planted(same, 5.0 + np.arange(len(same))), same, preset)
     found += sensitivity.rows(planted(other, [0.5]), other, preset)
     made = sensitivity.frame([row | {"stand_in": "a slice"} for row in found])
-    assert "Data: a slice" in sensitivity.draw(made, "Planted").get_suptitle()
+    assert "Data: a slice" in sensitivity_figures.draw(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
     (line,) = sensitivity.sentences(made)
     assert "that is the least" in line
@@ -121,7 +121,7 @@ def test_another_rho_is_no_rival():
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     settings = small()
     found = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))), settings, PRESET)
-    figure = sensitivity.draw(sensitivity.frame(found), "Planted")
+    figure = sensitivity_figures.draw(sensitivity.frame(found), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
     assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]
