@@ -18,6 +18,8 @@ from cqbjax import tuning
 SMALL = 16
 # Numbers of an array that is rather masked whole than written in one place.
 MASKED = 256
+# Numbers that are joined by masks; more are worth a kernel of their own.
+JOINED = 8
 # Marks in a word of bits.
 WORD = 32
 
@@ -76,7 +78,7 @@ def solve_shifted(factor: Array, gram: Array, right: Array) -> Array:
     core = matmul(matmul(factor.T, gram), factor)
     system = [[core[i, j] + (1.0 if i == j else 0.0) for j in range(size)] for i in range(size)]
     values = list(vecmat(matvec(gram, right), factor))
-    return right - matvec(factor, _eliminate(system, values))
+    return right - matvec(factor, jnp.stack(_eliminate(system, values)))
 
 
 def solve_positive(matrix: Array, right: Array) -> Array:
@@ -89,7 +91,7 @@ def solve_positive(matrix: Array, right: Array) -> Array:
     Returns:
         [K] v.
     """
-    return _eliminate(*_numbers(matrix, right))
+    return jnp.stack(_eliminate(*_numbers(matrix, right)), axis=-1)
 
 
 def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array]]:
@@ -99,7 +101,9 @@ def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array
     return system, [right[..., i] for i in range(size)]
 
 
-def _eliminate(system: list[list[Array]], values: list[Array], settled: bool = False) -> Array:
+def _eliminate(
+    system: list[list[Array]], values: list[Array], settled: bool = False
+) -> list[Array]:
     """Solve a positive definite system given by its entries, in place; may `settle` each step."""
     size = len(values)
     for i in range(size):
@@ -114,12 +118,15 @@ def _eliminate(system: list[list[Array]], values: list[Array], settled: bool = F
         for j in range(i + 1, size):
             values[i] = values[i] - system[i][j] * values[j]
         values[i] = values[i] / system[i][i]
-    return jnp.stack(values, axis=-1)
+    return values
 
 
-def against(matrix: Array, right: Array) -> Array:
-    """Solve A v = r for several right sides, A positive definite: [d, d], [..., d] -> [..., d]."""
-    return _eliminate(*_numbers(matrix, right), settled=True)
+def eliminated(entries: Sequence[Sequence[Array]], right: Array) -> Array:
+    """Return A^-1 r of a positive definite matrix given by its entries: d x d [], [..., d]."""
+    if right.ndim > 1:
+        return jnp.stack([eliminated(entries, one) for one in right])
+    system = [list(row) for row in entries]
+    return side_by_side(_eliminate(system, [right[i] for i in range(len(system))], settled=True))
 
 
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
@@ -150,6 +157,24 @@ def put_rows(array: Array, at: Array, rows: Array) -> Array:
     return array
 
 
+def take(array: Array, *at: Array) -> Array:
+    """Read A numbers, as `put` writes them: [n] or [n, m], indices [A] each -> [A].
+
+    Several at once are worth a kernel of their own everywhere.
+    """
+    if not tuning.current().fused or array.size > MASKED or len(at[0]) > 1:
+        return array[at]
+    return jnp.stack([reduce(_entry, [index[0] for index in at], array)])
+
+
+def _entry(array: Array, index: Array) -> Array:
+    """Return what stands at an index of the first axis, by masks: [n, ...], [] -> [...]."""
+    found = array[-1]
+    for place in range(len(array) - 1):
+        found = jnp.where(index == place, array[place], found)
+    return found
+
+
 def outer(a: Array, b: Array) -> Array:
     """Return a b': [..., p], [..., q] -> [..., p, q]."""
     return a[..., :, None] * b[..., None, :]
@@ -175,7 +200,28 @@ def sums(terms: Sequence[Array]) -> Array:
     def add(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(x + y for x, y in zip(a, b, strict=True))
 
-    return jnp.stack(jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,)))
+    found = jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,))
+    return jnp.moveaxis(side_by_side(found), -1, 0)
+
+
+def side_by_side(numbers: Sequence[Array]) -> Array:
+    """Return arrays along a new last axis: S x [...] -> [..., S].
+
+    Where small arrays are masked whole that is no kernel of its own.
+    """
+    if not tuning.current().fused:
+        return jnp.stack(numbers, axis=-1)
+    at = jnp.arange(len(numbers))
+    row = numbers[-1][..., None]
+    for i, number in enumerate(numbers[:-1]):
+        row = jnp.where(at == i, number[..., None], row)
+    return row
+
+
+def joined(*parts: Array) -> Array:
+    """Concatenate vectors, as `side_by_side` does: S x [n_s] -> [n]."""
+    numbers = [part[i] for part in parts for i in range(len(part))]
+    return side_by_side(numbers) if len(numbers) <= JOINED else jnp.concatenate(parts)
 
 
 def largest(array: Array, axis: int) -> Array:

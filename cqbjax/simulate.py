@@ -191,8 +191,9 @@ def _store(
     if slots is None:
         return None
     if tuning.current().fused:
-        taken = slots[..., slot]
-        return slots.at[..., slot].set(jnp.where(here, contexts[row], taken))
+        # Nowhere, rather than what is there once more, which would have to be read.
+        place = jnp.where(here, slot, slots.shape[-1])
+        return slots.at[..., place].set(contexts[row], mode="drop")
     mark = (jnp.arange(slots.shape[-1]) == slot) & here
     return jnp.where(mark, contexts[row][..., None], slots)
 

@@ -1,5 +1,6 @@
 """What is written for a GPU computes what is written for a CPU, decision for decision."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from cqbjax import linalg, pytree, rng, simulate, sources, tuning
-from cqbjax.beliefs import image_passes, likelihood, running, triangles
+from cqbjax.beliefs import image_passes, likelihood, pages, running, triangles
 from cqbjax.beliefs.image_passes import Job
 from cqbjax.policies import Acqb
 from cqbjax.sweeping import backend
@@ -32,17 +33,27 @@ CASES = {
     "pool-3": (pool(), 3, Acqb(alpha_scale=0.2, estimator="newton_cg")),
     "pool-1, exact": (pool(), 1, Acqb(alpha_scale=0.2, estimator="newton_cg", exact_steps=2)),
 }
+# Few dimensions: number by number, five take a CPU's compiler minutes.
+FEW = sources.Synthetic(num_servers=3, dim=2)
+CASES |= {
+    "running-1": (FEW, 1, Acqb(alpha_scale=0.2)),
+    "running-2": (FEW, 2, Acqb(alpha_scale=0.2)),
+    "running-1, shared": (dataclasses.replace(FEW, parameters="shared"), 1, Acqb(alpha_scale=0.2)),
+}
 
 
-# Over a pool: what is written number by number takes a CPU's compiler minutes.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_both_ways_play_the_same_runs(name, x64):
+def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     source, size, policy = CASES[name]
+    # So few rows that every block has several pages.
+    monkeypatch.setattr(pages, "PAGE_ALONE", 8)
+    monkeypatch.setattr(pages, "PAGE_COUPLED", 8)
+    rate = 0.9 if name.startswith("pool") else 0.6
     source, problem = pytree.arrays(source), source.problem(size, HORIZON)
 
     def play(seed):
-        return simulate.trace(rng.run_key(seed), policy, source, 0.9, problem, CAPACITY)
+        return simulate.trace(rng.run_key(seed), policy, source, rate, problem, CAPACITY)
 
     runs = {}
     for way, choices in (("cpu", tuning.CPU), ("gpu", GPU)):
@@ -69,11 +80,20 @@ def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64
     h, residual, features = (draws.normal(size=n) for n in ((1, 9), (9,), (5, 9)))
     table, at = draws.normal(size=(6, 4)), np.array([4, 1])
     with tuning.use(choices):
-        (solved,) = running.solve(jnp.asarray(matrix), jnp.asarray(right))
+        hessian = jnp.asarray(matrix)
+        if choices.fused:
+            hessian = triangles.upper(hessian)[None, None]
+        (solved,) = running.solve(hessian, jnp.asarray(right))
         value, upper = likelihood._sums(*map(jnp.asarray, (h, residual, features)))
         rows = linalg.put_rows(jnp.asarray(table), jnp.asarray(at), jnp.ones((2, 4)))
         one = linalg.put(jnp.asarray(table), (jnp.asarray(at), jnp.asarray([3, 9])), jnp.ones(2))
+        read = linalg.take(jnp.asarray(table), jnp.asarray(at), jnp.asarray([3, 0]))
+        single = linalg.take(jnp.asarray(table), jnp.asarray(at[:1]), jnp.asarray([3]))
+        joined = linalg.joined(jnp.asarray(table[0]), jnp.asarray(residual))
     np.testing.assert_allclose(solved, right @ np.linalg.inv(matrix), atol=1e-10)
+    np.testing.assert_array_equal(read, table[at, [3, 0]])
+    np.testing.assert_array_equal(single, table[4, 3:])
+    np.testing.assert_array_equal(joined, np.concatenate([table[0], residual]))
     np.testing.assert_allclose(value, features @ residual, atol=1e-12)
     summed = (h[0] * features) @ features.T
     np.testing.assert_allclose(triangles.whole(upper, 5)[0], summed, atol=1e-12)

@@ -45,7 +45,7 @@ def stored(problem: Problem, new: Row, theta: Array) -> Array:
     if cubic.width(problem) > 1:
         spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
         member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
-    common = jnp.concatenate([new.features, jnp.zeros(1, dtype), member, p_then])
+    common = linalg.joined(new.features, jnp.zeros(1, dtype), member, p_then)
     rows = common + chosen[:, None] * (jnp.arange(common.shape[0]) == problem.dim)
     return jnp.where(new.valid, rows, 0.0)
 

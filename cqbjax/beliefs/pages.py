@@ -75,7 +75,7 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
     Returns:
         [A] the pages written to, and the pages.
     """
-    length, most = pages.length[blocks], pages.rows.shape[-1]
+    length, most = linalg.take(pages.length, blocks), pages.rows.shape[-1]
     order, position = length // most, length % most
     grows = (position == 0) & valid
     fresh = pages.free + jnp.cumsum(grows) - grows
@@ -92,10 +92,11 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
 
 def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
     """Go on to the next page of each shown block, if the round is valid: [A] page numbers."""
-    count = jnp.maximum(-(-pages.length[blocks] // pages.rows.shape[-1]), 1)
-    order = pages.turn[blocks] % count
-    after = jnp.where(valid, order + 1, pages.turn[blocks])
-    return pages.numbers[blocks, order], pages._replace(
+    count = jnp.maximum(-(-linalg.take(pages.length, blocks) // pages.rows.shape[-1]), 1)
+    was = linalg.take(pages.turn, blocks)
+    order = was % count
+    after = jnp.where(valid, order + 1, was)
+    return linalg.take(pages.numbers, blocks, order), pages._replace(
         turn=linalg.put(pages.turn, (blocks,), after)
     )
 

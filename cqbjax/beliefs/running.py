@@ -121,12 +121,24 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
     start = linalg.dot(rows, work.theta[blocks].reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
+    if tuning.current().fused and size == 1:
+        excess = _residual_alone(start[0], gram[0, 0], chosen[0])[None]
+        return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
     excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
         p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
         factor = mnl.curvature_columns(p)
         excess = excess + linalg.solve_shifted(factor, gram, p - chosen - excess)
     return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
+
+
+def _residual_alone(start: Array, gram: Array, chosen: Array) -> Array:
+    """Solve e = sigmoid(start - gram e) - chosen by Newton's method, number by number: [] each."""
+    excess = jnp.zeros_like(start)
+    for _ in range(PASSES):
+        p = jax.nn.sigmoid(start - gram * excess)
+        excess = excess + (p - chosen - excess) / (1.0 + p * (1.0 - p) * gram)
+    return excess
 
 
 def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
@@ -170,7 +182,7 @@ def _grown(work: Estimate, change: Array) -> Estimate:
 
 
 def _system(work: Estimate, problem: Problem, blocks: Array) -> tuple[Array, Array]:
-    """Return the shown blocks' gradient [A d] and Hessian [A d, A d] at the estimate."""
+    """Return the shown blocks' gradient [A d] and Hessian, as `solve` takes it, at the estimate."""
 
     def one(vector: Array, second: Array, about: Array, own: Array) -> Cubic:
         return cubic.move(problem, cubic.from_vector(problem, vector, second), about, own)
@@ -178,6 +190,8 @@ def _system(work: Estimate, problem: Problem, blocks: Array) -> tuple[Array, Arr
     here = jax.vmap(one)(work.model, work.second, *_around(work.theta, problem, blocks))
     between = here.first[:, blocks] if cubic.width(problem) > 1 else here.first
     size = len(blocks) * problem.dim
+    if tuning.current().fused and size <= NUMBERS:
+        return here.value.reshape(-1), between
     hessian = jnp.swapaxes(triangles.whole(linalg.settle(between), problem.dim), 1, 2)
     return linalg.settle((here.value.reshape(-1), hessian.reshape(size, size)))
 
@@ -197,16 +211,23 @@ def _moved(work: Estimate, blocks: Array, step: Array, valid: Array) -> Estimate
     return work._replace(theta=linalg.settle(work.theta + moved))
 
 
-def solve(matrix: Array, *right: Array) -> tuple[Array, ...]:
-    """Solve A v = r for several right sides, A symmetric positive definite: [d, d], [..., d]."""
-    if tuning.current().fused and matrix.shape[0] <= NUMBERS:
-        return tuple(linalg.against(matrix, one) for one in right)
-    inverse = invert(matrix)
+def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
+    """Solve H v = r for several right sides [..., A d], H symmetric positive definite.
+
+    Args:
+        hessian: [A d, A d]; or [A, A, P] the upper elements of its blocks, to be solved number by
+            number.
+        right: the right sides.
+    """
+    if hessian.ndim == 3:
+        entries = triangles.entries(hessian, right[0].shape[-1] // len(hessian))
+        return tuple(linalg.eliminated(entries, one) for one in right)
+    inverse = invert(hessian)
     return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
 
 
 def invert(matrix: Array) -> Array:
-    """Invert a symmetric positive definite matrix [d, d].
+    """Invert a symmetric positive definite matrix [d, d], of which the lower triangle is read.
 
     Gauss-Jordan without pivoting where it is small: d elementwise steps, which batch well
     everywhere, unlike small Cholesky factorisations on a GPU.

@@ -44,6 +44,20 @@ def whole(upper: Array, dim: int) -> Array:
     return elements.reshape(*upper.shape[:-1], dim, dim)
 
 
+def entries(between: Array, dim: int) -> list[list[Array]]:
+    """Return the entries of a matrix of A x A blocks: [A, A, P] -> A d x A d numbers.
+
+    Blocks (j, m) and (m, j) may differ by what two models left out; the lower one is taken for
+    both, as `running.invert` does.
+    """
+    place, size = places(dim), len(between) * dim
+
+    def entry(row: int, column: int) -> Array:
+        return between[row // dim, column // dim, place[row % dim, column % dim]]
+
+    return [[entry(max(i, j), min(i, j)) for j in range(size)] for i in range(size)]
+
+
 def upper(matrix: Array) -> Array:
     """Return the upper elements of symmetric matrices: [..., d, d] -> [..., P]."""
     dim = matrix.shape[-1]
