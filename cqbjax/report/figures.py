@@ -30,7 +30,7 @@ _Shown = tuple[Queue, Second]  # of the left panel and of the right one
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
-MAX_POINTS = 400  # more recorded rounds than this cannot be seen, and make the PDF heavy
+MAX_POINTS = 800  # of all panels of a row: more cannot be seen, and make the PDF heavy
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 
 
@@ -91,7 +91,8 @@ def draw_queue_and_regret(
                         empty.set_axis_off()
                 else:
                     title = _cell_title(cell, points, 84 // blocks)
-                    _draw_cell(pair, cell, title, spread, (queue, second), yscale)
+                    most = MAX_POINTS // axes.shape[1]
+                    _draw_cell(pair, cell, title, spread, (queue, second), yscale, most)
         _label_outer(axes, (queue, second))
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
@@ -166,10 +167,11 @@ def _cell_title(cell: _Cell, points: Sequence[xr.Dataset], letters: int) -> str:
 
 
 def _draw_cell(
-    pair: Sequence[Axes], cell: _Cell, title: str, spread: Spread, shown: _Shown, yscale: YScale
-) -> None:
+    pair: Sequence[Axes], cell: _Cell, title: str, spread: Spread, shown: _Shown, yscale: YScale,
+    most: int,
+) -> None:  # fmt: skip
     recorded = cell.point.sizes["round"]
-    kept = np.unique(np.linspace(0, recorded - 1, min(recorded, MAX_POINTS)).round().astype(int))
+    kept = np.unique(np.linspace(0, recorded - 1, min(recorded, most)).round().astype(int))
     point = cell.point.sel(arrival_rate=cell.rate).isel(round=kept)
     labels = [label for label in point["policy"].values.tolist() if label != OPTIMAL]
     if not labels:
