@@ -78,7 +78,7 @@ def solve_shifted(factor: Array, gram: Array, right: Array) -> Array:
     core = matmul(matmul(factor.T, gram), factor)
     system = [[core[i, j] + (1.0 if i == j else 0.0) for j in range(size)] for i in range(size)]
     values = list(vecmat(matvec(gram, right), factor))
-    return right - matvec(factor, jnp.stack(_eliminate(system, values)))
+    return right - matvec(factor, _eliminate(system, values))
 
 
 def solve_positive(matrix: Array, right: Array) -> Array:
@@ -91,7 +91,7 @@ def solve_positive(matrix: Array, right: Array) -> Array:
     Returns:
         [K] v.
     """
-    return jnp.stack(_eliminate(*_numbers(matrix, right)), axis=-1)
+    return _eliminate(*_numbers(matrix, right))
 
 
 def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array]]:
@@ -101,32 +101,46 @@ def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array
     return system, [right[..., i] for i in range(size)]
 
 
-def _eliminate(
-    system: list[list[Array]], values: list[Array], settled: bool = False
-) -> list[Array]:
-    """Solve a positive definite system given by its entries, in place; may `settle` each step."""
+def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
+    """Solve a positive definite system given by its entries, in place."""
     size = len(values)
     for i in range(size):
         for k in range(i + 1, size):
             ratio = system[k][i] / system[i][i]
             system[k] = [a - ratio * b for a, b in zip(system[k], system[i], strict=True)]
             values[k] = values[k] - ratio * values[i]
-        if settled:
-            system = [list(settle(tuple(row))) for row in system]
-            values = list(settle(tuple(values)))
     for i in reversed(range(size)):
         for j in range(i + 1, size):
             values[i] = values[i] - system[i][j] * values[j]
         values[i] = values[i] / system[i][i]
-    return values
+    return jnp.stack(values, axis=-1)
 
 
-def eliminated(entries: Sequence[Sequence[Array]], right: Array) -> Array:
-    """Return A^-1 r of a positive definite matrix given by its entries: d x d [], [..., d]."""
-    if right.ndim > 1:
-        return jnp.stack([eliminated(entries, one) for one in right])
+def eliminated(entries: Sequence[Sequence[Array]], rights: Sequence[Array]) -> list[Array]:
+    """Solve A v = r for several right sides, A symmetric positive definite, number by number.
+
+    Args:
+        entries: n x n [] of A, of which the upper triangle is read.
+        rights: [n] each.
+    """
+    size = len(entries)
     system = [list(row) for row in entries]
-    return side_by_side(_eliminate(system, [right[i] for i in range(len(system))], settled=True))
+    values = [[right[i] for i in range(size)] for right in rights]
+    for i in range(size):
+        for k in range(i + 1, size):
+            ratio = system[i][k] / system[i][i]
+            for j in range(k, size):
+                system[k][j] = system[k][j] - ratio * system[i][j]
+            for one in values:
+                one[k] = one[k] - ratio * one[i]
+        system = [list(settle(tuple(row))) for row in system]
+        values = [list(settle(tuple(one))) for one in values]
+    for one in values:
+        for i in reversed(range(size)):
+            for j in range(i + 1, size):
+                one[i] = one[i] - system[i][j] * one[j]
+            one[i] = one[i] / system[i][i]
+    return [side_by_side(one) for one in values]
 
 
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:

@@ -29,7 +29,7 @@ from cqbjax.types import Problem
 # Newton steps on the K residuals of the round's own row.
 PASSES = 4
 # Most rows of a system that is solved number by number: such a solution takes long to compile.
-NUMBERS = 8
+NUMBERS = 10
 # With less regularisation the model extrapolates too far in young runs and may diverge.
 LEAST_LAMBDA0 = 0.3
 
@@ -121,24 +121,54 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
     start = linalg.dot(rows, work.theta[blocks].reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
-    if tuning.current().fused and size == 1:
-        excess = _residual_alone(start[0], gram[0, 0], chosen[0])[None]
-        return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
+    excess = _residuals(start, gram, chosen)
+    return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
+
+
+def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
+    """Solve e = p(start - G e) - y by Newton's method: [K], [K, K], [K] -> [K].
+
+    (I + (diag(p) - p p') G)^-1 (p - y - e) is the step.
+    """
+    size = len(chosen)
+    if tuning.current().fused and size <= 2:
+        return _residuals_by_numbers(list(start), [list(row) for row in gram], list(chosen))
     excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
         p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
         factor = mnl.curvature_columns(p)
         excess = excess + linalg.solve_shifted(factor, gram, p - chosen - excess)
-    return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
-
-
-def _residual_alone(start: Array, gram: Array, chosen: Array) -> Array:
-    """Solve e = sigmoid(start - gram e) - chosen by Newton's method, number by number: [] each."""
-    excess = jnp.zeros_like(start)
-    for _ in range(PASSES):
-        p = jax.nn.sigmoid(start - gram * excess)
-        excess = excess + (p - chosen - excess) / (1.0 + p * (1.0 - p) * gram)
     return excess
+
+
+def _residuals_by_numbers(
+    start: list[Array], gram: list[list[Array]], chosen: list[Array]
+) -> Array:
+    """Do as `_residuals` for K of 1 or 2, without an axis, so that all passes are one kernel."""
+    if len(start) == 1:
+        ((start_, gram_, chosen_),) = zip(start, gram[0], chosen, strict=True)
+        one = jnp.zeros_like(start_)
+        for _ in range(PASSES):
+            p = jax.nn.sigmoid(start_ - gram_ * one)
+            one = one + (p - chosen_ - one) / (1.0 + p * (1.0 - p) * gram_)
+        return one[None]
+    e, f = jnp.zeros_like(start[0]), jnp.zeros_like(start[1])
+    for _ in range(PASSES):
+        u = start[0] - gram[0][0] * e - gram[0][1] * f
+        v = start[1] - gram[1][0] * e - gram[1][1] * f
+        top = jnp.maximum(jnp.maximum(u, v), 0.0)
+        one, other = jnp.exp(u - top), jnp.exp(v - top)
+        mass = jnp.exp(-top) + one + other
+        p, q = one / mass, other / mass
+        # I + (diag(p) - p p') G, and Cramer's rule: its determinant is at least one.
+        a = 1.0 + p * ((1.0 - p) * gram[0][0] - q * gram[1][0])
+        b = p * ((1.0 - p) * gram[0][1] - q * gram[1][1])
+        c = q * ((1.0 - q) * gram[1][0] - p * gram[0][0])
+        d = 1.0 + q * ((1.0 - q) * gram[1][1] - p * gram[0][1])
+        left, right = p - chosen[0] - e, q - chosen[1] - f
+        e = e + (d * left - b * right) / (a * d - b * c)
+        f = f + (a * right - c * left) / (a * d - b * c)
+    return linalg.side_by_side([e, f])
 
 
 def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
@@ -221,7 +251,11 @@ def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
     """
     if hessian.ndim == 3:
         entries = triangles.entries(hessian, right[0].shape[-1] // len(hessian))
-        return tuple(linalg.eliminated(entries, one) for one in right)
+        found = linalg.eliminated(entries, [row for one in right for row in jnp.atleast_2d(one)])
+        return tuple(
+            found.pop(0) if one.ndim == 1 else jnp.stack([found.pop(0) for _ in one])
+            for one in right
+        )
     inverse = invert(hessian)
     return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
 
