@@ -8,14 +8,16 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from PIL import Image
 
 from cqbjax.files import write_atomic
 
 DOTS_AN_INCH = 150
+COLOURS = 256  # of a PNG: a third of the bytes of all colours, and what is seen is the same
 
 
 def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem`.png (150 dots an inch) and `stem`.pdf, each whole or not at all.
+    """Write `stem`.png (150 dots an inch, 256 colours) and `stem`.pdf, each whole or not at all.
 
     Both are laid out alike, by the letters' sizes in the PNG. Neither holds a date, so that the
     same figure gives the same bytes.
@@ -31,8 +33,17 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
         for path, (kind, entries) in zip((png, pdf), metadata.items(), strict=True):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=DOTS_AN_INCH, metadata=entries)
-            write_atomic(path, buffer.getvalue())
+            write_atomic(path, _with_palette(buffer) if kind == "png" else buffer.getvalue())
     return png, pdf
+
+
+def _with_palette(png: io.BytesIO) -> bytes:
+    """Return a PNG with its colours in a palette."""
+    # Refined by k-means: large pale areas keep their tint, edges of letters may lose a shade.
+    reduced = Image.open(png).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
+    buffer = io.BytesIO()
+    reduced.save(buffer, format="PNG", optimize=True, dpi=(DOTS_AN_INCH, DOTS_AN_INCH))
+    return buffer.getvalue()
 
 
 @contextmanager
