@@ -132,7 +132,10 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     """
     size = len(chosen)
     if tuning.current().fused and size <= 2:
-        return _residuals_by_numbers(list(start), [list(row) for row in gram], list(chosen))
+        # Without an axis between the numbers all passes are one kernel.
+        solve_few = _one_residual if size == 1 else _two_residuals
+        found = solve_few(list(start), [list(row) for row in gram], list(chosen))
+        return linalg.side_by_side(found)
     excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
         p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
@@ -141,17 +144,17 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     return excess
 
 
-def _residuals_by_numbers(
-    start: list[Array], gram: list[list[Array]], chosen: list[Array]
-) -> Array:
-    """Do as `_residuals` for K of 1 or 2, without an axis, so that all passes are one kernel."""
-    if len(start) == 1:
-        ((start_, gram_, chosen_),) = zip(start, gram[0], chosen, strict=True)
-        one = jnp.zeros_like(start_)
-        for _ in range(PASSES):
-            p = jax.nn.sigmoid(start_ - gram_ * one)
-            one = one + (p - chosen_ - one) / (1.0 + p * (1.0 - p) * gram_)
-        return one[None]
+def _one_residual(start: list[Array], gram: list[list[Array]], chosen: list[Array]) -> list[Array]:
+    """Do as `_residuals` for K = 1, number by number."""
+    e = jnp.zeros_like(start[0])
+    for _ in range(PASSES):
+        p = jax.nn.sigmoid(start[0] - gram[0][0] * e)
+        e = e + (p - chosen[0] - e) / (1.0 + p * (1.0 - p) * gram[0][0])
+    return [e]
+
+
+def _two_residuals(start: list[Array], gram: list[list[Array]], chosen: list[Array]) -> list[Array]:
+    """Do as `_residuals` for K = 2, number by number."""
     e, f = jnp.zeros_like(start[0]), jnp.zeros_like(start[1])
     for _ in range(PASSES):
         u = start[0] - gram[0][0] * e - gram[0][1] * f
@@ -168,7 +171,7 @@ def _residuals_by_numbers(
         left, right = p - chosen[0] - e, q - chosen[1] - f
         e = e + (d * left - b * right) / (a * d - b * c)
         f = f + (a * right - c * left) / (a * d - b * c)
-    return linalg.side_by_side([e, f])
+    return [e, f]
 
 
 def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
