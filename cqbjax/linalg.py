@@ -91,14 +91,9 @@ def solve_positive(matrix: Array, right: Array) -> Array:
     Returns:
         [K] v.
     """
-    return _eliminate(*_numbers(matrix, right))
-
-
-def _numbers(matrix: Array, right: Array) -> tuple[list[list[Array]], list[Array]]:
-    """Return the entries of a system: [K, K] and [..., K]."""
-    size = right.shape[-1]
+    size = len(right)
     system = [[matrix[i, j] for j in range(size)] for i in range(size)]
-    return system, [right[..., i] for i in range(size)]
+    return _eliminate(system, [right[i] for i in range(size)])
 
 
 def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
@@ -109,38 +104,44 @@ def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
             ratio = system[k][i] / system[i][i]
             system[k] = [a - ratio * b for a, b in zip(system[k], system[i], strict=True)]
             values[k] = values[k] - ratio * values[i]
-    for i in reversed(range(size)):
-        for j in range(i + 1, size):
-            values[i] = values[i] - system[i][j] * values[j]
-        values[i] = values[i] / system[i][i]
-    return jnp.stack(values, axis=-1)
+    return jnp.stack(_substituted(system, values))
 
 
-def eliminated(entries: Sequence[Sequence[Array]], rights: Sequence[Array]) -> list[Array]:
-    """Solve A v = r for several right sides, A symmetric positive definite, number by number.
+def _substituted(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[Array]:
+    """Solve U v = r from the last number to the first, in place, U upper triangular."""
+    for i in reversed(range(len(values))):
+        for j in range(i + 1, len(values)):
+            values[i] = values[i] - upper[i][j] * values[j]
+        values[i] = values[i] / upper[i][i]
+    return values
+
+
+def triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """Return U with A = U' diag(U)^-1 U, A symmetric positive definite, number by number.
 
     Args:
         entries: n x n [] of A, of which the upper triangle is read.
-        rights: [n] each.
     """
-    size = len(entries)
-    system = [list(row) for row in entries]
-    values = [[right[i] for i in range(size)] for right in rights]
-    for i in range(size):
-        for k in range(i + 1, size):
-            ratio = system[i][k] / system[i][i]
-            for j in range(k, size):
-                system[k][j] = system[k][j] - ratio * system[i][j]
-            for one in values:
-                one[k] = one[k] - ratio * one[i]
-        system = [list(settle(tuple(row))) for row in system]
-        values = [list(settle(tuple(one))) for one in values]
-    for one in values:
-        for i in reversed(range(size)):
-            for j in range(i + 1, size):
-                one[i] = one[i] - system[i][j] * one[j]
-            one[i] = one[i] / system[i][i]
-    return [side_by_side(one) for one in values]
+    upper = [list(row) for row in entries]
+    for i in range(len(upper)):
+        for k in range(i + 1, len(upper)):
+            ratio = upper[i][k] / upper[i][i]
+            for j in range(k, len(upper)):
+                upper[k][j] = upper[k][j] - ratio * upper[i][j]
+        upper = [list(settle(tuple(row))) for row in upper]
+    return upper
+
+
+def solve_triangular(upper: Sequence[Sequence[Array]], right: Array) -> Array:
+    """Solve A v = r with what `triangular` makes of A: [..., n] -> [..., n]."""
+    if right.ndim > 1:
+        return jnp.stack([solve_triangular(upper, one) for one in right])
+    values = list(right)
+    for i in range(len(values)):
+        for k in range(i + 1, len(values)):
+            values[k] = values[k] - upper[i][k] / upper[i][i] * values[i]
+        values = list(settle(tuple(values)))
+    return side_by_side(_substituted(upper, values))
 
 
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:

@@ -253,12 +253,9 @@ def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
         right: the right sides.
     """
     if hessian.ndim == 3:
-        entries = triangles.entries(hessian, right[0].shape[-1] // len(hessian))
-        found = linalg.eliminated(entries, [row for one in right for row in jnp.atleast_2d(one)])
-        return tuple(
-            found.pop(0) if one.ndim == 1 else jnp.stack([found.pop(0) for _ in one])
-            for one in right
-        )
+        dim = right[0].shape[-1] // len(hessian)
+        upper = linalg.triangular(triangles.entries(hessian, dim))
+        return tuple(linalg.solve_triangular(upper, one) for one in right)
     inverse = invert(hessian)
     return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
 

@@ -92,7 +92,7 @@ def report(asked: Asked) -> None:
             return
     _draw_again(asked.root, asked.names, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    _name(_conclude(asked.root, console, page=not absent), console)
+    _say(_conclude(asked.root, console, page=not absent), console)
     if absent:
         said = f"no page: {', '.join(absent)} not installed; pip install 'cqbjax[report]'"
         print(said, file=sys.stderr)
@@ -141,10 +141,10 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
         plain: Any = OmegaConf.to_container(config, resolve=True)
         made = extracts.extract(results.stored_points(folder), plain)
         written += extracts.write(made, _extracts(root) / folder.name)
-    _name(written, console)
+    _say(written, console)
 
 
-def _name(written: Sequence[Path], console: "Console") -> None:
+def _say(written: Sequence[Path], console: "Console") -> None:
     """Say which files were written, each on a line of its own."""
     for path in written:
         console.print(str(path), markup=False, soft_wrap=True)

@@ -83,6 +83,7 @@ def draw_queue_and_regret(
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(len(rows), 2 * blocks, squeeze=False)
+        most = MAX_POINTS // (2 * blocks)
         for row, cells in enumerate(rows):
             for block, cell in enumerate(cells):
                 pair = list(axes[row, 2 * block : 2 * block + 2])
@@ -91,7 +92,6 @@ def draw_queue_and_regret(
                         empty.set_axis_off()
                 else:
                     title = _cell_title(cell, points, 84 // blocks)
-                    most = MAX_POINTS // axes.shape[1]
                     _draw_cell(pair, cell, title, spread, (queue, second), yscale, most)
         _label_outer(axes, (queue, second))
         _add_legend(figure, labels, _explain(points, spread))

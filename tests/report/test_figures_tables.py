@@ -398,12 +398,15 @@ def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     assert figure.get_layout_engine() is engine and figure.dpi == dots
     drawn = tmp_path / "by_matplotlib.png"
     figure.savefig(drawn, dpi=figure_files.DOTS_AN_INCH, metadata={"Software": None})
+    reduced = figure_files._with_palette(io.BytesIO(drawn.read_bytes()))
+    assert reduced == (tmp_path / "a.png").read_bytes()
     off = colours_off(tmp_path / "a.png", drawn)
     assert off.mean() < 1 and (off > 16).mean() < 0.01
     assert (tmp_path / "a.png").stat().st_size < 0.6 * drawn.stat().st_size
     other = figures.draw_queue_and_regret([fabricate()])
     other.set_layout_engine("none")
     figure_files.save(other, tmp_path / "b")
+    assert (tmp_path / "b.png").read_bytes() != reduced
     assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
 
 
