@@ -146,7 +146,9 @@ def _run_one(
         after, totals = jax.block_until_ready(
             program(scheduler, tables, runs, carry, jnp.int32(first))
         )
-        spent += np.array([compiled - begun, time.perf_counter() - compiled])
+        running = time.perf_counter() - compiled
+        spent += np.array([compiled - begun, running])
+        progress.simulated += running
         if np.any(np.asarray(after.overflow) > 0):
             places = carry.entered.shape[-1]
             progress.note(f"{label}: {places} places are too few, goes on with {GROWTH * places}")

@@ -127,7 +127,7 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
     storing.check_writable(folder)
     for file in storing.set_aside_torn(folder):
         console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
-    lost = _run(sharding.left_of(ready, folder), ready, folder, console, strict)
+    lost, simulated = _run(sharding.left_of(ready, folder), ready, folder, console, strict)
     for name, why in lost.items():
         refused.append(f"{name} left out: {why}")
         console.print(refused[-1], markup=False, soft_wrap=True)
@@ -135,6 +135,7 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
     ready = [one for of_job in each for one in of_job]
     if ready and shown:
         _show(ready, folder, "-".join(part for part in (config.name, job) if part), console)
+        _print_time_spent(simulated, console)
     return _Studied(refused, each)
 
 
@@ -177,8 +178,12 @@ def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
 def _run(
     left: "Sequence[Ready]", ready: "Sequence[Ready]", folder: Path, console: "Console",
     strict: bool,
-) -> dict[str, str]:  # fmt: skip
-    """Run and store the points that are left, here or on a cluster; return those that cannot."""
+) -> tuple[dict[str, str], float | None]:  # fmt: skip
+    """Run and store the points that are left, here or on a cluster.
+
+    Returns:
+        Name of a point that cannot run -> why; and the seconds that were simulated, None elsewhere.
+    """
     from cqbjax.commands import _tasks
     from cqbjax.studies import sharding
     from cqbjax.sweeping.progress import bar
@@ -190,8 +195,8 @@ def _run(
     node = ready[0].point.config.get("cluster")
     with bar() as progress:
         if node and left:
-            return _tasks.run_elsewhere(make(node), left, folder, progress, strict)
-        return sharding.run_all(left, folder, progress, console, strict)
+            return _tasks.run_elsewhere(make(node), left, folder, progress, strict), None
+        return sharding.run_all(left, folder, progress, console, strict), progress.simulated
 
 
 def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console") -> None:
@@ -202,9 +207,15 @@ def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console")
     few = sum(len(one.point.config.arrival_rate) for one in ready) <= showing.MOST_PANELS
     points = sharding.read_back(ready, folder, None if few else showing.rounds_shown(config))
     written = showing.show(points, config, stem, console)
-    console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
+
+
+def _print_time_spent(simulated: float | None, console: "Console") -> None:
+    """Print the share of the command's time so far that was simulation."""
+    from cqbjax.studies import showing
+
+    console.print(showing.time_spent(simulated, time.perf_counter() - BEGUN), markup=False)
 
 
 def _proof(job: Job) -> None:
@@ -228,7 +239,7 @@ def _replays(jobs: Sequence[Job], job: str) -> None:
     backend.configure()
     console, config = showing.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name / job
-    points = []
+    points, simulated = [], 0.0
     for one in jobs:
         if one.config.replay is None or one.config.name != config.name:
             raise ValueError("a sweep is of one experiment where it replays a log: run them apart")
@@ -237,9 +248,10 @@ def _replays(jobs: Sequence[Job], job: str) -> None:
             points += replaying.study(
                 one.config, make_policies, folder, progress, console, one.swept
             )
+            simulated += progress.simulated
     if not points:
         return
     stem = "-".join(part for part in (config.name, job) if part)
     written = replaying.show(points, config, stem, console)
-    console.print(showing.time_spent(points, time.perf_counter() - BEGUN), markup=False)
     console.print(f"arrays in {folder}; {', '.join(map(str, written))}", markup=False)
+    _print_time_spent(simulated, console)

@@ -136,12 +136,13 @@ def print_estimates(
     )  # fmt: skip
 
 
-def time_spent(points: Sequence[xr.Dataset], wall: float) -> str:
+def time_spent(simulated: float | None, wall: float) -> str:
     """Say how much of a command's time was simulation.
 
     Args:
-        points: of the study.
+        simulated: seconds in which this process simulated, compiling apart; None: others did.
         wall: seconds since the command began.
     """
-    simulated = simulated_seconds(points)
+    if simulated is None:
+        return f"{wall:.1f} s, simulation in other processes"
     return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"

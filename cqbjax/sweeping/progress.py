@@ -22,7 +22,13 @@ MINUTE = 60.0
 
 
 class Reporter(Protocol):
-    """What a sweep tells of its progress."""
+    """What a sweep tells of its progress.
+
+    Attributes:
+        simulated: seconds of simulation so far, compiling apart; who simulates adds to it.
+    """
+
+    simulated: float
 
     def expect(self, rounds: int) -> None:
         """Add round-runs to the total."""
@@ -42,6 +48,8 @@ class Reporter(Protocol):
 
 class Silent:
     """Report nothing."""
+
+    simulated = 0.0
 
     def expect(self, rounds: int) -> None:
         """Ignore."""
@@ -67,6 +75,15 @@ class Prepaid:
     def __init__(self, reporter: Reporter, rounds: int) -> None:
         self._reporter, self._ahead = reporter, rounds
         reporter.expect(rounds)
+
+    @property
+    def simulated(self) -> float:
+        """Pass it on."""
+        return self._reporter.simulated
+
+    @simulated.setter
+    def simulated(self, seconds: float) -> None:
+        self._reporter.simulated = seconds
 
     def expect(self, rounds: int) -> None:
         """Add what is more than was expected already."""
@@ -113,7 +130,7 @@ class Bar:
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=0, unit="rounds")
-        self._total = 0
+        self._total, self.simulated = 0, 0.0
 
     def expect(self, rounds: int) -> None:
         """Add round-runs to the total."""
@@ -149,6 +166,7 @@ class Lines:
         self._console, self._clock = console, clock
         self._begun = self._told = clock()
         self._total, self._done, self._what = 0, 0, "starting"
+        self.simulated = 0.0
 
     def expect(self, rounds: int) -> None:
         """Add round-runs to the total."""

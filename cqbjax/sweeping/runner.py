@@ -111,7 +111,9 @@ def attempt(
         _run_chunk(compiled, group, runs.take(index), real, progress)
         for index, real in _chunks(len(runs.seed), shape.batch)
     ]
-    return _joined(chunks), Spent(ready - begun, time.perf_counter() - ready)
+    spent = Spent(ready - begun, time.perf_counter() - ready)
+    progress.simulated += spent.running
+    return _joined(chunks), spent
 
 
 def _run_chunk(

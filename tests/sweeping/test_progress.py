@@ -66,3 +66,6 @@ def test_several_sweeps_are_one_whose_end_is_known_from_the_start():
     shared.advance(20)
     shared.close()
     assert (seen.total, seen.done) == (130, 130)
+    whole.simulated += 1.5
+    shared.simulated += 0.5
+    assert seen.simulated == whole.simulated == 2.0, "seconds of all of them"
