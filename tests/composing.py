@@ -1,9 +1,13 @@
 """Configurations composed, and scripts called, as the tests of studies need them."""
 
+import importlib
+import io
 import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import hydra
 import pytest
@@ -21,6 +25,32 @@ def composed(*overrides):
     grid.register_resolvers()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
+
+
+class Called(NamedTuple):
+    """What a command left, under the names that a finished process has."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def called(name, *words):
+    """Call a command in this process, which saves starting one."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(REPOSITORY)
+        patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
+        # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
+        patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
+        try:
+            importlib.import_module(f"cqbjax.commands.{name}").main()
+            status = 0
+        except SystemExit as stopped:
+            status = stopped.code
+    return Called(status, out.getvalue(), err.getvalue())
 
 
 def script(*words, cwd=REPOSITORY):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composing import called
 
 from cqbjax.chains import instance, prepare, replay, running
 from cqbjax.chains.linking import Rule
@@ -136,12 +137,11 @@ def test_a_cut_divides_the_horizon():
         assert cut.records * cut.every == horizon and cut.records % cut.segment == 0
 
 
-def command(data, out):
-    words = [
+def words_of(data, out):
+    return [
         "experiment=wildchat", f"data_dir={data}", f"results_dir={out}", "num_seeds=2",
         "horizon=900", "record_every=6", "replay.segment=30", "table_rounds=[450,900]",
     ]  # fmt: skip
-    return [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words]
 
 
 @pytest.mark.slow
@@ -149,9 +149,10 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     """The process is ended by the system, between and within segments; then the command again."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(generated, whole), env=environment, check=True, capture_output=True)
+    assert called("run", *words_of(generated, whole)).returncode == 0
     run = subprocess.Popen(
-        command(generated, killed), env=environment,
+        [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words_of(generated, killed)],
+        env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     unfinished = killed / "data" / "wildchat" / ".unfinished"
@@ -162,8 +163,8 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     assert run.wait() == -signal.SIGKILL, "it was still running"
     assert len(list(unfinished.glob("*.npz"))) >= 2
     assert not list(killed.rglob("*.nc"))
-    again = subprocess.run(command(generated, killed), env=environment, capture_output=True)
-    assert again.returncode == 0, again.stderr.decode()
+    again = called("run", *words_of(generated, killed))
+    assert again.returncode == 0, again.stderr
     assert not unfinished.exists()
     one, other = (results.load(folder / "data" / "wildchat") for folder in (whole, killed))
     for name in ("queue_length", "departures", "explored", "optimal_queue_length"):

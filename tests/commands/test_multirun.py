@@ -1,7 +1,7 @@
 """Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
 
 import pytest
-from composing import refused, script
+from composing import called, refused
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
@@ -71,7 +71,7 @@ def test_what_hydra_refuses_of_a_job_is_refused(monkeypatch):
 def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     """A grid; a point is lost and one key widened; then another machine's point is put beside."""
     words = (*GRID, "K=1,2", f"results_dir={tmp_path}")
-    done = script(*words, "arrival_rate=0.5,0.6")
+    done = called("run", *words, "arrival_rate=0.5,0.6")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "data" / "grid"
     first = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.nc")}
@@ -80,7 +80,7 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     assert {key: whole.sizes[key] for key in ("K", "arrival_rate", "seed")} == {
         "K": 2, "arrival_rate": 2, "seed": 2,
     }  # fmt: skip
-    again = script(*words, "arrival_rate=0.5,0.6,0.7")
+    again = called("run", *words, "arrival_rate=0.5,0.6,0.7")
     assert again.returncode == 0, again.stderr
     assert "4 of 6 policies at 6 points are stored: not run again" in again.stdout
     wider = cqbjax.results.load(folder)
@@ -99,13 +99,13 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
 @pytest.mark.slow
 def test_one_bad_point_is_told_and_the_others_run(tmp_path):
     words = (*GRID, "slackness=0.03,0.29", f"results_dir={tmp_path}")
-    done = script(*words)
+    done = called("run", *words)
     assert done.returncode == 3, done.stderr
     assert "slackness=0.29 left out: slackness=0.29 cannot be met" in done.stdout.replace("\n", " ")
     assert [path.name for path in (tmp_path / "data" / "grid").glob("*.nc")] == [
         "slackness=0.03.nc"
     ]
-    strict = script(*words, "fail_fast=true", "name=strict")
+    strict = called("run", *words, "fail_fast=true", "name=strict")
     assert strict.returncode == 2 and strict.stderr.startswith(
         "error: slackness=0.29 cannot be met"
     )
@@ -115,7 +115,7 @@ def test_one_bad_point_is_told_and_the_others_run(tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
     words = (*GRID, "arrival_rate=0.4,0.5", f"results_dir={tmp_path}")
-    done = script(*words, "dry_run=true")
+    done = called("run", *words, "dry_run=true")
     assert done.returncode == 0, done.stderr
     assert "random: 4 runs of" in done.stdout and "optimal: 4 runs of" in done.stdout
     assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
@@ -126,7 +126,8 @@ def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
 def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     """By Optuna: three trials at a time are one sweep, each stored by what was tried."""
     pytest.importorskip("optuna")
-    done = script(
+    done = called(
+        "run",
         "-m", "experiment=search", "policy=[random]", "num_seeds=2", "horizon=12",
         "objective={metric: throughput, policy: random}", "hydra.sweeper.direction=maximize",
         "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3", "arrival_rate=interval(0.1, 0.6)",

@@ -5,7 +5,7 @@ import re
 import hydra
 import polars as pl
 import pytest
-from composing import CONF, EXPERIMENTS, composed, refused, script
+from composing import CONF, EXPERIMENTS, called, composed, refused, script
 from omegaconf import OmegaConf
 
 import cqbjax
@@ -150,6 +150,8 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
     assert done.returncode == 0, done.stderr
     assert re.search(r"random: 48 rounds in [0-9.]+ s, [0-9,]+ a second", done.stderr)
     assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s \([0-9]+%\)$", done.stdout, re.MULTILINE)
+    again = called("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
+    assert "\nsimulation 0.0 s of" in again.stdout, "what is stored was simulated by another call"
     data = cqbjax.results.load(tmp_path)
     assert data.queue_length.dims == ("policy", "arrival_rate", "seed", "round")
     assert dict(data.sizes) == {"policy": 2, "arrival_rate": 1, "seed": 2, "round": 24}
@@ -164,8 +166,8 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
 
 @pytest.mark.slow
 def test_hydras_own_launcher_runs_one_point_after_another(tmp_path):
-    done = script(
-        "-m", "hydra/launcher=basic", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6",
+    done = called(
+        "run", "-m", "hydra/launcher=basic", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6",
         "num_seeds=2", "horizon=12", f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,12 @@
 """The tables of the head and the routers: against scalar code, and the script on made-up files."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
+from composing import called
 
 from cqbjax.datasets import DatasetSource, mnl_utilities
 from cqbjax.datasets.prepare import prepare
@@ -22,7 +19,6 @@ from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing
 from cqbjax.studies import offline_value
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
 
@@ -190,10 +186,7 @@ def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_pa
         f"data_dir={tmp_path}", f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
         "source.pool_size=20",
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "offline_value.py"), *words],
-        capture_output=True, text=True, cwd=REPOSITORY, timeout=300,
-    )  # fmt: skip
+    done = called("offline_value", *words)
     assert done.returncode == 0, done.stderr
     tables = tmp_path / "tables"
     assert sorted(path.name for path in tables.iterdir()) == [

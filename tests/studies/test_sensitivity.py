@@ -1,19 +1,15 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 import xarray as xr
+from composing import called
 
 from cqbjax.commands import rank_settings
 from cqbjax.studies import sensitivity, sensitivity_figures
 from cqbjax.studies.sensitivity import Setting
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
 
@@ -138,17 +134,9 @@ def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
 
 
-def study(*words):
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "sensitivity.py"), *words],
-        capture_output=True, text=True, cwd=REPOSITORY, timeout=300,
-    )  # fmt: skip
-    return done
-
-
 @pytest.mark.slow
 def test_the_command_counts_before_it_runs(tmp_path):
-    done = study("experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
+    done = called("sensitivity", "experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     # 24 of the grid (the preset in it), 3 more lambda0, 3 more M, and the optimal policy.
     assert "30 settings in 5 programs, 3,100 runs of 1,000 rounds" in done.stdout
@@ -158,10 +146,11 @@ def test_the_command_counts_before_it_runs(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_writes_table_and_figure(tmp_path):
-    done = study(
-        "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
-        "arrival_rate=0.4", "+sensitivity.alpha_scale=[0.6]", "+sensitivity.c1=[]",
-        "+sensitivity.lambda0=[]", "+sensitivity.M=[]", f"results_dir={tmp_path}",
+    done = called(
+        "sensitivity", "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12",
+        "num_servers=2", "dim=2", "arrival_rate=0.4", "+sensitivity.alpha_scale=[0.6]",
+        "+sensitivity.c1=[]", "+sensitivity.lambda0=[]", "+sensitivity.M=[]",
+        f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")

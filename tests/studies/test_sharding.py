@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import xarray as xr
-from composing import REPOSITORY, composed, refused
+from composing import REPOSITORY, called, composed, refused
 from fabricated import fabricate
 from rich.console import Console
 
@@ -193,13 +193,15 @@ def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
 @pytest.mark.slow
 def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_not(tmp_path):
     words = [
-        sys.executable, str(REPOSITORY / "scripts" / "run.py"), "-m", "policy=[random]",
-        "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6", "name=grid", "shard_runs=2",
+        "-m", "policy=[random]", "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6",
+        "name=grid", "shard_runs=2",
     ]  # fmt: skip
 
     def start(folder):
+        script = [sys.executable, str(REPOSITORY / "scripts" / "run.py")]
         return subprocess.Popen(
-            [*words, f"results_dir={folder}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            [*script, *words, f"results_dir={folder}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     begun = time.monotonic()
@@ -211,8 +213,8 @@ def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_n
         time.sleep(draw.uniform(0.3, 1.0) * lasted)
         again.send_signal(signal.SIGKILL)
         again.wait()
-    last = start(tmp_path / "killed")
-    assert last.wait() == 0, last.stderr.read()
+    last = called("run", *words, f"results_dir={tmp_path / 'killed'}")
+    assert last.returncode == 0, last.stderr
     killed, never = (results.load(tmp_path / name / "data") for name in ("killed", "whole"))
     xr.testing.assert_identical(killed.drop_vars(TIMES), never.drop_vars(TIMES))
     assert not list((tmp_path / "killed").rglob(".unfinished"))

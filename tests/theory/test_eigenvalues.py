@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from composing import script
+from composing import called
 
 from cqbjax import rng, simulate, sources
 from cqbjax.policies import Acqb
@@ -70,8 +70,8 @@ def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
       ["theory_eigenvalues"])],
 )  # fmt: skip
 def test_a_study_of_a_proof_writes_its_table_and_figure(name, words, tables, tmp_path):
-    done = script(
-        f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
+    done = called(
+        "run", f"experiment={name}", "num_seeds=3", "num_servers=2", "dim=2", "arrival_rate=0.4",
         "slackness=0.01", *words, f"results_dir={tmp_path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
