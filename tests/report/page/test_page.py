@@ -25,7 +25,7 @@ from cqbjax.report.shards import Stored  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (400, 1600)
-PATHS = [Path(__file__).parents[1], Path(__file__).parents[2]]
+PATHS = [Path(__file__).parents[2], Path(__file__).parents[3]]
 MOST_BYTES = 5_000_000
 ROUTERS = ("optimal", "acqb_cl", "acqb", "random", "zero", "knn", "routerdc")
 SLICE = {
