@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import runpy
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,7 +11,6 @@ from typing import NamedTuple
 import hydra
 import pytest
 
-from cqbjax.commands import _refusing
 from cqbjax.studies import grid
 from cqbjax.sweeping import backend
 
@@ -39,7 +37,6 @@ def called(name, *words):
     """Call a command in this process, which saves starting one."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(REPOSITORY)
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
@@ -60,16 +57,8 @@ def script(*words, cwd=REPOSITORY):
     )  # fmt: skip
 
 
-def refused(words, monkeypatch, name="run"):
-    """Return what a script is refused with; in this process, which saves starting one."""
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
-    said = []
-    # Not by capturing the stream: Hydra's set-up of logging shuts absl's handler, which closes
-    # whatever stream was pytest's when it was imported.
-    monkeypatch.setattr(_refusing, "print", lambda line, file: said.append(line), raising=False)
-    with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(str(REPOSITORY / "scripts" / f"{name}.py"), run_name="__main__")
-    assert stopped.value.code == 2
-    return "\n".join(said)
+def refused(words, name="run"):
+    """Return what a command is refused with."""
+    done = called(name, *words)
+    assert done.returncode == 2, done
+    return done.stderr.rstrip("\n")

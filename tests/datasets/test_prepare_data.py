@@ -425,7 +425,7 @@ def test_embeddings_cut_short_or_zipped_are_one_sentence(tmp_path):
 
 
 WITHOUT_ENCODER = """
-import runpy, sys
+import sys
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
@@ -433,18 +433,20 @@ class NotInstalled:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, NotInstalled())
-runpy.run_path("{script}", run_name="__main__")
+
+from cqbjax.commands.prepare_data import main
+
+main()
 """
 
 
 def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
     own_frame().write_csv(tmp_path / "table.csv")
     np.save(tmp_path / "own.npy", own_embeddings())
-    script = REPOSITORY / "scripts" / "prepare_data.py"
     words = ("dataset=compact", "source=table.csv", "name=mine", "embeddings=own.npy",
              "drop_servers_below=0.9", "drop_incomplete_prompts=true", "data_dir=data")  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ENCODER.format(script=script), *words],
+        [sys.executable, "-c", WITHOUT_ENCODER, *words],
         capture_output=True, text=True, cwd=tmp_path, timeout=120,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
