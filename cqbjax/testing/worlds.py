@@ -36,7 +36,9 @@ class Played(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
-def _prepare(keys: Array, source: Source, rate: Array, problem: Problem) -> simulate.Instance:
+def _draw_instances(
+    keys: Array, source: Source, rate: Array, problem: Problem
+) -> simulate.Instance:
     """Draw every run's instance; a program of its own, which all policies share."""
     return jax.vmap(lambda key: simulate.draw_instance(key, source, rate, problem))(keys)
 
@@ -65,7 +67,7 @@ def _play(
 def draw_instances(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
     """Draw the instance of every seed: leaves [S, ...] as JAX arrays."""
     keys = _keys(jnp.atleast_1d(jnp.asarray(seeds)))
-    return _prepare(keys, arrays(source), jnp.asarray(rate, float), problem)
+    return _draw_instances(keys, arrays(source), jnp.asarray(rate, float), problem)
 
 
 _keys = jax.jit(jax.vmap(rng.run_key))

@@ -75,11 +75,11 @@ def _beta_at(key: jax.Array, t: int, a: jax.Array, b: jax.Array) -> jax.Array:
     return jax.random.beta(rng.stream_key(rng.round_key(key, t), rng.Stream.BETA), a, b)
 
 
-_prepare = _jit(simulate.draw_instance, static_argnames="problem")
+_draw_instance = _jit(simulate.draw_instance, static_argnames="problem")
 
 
 def instance_of(case: Case) -> simulate.Instance:
     """Draw the run's fixed part, compiled once a shape."""
     source = jax.tree.map(jnp.asarray, case.source)
     rate = jnp.asarray(case.arrival_rate, float)
-    return _prepare(rng.run_key(case.seed), source, rate, case.problem)
+    return _draw_instance(rng.run_key(case.seed), source, rate, case.problem)
