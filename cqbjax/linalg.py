@@ -184,10 +184,10 @@ def take(array: Array, *at: Array) -> Array:
 
 def _entry(array: Array, index: Array) -> Array:
     """Return what stands at an index of the first axis, by masks: [n, ...], [] -> [...]."""
-    found = array[-1]
+    entry = array[-1]
     for place in range(len(array) - 1):
-        found = jnp.where(index == place, array[place], found)
-    return found
+        entry = jnp.where(index == place, array[place], entry)
+    return entry
 
 
 def outer(a: Array, b: Array) -> Array:
@@ -215,8 +215,8 @@ def sums(terms: Sequence[Array]) -> Array:
     def add(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(x + y for x, y in zip(a, b, strict=True))
 
-    found = jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,))
-    return jnp.moveaxis(side_by_side(found), -1, 0)
+    totals = jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,))
+    return jnp.moveaxis(side_by_side(totals), -1, 0)
 
 
 def side_by_side(numbers: Sequence[Array]) -> Array:

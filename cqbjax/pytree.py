@@ -75,12 +75,12 @@ def pytree(cls: type[T]) -> type[T]:
 @functools.cache
 def _words(cls: Any) -> dict[str, Any]:
     """Return the `Literal` of each field of a class whose type is one, or has one in a union."""
-    found = {}
+    literals = {}
     for name, kind in get_type_hints(cls).items():
         for part in (kind, *get_args(kind)):
             if get_origin(part) is Literal:
-                found[name] = part
-    return found
+                literals[name] = part
+    return literals
 
 
 def number(words: Any, value: Any, name: str = "word") -> np.int32 | Array:

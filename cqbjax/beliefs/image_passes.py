@@ -106,7 +106,7 @@ def run(image: Array, servers: Array, job: Job) -> Done:
     kernel = functools.partial(
         _kernel, tuple(given), tuple(outputs), (size, rows, dim), (high, wide)
     )
-    found = pl.pallas_call(
+    written = pl.pallas_call(
         kernel,
         out_shape=list(outputs.values()),
         grid=(blocks,),
@@ -117,7 +117,7 @@ def run(image: Array, servers: Array, job: Job) -> Done:
         # Of images the compiler sees that they are given, not how little of them is touched.
         metadata={"bytes_a_program": str(_bytes(image, size, job) // blocks)},
     )(servers, image, *given.values())
-    results = dict(zip(outputs, found, strict=True))
+    results = dict(zip(outputs, written, strict=True))
 
     def total(name: str) -> Array | None:
         return jnp.sum(results[name], axis=0) if name in results else None

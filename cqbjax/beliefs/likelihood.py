@@ -98,8 +98,8 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
         row, column = triangles.indices(dim)
         terms = [residual * x for x in features]
         terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]
-        found = linalg.sums(terms)
-        return found[:dim], found[None, dim:]
+        sums = linalg.sums(terms)
+        return sums[:dim], sums[None, dim:]
     if len(h) > 1:
         return linalg.settle(features @ residual), triangles.weighted(h, features)
     left = linalg.settle(jnp.concatenate([h * features, residual[None]]))

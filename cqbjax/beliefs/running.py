@@ -134,8 +134,8 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     if tuning.current().fused and size <= 2:
         # Without an axis between the numbers all passes are one kernel.
         solve_few = _one_residual if size == 1 else _two_residuals
-        found = solve_few(list(start), [list(row) for row in gram], list(chosen))
-        return linalg.side_by_side(found)
+        residuals = solve_few(list(start), [list(row) for row in gram], list(chosen))
+        return linalg.side_by_side(residuals)
     excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
         p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))

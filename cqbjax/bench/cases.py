@@ -65,16 +65,16 @@ def acqb(name: str, source: Source, **fields: object) -> Case:
 def problems(quick: bool) -> dict[str, Case]:
     """Return name -> case of ACQB, its batch the narrowest."""
     small, wide = (200, 40) if quick else (1000, 1000)
-    found = {
+    by_name = {
         f"d=5 N=5 K={size}": acqb("", Synthetic(), assortment_size=size, horizon=small, batch=1)
         for size in ((1,) if quick else (1, 2))
     }
     sizes = ((14, 1),) if quick else ((14, 1), (14, 2), (112, 1))
     for servers, size in sizes:
-        found[f"d=384 N={servers} K={size}"] = acqb(
+        by_name[f"d=384 N={servers} K={size}"] = acqb(
             "", unit_vectors(servers), assortment_size=size, horizon=wide, batch=1
         )
-    return {name: dataclasses.replace(case, name=name) for name, case in found.items()}
+    return {name: dataclasses.replace(case, name=name) for name, case in by_name.items()}
 
 
 def widths(case: Case, quick: bool) -> list[int]:
@@ -92,26 +92,26 @@ def widths(case: Case, quick: bool) -> list[int]:
         fitting = min(fitting, memory.GPU_WIDTH)
     # Pairs compile slowly: some widths tell how they grow.
     powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
-    found = [4**power for power in powers if 4**power <= max(1, fitting)]
+    batches = [4**power for power in powers if 4**power <= max(1, fitting)]
     if not quick:
-        return found
-    return [min(64, found[-1])] if run_bytes < 1_000_000 else [1]
+        return batches
+    return [min(64, batches[-1])] if run_bytes < 1_000_000 else [1]
 
 
 def throughput(quick: bool) -> list[Case]:
     """Return ACQB at every batch width, then the baselines at one."""
-    found = []
+    cases = []
     for case in problems(quick).values():
         for width in widths(case, quick):
             few = width >= 256 or isinstance(case.source, Routing)
-            found.append(dataclasses.replace(case, batch=width, chunks=2 if few else 3))
+            cases.append(dataclasses.replace(case, batch=width, chunks=2 if few else 3))
     horizon, batch = (200, 64) if quick else (1000, 256)
     labels = ("q_ucb", "optimal") if quick else tuple(BASELINES)
     for crowded in (False, True):
         chosen = {label: BASELINES[label] for label in labels if (label in CROWDED) == crowded}
         case = Case("d=5 N=5 K=1", chosen, Synthetic(), horizon=horizon, batch=batch)
-        found.append(dataclasses.replace(case, capacity=CROWDED_SLOTS) if crowded else case)
-    return found
+        cases.append(dataclasses.replace(case, capacity=CROWDED_SLOTS) if crowded else case)
+    return cases
 
 
 def growth(quick: bool) -> dict[str, list[tuple[float, Case]]]:
@@ -123,41 +123,41 @@ def growth(quick: bool) -> dict[str, list[tuple[float, Case]]]:
     few = {"batch": 64 if quick else 16, "chunks": 2}
     # A quick run finds the first in the cache.
     horizons = (200, 400) if quick else (1000, 10_000, 100_000)
-    found: dict[str, list[tuple[float, Case]]] = {
+    by_axis: dict[str, list[tuple[float, Case]]] = {
         "horizon": [(t, acqb("d=5 N=5 K=1", Synthetic(), horizon=t, **few)) for t in horizons]
     }
     if quick:
-        return found
+        return by_axis
     small = {"horizon": 500, "batch": 64}
-    found["N"] = [(n, acqb("d=5 K=1", Synthetic(num_servers=n), **small)) for n in (3, 10, 30)]
-    found["d"] = [
+    by_axis["N"] = [(n, acqb("d=5 K=1", Synthetic(num_servers=n), **small)) for n in (3, 10, 30)]
+    by_axis["d"] = [
         (d, acqb("pool of 1,000, N=14 K=1", unit_vectors(14, d), horizon=100, batch=1))
         for d in (16, 64, 128, 384)
     ]
     pool: dict[str, Any] = {"source": unit_vectors(14), "batch": 1, "chunks": 2}
-    found["horizon, d=384"] = [
+    by_axis["horizon, d=384"] = [
         (t, acqb("pool of 1,000, N=14 K=2", assortment_size=2, horizon=t, **pool))
         for t in (100, 1000, 5000)
     ]
-    found["arrival rate, d=384"] = [
+    by_axis["arrival rate, d=384"] = [
         (rate, acqb("pool of 1,000, N=14 K=1", arrival_rate=rate, horizon=400, **pool))
         for rate in (0.3, 0.7, 1.0)
     ]
-    found["queue slots"] = [
+    by_axis["queue slots"] = [
         (c, acqb("d=5 N=5 K=1", Synthetic(), capacity=c, **small)) for c in (128, 256, 512)
     ]
-    return found
+    return by_axis
 
 
 def compiled(quick: bool) -> list[Case]:
     """Return the static shapes whose compilation is timed, each at its planned batch."""
     names = ("d=5 N=5 K=1",) if quick else tuple(problems(quick))
-    found = []
+    cases = []
     for name, case in problems(quick).items():
         if name in names:
             usual = 64 if case.bytes_a_run("acqb") < 1_000_000 else 1
-            found.append(dataclasses.replace(case, batch=usual, chunks=1))
-    return found
+            cases.append(dataclasses.replace(case, batch=usual, chunks=1))
+    return cases
 
 
 def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[float]]]:

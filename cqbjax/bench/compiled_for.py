@@ -68,11 +68,11 @@ class Compiled(NamedTuple):
     def record(self) -> hlo.Loop:
         """The loop over records, which holds the loop over rounds."""
         per_call, every = self.turns
-        (found,) = [
+        (over_records,) = [
             loop for loop in hlo.loops(self.text)
             if loop.turns == per_call and [one.turns for one in loop.loops] == [every]
         ]  # fmt: skip
-        return found
+        return over_records
 
     @property
     def bytes(self) -> int:
@@ -120,21 +120,21 @@ def main_programs(quick: bool) -> list[tuple[Case, str]]:
         problems.append(
             dataclasses.replace(problems[-1], name="d=384 N=112 K=2", assortment_size=2)
         )
-    found = []
+    to_compile = []
     for problem in problems:
         case = dataclasses.replace(problem, horizon=HORIZON)
         large = case.bytes_a_run("acqb") > 50_000_000
         width = WIDTH_LARGE if large else WIDTH_POOL if case.source.problem(1, 1).pooled else WIDTH
-        found.append((dataclasses.replace(case, batch=64 if quick else width), "acqb"))
+        to_compile.append((dataclasses.replace(case, batch=64 if quick else width), "acqb"))
     if quick:
-        return found
-    first, _ = found[0]
+        return to_compile
+    first, _ = to_compile[0]
     for label in ALONE:
         crowded = {"capacity": cases.CROWDED_SLOTS} if label in cases.CROWDED else {}
         own = {label: cases.BASELINES[label]}
         case = dataclasses.replace(first, policies=own, **crowded)  # type: ignore[arg-type]
-        found.append((case, label))
-    return found
+        to_compile.append((case, label))
+    return to_compile
 
 
 def round_seconds(kernels: float, moved: float, target: Target) -> float:
@@ -198,8 +198,8 @@ def run(target: Target, quick: bool, say: Callable[[str], None] = print) -> dict
     for case, label in main_programs(quick):
         say(f"{case.name}: compiling {label} for {target.name}, {case.batch:,} runs")
         own = rows(case, label, compiled(case, label, devices), target)
-        for section, found in own.items():
-            sections.setdefault(section, []).extend(found)
+        for section, of_section in own.items():
+            sections.setdefault(section, []).extend(of_section)
     return {
         "schema": SCHEMA,
         "quick": quick,

@@ -99,10 +99,10 @@ def devices(target: Target) -> tuple[jax.Device, ...]:
         os.environ["PATH"] = f"{tools}/bin{os.pathsep}{os.environ['PATH']}"
     jax.config.update("jax_platforms", "cpu")
     jax.devices()  # which finds the plugin
-    found = topologies.get_topology_desc(
+    topology = topologies.get_topology_desc(
         target.name, "cuda", topology="1x1x1", target_config=target.described
     )
-    return tuple(found.devices)
+    return tuple(topology.devices)
 
 
 def _folder(package: str, name: str) -> Path | None:

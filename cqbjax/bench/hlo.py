@@ -144,14 +144,14 @@ def parse(text: str) -> tuple[Program, str]:
         elif line.startswith("}"):
             here = None
         elif here is not None:
-            found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$", line)
-            if found:
-                inside, rest = _brackets(found[5])
+            match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$", line)
+            if match:
+                inside, rest = _brackets(match[5])
                 names = tuple(re.findall(r"%([\w.\-]+)", inside))
-                if found[4] == "parameter":
+                if match[4] == "parameter":
                     rest = inside
                 here.append(
-                    Instruction(found[2], found[3], found[4], names, rest, bool(found[1]))
+                    Instruction(match[2], match[3], match[4], names, rest, bool(match[1]))
                 )  # fmt: skip
     return program, entered
 
@@ -278,9 +278,9 @@ def _brackets(text: str) -> tuple[str, str]:
 
 def _named(one: Instruction, attribute: str) -> str:
     """Return the computation that an attribute names."""
-    found = re.search(rf"{attribute}=%?([\w.\-]+)", one.rest)
-    assert found, f"{one.operation} without {attribute}"
-    return found[1]
+    match = re.search(rf"{attribute}=%?([\w.\-]+)", one.rest)
+    assert match, f"{one.operation} without {attribute}"
+    return match[1]
 
 
 def _called(one: Instruction) -> list[str]:

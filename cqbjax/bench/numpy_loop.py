@@ -186,7 +186,7 @@ def play(run: Recorded, constants: Constants) -> tuple[Played, Learner]:
         list(itertools.combinations(range(run.utilities.shape[1]), size)), dtype=int
     )
     turn, waiting, arrived = 0, list[int](), list[int]()
-    found: list[tuple[int, Any, bool, int]] = []
+    rounds: list[tuple[int, Any, bool, int]] = []
     for t in range(1, len(run.rows) + 1):
         query, servers, departed = -1, np.full(size, -1), False
         if waiting:
@@ -209,8 +209,8 @@ def play(run: Recorded, constants: Constants) -> tuple[Played, Learner]:
         if run.arrives[t - 1]:
             waiting.append(int(run.rows[t - 1]))
             arrived.append(t)
-        found.append((query, servers, departed, len(waiting)))
-    return Played(*(np.array(column) for column in zip(*found, strict=True))), learner
+        rounds.append((query, servers, departed, len(waiting)))
+    return Played(*(np.array(column) for column in zip(*rounds, strict=True))), learner
 
 
 def one_thread() -> contextlib.AbstractContextManager[Any]:

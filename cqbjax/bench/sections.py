@@ -60,26 +60,26 @@ class Bench:
 
     def throughput(self) -> Rows:
         """Rounds a second by batch width."""
-        found: Rows = []
+        rows: Rows = []
         for case in cases.throughput(self.quick):
             self.say(f"{case.name}: {', '.join(case.policies)}, batch {case.batch}")
-            found += measure(case)
-        return found
+            rows += measure(case)
+        return rows
 
     def bests(self) -> dict[str, Row]:
         """Return problem -> the fastest row of ACQB, of what was measured."""
-        found: dict[str, Row] = {}
+        fastest: dict[str, Row] = {}
         for row in self.rows["throughput"]:
             if row["policy"] != "acqb" or row["rounds_a_second"] is None:
                 continue
-            before = found.get(row["case"])
+            before = fastest.get(row["case"])
             if before is None or row["rounds_a_second"] > before["rounds_a_second"]:
-                found[row["case"]] = row
-        return found
+                fastest[row["case"]] = row
+        return fastest
 
     def numpy(self) -> Rows:
         """Compare with NumPy loops on one core: our own lean one, and the reference."""
-        found = []
+        rows = []
         for name, case in cases.problems(self.quick).items():
             # Pairs are dear at d = 384, and early rounds are the loops' cheapest.
             small = case.bytes_a_run("acqb") < 1_000_000
@@ -96,12 +96,12 @@ class Bench:
             for loop, seconds in timed.items():
                 row = {"case": name, "loop": loop, "rounds": rounds, "seconds_a_round": seconds}
                 row |= {"rounds_a_second": speed, "ratio": speed and speed * seconds}
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
     def growth(self) -> Rows:
         """Cost of a round as one thing grows; batch widths are in `throughput`."""
-        found: Rows = []
+        rows: Rows = []
         for axis, values in cases.growth(self.quick).items():
             before = None
             for value, case in values:
@@ -110,17 +110,17 @@ class Bench:
                 seconds = 1 / (row["rounds_a_second"] or row["whole_rounds_a_second"])
                 run = seconds * case.horizon
                 kept = ("case", "horizon", "batch", "devices", "repeated")
-                found.append(
+                rows.append(
                     {"axis": axis, "value": value, "seconds_a_round_run": seconds,
                      "run_cost_over_row_above": before and run / before}
                     | {key: row[key] for key in kept}
                 )  # fmt: skip
                 before = run
-        return found
+        return rows
 
     def compile(self) -> Rows:
         """Compile each static shape in this process, then in a second one with the same cache."""
-        found = []
+        rows = []
         for number, case in enumerate(cases.compiled(self.quick)):
             self.say(f"{case.name}: compiling, and again in a second process")
             cold = [
@@ -133,8 +133,8 @@ class Bench:
             first = cold[0] if cold else compile_again(case)
             second = _second_process(self.quick, number, self.cache)
             row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
-            found.append(row | {"second_process_seconds": second, "share": second / first})
-        return found
+            rows.append(row | {"second_process_seconds": second, "share": second / first})
+        return rows
 
     def sweep(self) -> Rows:
         """Time a sweep of 1,000 points."""
@@ -152,26 +152,26 @@ class Bench:
         """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
         if not self.gpu:
             return []
-        copied, found = copy_bytes_a_second(), []
+        copied, rows = copy_bytes_a_second(), []
         for name in cases.problems(self.quick):
             row = self.bests().get(name)
             if row is None or row["d"] < 100:
                 continue
             floor = 4 * row["N"] * row["d"] ** 2
             reached = floor * row["rounds_a_second"]
-            found.append(
+            rows.append(
                 {"case": name, "batch": row["batch"], "floor_bytes_a_round": floor,
                  "bytes_a_second": reached, "copy_bytes_a_second": copied,
                  "share_of_floor": reached / copied}
             )  # fmt: skip
-        return found
+        return rows
 
     def study(self) -> Rows:
         """Time the whole offline study of the paper, compiling included."""
         if not self.study_wanted:
             return []
         seeds, horizon = (2, 50) if self.quick else (10, 5000)
-        found, begun = [], time.perf_counter()
+        rows, begun = [], time.perf_counter()
         for dataset, servers in cases.STUDY_SERVERS.items():
             for size, (source, policies, rates) in cases.study(servers).items():
                 self.say(f"offline study: N={servers} K={size}")
@@ -180,9 +180,9 @@ class Bench:
                       assortment_size=size)  # fmt: skip
                 row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
                 row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
-                found.append(row | {"seconds": time.perf_counter() - start})
+                rows.append(row | {"seconds": time.perf_counter() - start})
         whole = {"shapes_of": "all", "seconds": time.perf_counter() - begun}
-        return [*found, {key: whole.get(key) for key in found[0]}]
+        return [*rows, {key: whole.get(key) for key in rows[0]}]
 
     def targets(self) -> Rows:
         """Set what was measured beside what was asked for."""

@@ -43,14 +43,14 @@ def compare(
         gpu: whether a GPU ran it; targets for other hardware are left out.
         quick: the cases were shorter than the targets', so nothing is said to be met.
     """
-    found = []
+    compared = []
 
     def add(what: str, measured: float | None, target: float, least: bool = True) -> None:
         met = None
         if measured is not None and not quick:
             met = measured >= target if least else measured <= target
         bound = "at least" if least else "at most"
-        found.append(
+        compared.append(
             {"what": what, "measured": measured, "target": target, "bound": bound, "met": met}
         )
 
@@ -82,4 +82,4 @@ def compare(
             add(f"share of the floor, {name}", reached.get(name), target)
         total = rows["study"][-1]["seconds"] if rows["study"] else None
         add("seconds of the offline study", total, STUDY_SECONDS, False)
-    return found
+    return compared

@@ -258,15 +258,15 @@ class _Rows:
 
     def _decoys(self, root: _Row, ip: int, other: str, chance: float) -> list[_Row]:
         """Return what looks like a retrial of a single conversation and is none."""
-        found, uniform = [], self.draw.uniform()
+        decoys, uniform = [], self.draw.uniform()
         if uniform < self.settings.early:
             soon = root.arrival + int((root.ended - root.arrival) * self.draw.uniform(0.1, 0.9))
-            found = [self._row(ip, root.prompt, soon, 0, chance, "early")]
+            decoys = [self._row(ip, root.prompt, soon, 0, chance, "early")]
         elif uniform < self.settings.early + self.settings.follow_ups:
             later = root.ended + round(SECOND * self.draw.uniform(5, 120))
-            found = [self._row(ip, other, later, 0, chance, "follow_up")]
-        self.chain += len(found)
-        return found
+            decoys = [self._row(ip, other, later, 0, chance, "follow_up")]
+        self.chain += len(decoys)
+        return decoys
 
     def _row(
         self, ip: int, prompt: str, arrival: int, position: int, chance: float, kind: str

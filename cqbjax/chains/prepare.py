@@ -188,11 +188,11 @@ def _shards(path: Path) -> Sequence[Path]:
         return [path]
     if not path.is_dir():
         raise LogError(f"{path}: no such file or folder.")
-    found = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
-    found = found or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
-    if not found:
+    files = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
+    files = files or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
+    if not files:
         raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
-    return found
+    return files
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def read_log(
     with _writer(folder / CONVERSATIONS, SCHEMA) as log, _writer(folder / TEXTS) as prompts:
         for batch in shards.read(files, size):
             own = pc.fill_null(pc.equal(batch.rows["model"], model), False)
-            found, new = [], []
+            conversations, new = [], []
             for row, one in _conversations(batch, own, tokens):
                 if isinstance(one, str):
                     dropped[one] += 1
@@ -148,12 +148,12 @@ def read_log(
                     new.append(_decoded(one.prompt))
                 repaired += not _is_utf8(one.prompt)
                 user = users.setdefault(one.user, len(users))
-                found.append((row, user, texts[digest], *one[2:]))
-            log.write(found)
+                conversations.append((row, user, texts[digest], *one[2:]))
+            log.write(conversations)
             prompts.write([(text,) for text in new])
             rows += batch.rows.num_rows
             others += batch.rows.num_rows - (pc.sum(own).as_py() or 0)
-            kept += len(found)
+            kept += len(conversations)
             advance(batch.rows.num_rows)
         if not kept:
             why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())

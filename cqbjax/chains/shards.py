@@ -57,8 +57,8 @@ def check(shards: Sequence[Path], model: str) -> Counter[str]:
         with _opened(shard) as file:
             _check_columns(shard, file.schema_arrow)
             for batch in _batches(shard, file, ["model"], 65536):
-                found = pc.value_counts(batch.column(0))
-                counts.update({str(one["values"]): one["counts"] for one in found.to_pylist()})
+                counted = pc.value_counts(batch.column(0))
+                counts.update({str(one["values"]): one["counts"] for one in counted.to_pylist()})
     if model not in counts:
         listed = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(MOST_NAMED))
         more = f" and {len(counts) - MOST_NAMED} more" if len(counts) > MOST_NAMED else ""

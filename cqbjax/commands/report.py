@@ -159,11 +159,11 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     from cqbjax.files import write_atomic
     from cqbjax.report import catalogue, claims, comparison, extracts, tables
 
-    found, listed = extracts.read_all(_extracts(root)), catalogue.studies()
-    if not found:
+    by_study, listed = extracts.read_all(_extracts(root)), catalogue.studies()
+    if not by_study:
         return []
-    compared = comparison.beside(found, listed)
-    judged = claims.judge_all(found, compared, root / "tables")
+    compared = comparison.beside(by_study, listed)
+    judged = claims.judge_all(by_study, compared, root / "tables")
     whole = root / "tables" / "paper.csv"
     write_atomic(whole, compared.write_csv().encode())
     counts, caption = comparison.counts(compared), "The paper's printed numbers beside ours"
@@ -175,16 +175,16 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     for verdict, many in judged["verdict"].value_counts(sort=True).iter_rows():
         console.print(f"claims: {many} {verdict}", markup=False)
     if page:
-        written.append(_page(found, compared, judged, root))
+        written.append(_page(by_study, compared, judged, root))
     return written
 
 
-def _page(found: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
+def _page(by_study: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
     from cqbjax.report import catalogue
     from cqbjax.report.page import build
 
     path = root / "report" / "index.html"
-    return build.build(found, compared, judged, catalogue.studies(), path)
+    return build.build(by_study, compared, judged, catalogue.studies(), path)
 
 
 def _extracts(root: Path) -> Path:

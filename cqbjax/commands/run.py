@@ -100,11 +100,11 @@ def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> lis
     folder = Path(config.results_dir) / "data" / config.name
     ready = [one for of_job in points for one in of_job]
     data = iter(sharding.read_back(ready, folder, [LAST]) if ready else ())
-    found: list[Any] = []
+    objectives: list[Any] = []
     for job, of_job in zip(jobs, points, strict=True):
         own = [next(data) for _ in of_job]
-        found.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
-    return found
+        objectives.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
+    return objectives
 
 
 def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:

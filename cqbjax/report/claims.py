@@ -83,8 +83,8 @@ def judge(
         judged = _decide(_values(asked, compared), claim)
     elif rule in RULES:
         run = [extracts[name] for name in claim["studies"] if name in extracts]
-        found = [RULES[rule](made, asked) for made in run]
-        judged = _decide([one for one in found if one.all], claim)
+        findings = [RULES[rule](made, asked) for made in run]
+        judged = _decide([one for one in findings if one.all], claim)
     else:
         known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
         raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
@@ -93,33 +93,33 @@ def judge(
     return judged._replace(evidence=". ".join([judged.evidence, *more]))
 
 
-def _decide(found: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
+def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
     """Give a verdict from the paper's own data; stand-ins say how it fares on them, no more."""
-    own = [one for one in found if not one.stand_in]
-    others = [one for one in found if one.stand_in]
+    own = [one for one in findings if not one.stand_in]
+    others = [one for one in findings if one.stand_in]
     if own:
         verdict = _verdict(own, claim)
         return Judged(verdict, _said([*own, *others]), min(one.seeds for one in own))
-    missing = [name for name in claim["studies"] if name not in {one.study for one in found}]
+    missing = [name for name in claim["studies"] if name not in {one.study for one in findings}]
     if others:
         there = f"{claim['data']}: not at hand. On data that stand in: {_verdict(others, claim)}"
         return Judged(CANNOT, f"{there}. {_said(others)}", min(one.seeds for one in others))
     return Judged(NOT_RUN, f"no result of {', '.join(missing)}")
 
 
-def _verdict(found: Sequence[Found], claim: Mapping[str, Any]) -> str:
-    yes, every = sum(one.yes for one in found), sum(one.all for one in found)
+def _verdict(findings: Sequence[Found], claim: Mapping[str, Any]) -> str:
+    yes, every = sum(one.yes for one in findings), sum(one.all for one in findings)
     if claim.get("with", {}).get("share") == "most":
         return HOLDS if 2 * yes > every else FAILS
     if yes:
         return HOLDS if yes == every else IN_PART
     # That no interval shows a lead is not yet that there is none.
-    return FAILS if any(one.against for one in found) else UNDECIDED
+    return FAILS if any(one.against for one in findings) else UNDECIDED
 
 
-def _said(found: Iterable[Found]) -> str:
+def _said(findings: Iterable[Found]) -> str:
     parts = []
-    for one in found:
+    for one in findings:
         parts.append(f"{one.said} [data: {one.stand_in}]" if one.stand_in else one.said)
     return ". ".join(parts)
 
@@ -130,7 +130,7 @@ def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
         pl.col("policy").is_in(asked["policies"]), pl.col("ours").is_not_null(),
         dataset=asked["dataset"], round=asked["round"], statistic=asked["statistic"],
     )  # fmt: skip
-    found = []
+    findings = []
     for (study,), some in rows.group_by("study", maintain_order=True):
         yes, judged = int(some["inside"].sum()), int(some["inside"].count())
         parts = [
@@ -140,10 +140,10 @@ def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
         ]
         seeds = int(some["seeds"].to_numpy().min())
         said = f"{study} (n = {seeds}): {'; '.join(parts)}"
-        found.append(
+        findings.append(
             Found(str(study), some["stand_in"][0] or "", seeds, yes, judged - yes, judged, said)
         )
-    return found
+    return findings
 
 
 def _tabled(asked: Mapping[str, Any], tables: Path) -> Judged:
@@ -211,8 +211,8 @@ def _risen(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
             (row["where"]["round"], row["value"])
         )
     yes = every = 0
-    for found in apart.values():
-        values = [value for _, value in sorted(found)]
+    for pairs in apart.values():
+        values = [value for _, value in sorted(pairs)]
         steps = [after > before for before, after in zip(values, values[1:], strict=False)]
         yes, every = yes + sum(steps), every + len(steps)
     return yes, every

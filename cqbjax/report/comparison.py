@@ -94,15 +94,15 @@ def _rows(
     run = [name for name in names if name in extracts]
     if not run:
         return [row | {"note": f"not run: {' or '.join(names) or 'no study answers it'}"}]
-    found = []
+    rows = []
     for name in run:
         made = extracts[name]
         one = row | {"study": name, "stand_in": made.notes["stand_in"]}
         ours = _ours(made, theirs, rates[dataset, theirs["K"]])
-        found.append(one | ({"note": ours} if isinstance(ours, str) else _judged(one, ours)))
+        rows.append(one | ({"note": ours} if isinstance(ours, str) else _judged(one, ours)))
     # A study that has the number says enough; those that have not need no row of their own.
-    with_ours = [one for one in found if one["ours"] is not None]
-    return with_ours or found[:1]
+    with_ours = [one for one in rows if one["ours"] is not None]
+    return with_ours or rows[:1]
 
 
 def _ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> _Ours | str:
@@ -123,13 +123,13 @@ def _ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> _
         return f"{made.notes['name']} has not run at rate {theirs['arrival_rate']:g}"
     if theirs["round"] not in made.notes["rounds"]:
         return f"{made.notes['name']} has not run to round {theirs['round']:,}"
-    found = made.numbers.filter(
+    rows = made.numbers.filter(
         pl.col("point").is_in(points), arrival_rate=chosen[0], round=theirs["round"],
         policy=theirs["policy"], metric=METRIC.get(theirs["statistic"], theirs["statistic"]),
     ).to_dicts()  # fmt: skip
-    if not found:
+    if not rows:
         return f"{made.notes['name']} has no policy {theirs['policy']} at K = {theirs['K']}"
-    return _Ours(found[0]["n"], found[0]["mean"], found[0]["sd"], chosen[0])
+    return _Ours(rows[0]["n"], rows[0]["mean"], rows[0]["sd"], chosen[0])
 
 
 def _papers_own(setting: Mapping[str, Any]) -> bool:

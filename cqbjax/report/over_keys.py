@@ -102,7 +102,7 @@ def _values(points: Sequence[xr.Dataset], metric: str, round_: int | None) -> li
     """Return every policy's values, by swept keys."""
     varied = differing(points)
     rates = {float(rate) for point in points for rate in point[RATE].values}
-    found = []
+    all_values = []
     for some in side_by_side(points, [LAST if round_ is None else round_]):
         by_seed = METRICS[metric](some.data).transpose("point", RATE, "policy", "seed")
         values = by_seed.values.astype(float)
@@ -110,12 +110,12 @@ def _values(points: Sequence[xr.Dataset], metric: str, round_: int | None) -> li
             own = {key: attributes.get(key) for key in varied}
             for j, rate in enumerate(some.rates[i].tolist()):
                 keys = own | ({RATE: rate} if len(rates) > 1 or not own else {})
-                found += [
+                all_values += [
                     _Value(keys, label, values[i, j, k])
                     for k, label in enumerate(some.policies)
                     if label != OPTIMAL or metric != "gap"
                 ]
-    return found
+    return all_values
 
 
 def _taken(point: xr.Dataset, round_: int | None) -> int:

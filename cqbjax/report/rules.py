@@ -83,11 +83,11 @@ def leads(made: Extract, asked: Mapping[str, Any]) -> Found:
     return _found(made, yes, ranked.height - yes, ranked.height, ranks(ranked["rank"], asked))
 
 
-def ranks(found: pl.Series, asked: Mapping[str, Any]) -> str:
+def ranks(places: pl.Series, asked: Mapping[str, Any]) -> str:
     """Say how often a policy is among the first `rank`, and its rank in each setting."""
     ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
-    often = f"{int((found <= asked['rank']).sum())} of {len(found)} settings"
-    each = ", ".join(str(int(rank)) for rank in found)
+    often = f"{int((places <= asked['rank']).sum())} of {len(places)} settings"
+    each = ", ".join(str(int(rank)) for rank in places)
     return f"{style_of(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
 
 

@@ -193,9 +193,9 @@ def _check(one: Stored) -> None:
     for name, dims in VARIABLES.items():
         if name not in one.point:
             raise ResultError(f"the dataset lacks {name}: a point has {', '.join(VARIABLES)}.")
-        found = one.point[name].dims
-        if found != dims:
-            raise ResultError(f"{name} has dimensions {found}, expected {dims}.")
+        stored_dims = one.point[name].dims
+        if stored_dims != dims:
+            raise ResultError(f"{name} has dimensions {stored_dims}, expected {dims}.")
     for dim in RUN_DIMS:
         if dim not in one.point.coords:
             raise ResultError(f"dimension {dim} has no coordinate: it must be labelled.")

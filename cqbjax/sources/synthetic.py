@@ -106,9 +106,9 @@ class Synthetic:
             rank = filled + jnp.cumsum(score >= least, dtype=jnp.int32)
             # Position i takes the first candidate at which the count of accepted ones reaches i+1.
             wanted = jnp.arange(1, horizon + 1)
-            found = jnp.searchsorted(rank, wanted)
+            taken = jnp.searchsorted(rank, wanted)
             fresh = (wanted > filled) & (wanted <= rank[-1])
-            rows = drawn[jnp.minimum(found, drawn.shape[0] - 1)]
+            rows = drawn[jnp.minimum(taken, drawn.shape[0] - 1)]
             fresh = fresh.reshape(-1, *(1,) * len(one))
             return jnp.where(fresh, rows, table), rank[-1], start + blocks
 

@@ -127,7 +127,7 @@ def _with_room(config: DictConfig, run: Callable[[int], T]) -> T:
 
 def _switching(ready: Sequence[Ready], config: DictConfig) -> Any:
     """Count the rules of Lemma 1 and average psi, a policy and point after another."""
-    found, left = [], []
+    rules, left = [], []
     for one in ready:
         own, source, seeds = one.point.config, _source(one), grid.seeds(one.point.config)
         problem = source.problem(own.K, own.horizon)
@@ -142,11 +142,11 @@ def _switching(ready: Sequence[Ready], config: DictConfig) -> Any:
                 made = _with_room(own, functools.partial(switching.run, *fixed))
                 setting = {"K": own.K, "arrival_rate": rate, "policy": label, "seeds": len(seeds)}
                 queue = _from_the_first(alone["queue_length"].sel(policy=label))
-                found.append(_labelled(lemma.rules(made, queue, best), setting))
+                rules.append(_labelled(lemma.rules(made, queue, best), setting))
                 left.append(_labelled(lemma.by_switch(made, config.theory.block), setting))
     frame = pl.concat(left)
     figure = drawing.draw_switching(frame, config.title or config.name)
-    return pl.concat(found), figure, {"by_switch": frame}
+    return pl.concat(rules), figure, {"by_switch": frame}
 
 
 def _from_the_first(lengths: xr.DataArray) -> np.ndarray:
@@ -163,7 +163,7 @@ def _labelled(frame: pl.DataFrame, setting: dict[str, Any]) -> pl.DataFrame:
 
 def _eigenvalues(ready: Sequence[Ready], config: DictConfig) -> Any:
     """Measure the smallest eigenvalues of every point."""
-    points, found = [], []
+    points, tabulated = [], []
     for one in ready:
         own, source, policies = one.point.config, _source(one), _rivals(one)
         for label, policy in policies.items():
@@ -178,5 +178,5 @@ def _eigenvalues(ready: Sequence[Ready], config: DictConfig) -> Any:
             setting = {"K": own.K, "parameters": own.parameters, "arrival_rate": rate}
             points.append(point.assign_attrs(**setting, c1=float(own.c1)))
             rounds = [t for t in config.table_rounds if t in point["round"].values]
-            found.append(_labelled(eigenvalues.table(points[-1], rounds), setting))
-    return pl.concat(found), drawing.draw_eigenvalues(points, config.title or config.name), {}
+            tabulated.append(_labelled(eigenvalues.table(points[-1], rounds), setting))
+    return pl.concat(tabulated), drawing.draw_eigenvalues(points, config.title or config.name), {}

@@ -95,13 +95,13 @@ def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[st
                 what = "a whole number of at least 1" if key == "M" else "a number of at least 0"
                 what = "a number above 0" if key == "lambda0" else what
                 raise ValueError(f"sensitivity.{key}={value:g} must be {what}")
-    found: dict[str, list[Any]] = {}
+    by_key: dict[str, list[Any]] = {}
     for key in CONSTANTS:
         own = getattr(preset, key)
         if own is not None:
             kind = type(own)
-            found[key] = sorted({own, *(kind(value) for value in chosen.get(key, VALUES[key]))})
-    return found
+            by_key[key] = sorted({own, *(kind(value) for value in chosen.get(key, VALUES[key]))})
+    return by_key
 
 
 def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setting]:
@@ -129,7 +129,7 @@ def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[d
     if preset in chosen:
         compared[OVER] = gap - gap.sel(policy=preset.label, drop=True)
     means = {name: summaries.mean_ci(values) for name, values in compared.items()}
-    found = []
+    summarised = []
     for rate, one in itertools.product(data.arrival_rate.values, chosen):
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
         row["stand_in"] = data.attrs.get("stand_in", "")
@@ -139,13 +139,13 @@ def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[d
             for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
                 value = None if cell is None else float(cell[part])
                 row[f"{name}{end}"] = None if value is None or np.isnan(value) else value
-        found.append(row)
-    return found
+        summarised.append(row)
+    return summarised
 
 
-def frame(found: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def frame(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Collect rows, best first within a K and rate; what no row has is left out."""
-    made = pl.DataFrame(found, infer_schema_length=None)
+    made = pl.DataFrame(summarised, infer_schema_length=None)
     empty = {"rho": made["rho"].is_null().all(), "stand_in": (made["stand_in"] == "").all()}
     made = made.drop([key for key, none in empty.items() if none])
     return made.sort("K", "arrival_rate", MEASURE)
@@ -154,7 +154,7 @@ def frame(found: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 def sentences(made: pl.DataFrame) -> list[str]:
     """Say what the preset takes and which setting did best, a sentence a K and rate."""
     keys = [key for key in CONSTANTS if key in made.columns]
-    found = []
+    lines = []
     for _, cell in made.group_by("K", "arrival_rate", maintain_order=True):
         own = cell.filter("preset").row(0, named=True)
         # Another rho is another problem: its numbers are not rivals of the preset's.
@@ -171,8 +171,8 @@ def sentences(made: pl.DataFrame) -> list[str]:
                 line += f", paired difference {best[OVER]:.3g} [{low:.3g}, {high:.3g}]"
         else:
             line += "that is the least"
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -192,17 +192,17 @@ def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         ValueError: a study without these columns or without the preset, two presets, or a mean of
             Q - Q* that is not positive, which has no geometric mean.
     """
-    found: dict[str, pl.DataFrame] = {}
+    by_cell: dict[str, pl.DataFrame] = {}
     for name, made in studies.items():
-        found |= _ratios(name, made)
-    made, *others = found.values()
+        by_cell |= _ratios(name, made)
+    made, *others = by_cell.values()
     for one in others:
         made = made.join(one, on=[*SHARED, "preset"])
     if made["preset"].sum() != 1:
         raise ValueError("the studies are of different presets, one is needed")
-    mean = pl.mean_horizontal(pl.col(key).log() for key in found).exp().alias("mean_ratio")
+    mean = pl.mean_horizontal(pl.col(key).log() for key in by_cell).exp().alias("mean_ratio")
     said = dict.fromkeys(one["stand_in"][0] for one in studies.values() if "stand_in" in one)
-    made = made.select(*SHARED, "preset", mean, *found).sort("mean_ratio")
+    made = made.select(*SHARED, "preset", mean, *by_cell).sort("mean_ratio")
     return made.with_columns(stand_in=pl.lit("; ".join(said))) if said else made
 
 
@@ -211,7 +211,7 @@ def _ratios(name: str, made: pl.DataFrame) -> dict[str, pl.DataFrame]:
     lacking = {*SHARED, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
     if lacking:
         raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
-    found = {}
+    by_cell = {}
     for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
         where = f"{name}, K={size}, arrival rate {rate}"
         if cell["preset"].sum() != 1:
@@ -222,5 +222,5 @@ def _ratios(name: str, made: pl.DataFrame) -> dict[str, pl.DataFrame]:
         if not (cell[MEASURE] > 0).all():
             raise ValueError(f"{where}: {MEASURE} must be positive in every row to be ranked")
         key = f"{name} K={size} λ={rate:g}"
-        found[key] = cell.select(*SHARED, "preset", (pl.col(MEASURE) / own[MEASURE]).alias(key))
-    return found
+        by_cell[key] = cell.select(*SHARED, "preset", (pl.col(MEASURE) / own[MEASURE]).alias(key))
+    return by_cell

@@ -154,9 +154,9 @@ def read_back(
         folder: of the experiment.
         rounds: as in `results.load_points`.
     """
-    found = storing.read([one.point.name for one in ready], folder, rounds)
+    stored = storing.read([one.point.name for one in ready], folder, rounds)
     points = []
-    for one, point in zip(ready, found, strict=True):
+    for one, point in zip(ready, stored, strict=True):
         shown = {*one.policies, OPTIMAL}
         points.append(point.sel(policy=[x for x in point.policy.values if x in shown]))
     return points

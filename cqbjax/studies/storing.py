@@ -84,15 +84,15 @@ def set_aside_torn(folder: Path) -> list[Path]:
 
 def _manifests(folder: Path) -> dict[Path, list[dict[str, Any]]]:
     """Return the manifests of a folder's files, but for what is torn or of an older kind."""
-    found = {}
+    by_file = {}
     for file in sorted(folder.glob(f"*{results.ENDING}")):
         try:
             manifests = shards.read_manifests(file)
         except results.ResultError:
             continue  # its points are computed again; who loads it is told
         if all(manifest.get("content") and "policies" in manifest for manifest in manifests):
-            found[file] = manifests
-    return found
+            by_file[file] = manifests
+    return by_file
 
 
 def store(points: Sequence[Finished], folder: Path) -> list[Path]:

@@ -110,14 +110,14 @@ class Group:
     @functools.cached_property
     def runs(self) -> Runs:
         """Return the runs: member by member, rate by rate, seed by seed."""
-        found, row = [], 0
+        runs, row = [], 0
         for number, part in enumerate(self.parts):
             rate, seed = (axis.ravel() for axis in np.indices((part.rates.size, part.seeds.size)))
             own = row + (seed if self.per_seed else np.zeros_like(seed))
             member = np.full(seed.size, number)
-            found.append(Runs(member, part.rates[rate], part.seeds[seed], own))
+            runs.append(Runs(member, part.rates[rate], part.seeds[seed], own))
             row += part.seeds.size if self.per_seed else 1
-        return Runs(*(np.concatenate(field) for field in zip(*found, strict=True)))
+        return Runs(*(np.concatenate(field) for field in zip(*runs, strict=True)))
 
     @functools.cached_property
     def order(self) -> np.ndarray:
@@ -189,7 +189,7 @@ class _Drawn(NamedTuple):
 
 def grouped(parts: Sequence[Part]) -> list[Group]:
     """Collect policies whose programs are the same, so that each is compiled once and batched."""
-    found: dict[Any, list[_Drawn]] = {}
+    by_program: dict[Any, list[_Drawn]] = {}
     tables = _Tables()
     for number, part in enumerate(parts):
         source = tables.arrays(part.source)
@@ -203,8 +203,8 @@ def grouped(parts: Sequence[Part]) -> list[Group]:
                 kind_of(source), large,
             )  # fmt: skip
             drawn = _Drawn(Member(number, label), part, stacked, source)
-            found.setdefault(common, []).append(drawn)
-    return [_group(same, common[1]) for common, same in found.items()]
+            by_program.setdefault(common, []).append(drawn)
+    return [_group(same, common[1]) for common, same in by_program.items()]
 
 
 def _group(same: Sequence[_Drawn], per_seed: bool) -> Group:
@@ -221,9 +221,9 @@ def _group(same: Sequence[_Drawn], per_seed: bool) -> Group:
         settled = (each.policies, numbers, each.part.rates, each.part.seeds)
         digest = arrays_digest(map(np.asarray, jax.tree.leaves(settled)))
         # Of one part nothing is left out: who gives a policy two labels wants it to run twice.
-        found, _ = first.setdefault((each.member.label, digest), (each, numbers))
-        if found is not each:
-            twins[each.member] = found.member
+        earlier, _ = first.setdefault((each.member.label, digest), (each, numbers))
+        if earlier is not each:
+            twins[each.member] = earlier.member
     distinct = [each for each, _ in first.values()]
     _, tables = programs.divided(same[0].source, own)
     return Group(

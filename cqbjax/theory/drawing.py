@@ -55,8 +55,8 @@ def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> None:
     reference = None
     for number, label in enumerate(labels):
         _, by_seed = slopes.binned(values["round"].values, values.sel(policy=label).values)
-        found = mean_ci(xr.DataArray(by_seed, dims=("seed", "round")))
-        mean, low, high = (found[part].values for part in ("mean", "low", "high"))
+        interval = mean_ci(xr.DataArray(by_seed, dims=("seed", "round")))
+        mean, low, high = (interval[part].values for part in ("mean", "low", "high"))
         shown = mean > 0
         style = style_of(label)
         bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, shown]
@@ -131,13 +131,13 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             style, one = style_of(label), point.sel(policy=label)
             count = one["count"].mean("seed").values
             for name, dashes in (("all", "-"), ("explored", "--")):
-                found = mean_ci(one[name])
+                band = mean_ci(one[name])
                 words = style.name if name == "all" else f"{style.name}, exploration alone"
                 for panel, at in ((left, count), (right, rounds)):
                     panel.fill_between(
-                        at, found["low"], found["high"], color=style.color, alpha=0.2, linewidth=0
+                        at, band["low"], band["high"], color=style.color, alpha=0.2, linewidth=0
                     )
-                    panel.plot(at, found["mean"], color=style.color, linestyle=dashes, label=words)
+                    panel.plot(at, band["mean"], color=style.color, linestyle=dashes, label=words)
         most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
         words = "the lemma's $\\sigma_0^2 N / 2$"
         left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)

@@ -142,9 +142,9 @@ def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
         lemma = lemma_bound(np.array(t), one["sigma"], rate, c1)
         row: dict[str, Any] = {"round": t, "policy": label, "seeds": one.sizes["seed"]}
         for name, of in (("explorations", "count"), ("all", "all"), ("explored", "explored")):
-            found = mean_ci(one[of])
-            row |= {name: float(found["mean"]), f"{name}_low": float(found["low"])}
-            row[f"{name}_high"] = float(found["high"])
+            interval = mean_ci(one[of])
+            row |= {name: float(interval["mean"]), f"{name}_low": float(interval["low"])}
+            row[f"{name}_high"] = float(interval["high"])
         row |= {"chernoff": float(chernoff.mean()), "lemma": float(lemma.mean())}
         row["reach_chernoff"] = float((one["explored"] >= chernoff).mean())
         row["reach_lemma"] = float((one["all"] >= lemma).mean())

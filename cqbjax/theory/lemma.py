@@ -68,7 +68,7 @@ def rules(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> pl.DataFra
     now, before = psi[:, :, :-1], both.later[None, :, :-1]
     length, state = made.length[:, 1:], made.state[:, 1:]
     emptied = np.maximum.accumulate(parted & (length == 0), axis=2)
-    found = [
+    checks = [
         ("psi(i, t) is -1, 0 or 1", np.ones_like(psi, bool), np.abs(psi) > 1),
         (
             "the sum of psi(i, t) over i is Q(t) - Q*(t)", np.ones_like(queue, bool),
@@ -91,7 +91,7 @@ def rules(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> pl.DataFra
             "rule": rule, "checked": int(where.sum()), "failed": int((where & wrong).sum()),
             "paths_failed": int((where & wrong).reshape(len(where), -1).any(axis=1).sum()),
         }
-        for rule, where, wrong in found
+        for rule, where, wrong in checks
     ]  # fmt: skip
     return pl.DataFrame(rows)
 

@@ -28,8 +28,8 @@ def curves(point: xr.Dataset) -> dict[str, xr.DataArray]:
         point: a stored result at one arrival rate.
     """
     rivals = point.sel(policy=[p for p in point.policy.values.tolist() if p != OPTIMAL])
-    found = {"regret": rivals["regret"], "queue_regret": queue_regret(rivals)}
-    return {name: values.transpose("policy", "seed", "round") for name, values in found.items()}
+    regrets = {"regret": rivals["regret"], "queue_regret": queue_regret(rivals)}
+    return {name: values.transpose("policy", "seed", "round") for name, values in regrets.items()}
 
 
 def binned(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,8 +61,8 @@ def slope(rounds: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """
     at = np.log(rounds) - np.log(rounds).mean()
     logs = np.log(np.where(mean > 0, mean, np.nan))
-    found: np.ndarray = (logs * at).sum(axis=-1) / (at @ at)
-    return found
+    slopes: np.ndarray = (logs * at).sum(axis=-1) / (at @ at)
+    return slopes
 
 
 def fitted(
@@ -119,11 +119,11 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
                             "a slope; lower record_every or widen the window"
                         )
                     for label, of in zip(here.policy.values.tolist(), here.values, strict=True):
-                        found, low, high, lost = fitted(rounds, of)
+                        estimate, low, high, lost = fitted(rounds, of)
                         rows.append(
                             setting | {
                                 "arrival_rate": rate, "statistic": statistic, "first": first,
-                                "last": last, "policy": label, "seeds": len(of), "slope": found,
+                                "last": last, "policy": label, "seeds": len(of), "slope": estimate,
                                 "slope_low": low, "slope_high": high,
                                 "bound": CURVES[statistic], "lost": lost,
                                 "mean_at_end": float(binned(rounds, of)[1].mean(axis=0)[-1]),

@@ -168,8 +168,8 @@ def _states(queue: Queue, best: Array) -> Array:
         low = jnp.max(jnp.where(less, best[other.row], -jnp.inf))
         both = jnp.where(high == low, 0, jnp.where(high > low, 3, 4))
         plus, minus = jnp.sum(more), jnp.sum(less)
-        found = jnp.where(plus > 0, jnp.where(minus > 0, both, 1), jnp.where(minus > 0, 2, 0))
-        return jnp.where((plus > 1) | (minus > 1), 5, found).astype(jnp.int8)
+        number = jnp.where(plus > 0, jnp.where(minus > 0, both, 1), jnp.where(minus > 0, 2, 0))
+        return jnp.where((plus > 1) | (minus > 1), 5, number).astype(jnp.int8)
 
     before = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[:-1]]), queue)
     return jax.vmap(state)(queue, before)

@@ -96,5 +96,5 @@ def _study(made: Extract, drawn: panels.Drawn, listed: Sequence[Listed]) -> dict
 
 def _verdicts(judged: pl.DataFrame) -> list[tuple[str, int]]:
     """Count the claims by verdict."""
-    found = judged["verdict"].to_list()
-    return [(one, found.count(one)) for one in claims.VERDICTS]
+    verdicts = judged["verdict"].to_list()
+    return [(one, verdicts.count(one)) for one in claims.VERDICTS]

@@ -125,7 +125,7 @@ def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
     numbers = {name: f"plot-{number}" for number, name in enumerate(names)}
 
     def numbered(text: str) -> str:
-        return RANDOM.sub(lambda found: numbers.get(found[0], found[0]), text)
+        return RANDOM.sub(lambda match: numbers.get(match[0], match[0]), text)
 
     return numbered(script), {key: numbered(div) for key, div in divs.items()}
 

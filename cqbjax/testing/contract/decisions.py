@@ -60,10 +60,10 @@ def check_decisions(
     # The last run's companions live in another world; now it is its own companion.
     copies = jax.tree.map(lambda leaf: jnp.stack([leaf[-1]] * len(BATCH)), batch)
     natural = jnp.full(len(BATCH), NATURAL)
-    found = _first_difference(shown, -1, program(numbers, natural, copies), 0)
+    differing = _first_difference(shown, -1, program(numbers, natural, copies), 0)
     require(
-        found is None,
-        f"a run must not depend on its batch, and its decision of round {found} does",
+        differing is None,
+        f"a run must not depend on its batch, and its decision of round {differing} does",
     )
     if uncompiled:
         last, of_last = (jax.tree.map(operator.itemgetter(-1), tree) for tree in (both, shown))
@@ -135,11 +135,11 @@ def _check_dummy_job(shown: _Shown) -> None:
         raise ValueError("the check needs rounds with and without a query: use a longer horizon")
     kinds = {1: "leaving out update", 2: "another action and choice"}
     for row, kind in kinds.items():
-        found = _first_difference(shown, 0, shown, row)
+        differing = _first_difference(shown, 0, shown, row)
         require(
-            found is None,
+            differing is None,
             f"feedback with valid=False must teach nothing, and {kind} in rounds without a query "
-            f"changes the decision of round {found}",
+            f"changes the decision of round {differing}",
         )
 
 
@@ -156,10 +156,10 @@ def _check_alone(
             alone.append(shown)
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves)[None], *alone)
     part = jax.tree.map(lambda leaf: leaf[None, :rounds], batched)
-    found = _first_difference(stacked, 0, part, 0)
+    differing = _first_difference(stacked, 0, part, 0)
     require(
-        found is None,
-        f"a run alone, uncompiled, must decide as in a batch, and differs in round {found}",
+        differing is None,
+        f"a run alone, uncompiled, must decide as in a batch, and differs in round {differing}",
     )
 
 

@@ -80,11 +80,11 @@ def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) 
         "explored": ((), jnp.bool_),
     }
     for part, (shape, dtype) in wanted.items():
-        found = getattr(action, part)
+        value = getattr(action, part)
         require(
-            found.shape == shape and found.dtype == dtype,
+            value.shape == shape and value.dtype == dtype,
             f"Action.{part} must be {jnp.dtype(dtype)}{list(shape)}, and select returns "
-            f"{found.dtype}{list(found.shape)}",
+            f"{value.dtype}{list(value.shape)}",
         )
     require(
         str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
