@@ -52,16 +52,16 @@ def blocks(page: Path) -> list[Block]:
         cells = json.loads(page.read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         return [Block(page, number, "python", "", text, "") for number, text in enumerate(code, 1)]
-    found, note = [], ""
+    fenced, note = [], ""
     for token in MarkdownIt().parse(page.read_text()):
         if token.type == "fence" and not _is_markup(token.info):
             language, file, text = _read(token.info, token.content)
-            found.append(Block(page, token.map[0] + 2, language, file, text, note))
+            fenced.append(Block(page, token.map[0] + 2, language, file, text, note))
         if token.type == "html_block" and token.content.startswith("<!--"):
             note = token.content.strip().removeprefix("<!--").removesuffix("-->").strip()
         elif token.level == 0:
             note = ""
-    return found
+    return fenced
 
 
 def _is_markup(info: str) -> bool:

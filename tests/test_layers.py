@@ -29,14 +29,14 @@ MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))
 def imports(path: Path, everywhere: bool = True) -> set[str]:
     """Return the modules that a file imports: everywhere in it, or at its top level alone."""
     tree = ast.parse(path.read_text())
-    found = set()
+    imported = set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            imported |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
-            found |= {f"{node.module}.{name.name}" for name in node.names}
-    return found
+            imported |= {f"{node.module}.{name.name}" for name in node.names}
+    return imported
 
 
 def rooms(names: set[str]) -> set[str]:

@@ -24,8 +24,8 @@ def rate(utilities, servers):
 @given(st.lists(UTILITY, min_size=3, max_size=3))
 def test_probabilities_are_the_definition(utilities):
     weights = np.exp(np.asarray(utilities, float))
-    found = mnl.choice_probabilities(jnp.asarray(utilities, float))
-    np.testing.assert_allclose(found, weights / (1 + weights.sum()), rtol=2e-5, atol=1e-12)
+    probabilities = mnl.choice_probabilities(jnp.asarray(utilities, float))
+    np.testing.assert_allclose(probabilities, weights / (1 + weights.sum()), rtol=2e-5, atol=1e-12)
     assert float(mnl.departure_rate(jnp.asarray(utilities, float))) <= 1.0 + 1e-6
 
 
@@ -67,8 +67,8 @@ def test_unranking_is_the_lexicographic_list(number, size):
     every = list(itertools.combinations(range(number), size))
     assert mnl.num_assortments(number, size) == len(every)
     unrank = jax.jit(jax.vmap(lambda rank: mnl.unrank_assortment(rank, number, size)))
-    found = unrank(jnp.arange(len(every), dtype=jnp.int32))
-    assert [tuple(servers) for servers in found.tolist()] == every
+    unranked = unrank(jnp.arange(len(every), dtype=jnp.int32))
+    assert [tuple(servers) for servers in unranked.tolist()] == every
 
 
 def test_unranking_reaches_the_last_of_many_pairs():
@@ -123,5 +123,5 @@ def test_the_servers_shown_and_the_one_chosen_are_marked_by_their_numbers():
     servers = jnp.asarray([1, 4], jnp.int32)
     assert mnl.shown(servers, 5).tolist() == [False, True, False, False, True]
     for choice, marked in ((0, [1]), (1, [4]), (2, [])):
-        found = mnl.chosen(servers, jnp.int32(choice), 5)
-        assert np.flatnonzero(found).tolist() == marked
+        mask = mnl.chosen(servers, jnp.int32(choice), 5)
+        assert np.flatnonzero(mask).tolist() == marked

@@ -216,9 +216,9 @@ def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
     row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
     small = row | {"case": NAME, "N": 5, "d": 5}
     asked.rows["throughput"] = [small, row | {"case": "d=384 N=14 K=1"}]
-    (found,) = asked.device()
-    assert found["floor_bytes_a_round"] == 14 * 384 * 384 * 4
-    assert found["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
+    (reported,) = asked.device()
+    assert reported["floor_bytes_a_round"] == 14 * 384 * 384 * 4
+    assert reported["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
 
 
 def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):

@@ -63,15 +63,15 @@ def child(*words: str) -> str:
 
 def faults(loop: hlo.Loop, most: Most, width: int, turns: int = 1) -> list[str]:
     """Return what is wrong with a loop over rounds."""
-    found = []
+    wrong = []
     for kernel in loop.all_kernels():
         custom = kernel.operation == "custom-call" and kernel.target not in BATCHED
         if custom or kernel.operation in TRANSFERS or HOST in kernel.shape:
-            found.append(f"{kernel.operation} {kernel.target} {kernel.shape}")
+            wrong.append(f"{kernel.operation} {kernel.target} {kernel.shape}")
         if kernel.fresh >= most.table * width:
-            found.append(f"a table is copied: {kernel.name} {kernel.plain_shape}")
+            wrong.append(f"a table is copied: {kernel.name} {kernel.plain_shape}")
     if [one.turns for one in loop.loops] != ([] if most.turn is None else [None]):
-        found.append(f"loops within a round: {[one.turns for one in loop.loops]}")
+        wrong.append(f"loops within a round: {[one.turns for one in loop.loops]}")
     (kernels, moved), (more, further) = loop.work, loop.work_a_turn
     allowed = most.turn or (0, 0.0)
     for what, is_, bound in (
@@ -79,8 +79,8 @@ def faults(loop: hlo.Loop, most: Most, width: int, turns: int = 1) -> list[str]:
         ("kernels a turn", more, allowed[0]), ("bytes a turn", further / width, allowed[1]),
     ):  # fmt: skip
         if is_ > bound:
-            found.append(f"{what}: {is_:,.0f}, at most {bound:,.0f}")
-    return found
+            wrong.append(f"{what}: {is_:,.0f}, at most {bound:,.0f}")
+    return wrong
 
 
 @pytest.mark.slow
@@ -136,8 +136,8 @@ def test_every_fault_is_seen_in_a_compiled_program():
     assert list(programs) == ["plain", "copied", "one_by_one", "in_turns"]
     assert programs.pop("plain") == []
     said = ("a table is copied", "custom-call", "loops within a round")
-    for (name, found), word in zip(programs.items(), said, strict=True):
-        assert any(word in one for one in found), (name, found)
+    for (name, wrong), word in zip(programs.items(), said, strict=True):
+        assert any(word in one for one in wrong), (name, wrong)
 
 
 TEXT = """HloModule m

@@ -19,15 +19,15 @@ def compare(folder, rule):
     log = prepare.load(folder)
     made = prepare.link(log, rule)
     rows = log.frame["row"].to_numpy()[made.members]
-    found = {tuple(part.tolist()) for part in np.split(rows, made.first[1:-1])}
+    linked = {tuple(part.tolist()) for part in np.split(rows, made.first[1:-1])}
     truth = pl.read_parquet(folder / "log" / prepare.TRUTH).filter(pl.col("kind") != "other")
     by_chain = truth.sort("chain", "position").group_by("chain", maintain_order=True)
-    return {tuple(rows) for rows in by_chain.agg("row")["row"].to_list()}, found, made
+    return {tuple(rows) for rows in by_chain.agg("row")["row"].to_list()}, linked, made
 
 
 def test_every_planted_chain_is_found_and_none_is_invented(generated):
-    planted, found, made = compare(generated, Rule())
-    assert found == planted
+    planted, linked, made = compare(generated, Rule())
+    assert linked == planted
     assert made.identical > 100 and made.similar > 40 and made.early > 10
 
 
@@ -35,8 +35,8 @@ def test_every_planted_chain_is_found_and_none_is_invented(generated):
     "rule", [Rule(1.0), Rule(0.5), Rule(min_gap=600.0), Rule(among="adjacent")]
 )
 def test_another_rule_does_not_find_them(generated, rule):
-    planted, found, _ = compare(generated, rule)
-    assert found != planted
+    planted, linked, _ = compare(generated, rule)
+    assert linked != planted
 
 
 def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
@@ -104,16 +104,16 @@ def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
     generate.generate(tmp_path / "log", shared_data, generate.Settings(55_000, longer=4.8))
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     prepare.prepare(tmp_path, tmp_path / "log", embedder=embedder, progress=False)
-    planted, found, made = compare(tmp_path, Rule())
+    planted, linked, made = compare(tmp_path, Rule())
     spent = time.process_time() - begun
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     with capsys.disabled():
         print(
-            f"\n{len(made.members):,} conversations, {len(found):,} chains, {made.identical:,} + "
+            f"\n{len(made.members):,} conversations, {len(linked):,} chains, {made.identical:,} + "
             f"{made.similar:,} links: {spent:.1f} s of one core (embedding by words), peak memory "
             f"grew by {grown:.0f} MiB, process {os.getpid()}"
         )
-    assert len(made.members) >= 50_000 and found == planted
+    assert len(made.members) >= 50_000 and linked == planted
     assert spent < 120
 
 

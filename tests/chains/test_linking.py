@@ -93,13 +93,13 @@ def reference(rows, rule):
         ]  # fmt: skip
         if earlier:
             after[earlier[-1]] = i
-    found = []
+    linked = []
     for root in order:
         if root not in after.values():
-            found.append([root])
-            while found[-1][-1] in after:
-                found[-1].append(after[found[-1][-1]])
-    return [tuple(chain) for chain in found]
+            linked.append([root])
+            while linked[-1][-1] in after:
+                linked[-1].append(after[linked[-1][-1]])
+    return [tuple(chain) for chain in linked]
 
 
 @settings(deadline=None, max_examples=150)

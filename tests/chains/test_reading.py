@@ -161,9 +161,9 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
     }
     (tmp_path / "empty").mkdir()
     for source, words in cases.items():
-        with pytest.raises(LogError, match=words) as found:
+        with pytest.raises(LogError, match=words) as refusal:
             prepare.prepare(tmp_path / "data", source, embedder=embedder)
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(refusal.value)
     schema.write(wrong, [row()])
     whole = wrong.read_bytes()
     wrong.write_bytes(whole[: len(whole) // 2])
@@ -175,9 +175,9 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
 def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
     schema.write(file, [row(), row(), row(model="gpt-4-0314")])
-    with pytest.raises(LogError) as found:
+    with pytest.raises(LogError) as refusal:
         prepare.prepare(tmp_path, file, model="gpt-5", embedder=embedder)
-    assert str(found.value) == (
+    assert str(refusal.value) == (
         f"no conversation with model 'gpt-5': there are {MODEL} (2), gpt-4-0314 (1)."
     )
 

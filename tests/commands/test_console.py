@@ -60,8 +60,8 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkey
 )
 def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = refused(words, monkeypatch, name)
-    assert found.startswith(said) and len(found.splitlines()) == 1
+    message = refused(words, monkeypatch, name)
+    assert message.startswith(said) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -136,7 +136,7 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("arrival_rate=0.") == 6, "a line a trial"
-    found = OmegaConf.load(tmp_path / "optimization_results.yaml")
+    optimum = OmegaConf.load(tmp_path / "optimization_results.yaml")
     points = results.load_points(tmp_path)
     assert len(points) == 6 and len(list(tmp_path.rglob("*.nc"))) == 2
     throughput = {
@@ -144,8 +144,8 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
         for p in points
     }
     best = max(throughput, key=throughput.get)
-    assert found.best_value == pytest.approx(throughput[best])
-    assert throughput[found.best_params.arrival_rate] == throughput[best]
+    assert optimum.best_value == pytest.approx(throughput[best])
+    assert throughput[optimum.best_params.arrival_rate] == throughput[best]
 
 
 def test_an_objective_that_is_none_is_refused(monkeypatch):

@@ -43,8 +43,8 @@ def asked(root, *names, **keys):
 )
 def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = refused(words, monkeypatch, "report")
-    assert found.startswith(said) and len(found.splitlines()) == 1
+    message = refused(words, monkeypatch, "report")
+    assert message.startswith(said) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 

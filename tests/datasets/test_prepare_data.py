@@ -261,13 +261,13 @@ def test_a_recorded_file_that_vanished_is_noticed(tmp_path):
 
 
 def test_another_local_path_has_a_record_of_its_own(tmp_path):
-    found = []
+    runs = []
     for count in (12, 16, 12):
         source = tmp_path / f"made-up-{count}"
         schemas.write("sprout", source, count)
-        found.append(run(tmp_path / "data", source=source))
+        runs.append(run(tmp_path / "data", source=source))
         assert ds.load_dataset("sprout", tmp_path / "data")[0].num_prompts == count
-    assert [done.built for done in found] == [True, True, False]
+    assert [done.built for done in runs] == [True, True, False]
 
 
 def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):

@@ -239,8 +239,8 @@ CHECKS = dict.fromkeys(STUDIES, check_study) | {
 
 
 def test_yaml_of_the_pages_is_yaml():
-    found = [block for page in PAGES for block in blocks(page) if block.language == "yaml"]
-    assert found and all(yaml.safe_load(block.text) for block in found)
+    yaml_blocks = [block for page in PAGES for block in blocks(page) if block.language == "yaml"]
+    assert yaml_blocks and all(yaml.safe_load(block.text) for block in yaml_blocks)
 
 
 def test_every_block_is_of_a_language_that_is_tested():

@@ -31,9 +31,9 @@ def test_lines_of_prose_are_short(page):
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.stem)
 def test_every_link_and_figure_is_there(page):
     text = page.read_text()
-    found = [m[1] for m in re.finditer(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text)]
-    found += [m[1] for m in re.finditer(r'<img [^>]*src="([^"]+)"', text)] + FIGURE.findall(text)
-    for target in found:
+    targets = [m[1] for m in re.finditer(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text)]
+    targets += [m[1] for m in re.finditer(r'<img [^>]*src="([^"]+)"', text)] + FIGURE.findall(text)
+    for target in targets:
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

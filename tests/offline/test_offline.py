@@ -494,15 +494,15 @@ def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
     config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
     policies = {"knn": Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
-    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
+    by_policy = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
     data = fits.read(dataset, tmp_path / "fits")
     one = fits.tuned(KNN(grid=(3, 4)), data, 7)
-    assert found == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
-    assert len(one.grid) == 1 and json.dumps(found)
+    assert by_policy == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
+    assert len(one.grid) == 1 and json.dumps(by_policy)
     config.tuning_seed = None
-    found = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
+    rows = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
     each = [fits.tuned(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
-    assert {row["grid"][0]: row["seeds"] for row in found} == {
+    assert {row["grid"][0]: row["seeds"] for row in rows} == {
         k: each.count(k) for k in dict.fromkeys(each)
     }
-    assert len(found) == 2, "else seeds that choose apart are not shown"
+    assert len(rows) == 2, "else seeds that choose apart are not shown"

@@ -61,8 +61,8 @@ def test_quotes_stand_at_their_lines_of_the_paper(shared_data):
     for one in claims.read():
         there = " ".join(lines[one["line"] - 1 : one["line"] + 6])
         words = re.findall(r"[a-z]{4,}", re.sub(r"\[.*?\]", "", one["quote"]))
-        found = [word for word in words if word in there]
-        assert len(found) >= 0.75 * len(words), (one["id"], set(words) - set(found))
+        matches = [word for word in words if word in there]
+        assert len(matches) >= 0.75 * len(words), (one["id"], set(words) - set(matches))
 
 
 def test_a_lead_that_every_interval_shows_holds_and_its_opposite_does_not():
@@ -96,9 +96,9 @@ def test_where_no_interval_tells_anything_nothing_is_decided():
 
 def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
     other = study("routerbench", source="RouterBench slice", stand_in="a slice")
-    found = judged(AHEAD, routerbench=other)
-    assert found.verdict == claims.CANNOT
-    assert "stand in: holds. " in found.evidence and "[data: a slice]" in found.evidence
+    judgement = judged(AHEAD, routerbench=other)
+    assert judgement.verdict == claims.CANNOT
+    assert "stand in: holds. " in judgement.evidence and "[data: a slice]" in judgement.evidence
     both = judged(AHEAD, synthetic=study(change=swapped), routerbench=other)
     assert both.verdict == claims.FAILS  # the paper's own data decide
     assert judged(AHEAD).verdict == claims.NOT_RUN
@@ -190,8 +190,8 @@ def test_what_should_rise_does_so_in_every_setting(tmp_path):
         "round": [30, 300, 3000] * 2, "slope": [1.0, 2.0, 3.0, 1.0, 3.0, 2.0],
     })  # fmt: skip
     frame.write_csv(tmp_path / "theory_slopes.csv")
-    found = tabled(tmp_path, rises=True)
-    assert found.verdict == claims.IN_PART and "in 3 of 4" in found.evidence
+    judgement = tabled(tmp_path, rises=True)
+    assert judgement.verdict == claims.IN_PART and "in 3 of 4" in judgement.evidence
     frame.head(3).write_csv(tmp_path / "theory_slopes.csv")
     assert tabled(tmp_path, rises=True).verdict == claims.HOLDS
 
@@ -210,8 +210,8 @@ def test_printed_values_are_judged_by_the_comparison():
 
 def test_the_papers_own_table_is_ranked_too():
     (claim,) = [one for one in claims.read() if one["id"] == "lowest-gap"]
-    found = claims.judge(claim, {}, NOTHING, REPOSITORY)
-    assert "ACQB-CL is first in 6 of 6 settings" in found.evidence
+    judgement = claims.judge(claim, {}, NOTHING, REPOSITORY)
+    assert "ACQB-CL is first in 6 of 6 settings" in judgement.evidence
 
 
 def test_an_unknown_rule_is_refused():

@@ -101,9 +101,9 @@ def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
         return made
 
     made = [point(rate) for rate in (0.5, 0.7, 0.6, 0.4)]
-    found = {row["policy"]: row for row in loads.loads(made).iter_rows(named=True)}
-    assert (found["acqb"]["borne"], found["acqb"]["next"]) == (0.5, 0.6)
-    assert found["acqb"]["growth"] == pytest.approx(0.5) and found["acqb"]["rates"] == 4
-    assert (found["random"]["borne"], found["random"]["next"]) == (None, 0.4)
+    by_policy = {row["policy"]: row for row in loads.loads(made).iter_rows(named=True)}
+    assert (by_policy["acqb"]["borne"], by_policy["acqb"]["next"]) == (0.5, 0.6)
+    assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 4
+    assert (by_policy["random"]["borne"], by_policy["random"]["next"]) == (None, 0.4)
     quiet = loads.loads(made[:1])
     assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}

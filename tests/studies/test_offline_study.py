@@ -55,11 +55,11 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
     parts, x = source.split(3), np.asarray(source.queries.contexts)
-    found = offline_value.nearest(x, source, parts)
-    assert set(found) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
+    measures = offline_value.nearest(x, source, parts)
+    assert set(measures) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
         expected = scalar_nearest(x, source.probabilities, parts, k)
-        assert (found[f"{k}-NN error"], found[f"{k}-NN routing"]) == pytest.approx(expected)
+        assert (measures[f"{k}-NN error"], measures[f"{k}-NN routing"]) == pytest.approx(expected)
     pool, chance = x[parts.pool].astype(float), source.probabilities[parts.pool]
     logits = np.log(chance[:6] / (1 - chance[:6]))
     weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
@@ -101,8 +101,8 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
     row = made.row(by_predicate=pl.col("features") == "head", named=True)
     assert z[0] == 0 and z[1] != 0
-    found = [row[key] for key in ("change", "change_low", "change_high")]
-    assert found == pytest.approx([np.mean(z), low, high])
+    interval = [row[key] for key in ("change", "change_low", "change_high")]
+    assert interval == pytest.approx([np.mean(z), low, high])
 
 
 @pytest.mark.slow
@@ -127,9 +127,9 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         for router, before in ((own, ""), (fixed, "once_")):
             scores = router.fit(split, rho=2.0, seed=seed).predict(data.embeddings[parts.pool])
             server = scores.argmax(axis=1)
-            found = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
+            served = rows["knn"][f"{before}departure"], rows["knn"][f"{before}utility"]
             expected = [t[np.arange(20), server].mean() for t in (chance, raw)]
-            assert found == pytest.approx(expected)
+            assert served == pytest.approx(expected)
             assert rows["knn"][f"{before}chosen"] == str(router.grid[0])
         blind = (split.performance.mean(axis=0)).argmax()
         assert rows["ZERO, performance only"]["departure"] == pytest.approx(chance[:, blind].mean())
@@ -148,8 +148,8 @@ def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
     row = made.row(by_predicate=pl.col("policy") == "knn", named=True)
     gain = (knn["once_departure"] - knn["departure"]).to_numpy()
     low, high = scipy.stats.t.interval(0.95, 2, gain.mean(), scipy.stats.sem(gain))
-    found = [row[f"once_departure_gain{end}"] for end in ("", "_low", "_high")]
-    assert found == pytest.approx([gain.mean(), low, high])
+    interval = [row[f"once_departure_gain{end}"] for end in ("", "_low", "_high")]
+    assert interval == pytest.approx([gain.mean(), low, high])
     assert row["over_fixed"] == pytest.approx((knn["departure"] - fixed["departure"]).mean())
     counts = [int(part.split("(")[1][:-1]) for part in row["chosen"].split("; ")]
     assert sum(counts) == row["seeds"] == 3

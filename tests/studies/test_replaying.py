@@ -96,9 +96,9 @@ def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
      (("replay.source=nowhere",), "nowhere: no such file or folder")],
 )  # fmt: skip
 def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
-    with pytest.raises(ValueError, match=re.escape(said)) as found:
+    with pytest.raises(ValueError, match=re.escape(said)) as refusal:
         run(generated, tmp_path, *words)
-    assert "\n" not in str(found.value) and not (tmp_path / "data").exists()
+    assert "\n" not in str(refusal.value) and not (tmp_path / "data").exists()
 
 
 def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(generated):

@@ -19,11 +19,11 @@ def small(preset=PRESET, **changes):
 
 
 def test_one_constant_at_a_time_and_the_grid():
-    found = small()
-    assert found[0] == PRESET and len(set(found)) == len(found)
-    grid = {(s.alpha_scale, s.c1) for s in found if (s.lambda0, s.M) == (1.0, 1)}
+    settings = small()
+    assert settings[0] == PRESET and len(set(settings)) == len(settings)
+    grid = {(s.alpha_scale, s.c1) for s in settings if (s.lambda0, s.M) == (1.0, 1)}
     assert grid == {(a, c) for a in (0.1, 0.2, 0.5) for c in (0.25, 1.0)}
-    others = [s for s in found if (s.lambda0, s.M) != (1.0, 1)]
+    others = [s for s in settings if (s.lambda0, s.M) != (1.0, 1)]
     assert [(s.lambda0, s.M) for s in others] == [(2.0, 1), (1.0, 3)]
     assert all((s.alpha_scale, s.c1, s.rho) == (0.2, 0.25, None) for s in others)
 
@@ -105,9 +105,9 @@ def test_another_rho_is_no_rival():
     settings = small(preset)
     same = [s for s in settings if s.rho == 5.0]
     other = [s for s in settings if s.rho == 1.0]
-    found = sensitivity.rows(planted(same, 5.0 + np.arange(len(same))), same, preset)
-    found += sensitivity.rows(planted(other, [0.5]), other, preset)
-    made = sensitivity.frame([row | {"stand_in": "a slice"} for row in found])
+    rows = sensitivity.rows(planted(same, 5.0 + np.arange(len(same))), same, preset)
+    rows += sensitivity.rows(planted(other, [0.5]), other, preset)
+    made = sensitivity.frame([row | {"stand_in": "a slice"} for row in rows])
     assert "Data: a slice" in sensitivity_figures.draw(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
     (line,) = sensitivity.sentences(made)
@@ -116,8 +116,8 @@ def test_another_rho_is_no_rival():
 
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     settings = small()
-    found = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))), settings, PRESET)
-    figure = sensitivity_figures.draw(sensitivity.frame(found), "Planted")
+    rows = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))), settings, PRESET)
+    figure = sensitivity_figures.draw(sensitivity.frame(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
     assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]

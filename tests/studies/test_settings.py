@@ -20,9 +20,9 @@ REFUSED = {
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_wrong_value_is_refused_by_its_key(key):
     config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
-    with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as found:
+    with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
         study.checked_points(config, make, make_policies)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("key", ["K", "slackness", "parameters"])

@@ -25,11 +25,11 @@ KILLS = int(os.environ.get("CQBJAX_KILLS", "2"))  # ten, for an hour nobody wait
 
 
 def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
-    found = []
+    ready = []
     for rate in rates:
         config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
-        found += study.checked_points(config, make, make_policies, {"arrival_rate": rate})
-    return found
+        ready += study.checked_points(config, make, make_policies, {"arrival_rate": rate})
+    return ready
 
 
 @pytest.fixture

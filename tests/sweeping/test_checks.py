@@ -131,9 +131,9 @@ def nothing_compiles(monkeypatch, fresh_programs):
 @pytest.mark.parametrize("case", CASES)
 def test_wrong_input_is_refused_in_one_sentence(case, nothing_compiles):
     source, policies, changed, words = CASES[case]
-    with pytest.raises(ValueError) as found:
+    with pytest.raises(ValueError) as refusal:
         cqbjax.sweep(policies, source, **{**GOOD, **changed})
-    message = str(found.value)
+    message = str(refusal.value)
     assert all(word in message for word in words), message
     assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
 
@@ -144,18 +144,18 @@ def test_good_input_does_compile(nothing_compiles):
 
 
 def test_a_rate_that_no_slackness_is_possible_at_is_refused_without_naming_one():
-    with pytest.raises(ValueError, match=r"seed \d+ .*; lower arrival_rate") as found:
+    with pytest.raises(ValueError, match=r"seed \d+ .*; lower arrival_rate") as refusal:
         Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.7, 1)
-    assert "stay below" not in str(found.value)
+    assert "stay below" not in str(refusal.value)
     Synthetic(num_servers=1, dim=1, slackness=0.0).check(np.arange(8), 0.3, 1)
 
 
 def test_the_slackness_that_the_message_allows_is_allowed():
     """The number in the sentence is the border: a little less is accepted, a little more is not."""
     seeds = np.arange(4)
-    with pytest.raises(ValueError) as found:
+    with pytest.raises(ValueError) as refusal:
         Synthetic(num_servers=2, dim=2, slackness=0.39).check(seeds, 0.6, 1)
-    border = float(re.search(r"stay below (-?[\d.]+)", str(found.value))[1])
+    border = float(re.search(r"stay below (-?[\d.]+)", str(refusal.value))[1])
     Synthetic(num_servers=2, dim=2, slackness=border - 0.03).check(seeds, 0.6, 1)
     with pytest.raises(ValueError):
         Synthetic(num_servers=2, dim=2, slackness=border + 0.002).check(seeds, 0.6, 1)
@@ -166,9 +166,9 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
     source, policies = worlds.constant(0.5), {"optimal": Optimal()}
     keys = {"arrival_rates": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
-    with pytest.raises(QueueOverflow) as found:
+    with pytest.raises(QueueOverflow) as overflow:
         cqbjax.sweep(policies, source, capacity=3, **keys)
-    message = str(found.value)
+    message = str(overflow.value)
     named = re.search(
         r"capacity=3 overflowed in round (\d+) of policy (\w+), seed (\d+), "
         r"arrival_rate ([\d.]+); capacity=(\d+) would have been enough",

@@ -86,8 +86,8 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
     others = dataclasses.replace(TABLE, utilities=TABLE.utilities[::-1] - 0.1)
     copied = dataclasses.replace(TABLE, contexts=TABLE.contexts + 0)
     grid = [part({"random": RandomRouting()}, one, [0.3], 2, 24) for one in (TABLE, others, copied)]
-    found = {group.labels: group for group in plan.make(grid).groups}
-    random = found["random",]
+    by_labels = {group.labels: group for group in plan.make(grid).groups}
+    random = by_labels["random",]
     assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
     assert random.twins == {(2, "random"): (0, "random")}, "equal content is one source"
     done = sweep_parts(grid)

@@ -96,8 +96,10 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
             part({"p": policy}, source, [rate], seeds, 100, size)
             for source, policy, rate, seeds, size in settings
         ]
-        found = plan.make(parts).groups
-        return [[member.part for member in group.members] for group in found if "p" in group.labels]
+        grouped = plan.make(parts).groups
+        return [
+            [member.part for member in group.members] for group in grouped if "p" in group.labels
+        ]
 
     assert together((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
     assert together((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]

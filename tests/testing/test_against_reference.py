@@ -49,7 +49,7 @@ def play(runs: list[tuple[Case, str]], estimator: str) -> list[reference.Traject
 
 def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dict[str, int]:
     """Return the fields that differ and the first round (from 1) in which each does."""
-    found = {}
+    first_rounds = {}
     for field in dataclasses.fields(reference.Trajectory):
         one, other = getattr(ours, field.name), getattr(theirs, field.name)
         assert one.shape == other.shape, field.name
@@ -58,8 +58,8 @@ def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dic
             apart = ~(np.abs(one - other) <= (1e-9 if field.name == "regret" else 1e-6))
         rounds = np.flatnonzero(apart.reshape(len(one), -1).any(axis=1))
         if len(rounds):
-            found[field.name] = int(rounds[0]) + 1
-    return found
+            first_rounds[field.name] = int(rounds[0]) + 1
+    return first_rounds
 
 
 def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> None:
@@ -85,8 +85,8 @@ def test_whole_runs_are_identical_for_every_policy(name: str, x64: None) -> None
         labels, play([(case, label) for label in labels], estimator), strict=True
     ):
         theirs = reference.simulate(label, world, draws, case.settings())
-        found = differences(ours, theirs)
-        assert not found, f"{label}: field -> first round that differs: {found}"
+        differing = differences(ours, theirs)
+        assert not differing, f"{label}: field -> first round that differs: {differing}"
         check_the_run_is_worth_comparing(label, theirs)
         empty_rounds += int((theirs.query < 0).sum())
     # Round 1 is always empty; later ones must be met too.
@@ -146,9 +146,9 @@ class Planted:
     def noticed(self, spoil=None, **wrong: float) -> dict[str, int]:
         """Return what the first of several runs to differ shows."""
         for seed in self.seeds:
-            found = self.found(seed, spoil, **wrong)
-            if found:
-                return found
+            differing = self.found(seed, spoil, **wrong)
+            if differing:
+                return differing
         return {}
 
 
@@ -199,8 +199,8 @@ def with_entry(draws: reference.Draws, field: str, at: int, value: object) -> re
     ],
 )
 def test_one_wrong_draw_of_a_whole_run_is_noticed(spoil, field: str, x64: None) -> None:
-    found = Planted("routing-1", "acqb", range(9, 14)).noticed(spoil)
-    assert found.get(field, 0) > HORIZON // 2, found
+    differing = Planted("routing-1", "acqb", range(9, 14)).noticed(spoil)
+    assert differing.get(field, 0) > HORIZON // 2, differing
 
 
 def one_showing_too_many(self, b: int) -> float:
@@ -242,6 +242,6 @@ def test_each_fault_of_the_algorithm_is_noticed(x64: None, monkeypatch) -> None:
     for method, fault in FAULTS.items():
         with monkeypatch.context() as patch:
             patch.setattr(reference.Estimator, method, fault)
-            found = planted.noticed()
-        assert "theta" in found and ("assortment" in found or method == "_fit"), (method, found)
+            fields = planted.noticed()
+        assert "theta" in fields and ("assortment" in fields or method == "_fit"), (method, fields)
     assert not planted.noticed()

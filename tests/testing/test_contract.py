@@ -162,9 +162,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("message", FAULTS)
 def test_a_planted_fault_is_found(message):
-    with pytest.raises(ContractError) as found:
+    with pytest.raises(ContractError) as refusal:
         check_policy(Faulty(**FAULTS[message]))
-    assert message in str(found.value)
+    assert message in str(refusal.value)
 
 
 def test_a_batch_that_mixes_its_runs_is_found():

@@ -23,7 +23,7 @@ SOURCES = {
 def test_the_matrices_are_those_of_what_was_served(name):
     source, size = SOURCES[name], 2
     problem, policy = source.problem(size, HORIZON), arrays(Acqb(c1=2.0))
-    found = eigenvalues.measure(
+    measured = eigenvalues.measure(
         {"acqb": policy}, arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
     )
     key = rng.run_key(3)
@@ -37,7 +37,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
             for part in range(1 + int(run.explored[t])):
                 sums[part, block] += np.outer(x, x)
         if (t + 1) % EVERY == 0:
-            one = found.sel(policy="acqb", seed=3, round=t + 1)
+            one = measured.sel(policy="acqb", seed=3, round=t + 1)
             least = np.linalg.eigvalsh(sums)[..., 0].min(axis=-1)
             np.testing.assert_allclose([one["all"], one["explored"]], least, atol=1e-4)
             assert int(one["count"]) == int(run.explored[: t + 1].sum())
@@ -45,7 +45,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
     rows = contexts.reshape(-1, 2)
     second = sum(np.outer(x, x) for x in rows) / len(rows)
     expected = np.linalg.eigvalsh(second)[0] / problem.num_blocks
-    assert float(found.sigma[0]) == pytest.approx(expected, rel=1e-4)
+    assert float(measured.sigma[0]) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow

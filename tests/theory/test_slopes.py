@@ -24,9 +24,9 @@ def powers(exponent: float, noise: float, seeds: int, draw: int) -> np.ndarray:
 @pytest.mark.parametrize("exponent", [0.5, -0.25, 1.0, -2.0])
 def test_a_power_has_its_own_slope(exponent):
     # Bins average over rounds: exact up to the rounds in the first bins, which are few.
-    found, low, high, lost = slopes.fitted(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
-    assert found == pytest.approx(exponent, abs=0.02) and lost == 0
-    assert low <= found <= high
+    estimate, low, high, lost = slopes.fitted(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
+    assert estimate == pytest.approx(exponent, abs=0.02) and lost == 0
+    assert low <= estimate <= high
 
 
 def test_an_interval_covers_as_often_as_it_says():
@@ -48,8 +48,8 @@ def test_a_curve_that_is_not_positive_has_no_slope_and_says_how_often():
     values = powers(0.5, 0.0, 4, 0)
     assert np.isnan(slopes.fitted(ROUNDS, -values)[0]) and slopes.fitted(ROUNDS, -values)[3] == 1
     values[0] *= -2  # one seed in four: some draws have it twice, and no mean above 0
-    found, low, high, lost = slopes.fitted(ROUNDS, values)
-    assert found == pytest.approx(0.5, abs=0.05) and 0.05 < lost < 0.6 and low <= high
+    estimate, low, high, lost = slopes.fitted(ROUNDS, values)
+    assert estimate == pytest.approx(0.5, abs=0.05) and 0.05 < lost < 0.6 and low <= high
 
 
 def test_bins_hold_every_round_once_and_end_at_powers_of_ten():

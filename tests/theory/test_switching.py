@@ -63,12 +63,12 @@ def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
 
 @pytest.mark.slow
 def test_another_uniform_after_the_switch_would_be_seen(x64):
-    found = 0
+    seen = 0
     for seed in range(6):
         case = dataclasses.replace(CASES[1], seed=seed)
         lengths, _ = theirs(case, "random", _other_choice)
-        found += (ours(case, "random").length[0] != lengths).any()
-    assert found >= 4
+        seen += (ours(case, "random").length[0] != lengths).any()
+    assert seen >= 4
 
 
 def _other_choice(draws: reference.Draws) -> reference.Draws:

@@ -291,7 +291,7 @@ EMBEDLLM_PAPER = PAPER_NAMES.split()
 def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
     sizes = prices.read_size_prices(prices.shipped("embedllm"))
     assert len(set(EMBEDLLM_PAPER)) == 122
-    found = dict(zip(EMBEDLLM_PAPER, prices.prices_by_size(EMBEDLLM_PAPER, sizes), strict=True))
+    priced = dict(zip(EMBEDLLM_PAPER, prices.prices_by_size(EMBEDLLM_PAPER, sizes), strict=True))
     expected = {
         "Qwen/Qwen1.5-0.5B-Chat": 0.1, "google/gemma-2b-it": 0.1, "bigscience/bloom-7b1": 0.2,
         "h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b": 0.3, "CausalLM/34b-beta": 0.8,
@@ -299,10 +299,10 @@ def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
         "bigcode/octocoder": 0.3, "Plaban81/Moe-4x7b-math-reason-code": 0.6,
         "cloudyu/Mixtral-11Bx2-MoE-19B": 0.6, "Qwen/Qwen-72B": 0.9, "01-ai/Yi-6B-200K": 0.2,
     }  # fmt: skip
-    assert {name: found[name] for name in expected} == expected
+    assert {name: priced[name] for name in expected} == expected
     # The files write "org__name", and some names with other dots and dashes than the paper does.
     files = [name.replace("/", "__") for name in EMBEDLLM_PAPER]
-    assert prices.prices_by_size(files, sizes) == list(found.values())
+    assert prices.prices_by_size(files, sizes) == list(priced.values())
     odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
            "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
     assert prices.prices_by_size(odd, sizes) == [0.2, 0.1, 0.9, 0.6]

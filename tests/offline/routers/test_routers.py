@@ -195,12 +195,12 @@ def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
     price = RHO * split.cost.mean(axis=0)
     loss = lost_utility(split.utility(RHO), price)
     rows, predicted = np.arange(40, 60), np.random.default_rng(0).random((2, 20, 6))
-    for g, found in enumerate(loss(predicted, rows)):
+    for g, lost in enumerate(loss(predicted, rows)):
         earned = 0.0
         for i, row in enumerate(rows):
             server = int(np.argmax([predicted[g, i, j] - price[j] for j in range(6)]))
             earned += split.performance[row, server] - RHO * split.cost[row, server]
-        assert -found == pytest.approx(earned)
+        assert -lost == pytest.approx(earned)
 
 
 def test_umr_error_is_the_mean_within_the_cluster() -> None:
@@ -254,11 +254,11 @@ def test_routerdc_losses_match_scalar_code() -> None:
         rng.normal(size=(2, 5)),
         rng.normal(size=(2, 3, 5)),
     )
-    found = jax.jit(sample_sample_loss)(jnp.asarray(anchor), jnp.asarray(same), jnp.asarray(other))
+    losses = jax.jit(sample_sample_loss)(jnp.asarray(anchor), jnp.asarray(same), jnp.asarray(other))
     for i in range(2):
         top = np.exp(anchor[i] @ same[i])
         rest = sum(np.exp(anchor[i] @ row) for row in other[i])
-        assert float(found[i]) == pytest.approx(-np.log(top / (top + rest)), rel=1e-5)
+        assert float(losses[i]) == pytest.approx(-np.log(top / (top + rest)), rel=1e-5)
 
 
 def test_routerdc_draws_from_the_right_clusters() -> None:

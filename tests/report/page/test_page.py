@@ -76,15 +76,15 @@ def page(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser(page):
     """A headless Chromium that has opened the page."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")
-    if found is None or driver is None:
+    if chromium is None or driver is None:
         reason = f"no Chromium with its chromedriver: looked for {', '.join(BROWSERS)}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     options = webdriver.ChromeOptions()
-    options.binary_location = found
+    options.binary_location = chromium
     for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{word}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -282,7 +282,7 @@ def column(browser, table, header):
 
 def control(browser, table, header, number):
     """The sorting (0) or filtering (1) button of a header."""
-    found = browser.execute_script(
+    button = browser.execute_script(
         """
         const table = document.getElementById(arguments[0]);
         const heads = [...table.querySelectorAll('thead tr:first-child th')];
@@ -292,8 +292,8 @@ def control(browser, table, header, number):
         """,
         table, header, number,
     )  # fmt: skip
-    assert found is not None, (table, header)
-    return found
+    assert button is not None, (table, header)
+    return button
 
 
 def test_tables_are_sorted_from_their_headers_by_the_keyboard(browser):
@@ -319,8 +319,8 @@ def test_tables_are_filtered_from_lists_in_their_headers(table, header, wanted, 
     whole = column(browser, table, header)
     control(browser, table, header, 1).send_keys(Keys.ENTER)
     listed = "return [...document.querySelectorAll('.dtcc-list-buttons .dtcc-button')]"
-    found = f"{listed}.find((one) => one.innerText.trim() == arguments[0]);"
-    button = until(browser, found, wanted)
+    script = f"{listed}.find((one) => one.innerText.trim() == arguments[0]);"
+    button = until(browser, script, wanted)
     wait = WebDriverWait(browser, 30)
     button.click()
     wait.until(lambda one: set(column(one, table, header)) == {wanted})
