@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from cqbjax.bench.measure import Case
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import memory
+from cqbjax.testing.worlds import unit_vectors
 from cqbjax.types import Policy, Source
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)
@@ -34,27 +33,6 @@ STUDY_RATES = {1: (0.7, 0.8, 0.9), 2: (0.75, 0.85, 0.95)}
 # Widest batches of a CPU, by bytes a run: beyond, a batch takes minutes and is no faster.
 CPU_WIDEST = ((10_000_000, 16), (100_000_000, 2))
 CPU_WIDEST_SMALL = 1024
-
-
-def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> Routing:
-    """Return a pool of random unit vectors with linear utilities, as a routing source.
-
-    What a round costs depends on the shapes alone, so no dataset is needed.
-
-    Args:
-        servers: N.
-        dim: d.
-        prompts: P, all of which are in every run's pool.
-    """
-    draws = np.random.default_rng(0)
-    contexts = draws.normal(size=(prompts, dim))
-    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
-    utilities = contexts @ draws.normal(0.0, 1.5, size=(dim, servers)) + 0.3
-    return Routing(
-        contexts=jnp.asarray(contexts, jnp.float32),
-        utilities=jnp.asarray(utilities, jnp.float32),
-        pool_size=prompts,
-    )
 
 
 def acqb(name: str, source: Source, **fields: object) -> Case:

@@ -1,4 +1,4 @@
-"""Probe worlds and a player that keeps every round, shared by the tests of the simulator."""
+"""Worlds made up for tests and timings, and a player that keeps every round."""
 
 import functools
 from typing import Any, NamedTuple
@@ -132,6 +132,27 @@ def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.Routi
     contexts = np.random.default_rng(7).normal(scale=0.3, size=(prompts, 2))
     contexts[:, 0] = 1.0
     return routing(log_odds(mu), contexts)
+
+
+def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.Routing:
+    """Make a pool of random unit vectors with linear utilities.
+
+    What a round costs depends on the shapes alone, so the benchmark needs no dataset.
+
+    Args:
+        servers: N.
+        dim: d.
+        prompts: P, all of which are in every run's pool.
+    """
+    draws = np.random.default_rng(0)
+    contexts = draws.normal(size=(prompts, dim))
+    contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
+    utilities = contexts @ draws.normal(0.0, 1.5, size=(dim, servers)) + 0.3
+    return sources.Routing(
+        contexts=jnp.asarray(contexts, jnp.float32),
+        utilities=jnp.asarray(utilities, jnp.float32),
+        pool_size=prompts,
+    )
 
 
 @pytree

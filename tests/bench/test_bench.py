@@ -16,6 +16,7 @@ from cqbjax.bench.measure import Case, Clock
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.testing import reference
+from cqbjax.testing.worlds import unit_vectors
 
 NAME = "d=5 N=5 K=1"
 COLUMNS = {
@@ -33,7 +34,7 @@ COLUMNS = {
 def tiny(**fields) -> Case:
     """Return a case of one quick compilation: the yardstick of every sweep under ACQB's label."""
     settings = {"horizon": 20, "batch": 2, "chunks": 2} | fields
-    return Case(NAME, {"acqb": Optimal()}, cases.unit_vectors(5, 5, 30), **settings)
+    return Case(NAME, {"acqb": Optimal()}, unit_vectors(5, 5, 30), **settings)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from cqbjax.bench.cases import unit_vectors
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.pytree import arrays
 from cqbjax.sources import Synthetic
@@ -14,6 +13,7 @@ from cqbjax.sweeping import groups, memory, plan, programs, runner
 from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.programs import bytes_a_run, kind_of
 from cqbjax.sweeping.sweep import part
+from cqbjax.testing.worlds import unit_vectors
 
 GB = 10**9
 
