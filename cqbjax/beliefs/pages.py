@@ -18,12 +18,12 @@ PAGE_COUPLED, PAGE_ALONE = 64, 128
 
 
 class Pages(NamedTuple):
-    """Pages of all blocks, P in all, of L rows each.
+    """Pages of all blocks, Q in all, of L rows each.
 
     Attributes:
-        rows: [P, F, L] each row's numbers (`likelihood.stored`); zero where none is.
-        models: [P, G] c and H of each page's rows (`cubic.to_vector`), as last expanded.
-        numbers: [B, H] int32 the pages of each block in order, H the most that one can have.
+        rows: [Q, F, L] each row's numbers (`likelihood.stored`); zero where none is.
+        models: [Q, G] c and H of each page's rows (`cubic.to_vector`), as last expanded.
+        numbers: [B, Z] int32 the pages of each block in order, Z the most that one can have.
         turn: [B] int32 which of its pages, by that order, each block visits next.
         length: [B] int32 rows.
         free: [] int32 the first page that no block has.
@@ -43,7 +43,7 @@ def page_size(problem: Problem) -> int:
 
 
 def most_pages(problem: Problem) -> int:
-    """Return H, how many pages a block can have."""
+    """Return Z, how many pages a block can have."""
     return -(-problem.horizon // page_size(problem))
 
 

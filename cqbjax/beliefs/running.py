@@ -126,9 +126,9 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
 
 
 def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
-    """Solve e = p(start - G e) - y by Newton's method: [K], [K, K], [K] -> [K].
+    """Solve the residual equation e = p(s - G e) - y by Newton's method: [K], [K, K], [K] -> [K].
 
-    (I + (diag(p) - p p') G)^-1 (p - y - e) is the step.
+    (I + (diag(p) - p p') G)^-1 (p - y - e) is the step; s is `start`.
     """
     size = len(chosen)
     if tuning.current().fused and size <= 2:
