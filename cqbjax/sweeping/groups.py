@@ -64,7 +64,7 @@ class Runs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Policies that share one compiled program and one batch: they differ in numbers alone.
+    """Policies of one compiled program and one batch: they differ in numbers and words alone.
 
     Attributes:
         members: whose policies they are.
