@@ -111,10 +111,8 @@ def test_an_engine_that_is_not_installed_is_named():
         engine.engine("no_such_engine", "ray")
 
 
-def test_an_unknown_cluster_is_refused(monkeypatch):
-    assert "cluster dask is unknown; choose from ray, slurm" in refused(
-        ["cluster=dask"], monkeypatch
-    )
+def test_an_unknown_cluster_is_refused():
+    assert "cluster dask is unknown; choose from ray, slurm" in refused(["cluster=dask"])
 
 
 def test_where_one_cannot_submit_is_said(tmp_path, monkeypatch):

@@ -38,8 +38,8 @@ def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypa
 
 
 @pytest.mark.parametrize("name", ["run", "sensitivity", "offline_value", "prepare_data"])
-def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkeypatch):
-    said = refused(["nokey=1"], monkeypatch, name)
+def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
+    said = refused(["nokey=1"], name)
     assert said.startswith("error: nokey is no key; choose from ")
     assert ("batch_size" if name == "prepare_data" else "arrival_rate") in said
     assert len(said.splitlines()) == 1
@@ -60,7 +60,7 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name, monkey
 )
 def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = refused(words, monkeypatch, name)
+    message = refused(words, name)
     assert message.startswith(said) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -78,7 +78,7 @@ def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypat
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  epsilon: [0.1\n")
     monkeypatch.chdir(tmp_path)
-    said = refused(["policy=[mine]"], monkeypatch)
+    said = refused(["policy=[mine]"])
     assert said.startswith(f"error: {own}, line 3: ") and len(said.splitlines()) == 1
 
 
@@ -87,14 +87,14 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     own.parent.mkdir(parents=True)
     own.write_text("mine:\n  _target_: nowhere.Mine\n")
     monkeypatch.chdir(tmp_path)
-    said = refused(["policy=[mine]"], monkeypatch)
+    said = refused(["policy=[mine]"])
     assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
-    said = refused(["policy=[other]"], monkeypatch)
+    said = refused(["policy=[other]"])
     assert said.startswith("error: policy other is unknown; choose from acqb, ")
     assert ", mine, mlp[_fallback|" in said
     taken = own.with_name("acqb.yaml")
     own.rename(taken)
-    said = refused(["policy=[acqb]"], monkeypatch)
+    said = refused(["policy=[acqb]"])
     assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
 
 
@@ -106,8 +106,8 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     own.write_text("_target_: nowhere.Ours\n")
     monkeypatch.chdir(tmp_path)
     for label in ("ours", "ours_fallback_least_served", "ours_priority"):
-        assert "nowhere.Ours" in refused([f"policy=[{label}]"], monkeypatch)
-    said = refused(["policy=[ours_fifo]"], monkeypatch)
+        assert "nowhere.Ours" in refused([f"policy=[{label}]"])
+    said = refused(["policy=[ours_fifo]"])
     assert said.startswith("error: policy ours_fifo is unknown") and ", ours[_fallback|" in said
 
 

@@ -58,12 +58,12 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(loader, monkeypatch)
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
 
 
-def test_what_hydra_refuses_of_a_job_is_refused(monkeypatch):
-    said = refused(["-m", "alpha=0.1,0.2"], monkeypatch)
+def test_what_hydra_refuses_of_a_job_is_refused():
+    said = refused(["-m", "alpha=0.1,0.2"])
     assert said.startswith("error: alpha is no key")
-    said = refused(["-m", "policy=[acqb],[nobody]"], monkeypatch)
+    said = refused(["-m", "policy=[acqb],[nobody]"])
     assert "policy nobody is unknown" in said
-    said = refused(["-m", "num_seeds=two,three"], monkeypatch)
+    said = refused(["-m", "num_seeds=two,three"])
     assert "none of 2 points can run; the last one: num_seeds=three left out: num" in said
 
 
@@ -148,8 +148,8 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     assert throughput[optimum.best_params.arrival_rate] == throughput[best]
 
 
-def test_an_objective_that_is_none_is_refused(monkeypatch):
-    said = refused(["objective={metric: speed, policy: acqb}"], monkeypatch)
+def test_an_objective_that_is_none_is_refused():
+    said = refused(["objective={metric: speed, policy: acqb}"])
     assert "objective.metric=speed does not run here; choose from gap, queue_length" in said
-    said = refused(["objective={metric: gap, policy: zero}"], monkeypatch)
+    said = refused(["objective={metric: gap, policy: zero}"])
     assert "objective.policy=zero does not run here; choose from optimal, acqb" in said

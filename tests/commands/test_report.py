@@ -43,7 +43,7 @@ def asked(root, *names, **keys):
 )
 def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = refused(words, monkeypatch, "report")
+    message = refused(words, "report")
     assert message.startswith(said) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 

@@ -156,9 +156,9 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
     assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
-    said = refused([f"results_dir={tmp_path}/file", *WORDS], monkeypatch)
+    said = refused([f"results_dir={tmp_path}/file", *WORDS])
     assert "results_dir: " in said and "cannot be written (Not a directory)" in said
 
 
