@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import tuning
+from cqbjax import platforms
 
 SMALL = 16
 # Numbers of an array that is rather masked whole than written in one place.
@@ -147,14 +147,14 @@ def solve_triangular(upper: Sequence[Sequence[Array]], right: Array) -> Array:
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
     """Write values [A] at A distinct places; one out of bounds is left out.
 
-    Where small arrays are masked whole (`tuning.Tuning.fused`) that is no kernel of its own.
+    Where small arrays are masked whole (`platforms.Platform.fused`) that is no kernel of its own.
 
     Args:
         array: [n] or [n, m].
         at: its indices, [A] each.
         values: [A].
     """
-    if not tuning.current().fused or array.size > MASKED:
+    if not platforms.current().fused or array.size > MASKED:
         return array.at[at].set(values, mode="drop")
     for one, value in zip(zip(*at, strict=True), values, strict=True):
         marks = [jnp.arange(n) == i for n, i in zip(array.shape, one, strict=True)]
@@ -165,7 +165,7 @@ def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
 
 def put_rows(array: Array, at: Array, rows: Array) -> Array:
     """Write A rows at distinct places, as `put` does: [n, m], [A], [A, m]."""
-    if not tuning.current().fused or array.size > MASKED:
+    if not platforms.current().fused or array.size > MASKED:
         return array.at[at].set(rows)
     for i, row in zip(at, rows, strict=True):
         array = jnp.where((jnp.arange(len(array)) == i)[:, None], row, array)
@@ -177,7 +177,7 @@ def take(array: Array, *at: Array) -> Array:
 
     Several at once are worth a kernel of their own everywhere.
     """
-    if not tuning.current().fused or array.size > MASKED or len(at[0]) > 1:
+    if not platforms.current().fused or array.size > MASKED or len(at[0]) > 1:
         return array[at]
     return jnp.stack([reduce(_entry, [index[0] for index in at], array)])
 
@@ -224,7 +224,7 @@ def side_by_side(numbers: Sequence[Array]) -> Array:
 
     Where small arrays are masked whole that is no kernel of its own.
     """
-    if not tuning.current().fused:
+    if not platforms.current().fused:
         return jnp.stack(numbers, axis=-1)
     at = jnp.arange(len(numbers))
     row = numbers[-1][..., None]
@@ -308,9 +308,9 @@ def running_sum(counts: Array) -> Array:
 def settle(arrays: Settled) -> Settled:
     """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers.
 
-    Where that is not worth a kernel more (`tuning.Tuning.barriers`) they are left to XLA.
+    Where that is not worth a kernel more (`platforms.Platform.barriers`) they are left to XLA.
     """
-    return hold(arrays) if tuning.current().barriers else arrays
+    return hold(arrays) if platforms.current().barriers else arrays
 
 
 def hold(arrays: Settled) -> Settled:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import linalg, tuning
+from cqbjax import linalg, platforms
 
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -59,7 +59,7 @@ def batched(key: Array) -> Array:
     For a batch JAX carries those out one number after another, unless the key is of its own kind
     and the program for a GPU: then all numbers take their turns together.
     """
-    if not tuning.current().fused:
+    if not platforms.current().fused:
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import metrics, mnl, queueing, rng, tuning
+from cqbjax import metrics, mnl, platforms, queueing, rng
 from cqbjax.types import (
     Feedback,
     Observation,
@@ -190,7 +190,7 @@ def _store(
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
     if slots is None:
         return None
-    if tuning.current().fused:
+    if platforms.current().fused:
         # Nowhere, rather than what is there once more, which would have to be read.
         place = jnp.where(here, slot, slots.shape[-1])
         return slots.at[..., place].set(contexts[row], mode="drop")

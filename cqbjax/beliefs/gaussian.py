@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, tuning
+from cqbjax import linalg, mnl, platforms
 from cqbjax.types import Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
@@ -84,7 +84,7 @@ def observe(
         for k in range(problem.assortment_size):
             root = shrink(root, rows[k])
         return Posterior(root, learnt + step)
-    if root.size <= MASKED_PASS_LIMIT and not tuning.current().fused:
+    if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
         hit = mnl.shown(servers, problem.num_servers)
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))

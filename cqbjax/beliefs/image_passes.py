@@ -19,7 +19,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from cqbjax import tuning
+from cqbjax import platforms
 
 # Numbers of all tiles that a program holds, and tiles that it takes one after another.
 TILE = 32 * 512
@@ -112,7 +112,7 @@ def run(image: Array, servers: Array, job: Job) -> Done:
         grid=(blocks,),
         input_output_aliases={1: 0} if job.changes else {},
         compiler_params=triton.CompilerParams(num_warps=WARPS),
-        interpret=tuning.current().interpret,
+        interpret=platforms.current().interpret,
         name="image_pass",
         # Of images the compiler sees that they are given, not how little of them is touched.
         metadata={"bytes_a_program": str(_bytes(image, size, job) // blocks)},

@@ -13,7 +13,7 @@ that the sum of all k x x x' needs no visit.
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, tuning
+from cqbjax import linalg, mnl, platforms
 from cqbjax.beliefs import cubic, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.rows import Row
@@ -94,7 +94,7 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
         [d] and [W, P].
     """
     dim = len(features)
-    if tuning.current().fused and len(h) == 1 and dim <= linalg.SMALL:
+    if platforms.current().fused and len(h) == 1 and dim <= linalg.SMALL:
         row, column = triangles.indices(dim)
         terms = [residual * x for x in features]
         terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, tuning
+from cqbjax import linalg, platforms
 from cqbjax.beliefs import cubic, likelihood
 from cqbjax.types import Problem
 
@@ -103,7 +103,7 @@ def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
 
 def read(pages: Pages, page: Array) -> Array:
     """Return the rows of some pages: [A], [A, F, L]."""
-    if not tuning.current().fused:
+    if not platforms.current().fused:
         return pages.rows[page]
     # Number by number of a row, each of which then reads as one array in every consumer.
     return jnp.stack([pages.rows[page, i] for i in range(pages.rows.shape[1])], axis=1)

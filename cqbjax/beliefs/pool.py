@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, queueing, tuning
+from cqbjax import linalg, mnl, platforms, queueing
 from cqbjax.beliefs import gaussian, newton_cg, table_record
 from cqbjax.beliefs.images import Apart, Image, InPlace
 from cqbjax.beliefs.rows import Row
@@ -113,7 +113,7 @@ class Pool:
         columns = linalg.settle(normal.transpose(1, 2, 0))
 
         def largest(rows: Array) -> Array:
-            if tuning.current().fused and len(normal) <= FEW_SAMPLES:
+            if platforms.current().fused and len(normal) <= FEW_SAMPLES:
                 return jnp.max(linalg.sums([rows * one[:, None] for one in normal]), axis=0)
             return jnp.max(rows @ columns, axis=-1)
 
@@ -126,7 +126,7 @@ class Pool:
     def update(self, state: PoolState, new: Row) -> PoolState:
         """Absorb one round: the images of the shown servers first, then their estimates."""
         record = table_record.append(state.record, new)
-        if tuning.current().fused:
+        if platforms.current().fused:
             return self._update_in_place(state, new, record)
         servers = new.servers
         stale = _images(state, servers)
@@ -195,10 +195,10 @@ def _optimistic(
     queue, servers = observation.queue, observation.problem.num_servers
     slots = queue.row.shape[0]
     # The queue is read up to its last waiting query, this many slots at a time.
-    together = min(tuning.current().slots, slots)
+    together = min(platforms.current().slots, slots)
     blocks = -(-slots // together)
     rows = queue.row
-    if tuning.current().fused:
+    if platforms.current().fused:
         # Free slots all read one row, which stays in the caches: a batch turns to its longest
         # queue, and shorter ones then cost it next to no memory's time.
         rows = jnp.where(queueing.waiting(queue), rows, 0)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, tuning
+from cqbjax import linalg, mnl, platforms
 from cqbjax.beliefs import cubic, likelihood, pages, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.pages import Pages
@@ -131,7 +131,7 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     (I + (diag(p) - p p') G)^-1 (p - y - e) is the step; s is `start`.
     """
     size = len(chosen)
-    if tuning.current().fused and size <= 2:
+    if platforms.current().fused and size <= 2:
         # Without an axis between the numbers all passes are one kernel.
         solve_few = _one_residual if size == 1 else _two_residuals
         residuals = solve_few(list(start), [list(row) for row in gram], list(chosen))
@@ -223,7 +223,7 @@ def _system(work: Estimate, problem: Problem, blocks: Array) -> tuple[Array, Arr
     here = jax.vmap(one)(work.model, work.second, *_around(work.theta, problem, blocks))
     between = here.first[:, blocks] if cubic.width(problem) > 1 else here.first
     size = len(blocks) * problem.dim
-    if tuning.current().fused and size <= NUMBERS:
+    if platforms.current().fused and size <= NUMBERS:
         return here.value.reshape(-1), between
     hessian = jnp.swapaxes(triangles.whole(linalg.settle(between), problem.dim), 1, 2)
     return linalg.settle((here.value.reshape(-1), hessian.reshape(size, size)))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import rng, simulate, tuning
+from cqbjax import platforms, rng, simulate
 from cqbjax.sweeping import backend
 from cqbjax.types import Policy, Problem, Source
 
@@ -162,7 +162,7 @@ def _compile(
 ) -> Any:
     """Compile a function of these shapes with the options of the platform, or without."""
     platform = devices[0].platform
-    with tuning.use(tuning.of(platform)):
+    with platforms.use(platforms.of(platform)):
         lowered = function.lower(*shapes)
     options = {} if plainly else backend.compiler_options(platform)
     return lowered.compile(compiler_options=options)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax import linalg, pytree, rng, simulate, sources, tuning
+from cqbjax import linalg, platforms, pytree, rng, simulate, sources
 from cqbjax.beliefs import image_passes, likelihood, pages, running, triangles
 from cqbjax.beliefs.image_passes import Job
 from cqbjax.policies import Acqb
@@ -16,7 +16,7 @@ from cqbjax.sweeping import backend
 
 HORIZON, CAPACITY, SEEDS = 60, 40, (0, 1, 2)
 # Kernels written for a GPU are carried out by JAX; without barriers a CPU's compiler takes minutes.
-GPU = tuning.GPU._replace(interpret=True, barriers=True, slots=16)
+GPU = platforms.GPU._replace(interpret=True, barriers=True, slots=16)
 
 
 def pool() -> sources.Routing:
@@ -56,8 +56,8 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
         return simulate.trace(rng.run_key(seed), policy, source, rate, problem, CAPACITY)
 
     runs = {}
-    for way, choices in (("cpu", tuning.CPU), ("gpu", GPU)):
-        with tuning.use(choices):
+    for way, choices in (("cpu", platforms.CPU), ("gpu", GPU)):
+        with platforms.use(choices):
             # A new function, or JAX would find what it traced the first time.
             together = jax.jit(
                 jax.vmap(functools.partial(play)),
@@ -72,14 +72,14 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     assert any((np.asarray(leaf) != 0).any() for _, leaf in ours)
 
 
-@pytest.mark.parametrize("choices", [tuning.CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("choices", [platforms.CPU, GPU], ids=["cpu", "gpu"])
 def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
     draws = np.random.default_rng(2)
     root = draws.normal(size=(5, 5))
     matrix, right = root @ root.T + np.eye(5), draws.normal(size=(2, 5))
     h, residual, features = (draws.normal(size=n) for n in ((1, 9), (9,), (5, 9)))
     table, at = draws.normal(size=(6, 4)), np.array([4, 1])
-    with tuning.use(choices):
+    with platforms.use(choices):
         hessian = jnp.asarray(matrix)
         if choices.fused:
             hessian = triangles.upper(hessian)[None, None]
@@ -107,7 +107,7 @@ def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64
 
 def test_keys_for_rejection_samplers_draw_the_same_numbers():
     key = rng.round_key(rng.run_key(3), 7)
-    with tuning.use(GPU):
+    with platforms.use(GPU):
         other = rng.batched(key)
     assert str(jax.random.key_impl(other)) != str(jax.random.key_impl(key))
     shapes = jnp.array([0.5, 2.0, 9.0])
@@ -133,7 +133,7 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
         curved = Job(push=push, weight=weight, times=times, pulls_curved=True)
         return first, image_passes.run(first.image, shown, curved)
 
-    with tuning.use(GPU):
+    with platforms.use(GPU):
         first, second = jax.vmap(both)(image, shown, along, row, pull, push, weight, times)
     changed = image.copy()
     for run, of in enumerate(shown):
@@ -150,11 +150,11 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
 
 
 def test_a_platform_has_its_choices_and_tracing_asks_for_them():
-    assert tuning.of("cpu") is tuning.CPU and tuning.of("gpu") is tuning.GPU
-    assert tuning.current() is tuning.of(jax.default_backend())
-    with tuning.use(GPU):
-        assert tuning.current() is GPU
-        with tuning.use(tuning.CPU):
-            assert tuning.current() is tuning.CPU
-        assert tuning.current() is GPU
-    assert tuning.current() is tuning.of(jax.default_backend())
+    assert platforms.of("cpu") is platforms.CPU and platforms.of("gpu") is platforms.GPU
+    assert platforms.current() is platforms.of(jax.default_backend())
+    with platforms.use(GPU):
+        assert platforms.current() is GPU
+        with platforms.use(platforms.CPU):
+            assert platforms.current() is platforms.CPU
+        assert platforms.current() is GPU
+    assert platforms.current() is platforms.of(jax.default_backend())

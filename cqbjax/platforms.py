@@ -1,7 +1,7 @@
 """What is written one way for a CPU and another way for a GPU: every such choice, in one place.
 
 Both ways compute the same. A program is traced within `use(...)`, and what it calls asks
-`current()`; code that is traced outside, in a test or a notebook, is tuned for where JAX runs.
+`current()`; code that is traced outside, in a test or a notebook, is written for where JAX runs.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 
 
-class Tuning(NamedTuple):
-    """The choices of a platform (docs/notebook/performance.md says what was tried).
+class Platform(NamedTuple):
+    """How programs are written for a platform (docs/notebook/performance.md says what was tried).
 
     Attributes:
         barriers: whether `linalg.settle` keeps arrays from being computed again in each consumer.
@@ -32,25 +32,25 @@ class Tuning(NamedTuple):
     interpret: bool = False
 
 
-CPU = Tuning(barriers=True, slots=8, fused=False)
-GPU = Tuning(barriers=False, slots=32, fused=True)
-_CURRENT: ContextVar[Tuning | None] = ContextVar("tuning", default=None)
+CPU = Platform(barriers=True, slots=8, fused=False)
+GPU = Platform(barriers=False, slots=32, fused=True)
+_CURRENT: ContextVar[Platform | None] = ContextVar("platform", default=None)
 
 
-def of(platform: str) -> Tuning:
-    """Return the choices of a platform, as JAX names it."""
-    return CPU if platform == "cpu" else GPU
+def of(name: str) -> Platform:
+    """Return a platform by its name in JAX."""
+    return CPU if name == "cpu" else GPU
 
 
-def current() -> Tuning:
-    """Return the choices to trace by."""
+def current() -> Platform:
+    """Return the platform to write for."""
     return _CURRENT.get() or of(jax.default_backend())
 
 
 @contextlib.contextmanager
-def use(tuning: Tuning) -> Iterator[None]:
-    """Trace by these choices, whatever JAX runs on here."""
-    token = _CURRENT.set(tuning)
+def use(platform: Platform) -> Iterator[None]:
+    """Write for this platform, whatever JAX runs on here."""
+    token = _CURRENT.set(platform)
     try:
         yield
     finally:
