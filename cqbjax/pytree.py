@@ -8,7 +8,16 @@ chooses code is `static`: hashed, never traced.
 
 import dataclasses
 import functools
-from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +118,29 @@ def arrays(tree: T) -> T:
         return jnp.asarray(leaf) if whole else jnp.asarray(leaf, float)
 
     return jax.tree.map(array, tree)
+
+
+class Kind(NamedTuple):
+    """What of a tree of arrays decides a program; trees of one kind differ in numbers alone.
+
+    Attributes:
+        structure: of the tree, its static fields included.
+        leaves: (shape, dtype) of each leaf.
+    """
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+    def shapes(self, *batch: int) -> Any:
+        """Return the tree with shapes in place of arrays, behind leading axes."""
+        leaves = [jax.ShapeDtypeStruct((*batch, *shape), dtype) for shape, dtype in self.leaves]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def kind_of(tree: Any) -> Kind:
+    """Return the kind of a tree whose leaves are numbers or arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    return Kind(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
 def check_words(instance: Any) -> None:

@@ -21,7 +21,7 @@ from cqbjax.chains.instance import Run, Tables
 from cqbjax.chains.replay import Carry, Totals
 from cqbjax.chains.rules import Ranked, Scheduler
 from cqbjax.files import write_atomic
-from cqbjax.pytree import arrays
+from cqbjax.pytree import arrays, kind_of
 from cqbjax.sweeping import backend, checkpoint
 from cqbjax.sweeping.progress import Reporter, Silent
 
@@ -221,8 +221,7 @@ _COMPILED: dict[Any, Any] = {}
 def _program(cut: Plan, scheduler: Any, tables: Tables, runs: Run, carry: Carry) -> Any:
     """Compile a segment of these shapes, or return what was compiled for them in this process."""
     arguments = (scheduler, tables, runs, carry, jnp.int32(1))
-    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))
-    address = (cut, jax.tree.structure(arguments), shapes)
+    address = cut, kind_of(arguments)
     if address not in _COMPILED:
         _COMPILED[address] = _compiled(cut, arguments)
     return _COMPILED[address]

@@ -10,7 +10,6 @@ import numpy as np
 
 from cqbjax import mnl, pytree
 from cqbjax.sweeping.parts import Capacity, PerSeed
-from cqbjax.sweeping.programs import Kind, kind_of
 from cqbjax.types import Policy, Problem, Source
 
 KINDS_KEPT = 256
@@ -100,23 +99,28 @@ def _check_policy(
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):
-        if _signature(one) != _signature(each[0]):
+        if _outline(one) != _outline(each[0]):
             raise ValueError(
                 f"policy {label} of seed {seed} must have the structure and the shapes of that "
                 f"of seed {seeds[0]}"
             )
         if hasattr(one, "check"):
             one.check(problem)
-    _check_init(kind_of(pytree.arrays(each[0])), problem)
+    _check_init(pytree.kind_of(pytree.arrays(each[0])), problem)
 
 
 @functools.lru_cache(KINDS_KEPT)
-def _check_init(kind: Kind, problem: Problem) -> None:
+def _check_init(kind: pytree.Kind, problem: Problem) -> None:
     """Let a policy that is not defined for these shapes say so, once a kind."""
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(lambda policy, table: policy.init(problem, table), kind.shapes(), contexts)
 
 
-def _signature(policy: Policy) -> tuple[Any, list[tuple[int, ...]]]:
-    """Return what policies of one program share, whatever stands where a number should."""
+def _outline(policy: Policy) -> tuple[Any, list[tuple[int, ...]]]:
+    """Return the structure of a policy as it was given, and the shapes of its leaves.
+
+    That is less than its kind (`pytree.kind_of`): 1 and 1.0 are not told apart, for all numbers
+    become floats later, and a leaf that is no number is left to the policy's own `check`, which
+    names the key.
+    """
     return jax.tree.structure(policy), [np.shape(leaf) for leaf in jax.tree.leaves(policy)]

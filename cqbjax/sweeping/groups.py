@@ -15,7 +15,7 @@ from cqbjax import linalg, pytree
 from cqbjax.files import arrays_digest
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.parts import Part, PerSeed
-from cqbjax.sweeping.programs import Kind, bytes_a_run, kind_of
+from cqbjax.sweeping.programs import bytes_a_run
 from cqbjax.types import Source, is_blind
 
 START_CAPACITY = 64
@@ -103,9 +103,9 @@ class Group:
         return jax.tree.map(lambda leaf: leaf[0], self.policies)
 
     @property
-    def source_kind(self) -> Kind:
+    def source_kind(self) -> pytree.Kind:
         """Return the kind of the members' sources."""
-        return kind_of(programs.united(row(self.numbers, 0), self.tables))
+        return pytree.kind_of(programs.united(row(self.numbers, 0), self.tables))
 
     @functools.cached_property
     def runs(self) -> Runs:
@@ -154,7 +154,7 @@ class Group:
 
     def run_bytes(self, slots: int) -> int:
         """Return the bytes of one run."""
-        return bytes_a_run(kind_of(self.one), self.source_kind, self.part.problem, slots)
+        return bytes_a_run(pytree.kind_of(self.one), self.source_kind, self.part.problem, slots)
 
 
 def most_slots(horizon: int) -> int:
@@ -199,8 +199,8 @@ def grouped(parts: Sequence[Part]) -> list[Group]:
             each = policy.policies if isinstance(policy, PerSeed) else (policy,)
             stacked = _stack([pytree.arrays(one) for one in each])
             common = (
-                kind_of(row(stacked, 0)), per_seed, part.problem, part.records, part.capacity,
-                kind_of(source), large,
+                pytree.kind_of(row(stacked, 0)), per_seed, part.problem, part.records,
+                part.capacity, pytree.kind_of(source), large,
             )  # fmt: skip
             drawn = _Drawn(Member(number, label), part, stacked, source)
             by_program.setdefault(common, []).append(drawn)

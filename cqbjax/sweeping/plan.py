@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import jax
 
+from cqbjax.pytree import kind_of
 from cqbjax.sweeping import memory
 from cqbjax.sweeping.groups import Group, grouped, row
 from cqbjax.sweeping.parts import Part
-from cqbjax.sweeping.programs import Shape, kind_of
+from cqbjax.sweeping.programs import Shape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from cqbjax import platforms, rng, simulate
+from cqbjax.pytree import Kind
 from cqbjax.sweeping import backend
 from cqbjax.types import Policy, Problem, Source
 
@@ -22,29 +23,6 @@ AXIS = "run"
 MOST_KEPT = 64
 # Queue slots over which XLA unrolls a loop.
 UNROLLED = 2
-
-
-class Kind(NamedTuple):
-    """What of a tree of arrays decides a program.
-
-    Attributes:
-        structure: of the tree, its static fields included.
-        leaves: (shape, dtype) of each leaf.
-    """
-
-    structure: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]
-
-    def shapes(self, *batch: int) -> Any:
-        """Return the tree with shapes in place of arrays, behind leading axes."""
-        leaves = [jax.ShapeDtypeStruct((*batch, *shape), dtype) for shape, dtype in self.leaves]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-def kind_of(tree: Any) -> Kind:
-    """Return the kind of a tree of arrays."""
-    leaves, structure = jax.tree.flatten(tree)
-    return Kind(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
 class Shape(NamedTuple):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
-from cqbjax.pytree import arrays
+from cqbjax.pytree import arrays, kind_of
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import groups, memory, plan, programs, runner
 from cqbjax.sweeping.parts import PerSeed
-from cqbjax.sweeping.programs import bytes_a_run, kind_of
+from cqbjax.sweeping.programs import bytes_a_run
 from cqbjax.sweeping.sweep import part
 from cqbjax.testing.worlds import unit_vectors
 

@@ -34,7 +34,7 @@ SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
 # In the inner loop one label of a kind stands for the others; labels that are the same program as
 # one of these cost nothing.
 QUICK = ("optimal", "random", "rand_rout", "cqb_eps", "acqb", "zero", "knn", "logistic")
-# Programs of configured policies: of most labels another one is a policy of the same signature.
+# Programs of configured policies: most labels differ from another one in numbers alone.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
 

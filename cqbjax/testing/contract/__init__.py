@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
+from cqbjax.pytree import kind_of
 from cqbjax.testing.contract.breach import ContractError
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
-from cqbjax.testing.contract.declared import check_fields, check_pure, check_shapes, signature
+from cqbjax.testing.contract.declared import check_fields, check_pure, check_shapes
 from cqbjax.testing.contract.instances import draw_instances
 from cqbjax.types import Policy, Problem
 
@@ -61,7 +62,7 @@ def check_policy(
     """
     check_fields(policy)
     checked = {} if checked is None else checked
-    key = signature(policy), problem
+    key = kind_of(policy), problem
     if key not in checked:
         world = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
         check_shapes(policy, problem, world)

@@ -44,7 +44,7 @@ def check_decisions(
         problem: the shapes.
         seed: of the random worlds.
         uncompiled: whether to play the first rounds alone and without a compiler too.
-        program: what `compile_runs` returns for a policy of this signature; None compiles it.
+        program: what `compile_runs` returns for a policy of this kind; None compiles it.
 
     Raises:
         ContractError: naming the round.
@@ -71,7 +71,7 @@ def check_decisions(
 
 
 def compile_runs(policy: Policy, problem: Problem) -> Any:
-    """Compile the batch of whole runs of `check_decisions`, for all policies of one signature.
+    """Compile the batch of whole runs of `check_decisions`, for all policies of one kind.
 
     Returns:
         (policy with arrays for leaves, how each run is told of rounds without a query, instances)

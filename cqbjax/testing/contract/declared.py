@@ -13,16 +13,6 @@ from cqbjax.testing.contract.breach import ContractError, require
 from cqbjax.types import Action, Feedback, Policy, Problem
 
 
-def signature(policy: Policy) -> Any:
-    """Return what of a policy fixes its program: structure, leaves' shapes and types, `informed`.
-
-    Two policies of one signature differ in numbers alone, which programs take as arguments.
-    """
-    leaves, structure = jax.tree.flatten(policy)
-    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return structure, shapes, policy.informed
-
-
 def check_fields(policy: Policy) -> None:
     """Check that floats are leaves, that the rest is static and hashable, and `informed`.
 

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cqbjax.pytree import pytree
-from cqbjax.testing.contract.declared import signature
+from cqbjax.pytree import kind_of, pytree
 from cqbjax.testing.recorded.cases import Case, policy
 from cqbjax.testing.recorded.draws import scores
 from cqbjax.types import Action, Feedback, Observation, Problem
@@ -16,14 +15,14 @@ from cqbjax.types import Action, Feedback, Observation, Problem
 
 @pytree
 class Switched:
-    """One run of a batch in which each run has a policy of its own, all of one kind.
+    """One run of a batch in which each run has a policy of its own.
 
-    Compiling is most of a comparison's time, so that all policies of a kind are one program. They
-    keep the same state and learn alike; of those of one static signature, which differ in numbers
-    alone, `select` is compiled once.
+    Compiling is most of a comparison's time, so that all policies are one program. They keep the
+    same state and learn alike; of those that differ in numbers alone (`pytree.kind_of`), `select`
+    is compiled once.
 
     Attributes:
-        branches: a policy of each signature; the one that acts holds this run's numbers.
+        branches: one of each kind; the one that acts holds this run's numbers.
         number: [] int32 which of them acts.
     """
 
@@ -73,12 +72,12 @@ def switched(case: Case, kind: Sequence[str], **static_fields: Any) -> dict[str,
         label: jax.tree.map(_array, policy(label, case, predicted, **static_fields))
         for label in kind
     }
-    members = {signature(one): one for one in policies.values()}
+    members = {kind_of(one): one for one in policies.values()}
     order = list(members)
     return {
         label: Switched(
-            branches=tuple((members | {signature(one): one}).values()),
-            number=jnp.int32(order.index(signature(one))),
+            branches=tuple((members | {kind_of(one): one}).values()),
+            number=jnp.int32(order.index(kind_of(one))),
         )
         for label, one in policies.items()
     }
