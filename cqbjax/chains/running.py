@@ -22,7 +22,7 @@ from cqbjax.chains.replay import Carry, Totals
 from cqbjax.chains.rules import Ranked, Scheduler
 from cqbjax.files import write_atomic
 from cqbjax.pytree import arrays, kind_of
-from cqbjax.sweeping import backend, checkpoint
+from cqbjax.sweeping import checkpoint, programs
 from cqbjax.sweeping.progress import Reporter, Silent
 
 OPTIMAL = "optimal"
@@ -140,12 +140,11 @@ def _run_one(
         first = 1 + len(parts) * cut.segment * cut.every
         progress.doing("compiling", label)
         begun = time.perf_counter()
-        program = _program(cut, scheduler, tables, runs, carry)
+        arguments = scheduler, tables, runs, carry, jnp.int32(first)
+        program = _program(cut, *arguments)
         compiled = time.perf_counter()
         progress.doing("running", label)
-        after, totals = jax.block_until_ready(
-            program(scheduler, tables, runs, carry, jnp.int32(first))
-        )
+        after, totals = jax.block_until_ready(program(*arguments))
         running = time.perf_counter() - compiled
         spent += np.array([compiled - begun, running])
         progress.simulated += running
@@ -215,25 +214,22 @@ def _plain(runs: Run) -> Run:
     return runs._replace(key=jax.random.key_data(runs.key))
 
 
-_COMPILED: dict[Any, Any] = {}
-
-
-def _program(cut: Plan, scheduler: Any, tables: Tables, runs: Run, carry: Carry) -> Any:
-    """Compile a segment of these shapes, or return what was compiled for them in this process."""
-    arguments = (scheduler, tables, runs, carry, jnp.int32(1))
-    address = cut, kind_of(arguments)
-    if address not in _COMPILED:
-        _COMPILED[address] = _compiled(cut, arguments)
-    return _COMPILED[address]
-
-
-def _compiled(cut: Plan, arguments: tuple[Any, ...]) -> Any:
-    seeds = arguments[2].until.shape[0]
-    devices = jax.devices()
+def _program(cut: Plan, *arguments: Any) -> Any:
+    """Compile a segment of arguments of these kinds, or return what was compiled for them."""
+    seeds, devices = arguments[2].until.shape[0], jax.devices()
     # Runs are split evenly or not at all.
     count = max(n for n in range(1, len(devices) + 1) if seeds % n == 0)
+    kinds = map(kind_of, arguments)
+    return programs.compiled_for(_segment, tuple(devices[:count]), cut, *kinds)
 
-    def segment(scheduler: Any, tables: Tables, runs: Run, carry: Carry, first: Any) -> Any:
+
+def _segment(
+    devices: Sequence[jax.Device], cut: Plan, scheduler: Any, tables: Tables, runs: Run,
+    carry: Carry, first: jax.Array,
+) -> tuple[Carry, Totals]:  # fmt: skip
+    """Advance all runs by a segment, from slot `first` on."""
+
+    def some(scheduler: Any, tables: Tables, runs: Run, carry: Carry, first: Any) -> Any:
         def one(run: Run, carry: Carry) -> tuple[Carry, Totals]:
             return replay.advance(
                 scheduler, cut.horizon, cut.every, cut.segment, tables, run, carry, first
@@ -242,9 +238,8 @@ def _compiled(cut: Plan, arguments: tuple[Any, ...]) -> Any:
         return jax.vmap(one)(runs, carry)
 
     whole, along = PartitionSpec(), PartitionSpec(AXIS)
-    sharded = jax.shard_map(
-        segment, mesh=Mesh(np.asarray(devices[:count]), (AXIS,)),
+    over_devices = jax.shard_map(
+        some, mesh=Mesh(np.asarray(devices), (AXIS,)),
         in_specs=(whole, whole, along, along, whole), out_specs=along, check_vma=False,
     )  # fmt: skip
-    options: Any = backend.compiler_options(devices[0].platform)
-    return jax.jit(sharded).lower(*arguments).compile(compiler_options=options)
+    return over_devices(scheduler, tables, runs, carry, first)

@@ -1,7 +1,8 @@
 """Compiled programs: `vmap` over the runs of a device, `shard_map` over devices.
 
 A program is remembered by its `Shape`, which holds all that it depends on, so that a second sweep
-of the process that differs in numbers, words, seeds or rates compiles nothing.
+of the process that differs in numbers, words, seeds or rates compiles nothing. What other rooms
+compile for their own batches is remembered here too (`compiled_for`).
 """
 
 import functools
@@ -114,6 +115,25 @@ def _draw(
     return _compile(devices, over_runs, seeds, rates, numbers.shapes(runs), tables.shapes())
 
 
+@functools.lru_cache(MOST_KEPT)
+def compiled_for(
+    function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any, *kinds: Kind
+) -> Any:
+    """Compile a function of a whole batch, or return what was compiled for it in this process.
+
+    Args:
+        function: of (devices, fixed, *arguments), which splits the batch over the devices itself.
+        devices: where it runs.
+        fixed: what it depends on besides its arguments, hashable.
+        kinds: of its arguments.
+
+    Returns:
+        A function of the arguments.
+    """
+    alone = jax.jit(functools.partial(function, devices, fixed))
+    return _compile(devices, alone, *(kind.shapes() for kind in kinds))
+
+
 def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
     """Divide a source into what is a run's own and what is shared: None for the other's leaves.
 
@@ -189,6 +209,7 @@ def forget() -> None:
     """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
     compiled.cache_clear()
     _draw.cache_clear()
+    compiled_for.cache_clear()
 
 
 @functools.lru_cache(MOST_KEPT)

@@ -18,6 +18,7 @@ from cqbjax.chains.linking import Rule
 from cqbjax.chains.rules import Learning, Ranked
 from cqbjax.policies import Acqb
 from cqbjax.report import results
+from cqbjax.sweeping import programs
 from cqbjax.sweeping.progress import Silent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -96,6 +97,16 @@ def test_a_batch_is_its_runs_one_by_one(world):
     arrived = np.asarray(runs.until)[:, 1:]
     totals = made["sjf"].totals
     np.testing.assert_array_equal(arrived - totals.departures, totals.queue_length)
+
+
+def test_programs_are_compiled_once_until_they_are_forgotten(world, fresh_programs):
+    cut = running.plan(HORIZON, 4, 60)
+    running.run({"fifo": Ranked(by="fifo")}, *world, cut)
+    compiled = programs.compiled_for.cache_info().misses
+    running.run({"fifo": Ranked(by="fifo")}, *world, cut)
+    assert programs.compiled_for.cache_info().misses == compiled > 0
+    programs.forget()
+    assert programs.compiled_for.cache_info().currsize == 0
 
 
 def test_another_scheduler_or_log_does_not_find_the_checkpoint(world, tmp_path):
