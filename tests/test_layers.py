@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "types rng pytree linalg files platforms",
+    "types rng pytree linalg files platforms labels",
     "mnl queueing clusters",
     "beliefs metrics",
     "sources policies",

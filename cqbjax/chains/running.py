@@ -21,11 +21,11 @@ from cqbjax.chains.instance import Run, Tables
 from cqbjax.chains.replay import Carry, Totals
 from cqbjax.chains.rules import Ranked, Scheduler
 from cqbjax.files import write_atomic
+from cqbjax.labels import OPTIMAL
 from cqbjax.pytree import arrays, kind_of
 from cqbjax.sweeping import checkpoint, programs
 from cqbjax.sweeping.progress import Reporter, Silent
 
-OPTIMAL = "optimal"
 FIRST_PLACES, GROWTH = 256, 2
 AXIS = "seed"
 

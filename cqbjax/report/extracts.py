@@ -17,8 +17,8 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.files import write_atomic
+from cqbjax.labels import OPTIMAL
 from cqbjax.report.cells import Cells, side_by_side
-from cqbjax.report.names import OPTIMAL
 from cqbjax.report.shards import Stored
 from cqbjax.report.summaries import mean_sd, queue_regret, stand_in_of, throughput
 

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cqbjax.report.names import OPTIMAL, Style, in_order, style_of
+from cqbjax.labels import OPTIMAL
+from cqbjax.report.names import Style, in_order, style_of
 from cqbjax.report.scales import YScale, set_scale
 from cqbjax.report.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
 

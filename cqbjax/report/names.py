@@ -4,6 +4,8 @@ import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from cqbjax.labels import OPTIMAL
+
 
 class Style(NamedTuple):
     """How a policy looks and is called.
@@ -24,9 +26,6 @@ class Style(NamedTuple):
     width: float = 1.5
     on_top: bool = False
 
-
-# The yardstick of every sweep: it has no regret.
-OPTIMAL = "optimal"
 
 _DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
 

@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cqbjax.labels import OPTIMAL
 from cqbjax.report.cells import LAST, side_by_side
-from cqbjax.report.names import OPTIMAL, in_order, style_of
+from cqbjax.report.names import in_order, style_of
 from cqbjax.report.summaries import at_round, differing, mean_ci, stand_in_of
 from cqbjax.report.tidy import METRICS, check_metrics
 

@@ -16,10 +16,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from cqbjax.datasets import DatasetSource
+from cqbjax.labels import OPTIMAL
 from cqbjax.policies import Acqb
 from cqbjax.pytree import arrays
 from cqbjax.report import figure_files, tables
-from cqbjax.report.names import OPTIMAL
 from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready

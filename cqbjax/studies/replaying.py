@@ -19,6 +19,7 @@ from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.rules import Learning, Ranked, Scheduler
 from cqbjax.files import content_key
+from cqbjax.labels import OPTIMAL
 from cqbjax.policies import Acqb
 from cqbjax.report import results
 from cqbjax.studies import grid, manifests, storing
@@ -151,7 +152,7 @@ def schedulers(
     """
     chosen: dict[str, Scheduler] = {}
     for label, policy in policies.items():
-        if label == running.OPTIMAL:
+        if label == OPTIMAL:
             continue
         if isinstance(policy, Acqb) and policy.estimator == "auto":
             # A chain's state changes while it waits: there is no table of contexts, which the
@@ -159,7 +160,7 @@ def schedulers(
             policy = dataclasses.replace(policy, estimator="running")
         chosen[label] = Learning(policy=policy)
     for label, by in config.replay.schedules.items():
-        if label in chosen or label == running.OPTIMAL:
+        if label in chosen or label == OPTIMAL:
             raise ValueError(f"replay.schedules.{label} has the label of a policy: give it another")
         if by == "informed" and "planted" not in log.frame.columns:
             continue
@@ -218,7 +219,7 @@ def dataset(
         "regret": np.zeros(lengths.shape, np.float32),
         "departures": stacked("departures")[:, None],
         "explored": stacked("explored")[:, None],
-        "optimal_queue_length": lengths[labels.index(running.OPTIMAL)],
+        "optimal_queue_length": lengths[labels.index(OPTIMAL)],
         "seconds_per_round": np.array([each.seconds_per_round for each in replayed.values()]),
         "compile_seconds": np.array([each.compile_seconds for each in replayed.values()]),
     }

@@ -15,7 +15,7 @@ import xarray as xr
 from rich.console import Console
 
 from cqbjax.files import content_key
-from cqbjax.report.names import OPTIMAL
+from cqbjax.labels import OPTIMAL
 from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory

@@ -10,8 +10,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.files import content_key
+from cqbjax.labels import OPTIMAL
 from cqbjax.report import results, shards
-from cqbjax.report.names import OPTIMAL
 from cqbjax.studies.grid import Ready
 from cqbjax.studies.manifests import Content, Finished, content_of, manifest_of
 

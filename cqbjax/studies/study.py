@@ -15,6 +15,7 @@ import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource
+from cqbjax.labels import OPTIMAL
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
@@ -48,7 +49,7 @@ def check_point(
     drawn = queries(config, source)
     others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
     problem = check_sweep(
-        others or {"optimal": Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
+        others or {OPTIMAL: Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity,
     )  # fmt: skip
     check_batch(config.chunk, config.memory_gb)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from cqbjax.labels import OPTIMAL
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
@@ -18,9 +19,6 @@ from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, estimate, run_group
 from cqbjax.types import Policy, Source
-
-# The label of the policy that regret is measured against.
-OPTIMAL = "optimal"
 
 
 def sweep(

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import xarray as xr
 
-from cqbjax.report.names import OPTIMAL
+from cqbjax.labels import OPTIMAL
 from cqbjax.report.summaries import queue_regret
 
 BINS_A_DECADE = 4

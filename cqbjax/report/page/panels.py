@@ -30,8 +30,9 @@ from bokeh.models.widgets import Toggle
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
+from cqbjax.labels import OPTIMAL
 from cqbjax.report.extracts import Extract, with_interval
-from cqbjax.report.names import OPTIMAL, Style, in_order, style_of
+from cqbjax.report.names import Style, in_order, style_of
 
 HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes
