@@ -1,4 +1,18 @@
-"""Labels that several rooms know."""
+"""How several rooms name the same things: the optimal policy, and the paper's data."""
 
-# The optimal policy's: the yardstick that regret is measured against.
+# The label of the yardstick: the policy that regret is measured against.
 OPTIMAL = "optimal"
+# The paper's names of its data, by what `source` says in small letters.
+PAPERS_DATA = {
+    "synthetic": "Synthetic",
+    "sprout": "Sprout",
+    "sprout-o3mini": "Sprout",
+    "embedllm": "EmbedLLM",
+    "routerbench": "RouterBench",
+    "wildchat-1m": "WildChat-1M",
+}
+
+
+def is_the_papers(source: str, stand_in: str) -> bool:
+    """Say whether data are the paper's own: by their name, and standing in for nothing."""
+    return source.lower() in PAPERS_DATA and not stand_in

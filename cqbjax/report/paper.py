@@ -6,27 +6,15 @@ from typing import Any
 
 import polars as pl
 
+from cqbjax.labels import PAPERS_DATA, is_the_papers
+
 # The paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and value.
 TABLES = Path(__file__).resolve().parent / "paper_tables.csv"
-# The paper's names of its data, by what `source` says in small letters.
-DATASETS = {
-    "synthetic": "Synthetic",
-    "sprout": "Sprout",
-    "sprout-o3mini": "Sprout",
-    "embedllm": "EmbedLLM",
-    "routerbench": "RouterBench",
-    "wildchat-1m": "WildChat-1M",
-}
 # The setting of the paper's synthetic table, which its rows do not repeat.
 SYNTHETIC = {"num_servers": 5, "slackness": 0.03, "parameters": "disjoint"}
 _POLICIES = {"RAND": "random", "ACQB-RAND": "acqb_random"}
 _KEYS = ("dataset", "K", "arrival_rate", "round", "policy")
 _PREFIX = "paper_"
-
-
-def is_own(source: str, stand_in: str) -> bool:
-    """Say whether data are the paper's own: by their name, and standing in for nothing."""
-    return source.lower() in DATASETS and not stand_in
 
 
 def read(path: Path = TABLES) -> pl.DataFrame:
@@ -99,9 +87,9 @@ def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
         return None  # the paper's arrive otherwise
     if source in datasets:
         return datasets[source]
-    if not is_own(source, row.get("stand_in") or ""):
+    if not is_the_papers(source, row.get("stand_in") or ""):
         return None
-    dataset = DATASETS[source.lower()]
+    dataset = PAPERS_DATA[source.lower()]
     if dataset == "Synthetic":
         # A setting that is not in the table is taken to be the paper's.
         same = all(row.get(key) in (None, value) for key, value in SYNTHETIC.items())

@@ -13,6 +13,7 @@ from rich.console import Console
 from cqbjax.chains import prepare
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make_policies
+from cqbjax.labels import is_the_papers
 from cqbjax.report import paper, results
 from cqbjax.studies import replaying
 from cqbjax.sweeping.progress import Silent
@@ -107,7 +108,8 @@ def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(genera
     made = config(generated)
     assert "informed" in replaying.schedulers(made, {}, log)
     assert "informed" not in replaying.schedulers(made, {}, real)
-    assert paper.is_own(real.name, real.stand_in) and not paper.is_own(log.name, log.stand_in)
+    assert is_the_papers(real.name, real.stand_in)
+    assert not is_the_papers(log.name, log.stand_in)
 
 
 def test_acqb_is_given_the_estimator_that_needs_no_table(generated):
