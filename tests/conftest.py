@@ -1,5 +1,6 @@
 """Fixtures of many tests."""
 
+import contextlib
 import os
 import pathlib
 
@@ -57,9 +58,9 @@ def x64():
         yield
 
 
-@pytest.fixture
-def as_in_a_study():
-    """Compile what one test runs as a study's programs are compiled."""
+@contextlib.contextmanager
+def compiled_well():
+    """Compile as a study's programs are compiled."""
     was = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
@@ -68,6 +69,20 @@ def as_in_a_study():
     jax.config.update("jax_disable_most_optimizations", was)
     jax.clear_caches()
     programs.forget()
+
+
+@pytest.fixture
+def as_in_a_study():
+    """Compile what one test runs as in a study: to see it, or because it runs for long."""
+    with compiled_well():
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_as_in_a_study():
+    """Compile what a module's tests run as in a study: they share programs that run for long."""
+    with compiled_well():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from jax import Array
 from cqbjax import metrics, policies, queueing, rng, simulate, sources
 from cqbjax.beliefs import BlocksState
 from cqbjax.pytree import arrays, pytree, static
-from cqbjax.testing.compiling import QUICKLY
 from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
 
 
@@ -35,7 +34,7 @@ class Played(NamedTuple):
     overflow: Array
 
 
-@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+@functools.partial(jax.jit, static_argnames="problem")
 def _draw_instances(
     keys: Array, source: Source, rate: Array, problem: Problem
 ) -> simulate.Instance:
@@ -43,9 +42,8 @@ def _draw_instances(
     return jax.vmap(lambda key: simulate.draw_instance(key, source, rate, problem))(keys)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("problem", "capacity", "keep_all"), compiler_options=QUICKLY
-)
+# Compiled as in a study: worlds with known answers need many rounds to tell them.
+@functools.partial(jax.jit, static_argnames=("problem", "capacity", "keep_all"))
 def _play(
     instances: simulate.Instance, policy: Policy, problem: Problem, capacity: int, keep_all: bool
 ) -> tuple[metrics.Decision, Array, Queue | None, Array]:

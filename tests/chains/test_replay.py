@@ -237,7 +237,7 @@ def test_planted_chances_are_those_after_singletons_are_left_out(generated):
 
 
 @pytest.mark.slow
-def test_acqb_learns_from_the_prompt_who_comes_back():
+def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     """Paired over seeds its queue is shorter than with all prompts alike, and than under FIFO."""
     horizon, seeds = 500, 6
     draw = np.random.default_rng(0)

@@ -14,6 +14,7 @@ from scipy.stats import sem
 from cqbjax.policies import Acqb, Intercept, OnContexts, Optimal, QueueingBandit, RandomRouting
 from cqbjax.testing import worlds
 
+pytestmark = pytest.mark.usefixtures("all_as_in_a_study")
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
 POLICIES = {
     "random": RandomRouting(),

@@ -155,7 +155,7 @@ def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
 
 
 @pytest.mark.slow
-def test_the_gap_of_a_round_is_the_chance_that_two_processes_part():
+def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study):
     """Over many rounds and paths the partings are as many as the gaps say, to five errors."""
     problem = SOURCE.problem(1, 40)
     policy = arrays(Acqb(alpha_scale=1.0))
