@@ -43,9 +43,9 @@ CASES = {
 
 
 def marked(names):
-    """Mark the cases that are slow: ACQB for several servers, and other large programs."""
-    slow = ("acqb_pair", "acqb_triple", "acqb_shared", "acqb_fallback", "q_ths")
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in names]
+    """Mark the cases that are slow: all but those of the smallest programs."""
+    quick = ("random", "optimal")
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
 
 
 # No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.
@@ -201,6 +201,7 @@ def test_round_robin_shows_every_assortment_equally_and_in_order(rate):
     assert max(counts) - min(counts) <= 1 and min(counts) >= 4
 
 
+@pytest.mark.slow
 def test_exploration_on_arrivals_serves_the_query_that_just_came():
     played = run("acqb", 1, 0.4, c1=1e6)
     came = np.flatnonzero(played.arrives[:-1]) + 1
@@ -211,6 +212,7 @@ def test_exploration_on_arrivals_serves_the_query_that_just_came():
     assert counts.max() - counts.min() <= 1
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.2, 0.45))
 def test_without_bonus_and_exploration_acqb_is_greedy(seed, rate):
@@ -349,6 +351,7 @@ def test_changing_floats_does_not_trace_the_run_again():
     assert calls == 1
 
 
+@pytest.mark.slow
 def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
     log = worlds.Log()
 

@@ -72,6 +72,7 @@ def equations(jaxpr):
             yield from equations(inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("shared", 2)])
 def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
     short, long = (operations(size, horizon, parameters) for horizon in (640, 64_000))
@@ -154,6 +155,7 @@ def test_the_exact_minimiser_is_what_scipy_finds():
     np.testing.assert_allclose(ours, best, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_are_inverted():
     rng = np.random.default_rng(0)
     for dim in (5, 10, 40):

@@ -72,6 +72,7 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     assert any((np.asarray(leaf) != 0).any() for _, leaf in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", [platforms.CPU, GPU], ids=["cpu", "gpu"])
 def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
     draws = np.random.default_rng(2)
@@ -105,6 +106,7 @@ def test_small_sums_systems_and_writes_are_what_numpy_makes_of_them(choices, x64
     np.testing.assert_array_equal(np.asarray(rows)[others], table[others])
 
 
+@pytest.mark.slow
 def test_keys_for_rejection_samplers_draw_the_same_numbers():
     key = rng.round_key(rng.run_key(3), 7)
     with platforms.use(GPU):
@@ -116,6 +118,7 @@ def test_keys_for_rejection_samplers_draw_the_same_numbers():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
     # Tiles of a few rows, so that a run takes several programs, the last of them part empty.

@@ -143,6 +143,7 @@ def test_overflowing_runs_are_counted_as_repeated_and_lower_the_whole_speed():
     assert row["repeated"] == pytest.approx(0.1) and row["compile_seconds"] == 3.0
 
 
+@pytest.mark.slow
 def test_a_sweep_is_measured_in_whole_chunks():
     spans = measure.listen(tiny(chunks=3))
     ours = [span for span in spans if span.label == "acqb"]
@@ -154,6 +155,7 @@ def test_a_sweep_is_measured_in_whole_chunks():
     assert [span.doing for span in only] == ["compiling"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
     horizon = 150

@@ -71,6 +71,7 @@ INSTANCES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(INSTANCES)
 def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_slot(drawn):
@@ -136,6 +137,7 @@ def test_ties_are_broken_uniformly():
     assert (np.abs(counts - 60) < 5 * np.sqrt(300 * 0.2 * 0.8)).all(), counts
 
 
+@pytest.mark.slow
 def test_a_queue_without_a_free_place_says_in_which_slot():
     scheduler, made = Ranked(by="fifo"), (tables([4] * 5), run([1, 1, 2, 2, 3]))
     for capacity, expected in ((5, 0), (4, 3), (3, 2), (1, 1)):
@@ -162,6 +164,7 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know():
     np.testing.assert_allclose(seen[:, 32:], np.sqrt(0.5) / 2 * state, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_what_a_policy_sees_does_not_depend_on_how_long_chains_are():
     """Chains that differ only in what is still to come look the same."""
     seen = []

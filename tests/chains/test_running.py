@@ -57,6 +57,7 @@ def same(one, other):
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(world, tmp_path):
     cut = running.plan(HORIZON, 4, 20)
     whole = running.run({"acqb": ACQB}, *world, cut)
@@ -76,6 +77,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(world, tmp_path):
     assert counted.count(("running", "acqb")) <= 3 and ("running", "optimal") not in counted
 
 
+@pytest.mark.slow
 def test_segments_records_and_places_change_nothing(world):
     rule = {"fifo": Ranked(by="fifo_chain")}
     whole = running.run(rule, *world, running.plan(HORIZON, 4, 120))
@@ -85,6 +87,7 @@ def test_segments_records_and_places_change_nothing(world):
     np.testing.assert_array_equal(fine.queue_length[:, 3::4], whole["fifo"].totals.queue_length)
 
 
+@pytest.mark.slow
 def test_a_batch_is_its_runs_one_by_one(world):
     tables, runs = world
     made = running.run({"sjf": Ranked(by="shortest")}, tables, runs, running.plan(HORIZON, 1))
@@ -99,6 +102,7 @@ def test_a_batch_is_its_runs_one_by_one(world):
     np.testing.assert_array_equal(arrived - totals.departures, totals.queue_length)
 
 
+@pytest.mark.slow
 def test_programs_are_compiled_once_until_they_are_forgotten(world, fresh_programs):
     cut = running.plan(HORIZON, 4, 60)
     running.run({"fifo": Ranked(by="fifo")}, *world, cut)
@@ -109,6 +113,7 @@ def test_programs_are_compiled_once_until_they_are_forgotten(world, fresh_progra
     assert programs.compiled_for.cache_info().currsize == 0
 
 
+@pytest.mark.slow
 def test_another_scheduler_or_log_does_not_find_the_checkpoint(world, tmp_path):
     tables, runs = world
     cut = running.plan(HORIZON, 4, 60)

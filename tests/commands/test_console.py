@@ -98,6 +98,7 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
 
 
+@pytest.mark.slow
 def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule(
     tmp_path, monkeypatch
 ):
@@ -136,6 +137,7 @@ def test_showing_a_configuration_imports_nothing_heavy(words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
     late = ("sklearn", "matplotlib", "flax", "optax", "scipy.stats", "huggingface_hub")
     code = (

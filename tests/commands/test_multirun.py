@@ -58,6 +58,7 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(loader, monkeypatch)
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
 
 
+@pytest.mark.slow
 def test_what_hydra_refuses_of_a_job_is_refused():
     said = refused(["-m", "alpha=0.1,0.2"])
     assert said.startswith("error: alpha is no key")

@@ -48,6 +48,7 @@ def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path):
     stored(tmp_path)
     report.report(asked(tmp_path))
@@ -62,6 +63,7 @@ def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path
     assert page.is_file() and (tmp_path / "tables" / "claims.csv").read_text() == first
 
 
+@pytest.mark.slow
 def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path):
     stored(tmp_path, "ablation_phase_rule")
     report.report(asked(tmp_path))
@@ -69,6 +71,7 @@ def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.slow
 def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
     tmp_path, monkeypatch, capsys
 ):
@@ -117,6 +120,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
     assert "data_dir=data" in calls[0] and "cache_dir=data" not in calls[0]
 
 
+@pytest.mark.slow
 def test_studies_of_the_report_are_experiments_and_their_words_compose():
     for one in catalogue.studies():
         assert one.name in EXPERIMENTS

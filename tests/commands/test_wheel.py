@@ -57,6 +57,7 @@ def site(tmp_path_factory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_what_the_checkout_has(site):
     def below(folder: Path, ending: str) -> set[str]:
         return {str(path.relative_to(folder)) for path in folder.rglob(f"*.{ending}")}

@@ -197,6 +197,7 @@ def test_a_file_that_changed_on_disk_is_fetched_anew(hub, tmp_path):
     assert sorted(hub.downloads) == [bad, changed]
 
 
+@pytest.mark.slow
 def test_a_broken_connection_goes_on_where_it_broke(hub, tmp_path, monkeypatch):
     name = "data/train-00000-of-00001.parquet"
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
@@ -440,6 +441,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
     own_frame().write_csv(tmp_path / "table.csv")
     np.save(tmp_path / "own.npy", own_embeddings())

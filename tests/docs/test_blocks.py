@@ -63,6 +63,7 @@ def small(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 @pages_with("python")
 def test_a_pages_code_runs_from_top_to_bottom(page, small, monkeypatch, request):
     names = {"__name__": "__main__"}
@@ -140,6 +141,7 @@ def script(call):
     return None, words
 
 
+@pytest.mark.slow
 @pages_with("bash", "")
 def test_every_command_of_a_page_is_one_that_would_run(page, tmp_path, monkeypatch):
     save_files(page, tmp_path)

@@ -63,6 +63,7 @@ def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
     return [np.asarray(world.pool(rng.run_key(seed))) for seed in seeds]
 
 
+@pytest.mark.slow
 def test_each_seed_meets_its_own_policy(dataset):
     world = dataset.queries
     answers = [
@@ -281,6 +282,7 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
 
+@pytest.mark.slow
 def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
     hashed, real = [], source.arrays_digest
     monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
@@ -302,6 +304,7 @@ def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_pa
     assert len(digests) == 4
 
 
+@pytest.mark.slow
 def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
     fresh, real = [], projection.fit_heads
     monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
@@ -365,6 +368,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
         training.per_seed({"zero": Trained(Zero())}, leaking, [5], tmp_path, None)
 
 
+@pytest.mark.slow
 def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
     for seed in SEEDS:
         parts = dataclasses.replace(dataset, offline_size=20).split(seed)

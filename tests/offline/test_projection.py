@@ -174,6 +174,7 @@ def test_head_separates_what_the_encoder_does_not() -> None:
     assert max(after) < 0.6 * min(untrained)
 
 
+@pytest.mark.slow
 def test_shuffled_utilities_teach_nothing() -> None:
     x, u, _ = planted(0)
     offline = np.arange(len(x)) < 160
@@ -211,6 +212,7 @@ def test_rows_outside_the_split_are_never_read() -> None:
     jax.tree.map(np.testing.assert_array_equal, clean, planted_fault)
 
 
+@pytest.mark.slow
 def test_mirror_starts_at_the_identity_and_output_has_unit_length() -> None:
     x, _, _ = planted(3)
     config = dataclasses.replace(SMALL, init="mirror", normalise="loss")
@@ -291,6 +293,7 @@ def test_bad_settings_are_refused_by_name(setting: dict, sentence: str) -> None:
         ContrastiveConfig(**setting)
 
 
+@pytest.mark.slow
 def test_bad_data_is_refused_by_name() -> None:
     x, u, _ = planted(7)
     keys, everything = jax.random.split(jax.random.key(0), 2), np.ones((2, 240), bool)

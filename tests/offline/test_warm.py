@@ -114,6 +114,7 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
     assert np.abs(scores[last] - prior.offset.T[last]).max() > 0.05, "nothing was learnt"
 
 
+@pytest.mark.slow
 def test_thompson_samples_begin_at_the_prior():
     offline, departure, contexts = logs(rows=6)
     source = world(contexts)

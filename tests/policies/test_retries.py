@@ -35,6 +35,7 @@ def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
     return seen.servers[mine], int(played.world.arrival_rows[first - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
     shown, row = attempts(Routed(scores=SCORES, retry="fallback"), size)
@@ -52,11 +53,13 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
         assert {*shown[0], *shown[1]} == set(order[:4]) and order[4] in shown[2]
 
 
+@pytest.mark.slow
 def test_without_fallback_the_same_servers_are_shown_again():
     shown, row = attempts(Routed(scores=SCORES), 2)
     assert {tuple(one) for one in shown.tolist()} == {tuple(sorted(np.argsort(-SCORES[row])[:2]))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_random_fallback_shows_every_server_before_any_twice(size):
     firsts = set()
@@ -69,6 +72,7 @@ def test_random_fallback_shows_every_server_before_any_twice(size):
     assert len(firsts) >= 4, "the first choice is random"
 
 
+@pytest.mark.slow
 def test_priority_goes_by_the_next_choice():
     """The query with the best first choice is served once; its second choice is the worst."""
     scores = np.asarray([[9.0, 1.0], [8.0, 7.0]])
@@ -164,6 +168,7 @@ def picked(utilities, shown, size):
     return picks, retries.score_of_picks(utilities, picks)
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.data())
 def test_next_picks_are_the_least_shown_and_then_the_best(data):
@@ -187,6 +192,7 @@ def test_acqb_leaves_out_what_was_shown_while_others_remain():
     assert sorted(shown[:5, 0].tolist()) == [0, 1, 2, 3, 4] == sorted(shown[5:10, 0].tolist())
 
 
+@pytest.mark.slow
 def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
     chosen = {
         "same": Routed(scores=SCORES),
@@ -198,6 +204,7 @@ def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
     assert shown["same"] == shown["sure"] != shown["fallback"] == shown["unsure"]
 
 
+@pytest.mark.slow
 def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
     source = hopeless()
     problem = source.problem(1, 8)

@@ -104,6 +104,7 @@ def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
     assert judged(AHEAD).verdict == claims.NOT_RUN
 
 
+@pytest.mark.slow
 def test_ranks_are_of_means_and_most_is_more_than_half():
     asked = {"policy": "cqb_eps", "others": ["acqb", "random"], "metric": "gap", "rank": 2}
     claim = AHEAD | {"rule": "leads", "with": asked}

@@ -177,6 +177,7 @@ def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: scales.YSca
     assert min(sizes) >= 8 and "One seed" in texts(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1000, 5000, 25000])
 def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
     points = [fabricate(list(SKILL), rates=(0.6, 0.7), num_seeds=2, K=k, **SLICE) for k in (1, 2)]
@@ -199,6 +200,7 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
     assert all(not box.overlaps(legend) and not box.overlaps(title) for box in panels)
 
 
+@pytest.mark.slow
 def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
         figure_files.save(figures.draw_queue_and_regret([fabricate()]), tmp_path / name)
@@ -391,6 +393,7 @@ def test_points_of_several_sources_are_told_apart() -> None:
     assert row_of(table, source="RouterBench slice", policy="acqb")["slackness"] is None
 
 
+@pytest.mark.slow
 def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     figure = figures.draw_queue_and_regret([fabricate()])
     engine, dots = figure.get_layout_engine(), figure.dpi

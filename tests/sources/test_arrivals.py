@@ -45,6 +45,7 @@ def instance(source, rate=0.6, horizon=50):
     return drawn._replace(key=None)
 
 
+@pytest.mark.slow
 def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
     rounds = jnp.arange(1, 51)
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
@@ -53,6 +54,7 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
     assert config.arrivals == "bernoulli" and queries(config, SOURCE) is SOURCE
 
 
+@pytest.mark.slow
 def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew():
     calm = Arriving(source=SOURCE, process=Bursty(burst=0.0))
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
@@ -62,6 +64,7 @@ def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew
     np.testing.assert_array_equal(instance(SOURCE).choice, wild.choice)
 
 
+@pytest.mark.slow
 def test_a_longer_horizon_begins_with_the_same_arrivals():
     trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=900)))
     for process in (Bursty(), trace):
@@ -122,6 +125,7 @@ def test_a_process_out_of_range_is_one_sentence(process, rate, words):
         Arriving(source=SOURCE, process=process).check(np.arange(2), rate, 1)
 
 
+@pytest.mark.slow
 def test_arrivals_of_a_configuration(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
@@ -174,6 +178,7 @@ def test_times_may_be_numbers_times_or_text(tmp_path):
         np.testing.assert_allclose(times - times[0], [0, 1.5, 60], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_on_other_arrivals_and_counts_them():
     trace = traced(np.cumsum(np.random.default_rng(0).exponential(size=300)))
     for process in (Bursty(), trace):

@@ -18,6 +18,7 @@ from cqbjax.studies import grid, settings
 TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_composes_and_says_its_own_command(name):
     second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
@@ -176,6 +177,7 @@ def test_hydras_own_launcher_runs_one_point_after_another(tmp_path):
     assert [config.arrival_rate[0] for config in configs] == [0.5, 0.6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -47,6 +47,7 @@ def test_the_paper_s_study_is_what_the_configuration_says():
     assert made.replay.encoder == prepare.ENCODER and made.replay.model == prepare.MODEL
 
 
+@pytest.mark.slow
 def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
     made, (point,) = run(generated, tmp_path)
     assert point.policy.values.tolist() == ["optimal", "rr", "fifo", "informed"]
@@ -61,6 +62,7 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
     assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
 
 
+@pytest.mark.slow
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
@@ -73,6 +75,7 @@ def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp
     assert len(ran) == 2
 
 
+@pytest.mark.slow
 def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
     grid = ("replay.threshold=[0.995,1]", "replay.min_gap=[0,600]")
     made, points = run(generated, tmp_path, *grid)
@@ -119,6 +122,7 @@ def test_acqb_is_given_the_estimator_that_needs_no_table(generated):
     assert chosen["acqb"].policy.alpha_scale == 0.2
 
 
+@pytest.mark.slow
 def test_the_command_prepares_a_log_and_says_what_it_linked(
     generated, tmp_path, monkeypatch, capsys
 ):

@@ -31,6 +31,7 @@ def test_an_empty_grid_is_refused(key):
         settings.check_keys(composed(f"{key}=[]"))
 
 
+@pytest.mark.slow
 def test_every_key_of_a_study_passes_as_it_is_shipped():
     for name in EXPERIMENTS:
         settings.check_keys(composed(f"experiment={name}"))

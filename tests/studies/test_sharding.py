@@ -59,6 +59,7 @@ def run(ready, folder, **changed):
     return sharding.run_all(left, folder, Silent(), Console(quiet=True), False, **changed)
 
 
+@pytest.mark.slow
 def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
@@ -75,6 +76,7 @@ def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, f
     assert not sharding.left_of(ready_of(policy="random,rand_rout"), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabricating):
     run(ready_of(rates=(0.3,)), tmp_path)
     run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
@@ -85,6 +87,7 @@ def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabri
     assert set(asked.policy.values) == {"random", "optimal"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["num_seeds=3", "policy.acqb.c1=0.7"])
 def test_what_was_computed_otherwise_is_not_taken(tmp_path, fabricating, change):
     """Changed and changed back: each time the point runs, and what is read is what was asked."""
@@ -99,6 +102,7 @@ def test_what_was_computed_otherwise_is_not_taken(tmp_path, fabricating, change)
         assert seeds == {3 if "num_seeds=3" in words else 2}
 
 
+@pytest.mark.slow
 def test_a_file_of_which_all_has_been_run_anew_is_dropped(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (old,) = tmp_path.glob("*.nc")
@@ -108,6 +112,7 @@ def test_a_file_of_which_all_has_been_run_anew_is_dropped(tmp_path, fabricating)
     assert not old.exists()
 
 
+@pytest.mark.slow
 def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
     assert not sharding.left_of(ready_of(), tmp_path)
@@ -115,6 +120,7 @@ def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     assert len(sharding.left_of(ready_of(), tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (file,) = tmp_path.glob("*.nc")
@@ -125,6 +131,7 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
 
 
+@pytest.mark.slow
 def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     theirs = ready_of("name=theirs")
@@ -132,6 +139,7 @@ def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
         sharding.left_of(theirs, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, fabricating):
     ready = ready_of()
     ready.insert(1, ready_of("capacity=1", rates=(0.45,))[0])
@@ -142,6 +150,7 @@ def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, 
         sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatch):
     run(ready_of(rates=(0.3,)), tmp_path)
 
@@ -162,6 +171,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     assert "results_dir: " in said and "cannot be written (Not a directory)" in said
 
 
+@pytest.mark.slow
 def test_shards_hold_as_many_runs_as_they_may(tmp_path):
     ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
     assert [len(shard) for shard in sharding.shards_of(ready)] == [2, 2, 1]
@@ -170,6 +180,7 @@ def test_shards_hold_as_many_runs_as_they_may(tmp_path):
     assert [len(shard) for shard in sharding.shards_of(ready, 3)] == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_rounds_that_are_not_asked_for_are_not_kept_in_memory(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     whole, some = results.load(tmp_path), results.load(tmp_path, rounds=[5, 12])
@@ -177,6 +188,7 @@ def test_rounds_that_are_not_asked_for_are_not_kept_in_memory(tmp_path, fabricat
     xr.testing.assert_identical(some.queue_length, whole.queue_length.sel(round=[5, 12]))
 
 
+@pytest.mark.slow
 def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
     config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
     ready = [

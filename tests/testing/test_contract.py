@@ -31,9 +31,8 @@ FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr a
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
-# In the inner loop one label of a kind stands for the others; labels that are the same program as
-# one of these cost nothing.
-QUICK = ("optimal", "random", "rand_rout", "cqb_eps", "acqb", "zero", "knn", "logistic")
+# In the inner loop, those of small programs.
+QUICK = ("optimal", "rand_rout")
 # Programs of configured policies: most labels differ from another one in numbers alone.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
@@ -160,6 +159,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", FAULTS)
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
@@ -167,6 +167,7 @@ def test_a_planted_fault_is_found(message):
     assert message in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_batch_that_mixes_its_runs_is_found():
     def mix(action, observation):
         # The batching rule sums over the batch; a run alone sees itself only.
@@ -177,6 +178,7 @@ def test_a_batch_that_mixes_its_runs_is_found():
         check_policy(Faulty(act=mix))
 
 
+@pytest.mark.slow
 def test_a_batching_rule_that_computes_something_else_is_found():
     with pytest.raises(ContractError, match="alone, uncompiled, must decide as in a batch"):
         check_policy(Faulty(act=lambda a, o: a._replace(explored=a.explored ^ batched(o.arrived))))

@@ -14,7 +14,7 @@ from scipy.stats import sem
 from cqbjax.policies import Acqb, Intercept, OnContexts, Optimal, QueueingBandit, RandomRouting
 from cqbjax.testing import worlds
 
-pytestmark = pytest.mark.usefixtures("all_as_in_a_study")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
 POLICIES = {
     "random": RandomRouting(),
@@ -23,8 +23,6 @@ POLICIES = {
     "q_ucb": QueueingBandit(),
     "optimal": Optimal(),
 }
-# Long runs take seconds; in the inner loop one policy stands for the others.
-LABELS = [pytest.param(one, marks=[pytest.mark.slow] * (one != "optimal")) for one in POLICIES]
 MIXED = np.tile(np.linspace(0.2, 0.9, 8)[:, None], (1, 3))
 SOURCES = {
     "mu = 0.6": worlds.constant(0.6),
@@ -65,7 +63,7 @@ def test_the_balance_of_flows_agrees_with_the_closed_form():
         assert stationary_mean(arrival, service, 4000) == pytest.approx(closed, rel=1e-9)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", POLICIES)
 def test_a_constant_service_probability_is_a_birth_death_chain(label):
     played = play(label, "mu = 0.6", 0.4)
     lengths = played.length
@@ -79,7 +77,6 @@ def test_a_constant_service_probability_is_a_birth_death_chain(label):
     assert played.decision.regret.max() == 0.0
 
 
-@pytest.mark.slow
 def test_with_a_constant_service_probability_the_schedule_does_not_matter():
     """By shared arrivals and choice uniforms the queue is the same in every round."""
     lengths = [play(label, "mu = 0.6", 0.4).length for label in POLICIES]
@@ -87,14 +84,14 @@ def test_with_a_constant_service_probability_the_schedule_does_not_matter():
         np.testing.assert_array_equal(lengths[0], other)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", POLICIES)
 def test_identical_servers_leave_nothing_to_regret(label):
     played = play(label, "identical", 0.4)
     assert played.decision.regret.max() == 0.0
     assert played.decision.valid.any(axis=1).all()
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", POLICIES)
 def test_an_overloaded_queue_grows_by_what_is_not_served(label):
     lengths = play(label, "mu = 0.5", 0.75).length
     growth = (lengths[:, -1] - lengths[:, 99]) / (HORIZON - 100)
@@ -102,7 +99,6 @@ def test_an_overloaded_queue_grows_by_what_is_not_served(label):
     assert sem(growth) < 0.006
 
 
-@pytest.mark.slow
 def test_acqb_finds_the_server_that_is_always_best():
     labels = ("acqb", "random", "optimal")
     played = {label: play(label, "one best", 0.4).decision for label in labels}
@@ -123,7 +119,6 @@ def test_acqb_finds_the_server_that_is_always_best():
     assert played["optimal"].regret.max() == 0.0
 
 
-@pytest.mark.slow
 def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     """Contexts come in pairs: what favours a server on x, x'theta undoes on -x."""
     mu = np.full((8, 3), 0.35)
@@ -144,9 +139,7 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     assert with_one.mean() < without.mean() / 3
 
 
-@pytest.mark.parametrize(
-    "label", ["random", pytest.param("acqb", marks=pytest.mark.slow), "optimal"]
-)
+@pytest.mark.parametrize("label", ["random", "acqb", "optimal"])
 def test_one_assortment_leaves_nothing_to_regret(label):
     """With K = N there is a single assortment."""
     source = worlds.routing(np.random.default_rng(1).normal(size=(8, 2)))
@@ -157,7 +150,6 @@ def test_one_assortment_leaves_nothing_to_regret(label):
     assert played.decision.regret.max() == 0.0
 
 
-@pytest.mark.slow
 def test_a_better_schedule_shortens_the_queue_where_queries_differ():
     """Serving the query most likely to leave beats the oldest one near the limit of stability."""
     lengths = {label: play(label, "mixed", 0.5).length for label in ("optimal", "rand_rout")}

@@ -62,6 +62,7 @@ def test_bins_hold_every_round_once_and_end_at_powers_of_ten():
     assert 1000 in ends and (np.diff(at) > 0).all() and (at <= means).all()
 
 
+@pytest.mark.slow
 def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
     words = ("name=made", "theory={measure:slopes,windows:[[6,30],[30,60]]}", "table_rounds=[60]")
     config = composed(*words, f"results_dir={tmp_path}", "table=gap")

@@ -261,6 +261,7 @@ def test_routerdc_losses_match_scalar_code() -> None:
         assert float(losses[i]) == pytest.approx(-np.log(top / (top + rest)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_routerdc_draws_from_the_right_clusters() -> None:
     split, _ = planted(12, n=90)
     grouping = group(split.embeddings, 4, 0)
@@ -315,6 +316,7 @@ def test_bad_settings_are_refused_by_name(make, sentence: str) -> None:
         make()
 
 
+@pytest.mark.slow
 def test_a_tuned_knn_beats_the_best_fixed_model_on_the_real_slice(shared_data) -> None:
     table = pl.read_parquet(shared_data / "routerbench" / "routerbench.parquet")
     score = table.select(pl.col(r"^score\|.*$")).to_numpy()

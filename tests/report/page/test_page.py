@@ -23,6 +23,7 @@ from cqbjax.report import catalogue, claims, comparison, extracts  # noqa: E402
 from cqbjax.report.page import build, listing  # noqa: E402
 from cqbjax.report.shards import Stored  # noqa: E402
 
+pytestmark = pytest.mark.slow  # a browser starts for them
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (400, 1600)
 PATHS = [Path(__file__).parents[2], Path(__file__).parents[3]]
