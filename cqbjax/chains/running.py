@@ -6,7 +6,6 @@ is given more at the beginning of the segment in which it did, which is then run
 """
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +21,10 @@ from cqbjax.chains.replay import Carry, Totals
 from cqbjax.chains.rules import Ranked, Scheduler
 from cqbjax.files import write_atomic
 from cqbjax.labels import OPTIMAL
-from cqbjax.pytree import arrays, kind_of
-from cqbjax.sweeping import checkpoint, programs
+from cqbjax.pytree import arrays
+from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.sweeping.runner import run_batch
 
 FIRST_PLACES, GROWTH = 256, 2
 AXIS = "seed"
@@ -138,16 +138,10 @@ def _run_one(
     progress.advance(len(parts) * cut.segment * cut.every * seeds)
     while len(parts) * cut.segment < cut.records:
         first = 1 + len(parts) * cut.segment * cut.every
-        progress.doing("compiling", label)
-        begun = time.perf_counter()
         arguments = scheduler, tables, runs, carry, jnp.int32(first)
-        program = _program(cut, *arguments)
-        compiled = time.perf_counter()
-        progress.doing("running", label)
-        after, totals = jax.block_until_ready(program(*arguments))
-        running = time.perf_counter() - compiled
-        spent += np.array([compiled - begun, running])
-        progress.simulated += running
+        made, seconds = run_batch(_segment, _devices(seeds), cut, arguments, label, progress)
+        after, totals = made
+        spent += seconds
         if np.any(np.asarray(after.overflow) > 0):
             places = carry.entered.shape[-1]
             progress.note(f"{label}: {places} places are too few, goes on with {GROWTH * places}")
@@ -214,13 +208,11 @@ def _plain(runs: Run) -> Run:
     return runs._replace(key=jax.random.key_data(runs.key))
 
 
-def _program(cut: Plan, *arguments: Any) -> Any:
-    """Compile a segment of arguments of these kinds, or return what was compiled for them."""
-    seeds, devices = arguments[2].until.shape[0], jax.devices()
-    # Runs are split evenly or not at all.
+def _devices(seeds: int) -> tuple[jax.Device, ...]:
+    """Return the devices that split the runs of so many seeds, evenly or not at all."""
+    devices = jax.devices()
     count = max(n for n in range(1, len(devices) + 1) if seeds % n == 0)
-    kinds = map(kind_of, arguments)
-    return programs.compiled_for(_segment, tuple(devices[:count]), cut, *kinds)
+    return tuple(devices[:count])
 
 
 def _segment(

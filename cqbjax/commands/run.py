@@ -222,12 +222,20 @@ def _proof(job: Job) -> None:
     """Measure what a proof is made of at the points of a job, show and write it."""
     from cqbjax.studies import proofs, settings, showing, study
     from cqbjax.sweeping import backend
+    from cqbjax.sweeping.progress import bar
 
     backend.configure()
+    console = showing.console()
     settings.check_overrides(job.words, job.config)
     ready = study.checked_points(job.config, make, make_policies)
-    written = proofs.study(ready, job.config, showing.console())
-    print(", ".join(map(str, written)))
+    if job.config.dry_run:
+        proofs.reckon(ready, console)
+        return
+    with bar() as progress:
+        measured = proofs.measure(ready, job.config, progress)
+    written = proofs.show(measured, job.config, console)
+    console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
+    _print_time_spent(progress.simulated, console)
 
 
 def _replays(jobs: Sequence[Job], job: str) -> None:

@@ -5,9 +5,9 @@ and figures are made at once, and hold what can be seen in them. Slopes are of s
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -25,46 +25,59 @@ from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
 from cqbjax.sweeping.parts import QueueOverflow, choose_records
+from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.theory import drawing, eigenvalues, lemma, slopes, switching
 from cqbjax.types import Source
 
 T = TypeVar("T")
-SLOPES = "slopes"
 
 
-def is_proof(config: DictConfig) -> bool:
-    """Tell whether a configuration is of switching queues or of eigenvalues."""
-    return config.get("theory") is not None and config.theory.measure != SLOPES
+class Measured(NamedTuple):
+    """What a study of a proof measured.
+
+    Attributes:
+        table: that is printed.
+        figure: Matplotlib's.
+        others: ending of a name -> a further table.
+    """
+
+    table: pl.DataFrame
+    figure: Any
+    others: Mapping[str, pl.DataFrame]
 
 
-def study(ready: Sequence[Ready], config: DictConfig, console: Console) -> list[Path]:
-    """Measure every point, print and write the table, draw the figure.
+def reckon(ready: Sequence[Ready], console: Console) -> None:
+    """Say how many rounds every point would simulate."""
+    for one in ready:
+        console.print(f"{one.point.name}: {_cost(one):,} rounds", markup=False)
+
+
+def measure(ready: Sequence[Ready], config: DictConfig, progress: Reporter) -> Measured:
+    """Measure every point.
 
     Args:
         ready: checked points.
         config: of the study.
-        console: where the table is printed.
-
-    Returns:
-        The files written.
+        progress: told of compiling and running.
 
     Raises:
         ValueError: a policy that keeps no V, or a capacity that was given and is too small.
     """
-    if config.dry_run:
-        for one in ready:
-            console.print(f"{one.point.name}: {_cost(one):,} rounds", markup=False)
-        return []
+    progress.expect(sum(_cost(one) for one in ready))
     chosen = {"switching": _switching, "eigenvalues": _eigenvalues}[config.theory.measure]
-    made, figure, others = chosen(ready, config)
+    return chosen(ready, config, progress)
+
+
+def show(measured: Measured, config: DictConfig, console: Console) -> list[Path]:
+    """Print and write the tables, draw the figure. Return the files written."""
     title, root = config.title or config.name, Path(config.results_dir)
-    written = list(tables.save_table(made, root / "tables" / config.name, title))
-    for name, frame in others.items():
+    written = list(tables.save_table(measured.table, root / "tables" / config.name, title))
+    for name, frame in measured.others.items():
         stem = root / "tables" / f"{config.name}_{name}"
         written += tables.save_table(frame, stem, f"{title}: {name}")
-    tables.print_table(made, title, console)
-    return [*written, *figure_files.save(figure, root / "figures" / config.name)]
+    tables.print_table(measured.table, title, console)
+    return [*written, *figure_files.save(measured.figure, root / "figures" / config.name)]
 
 
 def show_slopes(
@@ -107,10 +120,14 @@ def _source(one: Ready) -> Source:
 
 def _cost(one: Ready) -> int:
     """Return how many rounds a point simulates."""
-    config, rivals = one.point.config, len(_rivals(one))
-    runs = config.num_seeds * len(config.arrival_rate) * rivals
-    every = config.horizon + 1 if config.theory.measure == "switching" else 1
-    return int(runs * config.horizon * every)
+    config = one.point.config
+    return _rounds_a_policy(config) * len(_rivals(one)) * len(config.arrival_rate)
+
+
+def _rounds_a_policy(config: DictConfig) -> int:
+    """Return how many rounds a policy simulates at a rate: of switching queues in all processes."""
+    processes = config.horizon + 1 if config.theory.measure == "switching" else 1
+    return int(config.num_seeds * config.horizon * processes)
 
 
 def _with_room(config: DictConfig, run: Callable[[int], T]) -> T:
@@ -125,7 +142,7 @@ def _with_room(config: DictConfig, run: Callable[[int], T]) -> T:
             slots = more_slots(slots, config.horizon)
 
 
-def _switching(ready: Sequence[Ready], config: DictConfig) -> Any:
+def _switching(ready: Sequence[Ready], config: DictConfig, progress: Reporter) -> Measured:
     """Count the rules of Lemma 1 and average psi, a policy and point after another."""
     rules, left = [], []
     for one in ready:
@@ -134,19 +151,21 @@ def _switching(ready: Sequence[Ready], config: DictConfig) -> Any:
         for rate in own.arrival_rate:
             alone = sweep(
                 _rivals(one), source, arrival_rates=[rate], seeds=list(seeds),
-                horizon=own.horizon, assortment_size=own.K, record_every=1,
+                horizon=own.horizon, assortment_size=own.K, record_every=1, progress=progress,
             ).isel(arrival_rate=0)  # fmt: skip
             best = _from_the_first(alone["optimal_queue_length"])
             for label, policy in _rivals(one).items():
                 fixed = arrays(policy), arrays(source), rate, problem, np.asarray(seeds)
-                made = _with_room(own, functools.partial(switching.run, *fixed))
+                run = functools.partial(switching.run, *fixed, progress=progress)
+                made = _with_room(own, run)
+                progress.advance(_rounds_a_policy(own))
                 setting = {"K": own.K, "arrival_rate": rate, "policy": label, "seeds": len(seeds)}
                 queue = _from_the_first(alone["queue_length"].sel(policy=label))
                 rules.append(_labelled(lemma.rules(made, queue, best), setting))
                 left.append(_labelled(lemma.by_switch(made, config.theory.block), setting))
     frame = pl.concat(left)
     figure = drawing.draw_switching(frame, config.title or config.name)
-    return pl.concat(rules), figure, {"by_switch": frame}
+    return Measured(pl.concat(rules), figure, {"by_switch": frame})
 
 
 def _from_the_first(lengths: xr.DataArray) -> np.ndarray:
@@ -161,7 +180,7 @@ def _labelled(frame: pl.DataFrame, setting: dict[str, Any]) -> pl.DataFrame:
     return frame.select(*own, pl.all())
 
 
-def _eigenvalues(ready: Sequence[Ready], config: DictConfig) -> Any:
+def _eigenvalues(ready: Sequence[Ready], config: DictConfig, progress: Reporter) -> Measured:
     """Measure the smallest eigenvalues of every point."""
     points, tabulated = [], []
     for one in ready:
@@ -174,9 +193,12 @@ def _eigenvalues(ready: Sequence[Ready], config: DictConfig) -> Any:
         each = {label: arrays(policy) for label, policy in policies.items()}
         for rate in own.arrival_rate:
             fixed = each, arrays(source), rate, problem, seeds, every
-            point = _with_room(own, functools.partial(eigenvalues.measure, *fixed))
+            run = functools.partial(eigenvalues.measure, *fixed, progress=progress)
+            point = _with_room(own, run)
+            progress.advance(_rounds_a_policy(own) * len(policies))
             setting = {"K": own.K, "parameters": own.parameters, "arrival_rate": rate}
             points.append(point.assign_attrs(**setting, c1=float(own.c1)))
             rounds = [t for t in config.table_rounds if t in point["round"].values]
             tabulated.append(_labelled(eigenvalues.table(points[-1], rounds), setting))
-    return pl.concat(tabulated), drawing.draw_eigenvalues(points, config.title or config.name), {}
+    figure = drawing.draw_eigenvalues(points, config.title or config.name)
+    return Measured(pl.concat(tabulated), figure, {})

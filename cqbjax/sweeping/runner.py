@@ -1,7 +1,7 @@
 """One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax import metrics
+from cqbjax.pytree import kind_of
 from cqbjax.sweeping import groups, programs
 from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.groups import Group, Member, Runs
@@ -114,6 +115,34 @@ def attempt(
     spent = Spent(ready - begun, time.perf_counter() - ready)
     progress.simulated += spent.running
     return _joined(chunks), spent
+
+
+def run_batch(
+    function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any,
+    arguments: tuple[Any, ...], label: str, progress: Reporter,
+) -> tuple[Any, Spent]:  # fmt: skip
+    """Run a batch that no sweep makes: compiled, or taken as it was compiled, and run once.
+
+    Args:
+        function: of (devices, fixed, *arguments), as in `programs.compiled_for`.
+        devices: where it runs.
+        fixed: what it depends on besides its arguments, hashable.
+        arguments: trees of arrays.
+        label: of the policy that is run.
+        progress: is told; who calls says how many rounds these are.
+
+    Returns:
+        What the function returns, and the seconds that it took.
+    """
+    progress.doing("compiling", label)
+    begun = time.perf_counter()
+    program = programs.compiled_for(function, devices, fixed, *map(kind_of, arguments))
+    ready = time.perf_counter()
+    progress.doing("running", label)
+    made = jax.block_until_ready(program(*arguments))
+    spent = Spent(ready - begun, time.perf_counter() - ready)
+    progress.simulated += spent.running
+    return made, spent
 
 
 def _run_chunk(

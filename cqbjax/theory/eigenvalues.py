@@ -10,7 +10,6 @@ bound gives sigma_0^2 N / 2 of them. V and the exploration rounds' part of it ar
 what was served, whatever the policy keeps of them.
 """
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ from jax import Array
 from cqbjax import mnl, rng, simulate
 from cqbjax.report.summaries import mean_ci
 from cqbjax.sweeping.parts import QueueOverflow
+from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.sweeping.runner import run_batch
 from cqbjax.types import Policy, Problem, Source
 
 
@@ -59,7 +60,7 @@ class Recorded(NamedTuple):
 
 def measure(
     policies: dict[str, Policy], source: Source, arrival_rate: float, problem: Problem,
-    seeds: np.ndarray, every: int, capacity: int,
+    seeds: np.ndarray, every: int, capacity: int, progress: Reporter | None = None,
 ) -> xr.Dataset:  # fmt: skip
     """Run policies and return the smallest eigenvalues of every run.
 
@@ -71,6 +72,7 @@ def measure(
         seeds: [S].
         every: one round in this many is recorded; divides the horizon.
         capacity: queue slots.
+        progress: told of compiling and of the seconds of simulation.
 
     Returns:
         Over policy, seed and round: `all`, lambda_min(V_t - lambda0 I), `explored`, the same of
@@ -81,11 +83,12 @@ def measure(
         QueueOverflow: a queue outgrew the capacity.
     """
     rate, numbers = jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
+    fixed, alone = (problem, every, capacity), tuple(jax.devices()[:1])
     each = []
-    for policy in policies.values():
-        made = jax.tree.map(
-            np.asarray, _run(policy, source, rate, numbers, problem, every, capacity)
-        )
+    for label, policy in policies.items():
+        arguments = policy, source, rate, numbers
+        made, _ = run_batch(_run, alone, fixed, arguments, label, progress or Silent())
+        made = jax.tree.map(np.asarray, made)
         lost = made.overflow[made.overflow > 0]
         if lost.size:
             raise QueueOverflow(f"capacity={capacity} overflowed in round {lost.min()}: raise it")
@@ -152,11 +155,13 @@ def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "every", "capacity"))
 def _run(
-    policy: Policy, source: Source, rate: Array, seeds: Array, problem: Problem, every: int,
-    capacity: int,
+    devices: tuple[jax.Device, ...], fixed: tuple[Problem, int, int],
+    policy: Policy, source: Source, rate: Array, seeds: Array,
 ) -> Recorded:  # fmt: skip
+    """Run all seeds beside each other on one device."""
+    problem, every, capacity = fixed
+
     def one(seed: Array) -> Recorded:
         instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
         return _one_run(policy, problem, instance, every, capacity)

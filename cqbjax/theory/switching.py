@@ -10,7 +10,6 @@ processes are still one run, so that one scan carries the policy's run and, besi
 that have switched.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,8 @@ from jax import Array
 from cqbjax import mnl, queueing, rng, simulate
 from cqbjax.policies import Optimal
 from cqbjax.sweeping.parts import QueueOverflow
+from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.sweeping.runner import run_batch
 from cqbjax.types import Policy, Problem, Queue, Source
 
 
@@ -46,7 +47,7 @@ class Switching(NamedTuple):
 
 def run(
     policy: Policy, source: Source, arrival_rate: float, problem: Problem, seeds: np.ndarray,
-    capacity: int,
+    capacity: int, progress: Reporter | None = None,
 ) -> Switching:  # fmt: skip
     """Run all switching queues of every seed.
 
@@ -57,6 +58,7 @@ def run(
         problem: shapes of a run.
         seeds: [S] one sample path each.
         capacity: queue slots.
+        progress: told of compiling and of the seconds of simulation.
 
     Returns:
         NumPy arrays with a leading [S].
@@ -64,8 +66,9 @@ def run(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    rate = jnp.asarray(arrival_rate, float)
-    made = _run(policy, source, rate, jnp.asarray(seeds), problem, capacity)
+    arguments = policy, source, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
+    fixed, alone = (problem, capacity), tuple(jax.devices()[:1])
+    made, _ = run_batch(_run, alone, fixed, arguments, "all processes", progress or Silent())
     made = Switching(*(np.asarray(field) for field in made))
     lost = made.overflow[made.overflow > 0]
     if lost.size:
@@ -73,11 +76,12 @@ def run(
     return made
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "capacity"))
 def _run(
-    policy: Policy, source: Source, rate: Array, seeds: Array, problem: Problem, capacity: int
-) -> Switching:
-    """Run one path after another: the T + 1 processes of one are the batch."""
+    devices: tuple[jax.Device, ...], fixed: tuple[Problem, int],
+    policy: Policy, source: Source, rate: Array, seeds: Array,
+) -> Switching:  # fmt: skip
+    """Run one path after another on one device: the T + 1 processes of one are the batch."""
+    problem, capacity = fixed
 
     def path(seed: Array) -> Switching:
         instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
