@@ -10,7 +10,8 @@ from cqbjax.testing import recorded, reference
 from cqbjax.testing.recorded import Case
 
 # Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
-EXACT_STEPS = {1: 8, 2: 16, 3: 26}
+# Half of them suffice, but for `newton_cg` at K = 3, which needs more than 8.
+EXACT_STEPS = {1: 6, 2: 10, 3: 16}
 # Low enough that contexts of every seed used here can meet the slackness condition.
 RATES = {1: 0.6, 2: 0.7, 3: 0.78}
 HORIZON = 120

@@ -77,7 +77,9 @@ class Estimator:
 
     def _fit(self, free: list[int]) -> None:
         """Solve grad L = 0 for the free blocks by damped Newton steps, the others held."""
-        features, blocks, chosen = map(np.stack, zip(*self.history, strict=True))
+        # A round that showed none of them adds a constant to L.
+        rounds = [entry for entry in self.history if not set(free).isdisjoint(entry[1].tolist())]
+        features, blocks, chosen = map(np.array, zip(*rounds, strict=True))
         # rows[i, k] is the derivative of utility (i, k) in the free parameters: its feature in
         # its own block's place, or nothing if its block is held (then it only adds an offset).
         own = (blocks[:, :, None] == np.array(free)).astype(float)
@@ -94,11 +96,11 @@ def gradient_and_hessian(
 
     Utilities are rows [n, K, D] @ parameters [D] + held [n, K]; chosen [n, K] is 0 or 1.
     """
-    utilities = rows @ parameters + held
-    p = choice_probabilities(utilities)
-    gradient = lambda0 * parameters - np.einsum("nk,nkd->d", chosen - p, rows)
-    mean = np.einsum("nk,nkd->nd", p, rows)
-    second = np.einsum("nk,nkd,nke->de", p, rows, rows, optimize=True)
+    p = choice_probabilities(rows @ parameters + held)
+    flat = rows.reshape(-1, len(parameters))
+    gradient = lambda0 * parameters - (chosen - p).ravel() @ flat
+    mean = (p[:, None] @ rows)[:, 0]
+    second = flat.T @ (p.reshape(-1, 1) * flat)
     return gradient, lambda0 * np.eye(len(parameters)) + second - mean.T @ mean
 
 
