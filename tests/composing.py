@@ -11,7 +11,7 @@ from typing import NamedTuple
 import hydra
 import pytest
 
-from cqbjax.studies import grid
+from cqbjax.studies import resolvers
 from cqbjax.sweeping import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -20,7 +20,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def composed(*overrides):
-    grid.register_resolvers()
+    resolvers.register()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
 

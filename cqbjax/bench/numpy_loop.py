@@ -85,10 +85,8 @@ def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) 
         seed: of the run.
     """
     problem = source.problem(size, horizon)
-    prepare = jax.jit(simulate.draw_instance, static_argnames="problem")
-    drawn = prepare(
-        rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem
-    )
+    draw = jax.jit(simulate.draw_instance, static_argnames="problem")
+    drawn = draw(rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem)
     world, own = drawn.world, np.random.default_rng(seed)
     shape = (horizon, gaussian.num_samples(size), problem.num_servers, problem.dim)
     return Recorded(

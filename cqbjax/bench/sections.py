@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,17 +190,17 @@ class Bench:
         return compare(self.rows, speeds, self.gpu, self.quick)
 
 
-SECTIONS = (
-    "start",
-    "throughput",
-    "numpy",
-    "growth",
-    "compile",
-    "sweep",
-    "device",
-    "study",
-    "targets",
-)
+SECTIONS: Mapping[str, Callable[[Bench], Rows]] = {
+    "start": Bench.start,
+    "throughput": Bench.throughput,
+    "numpy": Bench.numpy,
+    "growth": Bench.growth,
+    "compile": Bench.compile,
+    "sweep": Bench.sweep,
+    "device": Bench.device,
+    "study": Bench.study,
+    "targets": Bench.targets,
+}
 
 
 def run(
@@ -228,9 +228,9 @@ def run(
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
     begun, bench = time.perf_counter(), Bench(quick, cache, study, say, composing)
-    for name in SECTIONS:
+    for name, measured in SECTIONS.items():
         if not only or name in only or name == "targets":
-            bench.rows[name] = getattr(bench, name)()
+            bench.rows[name] = measured(bench)
     return {
         "schema": SCHEMA,
         "quick": quick,

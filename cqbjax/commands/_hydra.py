@@ -39,6 +39,7 @@ from omegaconf.errors import (
 
 from cqbjax.commands._pairings import PAIRED, offer_routers
 from cqbjax.commands._refusing import first_line, refusing
+from cqbjax.studies import resolvers
 
 if TYPE_CHECKING:
     from cqbjax.commands._jobs import Job
@@ -76,7 +77,7 @@ def start(
     # Hydra's own answer to a wrong word is a page; its error alone is what `_sentence` needs.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)
-    OmegaConf.register_new_resolver("tau", _exploration_length, replace=True)
+    resolvers.register()
     Plugins.instance().register(OwnChoices)
     # Last, so that no file of the user's hides a module that is installed.
     sys.path.append(os.getcwd())
@@ -103,9 +104,7 @@ def start(
 
 def loader() -> tuple[ConfigLoaderImpl, DictConfig]:
     """Return Hydra's loader of our configurations, and the configuration of a multirun."""
-    from cqbjax.studies import grid
-
-    grid.register_resolvers()
+    resolvers.register()
     offer_policies()
     path = create_automatic_config_search_path(None, None, str(CONF))
     made = ConfigLoaderImpl(config_search_path=path)
@@ -115,14 +114,6 @@ def loader() -> tuple[ConfigLoaderImpl, DictConfig]:
 def offer_policies() -> list[str]:
     """Offer the policies that are no file: routers by their pairings. Return their labels."""
     return offer_routers(_folders())
-
-
-def _exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
-    """Resolve `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
-    # With it come NumPy and xarray, which showing a configuration does not need.
-    from cqbjax.studies import grid
-
-    return grid.exploration_length(rule, horizon, c1)
 
 
 class OwnChoices(SearchPathPlugin):

@@ -79,12 +79,7 @@ def prepare(
     path, revision = _get(entry, data_dir, source, revision, record)
     root = path if path.is_dir() else path.parent
     lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
-    if own and truncation_side is not None:
-        raise TableError(
-            f"truncation_side={truncation_side} is for the encoder, and embeddings={own} are given "
-            "in its place: leave one of them out."
-        )
-    given = own or (_beside(path) if truncation_side is None else None)
+    given = _given(own, path, truncation_side)
     side = truncation_side or RIGHT
     encoder = f"embeddings {sha256(given)}" if given else encoder_identity(model, side)
     key = content_key(FORMAT, name, _settings(entry, priced), encoder, *lines)
@@ -99,12 +94,11 @@ def prepare(
         vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
         table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
     else:
-        kept = cache.cache_folder(data_dir) / "embeddings"
-        make = embedder or functools.partial(
-            embed, cache_dir=kept, model=model, batch_size=batch_size, progress=progress,
-            truncation_side=side,
+        encode = functools.partial(
+            embed, cache_dir=cache.cache_folder(data_dir) / "embeddings", model=model,
+            batch_size=batch_size, progress=progress, truncation_side=side,
         )  # fmt: skip
-        vectors = make(table.prompts)
+        vectors = (embedder or encode)(table.prompts)
     cache.store(data_dir, key, table, vectors)
     cache.point(data_dir, name, key)
     return Prepared(key, True, revision)
@@ -161,6 +155,22 @@ def _existing(key: str, path: str | pathlib.Path | None) -> pathlib.Path | None:
     if path is not None and not pathlib.Path(str(path)).is_file():
         raise TableError(f"{key}={path}: no such file.")
     return None if path is None else pathlib.Path(str(path))
+
+
+def _given(
+    own: pathlib.Path | None, path: pathlib.Path, truncation_side: str | None
+) -> pathlib.Path | None:
+    """Return the embeddings in place of the encoder: one's own, else those beside the files.
+
+    Raises:
+        TableError: one's own, and a word for the encoder.
+    """
+    if own and truncation_side is not None:
+        raise TableError(
+            f"truncation_side={truncation_side} is for the encoder, and embeddings={own} are given "
+            "in its place: leave one of them out."
+        )
+    return own or (_beside(path) if truncation_side is None else None)
 
 
 def _beside(path: pathlib.Path) -> pathlib.Path | None:

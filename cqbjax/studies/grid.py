@@ -9,7 +9,6 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource, rates_by_rule
@@ -55,36 +54,6 @@ class Ready(NamedTuple):
     point: Point
     source: Source | DatasetSource
     policies: Mapping[str, Any]
-
-
-def register_resolvers() -> None:
-    """Teach OmegaConf `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
-    OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
-
-
-def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
-    """Return tau in rounds.
-
-    Args:
-        rule: `tenth` (T / 10, the paper's synthetic setting), `stabilised` (the first t with
-            c1 / sqrt(t + 1) <= 1, its offline one), or a number of rounds.
-        horizon: T.
-        c1: exploration constant.
-
-    Raises:
-        ValueError: for another word, nothing or a negative number.
-    """
-    if rule == "tenth":
-        return float(horizon // 10)
-    if rule == "stabilised":
-        if not isinstance(c1, int | float):
-            raise ValueError(f"c1={c1} must be a number for explore_rounds=stabilised")
-        return float(max(1, int(np.ceil(c1**2 - 1))))
-    if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
-        raise ValueError(
-            f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
-        )
-    return float(rule)
 
 
 def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[Point]:

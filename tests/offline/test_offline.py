@@ -29,7 +29,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
-from cqbjax.studies import grid, sharding, showing, study
+from cqbjax.studies import grid, resolvers, sharding, showing, study
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 
@@ -441,7 +441,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     turned = np.linalg.qr(np.random.default_rng(4).normal(size=(16, 3)))[0].T
     np.save(tmp_path / "own.npy", embed(("",) * 60) @ turned)
     prepare(name, tmp_path, tmp_path / "files", embeddings=tmp_path / "own.npy", progress=False)
-    grid.register_resolvers()
+    resolvers.register()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -13,7 +13,7 @@ from cqbjax.commands._hydra import make_policies
 from cqbjax.policies import Acqb
 from cqbjax.report import paper
 from cqbjax.sources import Synthetic
-from cqbjax.studies import grid, settings
+from cqbjax.studies import grid, resolvers, settings
 
 TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
@@ -136,13 +136,13 @@ def test_overrides_reach_the_objects():
      (7, 10, 1.0, 7)],
 )  # fmt: skip
 def test_exploration_length(rule, horizon, c1, rounds):
-    assert grid.exploration_length(rule, horizon, c1) == rounds
+    assert resolvers.exploration_length(rule, horizon, c1) == rounds
 
 
 @pytest.mark.parametrize("rule", ["third", -1])
 def test_exploration_length_refuses_other_words(rule):
     with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
-        grid.exploration_length(rule, 10, 1.0)
+        resolvers.exploration_length(rule, 10, 1.0)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from composing import EXPERIMENTS, composed
 from omegaconf import OmegaConf
 
 from cqbjax.commands._hydra import make, make_policies
-from cqbjax.studies import grid, settings, study
+from cqbjax.studies import resolvers, settings, study
 
 REFUSED = {
     "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
@@ -55,12 +55,12 @@ def test_a_wrong_word_of_the_theorems_is_refused(theory, words):
 
 def test_no_exploration_length_is_refused():
     with pytest.raises(ValueError, match="explore_rounds=None must be"):
-        grid.exploration_length(None, 10, 1.0)
+        resolvers.exploration_length(None, 10, 1.0)
 
 
 def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
     with pytest.raises(ValueError, match="c1=fast must be a number for explore_rounds=stabilised"):
-        grid.exploration_length("stabilised", 10, "fast")
+        resolvers.exploration_length("stabilised", 10, "fast")
 
 
 def test_a_key_that_the_source_does_not_read_is_refused():

@@ -18,7 +18,7 @@ from cqbjax.offline import learnt
 from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.pytree import pytree, static
-from cqbjax.studies import grid
+from cqbjax.studies import resolvers
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 from cqbjax.types import Problem
 
@@ -40,7 +40,7 @@ SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.ho
 
 def configured(label: str) -> Any:
     """Instantiate one policy as the study script does."""
-    grid.register_resolvers()
+    resolvers.register()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
     policy = hydra.utils.instantiate(config.policy[label])

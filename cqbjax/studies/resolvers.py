@@ -1,0 +1,35 @@
+"""What the words of a configuration stand for, known before anything heavy is imported."""
+
+import math
+
+from omegaconf import OmegaConf
+
+
+def register() -> None:
+    """Teach OmegaConf `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
+    OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
+
+
+def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
+    """Return tau in rounds.
+
+    Args:
+        rule: `tenth` (T / 10, the paper's synthetic setting), `stabilised` (the first t with
+            c1 / sqrt(t + 1) <= 1, its offline one), or a number of rounds.
+        horizon: T.
+        c1: exploration constant.
+
+    Raises:
+        ValueError: for another word, nothing or a negative number.
+    """
+    if rule == "tenth":
+        return float(horizon // 10)
+    if rule == "stabilised":
+        if not isinstance(c1, int | float):
+            raise ValueError(f"c1={c1} must be a number for explore_rounds=stabilised")
+        return float(max(1, math.ceil(c1**2 - 1)))
+    if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
+        raise ValueError(
+            f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
+        )
+    return float(rule)
