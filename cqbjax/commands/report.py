@@ -108,7 +108,8 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
     Raises:
         ValueError: nothing is stored there, neither arrays nor an extract, or nothing of the names.
     """
-    from cqbjax.report import catalogue, extracts
+    from cqbjax.report import extracts
+    from cqbjax.report.paper import catalogue
 
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
@@ -157,7 +158,8 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
         The files written.
     """
     from cqbjax.files import write_atomic
-    from cqbjax.report import catalogue, claims, comparison, extracts, tables
+    from cqbjax.report import extracts, tables
+    from cqbjax.report.paper import catalogue, claims, comparison
 
     by_study, listed = extracts.read_all(_extracts(root)), catalogue.studies()
     if not by_study:
@@ -180,8 +182,8 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
 
 
 def _page(by_study: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
-    from cqbjax.report import catalogue
     from cqbjax.report.page import build
+    from cqbjax.report.paper import catalogue
 
     path = root / "report" / "index.html"
     return build.build(by_study, compared, judged, catalogue.studies(), path)

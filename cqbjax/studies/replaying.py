@@ -264,14 +264,15 @@ def show(
     Returns:
         The files written.
     """
-    from cqbjax.report import figure_files, figures, over_keys, paper, tables
+    from cqbjax.report import figure_files, figures, over_keys, tables
+    from cqbjax.report.paper import printed
 
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
     title, root = config.title or config.name, Path(config.results_dir)
     made = tables.gap_table(points, rounds, config.compared)
     sources = {str(point.attrs["source"]): prepare.TITLE for point in points}
-    made = paper.beside(made, sources)
+    made = printed.beside(made, sources)
     written = list(tables.save_table(made, root / "tables" / stem, title))
     tables.print_table(made, title, console)
     if len(points) == 1:

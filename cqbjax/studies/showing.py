@@ -37,7 +37,8 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.report import figure_files, figures, over_keys, paper, tables
+    from cqbjax.report import figure_files, figures, over_keys, tables
+    from cqbjax.report.paper import printed
     from cqbjax.report.summaries import ALWAYS_VARIED, differing
 
     title = config.title or config.name
@@ -50,7 +51,7 @@ def show(
     table = make(points, rounds=rounds, **reference)
     # The paper varies these alone: its numbers are of no other point of a sweep.
     if {*differing(points)} <= {*ALWAYS_VARIED}:
-        table = paper.beside(table)
+        table = printed.beside(table)
     root = Path(config.results_dir)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)

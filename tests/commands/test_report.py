@@ -11,7 +11,8 @@ from fabricated import fabricate
 from omegaconf import OmegaConf
 
 from cqbjax.commands import _missing, report
-from cqbjax.report import catalogue, extracts, results
+from cqbjax.report import extracts, results
+from cqbjax.report.paper import catalogue
 from cqbjax.studies.showing import console
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")

@@ -16,7 +16,7 @@ from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.table import TableError
 from cqbjax.policies import RandomRouting
 from cqbjax.pytree import arrays
-from cqbjax.report import paper
+from cqbjax.report.paper import printed
 from cqbjax.sources import Arriving, Bursty, Synthetic, traced
 from cqbjax.studies.arriving import queries, told
 
@@ -195,5 +195,5 @@ def test_a_sweep_runs_on_other_arrivals_and_counts_them():
 
 def test_the_papers_numbers_stand_beside_bernoulli_arrivals_alone():
     row = {"source": "synthetic", "stand_in": ""}
-    assert paper._dataset(row, {}) == "Synthetic"
-    assert paper._dataset({**row, "arrivals": "bursty (0.5, 50 rounds)"}, {}) is None
+    assert printed._dataset(row, {}) == "Synthetic"
+    assert printed._dataset({**row, "arrivals": "bursty (0.5, 50 rounds)"}, {}) is None

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 import cqbjax
 from cqbjax.commands._hydra import make_policies
 from cqbjax.policies import Acqb
-from cqbjax.report import paper
+from cqbjax.report.paper import printed
 from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, resolvers, settings
 
@@ -40,7 +40,7 @@ def test_experiment_composes_and_says_its_own_command(name):
      ("mmlu_pro", "EmbedLLM")],
 )  # fmt: skip
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
-    rows = paper.read().filter(pl.col("dataset") == dataset)
+    rows = printed.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(composed(f"experiment={name}")):
         theirs = rows.filter(pl.col("K") == point.config.K)
         assert set(theirs["policy"]) <= set(point.config.policy)

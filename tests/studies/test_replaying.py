@@ -14,7 +14,8 @@ from cqbjax.chains import prepare
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make_policies
 from cqbjax.labels import is_the_papers
-from cqbjax.report import paper, results
+from cqbjax.report import results
+from cqbjax.report.paper import printed
 from cqbjax.studies import replaying
 from cqbjax.sweeping.progress import Silent
 
@@ -39,7 +40,7 @@ def run(folder, out, *words, said=None):
 
 def test_the_paper_s_study_is_what_the_configuration_says():
     made = composed("experiment=wildchat")
-    theirs = paper.read().filter(pl.col("dataset") == "WildChat-1M")
+    theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
     assert set(theirs["policy"]) <= {*made.policy, *made.replay.schedules}
     assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
     assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]

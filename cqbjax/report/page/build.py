@@ -9,10 +9,10 @@ import jinja2
 import polars as pl
 
 from cqbjax.files import write_atomic
-from cqbjax.report import claims, comparison
-from cqbjax.report.catalogue import Listed
 from cqbjax.report.extracts import Extract
 from cqbjax.report.page import listing, panels
+from cqbjax.report.paper import claims, comparison
+from cqbjax.report.paper.catalogue import Listed
 
 HERE = Path(__file__).resolve().parent
 TEMPLATE, STYLES = "page.html.j2", "page.css"

@@ -19,8 +19,9 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-from cqbjax.report import catalogue, claims, comparison, extracts  # noqa: E402
+from cqbjax.report import extracts  # noqa: E402
 from cqbjax.report.page import build, listing  # noqa: E402
+from cqbjax.report.paper import catalogue, claims, comparison  # noqa: E402
 from cqbjax.report.shards import Stored  # noqa: E402
 
 pytestmark = pytest.mark.slow  # a browser starts for them

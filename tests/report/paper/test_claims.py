@@ -9,8 +9,9 @@ from composing import CONF, REPOSITORY, composed
 from fabricated import fabricate
 from omegaconf import OmegaConf
 
-from cqbjax.report import catalogue, claims, comparison, extracts
-from cqbjax.report.rules import RULES
+from cqbjax.report import extracts
+from cqbjax.report.paper import catalogue, claims, comparison
+from cqbjax.report.paper.rules import RULES
 from cqbjax.report.shards import Stored
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")

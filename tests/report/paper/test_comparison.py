@@ -5,7 +5,8 @@ import polars as pl
 import pytest
 from fabricated import fabricate
 
-from cqbjax.report import catalogue, comparison, extracts, paper
+from cqbjax.report import extracts
+from cqbjax.report.paper import catalogue, comparison, printed
 from cqbjax.report.shards import Stored
 
 SYNTHETIC = {"parameters": "disjoint"}
@@ -30,9 +31,9 @@ def beside(**studies):
 def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
     frame = beside(synthetic=study())
     keys = ["dataset", "K", "arrival_rate", "round", "policy", "statistic"]
-    printed = paper.read()
-    assert frame.height == printed.height == 980
-    assert frame.sort(keys)["paper"].to_list() == printed.sort(keys)["value"].to_list()
+    theirs = printed.read()
+    assert frame.height == theirs.height == 980
+    assert frame.sort(keys)["paper"].to_list() == theirs.sort(keys)["value"].to_list()
     assert frame.filter(pl.col("inside").is_null() & pl.col("note").is_null()).is_empty()
     assert frame.filter(pl.col("ours").is_null())["note"].is_not_null().all()
     without = frame.filter(dataset="Synthetic", policy="q_ucb")["note"].unique().to_list()
@@ -106,9 +107,9 @@ def test_of_equal_worlds_one_in_twenty_is_judged_outside(statistic, n, monkeypat
     monkeypatch.setitem(comparison.HALF_UNIT, statistic, 0.0)
     draws, m, tries = np.random.default_rng(1), 10, 2000
     theirs, ours = draws.normal(3, 2, (tries, m)), draws.normal(3, 2, (tries, n))
-    printed = theirs.std(1, ddof=1) if statistic == "gap_sd" else theirs.mean(1)
+    of_paper = theirs.std(1, ddof=1) if statistic == "gap_sd" else theirs.mean(1)
     outside = 0
-    for value, own in zip(printed, ours, strict=True):
+    for value, own in zip(of_paper, ours, strict=True):
         row = {"statistic": statistic, "runs": m, "paper": value, **AT}
         number = comparison._Ours(n, own.mean(), own.std(ddof=1), 0.7)
         outside += not comparison._judged(row, number)["inside"]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.report import paper
-from cqbjax.report.catalogue import Listed
 from cqbjax.report.extracts import Extract
+from cqbjax.report.paper import printed
+from cqbjax.report.paper.catalogue import Listed
 
 RUNS = {"WildChat-1M": 5}
 MOST_RUNS = 10  # of the paper's other tables
@@ -66,19 +66,19 @@ def beside(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> pl.Data
     for one in listed:
         if one.dataset:
             answering.setdefault(one.dataset, []).append(one.name)
-    printed = paper.read()
-    rates = _rates(printed)
+    of_paper = printed.read()
+    rates = _rates(of_paper)
     rows = [
         row
-        for theirs in printed.iter_rows(named=True)
+        for theirs in of_paper.iter_rows(named=True)
         for row in _rows(theirs, answering.get(theirs["dataset"], []), extracts, rates)
     ]
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
-def _rates(printed: pl.DataFrame) -> dict[tuple[str, int], list[float]]:
+def _rates(of_paper: pl.DataFrame) -> dict[tuple[str, int], list[float]]:
     """Return the paper's arrival rates by dataset and K, ascending."""
-    groups = printed.group_by("dataset", "K").agg(pl.col("arrival_rate").unique().sort())
+    groups = of_paper.group_by("dataset", "K").agg(pl.col("arrival_rate").unique().sort())
     return {(row["dataset"], row["K"]): row["arrival_rate"] for row in groups.to_dicts()}
 
 
@@ -140,7 +140,7 @@ def _papers_own(setting: Mapping[str, Any]) -> bool:
     )
 
 
-_TABLE = paper.SYNTHETIC
+_TABLE = printed.SYNTHETIC
 
 
 def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
-from cqbjax.report import paper
 from cqbjax.report.extracts import Extract
 from cqbjax.report.names import style_of
-from cqbjax.report.rules import RULES, Found, ranks
+from cqbjax.report.paper import printed
+from cqbjax.report.paper.rules import RULES, Found, ranks
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
@@ -220,7 +220,7 @@ def _risen(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 def _printed(asked: Mapping[str, Any]) -> str:
     """Say how the paper's own printed means rank a policy."""
-    rows = paper.read().filter(pl.col("table").is_in(asked["tables"]), statistic="gap_mean")
+    rows = printed.read().filter(pl.col("table").is_in(asked["tables"]), statistic="gap_mean")
     rank = pl.col("value").rank("min").over("table", "dataset", "round")
     own = rows.with_columns(rank=rank).filter(policy=asked["policy"])
     return f"In the paper's own table {ranks(own['rank'], asked)}"

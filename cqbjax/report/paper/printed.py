@@ -9,7 +9,7 @@ import polars as pl
 from cqbjax.labels import PAPERS_DATA, is_the_papers
 
 # The paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and value.
-TABLES = Path(__file__).resolve().parent / "paper_tables.csv"
+TABLES = Path(__file__).resolve().parent / "printed.csv"
 # The setting of the paper's synthetic table, which its rows do not repeat.
 SYNTHETIC = {"num_servers": 5, "slackness": 0.03, "parameters": "disjoint"}
 _POLICIES = {"RAND": "random", "ACQB-RAND": "acqb_random"}

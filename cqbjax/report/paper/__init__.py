@@ -1,0 +1,1 @@
+"""What the paper prints and claims, and which study answers each."""
