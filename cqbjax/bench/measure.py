@@ -5,7 +5,6 @@ drawing instances, all chunks, all devices, recording. `sweep` waits for a call'
 reports the call, so no span ends early.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import statistics
@@ -17,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from cqbjax.sweeping import groups, plan, programs
-from cqbjax.sweeping.parts import Capacity
+from cqbjax.sweeping.parts import Capacity, Part
 from cqbjax.sweeping.progress import Activity, Silent
-from cqbjax.sweeping.sweep import part, sweep
+from cqbjax.sweeping.sweep import estimates, part, sweep
 from cqbjax.types import Policy, Source
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
@@ -43,20 +42,11 @@ class Span(NamedTuple):
     rounds: int
 
 
-class Compiled(Exception):
-    """Everything that was to be compiled is."""
-
-
 class Clock(Silent):
-    """Listen to a sweep and note when it did what.
+    """Listen to a sweep and note when it did what."""
 
-    Args:
-        compile_only: stop the sweep with `Compiled` before its first round.
-    """
-
-    def __init__(self, compile_only: bool = False) -> None:
+    def __init__(self) -> None:
         self.spans: list[Span] = []
-        self.compile_only = compile_only
         self._begun = 0.0
         self._what: tuple[Activity, str] | None = None
         self._rounds = 0
@@ -66,8 +56,6 @@ class Clock(Silent):
         """Begin a span; the one before ends with its last round, or here if it had none."""
         now = time.perf_counter()
         self._close(now)
-        if self.compile_only and activity == "running":
-            raise Compiled
         self._begun, self._what, self._rounds, self._last = now, (activity, label), 0, 0.0
 
     def advance(self, rounds: int) -> None:
@@ -113,13 +101,16 @@ class Case:
     arrival_rate: float = 0.7
     capacity: Capacity = "auto"
 
-    def group(self, label: str) -> groups.Group:
+    def part(self, label: str) -> Part:
         """Return what a sweep of one policy and one seed would run."""
-        one = part(
+        return part(
             {label: self.policies[label]}, self.source, [self.arrival_rate], 1, self.horizon,
             self.assortment_size, capacity=self.capacity,
         )  # fmt: skip
-        return plan.make([one], self.batch).groups[0]
+
+    def group(self, label: str) -> groups.Group:
+        """Return how such a sweep would run the policy."""
+        return plan.make([self.part(label)], self.batch).groups[0]
 
     def slots(self, label: str) -> int:
         """Return the queue slots that every run of a policy starts with."""
@@ -131,31 +122,25 @@ class Case:
         return group.run_bytes(group.first_slots())
 
 
-def listen(case: Case, compile_only: bool = False) -> list[Span]:
-    """Sweep a case and return what was done when.
-
-    Args:
-        case: what to run.
-        compile_only: stop before the first round of the first policy.
-    """
+def listen(case: Case) -> list[Span]:
+    """Sweep a case and return what was done when."""
     devices = len(jax.devices())
     runs = case.chunks * case.batch * devices
     seeds = min(runs, MAX_SEEDS)
     copies = -(-runs // seeds)
     numbered = itertools.product(case.policies.items(), range(copies))
-    clock = Clock(compile_only)
-    with contextlib.suppress(Compiled):
-        sweep(
-            {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
-            case.source,
-            arrival_rates=[case.arrival_rate],
-            seeds=seeds,
-            horizon=case.horizon,
-            assortment_size=case.assortment_size,
-            capacity=case.capacity,
-            chunk=case.batch,
-            progress=clock,
-        )
+    clock = Clock()
+    sweep(
+        {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
+        case.source,
+        arrival_rates=[case.arrival_rate],
+        seeds=seeds,
+        horizon=case.horizon,
+        assortment_size=case.assortment_size,
+        capacity=case.capacity,
+        chunk=case.batch,
+        progress=clock,
+    )
     return clock.finish()
 
 
@@ -215,9 +200,9 @@ def _steady(chunks: list[Span], full: int) -> float | None:
 
 
 def compile_again(case: Case) -> float:
-    """Compile a case without running it and return the seconds."""
+    """Compile a case's first policy, running it for a moment alone, and return the seconds."""
     programs.forget()
-    return listen(case, compile_only=True)[0].seconds
+    return estimates([case.part(next(iter(case.policies)))], case.batch)[0].compiling
 
 
 def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:

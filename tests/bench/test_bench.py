@@ -15,6 +15,7 @@ from cqbjax.bench import cases, gridding, measure, numpy_loop, sections, targets
 from cqbjax.bench.measure import Case, Clock
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
+from cqbjax.sweeping import programs
 from cqbjax.testing import reference
 from cqbjax.testing.worlds import unit_vectors
 
@@ -151,8 +152,15 @@ def test_a_sweep_is_measured_in_whole_chunks():
     assert [span.doing for span in ours] == ["compiling", *["running"] * 6]
     # As many again for the optimal policy, which here is the same program.
     assert [span.rounds for span in ours[1:4]] == [full] * 3
-    only = measure.listen(tiny(), compile_only=True)
-    assert [span.doing for span in only] == ["compiling"]
+
+
+@pytest.mark.slow
+def test_what_is_compiled_again_is_what_a_sweep_of_the_case_runs():
+    assert measure.compile_again(tiny()) > 0
+    compiled = programs.compiled.cache_info().misses
+    assert compiled > 0
+    measure.listen(tiny())
+    assert programs.compiled.cache_info().misses == compiled
 
 
 @pytest.mark.slow
