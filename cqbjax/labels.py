@@ -2,7 +2,7 @@
 
 # The label of the yardstick: the policy that regret is measured against.
 OPTIMAL = "optimal"
-# The paper's names of its data, by what `source` says in small letters.
+# `source` in small letters -> the paper's name of the dataset.
 PAPERS_DATA = {
     "synthetic": "Synthetic",
     "sprout": "Sprout",
@@ -13,6 +13,6 @@ PAPERS_DATA = {
 }
 
 
-def is_the_papers(source: str, stand_in: str) -> bool:
+def is_papers_data(source: str, stand_in: str) -> bool:
     """Say whether data are the paper's own: by their name, and standing in for nothing."""
     return source.lower() in PAPERS_DATA and not stand_in

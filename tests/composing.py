@@ -16,6 +16,9 @@ from cqbjax.sweeping import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"
+# Commands that Hydra composes; those that set JAX up, since they simulate or train.
+SIMULATING = ("run", "sensitivity", "offline_value")
+COMPOSED = (*SIMULATING, "prepare_data")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
@@ -35,18 +38,20 @@ class Called(NamedTuple):
 
 def called(name, *words):
     """Call a command in this process, which saves starting one."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err, configured = io.StringIO(), io.StringIO(), []
+    # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
+    words += ("hydra/job_logging=none", "hydra/hydra_logging=none") if name in COMPOSED else ()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         patch.setattr(sys, "path", list(sys.path))
-        patch.setattr(backend, "configure", lambda *_: None)  # too late for a device a core
-        # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
-        patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
+        # Too late for a device a core; that a command asks for it is seen all the same.
+        patch.setattr(backend, "configure", lambda *_: configured.append(name))
         try:
             importlib.import_module(f"cqbjax.commands.{name}").main()
             status = 0
         except SystemExit as stopped:
             status = stopped.code
+    assert configured or status or name not in SIMULATING
     return Called(status, out.getvalue(), err.getvalue())
 
 

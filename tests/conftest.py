@@ -19,7 +19,8 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ["XLA_FLAGS"] = flags()
 # A program runs for a moment only here: machine code is made quickly rather than well, in half of
-# the time that is left. Fixture `as_in_a_study` is for what must be seen as a study computes it.
+# the time that is left. What must be seen as a study computes it, or runs for long, takes one of
+# the fixtures `as_in_a_study`.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from cqbjax.bench.measure import Case
+from cqbjax.labels import OPTIMAL
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import memory
@@ -22,7 +23,7 @@ BASELINES: dict[str, Policy] = {
     "q_ths": QueueingBandit(index="thompson"),
     "random": RandomRouting(schedule="random"),
     "rand_rout": RandomRouting(schedule="oldest"),
-    "optimal": Optimal(),
+    OPTIMAL: Optimal(),
 }
 # These fall behind at the rate of the benchmark, and get slots enough for it at once.
 CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")
@@ -84,7 +85,7 @@ def throughput(quick: bool) -> list[Case]:
             few = width >= 256 or isinstance(case.source, Routing)
             cases.append(dataclasses.replace(case, batch=width, chunks=2 if few else 3))
     horizon, batch = (200, 64) if quick else (1000, 256)
-    labels = ("q_ucb", "optimal") if quick else tuple(BASELINES)
+    labels = ("q_ucb", OPTIMAL) if quick else tuple(BASELINES)
     for crowded in (False, True):
         chosen = {label: BASELINES[label] for label in labels if (label in CROWDED) == crowded}
         case = Case("d=5 N=5 K=1", chosen, Synthetic(), horizon=horizon, batch=batch)
@@ -142,7 +143,7 @@ def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[f
     """Return K -> (source, policies, rates) of one dataset of the offline study."""
     source = unit_vectors(servers)
     single = ("q_ucb", "q_ths")
-    labels = ("cqb_eps", "q_ths", "q_ucb", "random", "rand_rout", "optimal")
+    labels = ("cqb_eps", "q_ths", "q_ucb", "random", "rand_rout", OPTIMAL)
     return {
         size: (
             source,

@@ -24,6 +24,7 @@ import jax
 from cqbjax.bench import cases, gpu_target, hlo
 from cqbjax.bench.gpu_target import Target
 from cqbjax.bench.measure import Case
+from cqbjax.labels import OPTIMAL
 from cqbjax.sweeping import backend, memory, plan, programs
 
 # The model: starting a kernel, and the share of a memory's bandwidth that kernels reach.
@@ -36,7 +37,7 @@ MODELLED = (16, 64, 256, 512, 4096, 16_384, 65_536)
 HORIZON = 1000
 LARGEST_KERNELS = 8
 # Those that share ACQB's program at d = 5 are left out.
-ALONE = ("acqb_ucb", "q_ucb", "q_ths", "random", "optimal")
+ALONE = ("acqb_ucb", "q_ucb", "q_ths", "random", OPTIMAL)
 
 Row = dict[str, Any]
 

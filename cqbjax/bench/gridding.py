@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cqbjax.bench.starting import timed
+from cqbjax.labels import OPTIMAL
 
 GRID = {
     "alpha_scale": [round(0.1 * i, 1) for i in range(1, 11)],
@@ -13,7 +14,7 @@ GRID = {
     "arrival_rate": [round(0.5 + 0.02 * i, 2) for i in range(10)],
 }
 SEEDS, HORIZON = 20, 1000
-LABELS = ("acqb", "optimal")
+LABELS = ("acqb", OPTIMAL)
 
 
 def rows(

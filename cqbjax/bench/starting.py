@@ -5,12 +5,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import xarray as xr
+
 from cqbjax.report import results
-from cqbjax.studies import showing
 
 # docs/notebook/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {
@@ -43,8 +44,19 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
                 seconds = timed([command, *words, *small, *stored], Path(folder) / "cache")
                 share = None
                 if stored:
-                    share = showing.simulated_seconds(results.load_points(results_dir)) / seconds
+                    share = _simulated(results.load_points(results_dir)) / seconds
                 yield {"command": name, "caches": caches, "seconds": seconds, "simulated": share}
+
+
+def _simulated(points: Sequence[xr.Dataset]) -> float:
+    """Return the seconds in which a study's points were simulated, compiling apart."""
+    return sum(
+        float(point.seconds_per_round.sum())
+        * point.sizes["arrival_rate"]
+        * point.sizes["seed"]
+        * point.attrs["horizon"]
+        for point in points
+    )
 
 
 def timed(words: list[str], cache: Path) -> float:

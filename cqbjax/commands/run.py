@@ -7,7 +7,6 @@ With `-m` all combinations run as few batches, one for each program; `hydra/laun
 them one after another, as Hydra does by itself.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from cqbjax.commands import BEGUN
+from cqbjax.commands import WATCH
 from cqbjax.commands._hydra import job_name, make, make_policies, start
 from cqbjax.commands._jobs import Job
 from cqbjax.commands._refusing import SOME_LEFT_OUT
@@ -169,7 +168,7 @@ def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
     from cqbjax.sweeping.progress import bar
 
     left = sharding.left_of(ready, folder)
-    prepared = time.perf_counter() - BEGUN
+    prepared = WATCH.running()
     with bar() as progress:
         reckoned = study.estimated(left, progress) if left else []
     showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
@@ -212,10 +211,10 @@ def _show(ready: "Sequence[Ready]", folder: Path, stem: str, console: "Console")
 
 
 def _print_time_spent(simulated: float | None, console: "Console") -> None:
-    """Print the share of the command's time so far that was simulation."""
+    """Print the share of a study's time that was simulation."""
     from cqbjax.studies import showing
 
-    console.print(showing.time_spent(simulated, time.perf_counter() - BEGUN), markup=False)
+    console.print(showing.time_spent(simulated, WATCH.stop()), markup=False)
 
 
 def _proof(job: Job) -> None:

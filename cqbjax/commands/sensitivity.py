@@ -11,13 +11,12 @@ list leaves it at the preset's; `+dry=true` counts round-runs and stops. Writes
 `tables/sensitivity_<name>` and `figures/sensitivity_<name>` under `results_dir`.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from cqbjax.commands import BEGUN
+from cqbjax.commands import WATCH
 from cqbjax.commands._hydra import make, start
 from cqbjax.report import figure_files, tables
 from cqbjax.studies import grid, sensitivity, sensitivity_figures, showing, study
@@ -94,6 +93,6 @@ def measure(config: DictConfig) -> None:
     tables.print_table(made, caption, console)
     figure = sensitivity_figures.draw(made, config.title or config.name)
     written += figure_files.save(figure, root / "figures" / stem)
-    spent = showing.time_spent(progress.simulated, time.perf_counter() - BEGUN)
+    spent = showing.time_spent(progress.simulated, WATCH.stop())
     for line in (*sensitivity.sentences(made), ", ".join(map(str, written)), spent):
         console.print(line, markup=False)

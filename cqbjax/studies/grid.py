@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.datasets import DatasetSource, rates_by_rule
 from cqbjax.files import content_key
-from cqbjax.labels import is_the_papers
+from cqbjax.labels import is_papers_data
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
 from cqbjax.types import Source
@@ -147,7 +147,7 @@ def settle(point: Point, source: Source | DatasetSource) -> Point:
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
     own = (point.config.rates_by_K or {}).get(point.config.K)
-    if own is not None and is_the_papers(source.table.name, source.table.stand_in):
+    if own is not None and is_papers_data(source.table.name, source.table.stand_in):
         chosen = [float(rate) for rate in own]
     else:
         chosen = list(rates_by_rule(source.served(point.config.K)))

@@ -99,17 +99,6 @@ def rounds_shown(config: DictConfig) -> list[int]:
     return [*(int(t) for t in config.table_rounds), int(config.horizon)]
 
 
-def simulated_seconds(points: Sequence[xr.Dataset]) -> float:
-    """Return the seconds in which a study's points were simulated, compiling apart."""
-    return sum(
-        float(point.seconds_per_round.sum())
-        * point.sizes["arrival_rate"]
-        * point.sizes["seed"]
-        * point.attrs["horizon"]
-        for point in points
-    )
-
-
 def print_estimates(
     ready: int, left: int, estimates: Sequence[Estimate], prepared: float,
     console: Console,
@@ -138,11 +127,11 @@ def print_estimates(
 
 
 def time_spent(simulated: float | None, wall: float) -> str:
-    """Say how much of a command's time was simulation.
+    """Say how much of a study's time was simulation.
 
     Args:
         simulated: seconds in which this process simulated, compiling apart; None: others did.
-        wall: seconds since the command began.
+        wall: seconds of the study, from the start of its command.
     """
     if simulated is None:
         return f"{wall:.1f} s, simulation in other processes"

@@ -2,7 +2,7 @@
 
 A program is remembered by its `Shape`, which holds all that it depends on, so that a second sweep
 of the process that differs in numbers, words, seeds or rates compiles nothing. What other rooms
-compile for their own batches is remembered here too (`compiled_for`).
+compile for their own batches is remembered here too (`compiled_batch`).
 """
 
 import functools
@@ -116,7 +116,7 @@ def _draw(
 
 
 @functools.lru_cache(MOST_KEPT)
-def compiled_for(
+def compiled_batch(
     function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any, *kinds: Kind
 ) -> Any:
     """Compile a function of a whole batch, or return what was compiled for it in this process.
@@ -209,7 +209,7 @@ def forget() -> None:
     """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
     compiled.cache_clear()
     _draw.cache_clear()
-    compiled_for.cache_clear()
+    compiled_batch.cache_clear()
 
 
 @functools.lru_cache(MOST_KEPT)

@@ -124,7 +124,7 @@ def run_batch(
     """Run a batch that no sweep makes: compiled, or taken as it was compiled, and run once.
 
     Args:
-        function: of (devices, fixed, *arguments), as in `programs.compiled_for`.
+        function: of (devices, fixed, *arguments), as in `programs.compiled_batch`.
         devices: where it runs.
         fixed: what it depends on besides its arguments, hashable.
         arguments: trees of arrays.
@@ -136,7 +136,7 @@ def run_batch(
     """
     progress.doing("compiling", label)
     begun = time.perf_counter()
-    program = programs.compiled_for(function, devices, fixed, *map(kind_of, arguments))
+    program = programs.compiled_batch(function, devices, fixed, *map(kind_of, arguments))
     ready = time.perf_counter()
     progress.doing("running", label)
     made = jax.block_until_ready(program(*arguments))

@@ -42,7 +42,7 @@ def _draw_instances(
     return jax.vmap(lambda key: simulate.draw_instance(key, source, rate, problem))(keys)
 
 
-# Compiled as in a study: worlds with known answers need many rounds to tell them.
+# Compiled as the process compiles: worlds with known answers need many rounds to tell them.
 @functools.partial(jax.jit, static_argnames=("problem", "capacity", "keep_all"))
 def _play(
     instances: simulate.Instance, policy: Policy, problem: Problem, capacity: int, keep_all: bool

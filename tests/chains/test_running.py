@@ -1,6 +1,7 @@
 """Replays in segments: batched, resumed after a kill bit for bit, with more places when needed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,11 +107,11 @@ def test_a_batch_is_its_runs_one_by_one(world):
 def test_programs_are_compiled_once_until_they_are_forgotten(world, fresh_programs):
     cut = running.plan(HORIZON, 4, 60)
     running.run({"fifo": Ranked(by="fifo")}, *world, cut)
-    compiled = programs.compiled_for.cache_info().misses
+    compiled = programs.compiled_batch.cache_info().misses
     running.run({"fifo": Ranked(by="fifo")}, *world, cut)
-    assert programs.compiled_for.cache_info().misses == compiled > 0
+    assert programs.compiled_batch.cache_info().misses == compiled > 0
     programs.forget()
-    assert programs.compiled_for.cache_info().currsize == 0
+    assert programs.compiled_batch.cache_info().currsize == 0
 
 
 @pytest.mark.slow
@@ -165,7 +166,10 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     """The process is ended by the system, between and within segments; then the command again."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert called("run", *words_of(generated, whole)).returncode == 0
+    done = called("run", *words_of(generated, whole))
+    assert done.returncode == 0 and re.search(
+        r"^simulation [0-9.]+ s of", done.stdout, re.MULTILINE
+    )
     run = subprocess.Popen(
         [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words_of(generated, killed)],
         env=environment,

@@ -13,7 +13,7 @@ from rich.console import Console
 from cqbjax.chains import prepare
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make_policies
-from cqbjax.labels import is_the_papers
+from cqbjax.labels import is_papers_data
 from cqbjax.report import results
 from cqbjax.report.paper import printed
 from cqbjax.studies import replaying
@@ -112,8 +112,8 @@ def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(genera
     made = config(generated)
     assert "informed" in replaying.schedulers(made, {}, log)
     assert "informed" not in replaying.schedulers(made, {}, real)
-    assert is_the_papers(real.name, real.stand_in)
-    assert not is_the_papers(log.name, log.stand_in)
+    assert is_papers_data(real.name, real.stand_in)
+    assert not is_papers_data(log.name, log.stand_in)
 
 
 def test_acqb_is_given_the_estimator_that_needs_no_table(generated):

@@ -1,5 +1,7 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -156,6 +158,7 @@ def test_one_command_writes_table_and_figure(tmp_path):
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
     assert "the preset takes alpha_scale 0.2" in done.stdout
+    assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s", done.stdout, re.MULTILINE)
     for ending in ("png", "pdf"):
         assert (tmp_path / "figures" / f"sensitivity_synthetic.{ending}").stat().st_size > 1000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from cqbjax.labels import PAPERS_DATA, is_the_papers
+from cqbjax.labels import PAPERS_DATA, is_papers_data
 
 # The paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and value.
 TABLES = Path(__file__).resolve().parent / "printed.csv"
@@ -87,7 +87,7 @@ def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
         return None  # the paper's arrive otherwise
     if source in datasets:
         return datasets[source]
-    if not is_the_papers(source, row.get("stand_in") or ""):
+    if not is_papers_data(source, row.get("stand_in") or ""):
         return None
     dataset = PAPERS_DATA[source.lower()]
     if dataset == "Synthetic":

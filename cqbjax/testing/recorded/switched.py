@@ -59,25 +59,26 @@ class Switched:
         return self.learner.update(state, observation, action, feedback)
 
 
-def switched(case: Case, kind: Sequence[str], **static_fields: Any) -> dict[str, Switched]:
+def switched(case: Case, labels: Sequence[str], **static_fields: Any) -> dict[str, Switched]:
     """Return a batch's run for each label, all of one structure.
 
     Args:
         case: gives the numbers.
-        kind: labels of policies that keep the same state.
+        labels: of policies that keep the same state.
         static_fields: of `Acqb`: estimator, exact_steps.
     """
     predicted = scores(case)
     policies = {
         label: jax.tree.map(_array, policy(label, case, predicted, **static_fields))
-        for label in kind
+        for label in labels
     }
-    members = {kind_of(one): one for one in policies.values()}
+    kinds = {label: kind_of(one) for label, one in policies.items()}
+    members = {kinds[label]: one for label, one in policies.items()}
     order = list(members)
     return {
         label: Switched(
-            branches=tuple((members | {kind_of(one): one}).values()),
-            number=jnp.int32(order.index(kind_of(one))),
+            branches=tuple((members | {kinds[label]: one}).values()),
+            number=jnp.int32(order.index(kinds[label])),
         )
         for label, one in policies.items()
     }
