@@ -128,7 +128,7 @@ def run_batch(
         devices: where it runs.
         fixed: what it depends on besides its arguments, hashable.
         arguments: trees of arrays.
-        label: of the policy that is run.
+        label: what is run, for the progress.
         progress: is told; who calls says how many rounds these are.
 
     Returns:

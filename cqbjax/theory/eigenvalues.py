@@ -23,9 +23,8 @@ from jax import Array
 
 from cqbjax import mnl, rng, simulate
 from cqbjax.report.summaries import mean_ci
-from cqbjax.sweeping.parts import QueueOverflow
-from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import run_batch
+from cqbjax.sweeping.progress import Reporter
+from cqbjax.theory.playing import played
 from cqbjax.types import Policy, Problem, Source
 
 
@@ -83,16 +82,11 @@ def measure(
         QueueOverflow: a queue outgrew the capacity.
     """
     rate, numbers = jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    fixed, alone = (problem, every, capacity), tuple(jax.devices()[:1])
-    each = []
-    for label, policy in policies.items():
-        arguments = policy, source, rate, numbers
-        made, _ = run_batch(_run, alone, fixed, arguments, label, progress or Silent())
-        made = jax.tree.map(np.asarray, made)
-        lost = made.overflow[made.overflow > 0]
-        if lost.size:
-            raise QueueOverflow(f"capacity={capacity} overflowed in round {lost.min()}: raise it")
-        each.append(made)
+    fixed = problem, every, capacity
+    each = [
+        played(_run, fixed, (policy, source, rate, numbers), label, progress)
+        for label, policy in policies.items()
+    ]
     rounds = np.arange(every, problem.horizon + 1, every)
     names = ("policy", "seed", "round")
     share = problem.num_blocks  # a server's own block is met by one query in N

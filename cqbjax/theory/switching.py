@@ -19,9 +19,8 @@ from jax import Array
 
 from cqbjax import mnl, queueing, rng, simulate
 from cqbjax.policies import Optimal
-from cqbjax.sweeping.parts import QueueOverflow
-from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import run_batch
+from cqbjax.sweeping.progress import Reporter
+from cqbjax.theory.playing import played
 from cqbjax.types import Policy, Problem, Queue, Source
 
 
@@ -67,12 +66,7 @@ def run(
         QueueOverflow: a queue outgrew the capacity.
     """
     arguments = policy, source, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    fixed, alone = (problem, capacity), tuple(jax.devices()[:1])
-    made, _ = run_batch(_run, alone, fixed, arguments, "all processes", progress or Silent())
-    made = Switching(*(np.asarray(field) for field in made))
-    lost = made.overflow[made.overflow > 0]
-    if lost.size:
-        raise QueueOverflow(f"capacity={capacity} overflowed in round {lost.min()}: raise it")
+    made: Switching = played(_run, (problem, capacity), arguments, "all processes", progress)
     return made
 
 

@@ -1,0 +1,41 @@
+"""Batches that the theory plays outside a sweep."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from cqbjax.sweeping.parts import QueueOverflow
+from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.sweeping.runner import run_batch
+
+
+def played(
+    function: Callable[..., Any], fixed: tuple[Any, ...], arguments: tuple[Any, ...], label: str,
+    progress: Reporter | None,
+) -> Any:  # fmt: skip
+    """Run a batch on one device.
+
+    Args:
+        function: of (devices, fixed, *arguments), as in `programs.compiled_batch`; what it returns
+            has `overflow`, the first round in which a query found no free slot, 0 if there was
+            none.
+        fixed: what it depends on besides its arguments, hashable; the queue's capacity last.
+        arguments: trees of arrays.
+        label: what is run, for the progress.
+        progress: told of compiling and of the seconds of simulation.
+
+    Returns:
+        What the function returns, as NumPy arrays.
+
+    Raises:
+        QueueOverflow: a queue outgrew the capacity.
+    """
+    alone = tuple(jax.devices()[:1])
+    made, _ = run_batch(function, alone, fixed, arguments, label, progress or Silent())
+    made = jax.tree.map(np.asarray, made)
+    lost = made.overflow[made.overflow > 0]
+    if lost.size:
+        raise QueueOverflow(f"capacity={fixed[-1]} overflowed in round {lost.min()}: raise it")
+    return made
