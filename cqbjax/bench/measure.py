@@ -102,11 +102,13 @@ class Case:
     capacity: Capacity = "auto"
 
     def part(self, label: str) -> Part:
-        """Return what a sweep of one policy and one seed would run."""
-        return part(
-            {label: self.policies[label]}, self.source, [self.arrival_rate], 1, self.horizon,
-            self.assortment_size, capacity=self.capacity,
+        """Return what a sweep of one policy and one seed would run, the yardstick left out."""
+        alone = {label: self.policies[label]}
+        made = part(
+            alone, self.source, [self.arrival_rate], 1, self.horizon, self.assortment_size,
+            capacity=self.capacity,
         )  # fmt: skip
+        return dataclasses.replace(made, policies=alone)
 
     def group(self, label: str) -> groups.Group:
         """Return how such a sweep would run the policy."""
