@@ -12,20 +12,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cqbjax.report import results, summaries
-    from cqbjax.sweeping import backend
+    from cqbjax import results
+    from cqbjax.core import backend
+    from cqbjax.results import summaries
     from cqbjax.sweeping.parts import PerSeed, QueueOverflow
     from cqbjax.sweeping.sweep import sweep
 
-# Where each name lives. It is imported when it is first asked for: a command starts with this
-# package, and shows a configuration or refuses a word without JAX and xarray.
+# Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
+# command starts with this package, and shows a configuration or refuses a word without JAX.
 _HOMES = {
-    "PerSeed": "cqbjax.sweeping.parts",
-    "QueueOverflow": "cqbjax.sweeping.parts",
-    "backend": "cqbjax.sweeping",
-    "results": "cqbjax.report",
-    "summaries": "cqbjax.report",
-    "sweep": "cqbjax.sweeping.sweep",
+    "PerSeed": "cqbjax.sweeping.parts:PerSeed",
+    "QueueOverflow": "cqbjax.sweeping.parts:QueueOverflow",
+    "backend": "cqbjax.core.backend",
+    "results": "cqbjax.results",
+    "summaries": "cqbjax.results.summaries",
+    "sweep": "cqbjax.sweeping.sweep:sweep",
 }
 
 __all__ = ["PerSeed", "QueueOverflow", "backend", "results", "summaries", "sweep"]
@@ -35,9 +36,7 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for, once."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(_HOMES[name])
-    # A module of the home, or one of its names.
-    if not hasattr(home, name):
-        importlib.import_module(f"{home.__name__}.{name}")
-    globals()[name] = getattr(home, name)
+    module, _, inside = _HOMES[name].partition(":")
+    home = importlib.import_module(module)
+    globals()[name] = getattr(home, inside) if inside else home
     return globals()[name]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import hydra
 import pytest
 
+from cqbjax.core import backend
 from cqbjax.studies import resolvers
-from cqbjax.sweeping import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"

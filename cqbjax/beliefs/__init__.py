@@ -13,7 +13,7 @@ from cqbjax.beliefs import running
 from cqbjax.beliefs.blocks import Blocks, BlocksState
 from cqbjax.beliefs.pool import Pool, PoolState
 from cqbjax.beliefs.protocol import Belief
-from cqbjax.types import Problem
+from cqbjax.core.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
 State = BlocksState | PoolState

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
 from cqbjax.beliefs import gaussian, running
 from cqbjax.beliefs.gaussian import Posterior
 from cqbjax.beliefs.rows import Row
 from cqbjax.beliefs.running import Estimate
-from cqbjax.types import Observation, Problem
+from cqbjax.core import linalg
+from cqbjax.core.types import Observation, Problem
 
 
 class BlocksState(NamedTuple):

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import linalg
 from cqbjax.beliefs import triangles
-from cqbjax.types import Problem
+from cqbjax.core import linalg
+from cqbjax.core.types import Problem
 
 # T is kept while it is no more numbers than this a block; beyond, models are without it.
 MOST_NUMBERS = 4096

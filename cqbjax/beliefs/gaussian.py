@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, platforms
-from cqbjax.types import Problem
+from cqbjax.core import linalg, mnl, platforms
+from cqbjax.core.types import Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
 # and scattering the few that change (measured: docs/notebook/performance.md).

@@ -19,7 +19,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from cqbjax import platforms
+from cqbjax.core import platforms
 
 # Numbers of all tiles that a program holds, and tiles that it takes one after another.
 TILE = 32 * 512

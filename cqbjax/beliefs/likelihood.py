@@ -13,11 +13,11 @@ that the sum of all k x x x' needs no visit.
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, platforms
 from cqbjax.beliefs import cubic, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.rows import Row
-from cqbjax.types import Problem
+from cqbjax.core import linalg, mnl, platforms
+from cqbjax.core.types import Problem
 
 
 def row_size(problem: Problem) -> int:

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg
 from cqbjax.beliefs.images import Images
 from cqbjax.beliefs.rows import Row
 from cqbjax.beliefs.table_record import Record, sums_of
-from cqbjax.types import Problem
+from cqbjax.core import linalg
+from cqbjax.core.types import Problem
 
 # Newton steps a round after the one along the new row, and conjugate-gradient steps in each beyond
 # one for every shown server; what they leave is measured in docs/notebook/estimator.md. A pool

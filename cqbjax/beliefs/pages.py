@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, platforms
 from cqbjax.beliefs import cubic, likelihood
-from cqbjax.types import Problem
+from cqbjax.core import linalg, platforms
+from cqbjax.core.types import Problem
 
 # Rows in a page, where rows couple several blocks and where they do not (measured:
 # docs/notebook/estimator.md).

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, platforms, queueing
 from cqbjax.beliefs import gaussian, newton_cg, table_record
 from cqbjax.beliefs.images import Apart, Image, InPlace
 from cqbjax.beliefs.rows import Row
 from cqbjax.beliefs.table_record import Record
-from cqbjax.types import Observation, Problem
+from cqbjax.core import linalg, mnl, platforms, queueing
+from cqbjax.core.types import Observation, Problem
 
 # Samples that are multiplied with a row as it is read; more are worth a copy of the rows.
 FEW_SAMPLES = 4

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from jax import Array
 
 from cqbjax.beliefs.rows import Row
-from cqbjax.types import Observation
+from cqbjax.core.types import Observation
 
 
 class Belief(Protocol):
@@ -13,7 +13,7 @@ class Belief(Protocol):
 
     A belief holds what is static, the shapes and the number of steps; what changes from round to
     round is a state of its own that its methods take and return. Axis letters are those of
-    `cqbjax.types`.
+    `cqbjax.core.types`.
     """
 
     @property

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.types import Problem
+from cqbjax.core.types import Problem
 
 # Rows read at once when the likelihood of K > 1 walks the history (`newton_cg`).
 BLOCK = 64

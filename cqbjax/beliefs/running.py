@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl, platforms
 from cqbjax.beliefs import cubic, likelihood, pages, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.pages import Pages
 from cqbjax.beliefs.rows import Row
-from cqbjax.types import Problem
+from cqbjax.core import linalg, mnl, platforms
+from cqbjax.core.types import Problem
 
 # Newton steps on the K residuals of the round's own row.
 PASSES = 4

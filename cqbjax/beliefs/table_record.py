@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl
 from cqbjax.beliefs import rows as past
 from cqbjax.beliefs.rows import History, Row
-from cqbjax.types import Problem
+from cqbjax.core import mnl
+from cqbjax.core.types import Problem
 
 
 class Record(NamedTuple):

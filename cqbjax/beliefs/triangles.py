@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import linalg
+from cqbjax.core import linalg
 
 # Numbers that a processor takes at once: P is a multiple of it.
 LANES = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cqbjax.bench import cases
 from cqbjax.bench.measure import compile_again
-from cqbjax.sweeping import backend
+from cqbjax.core import backend
 
 if __name__ == "__main__":
     quick, number, cache = json.loads(sys.argv[1])

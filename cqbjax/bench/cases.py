@@ -7,12 +7,12 @@ from typing import Any
 import jax
 
 from cqbjax.bench.measure import Case
-from cqbjax.labels import OPTIMAL
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.types import Policy, Source
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import memory
 from cqbjax.testing.worlds import unit_vectors
-from cqbjax.types import Policy, Source
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)
 BASELINES: dict[str, Policy] = {

@@ -24,8 +24,9 @@ import jax
 from cqbjax.bench import cases, gpu_target, hlo
 from cqbjax.bench.gpu_target import Target
 from cqbjax.bench.measure import Case
-from cqbjax.labels import OPTIMAL
-from cqbjax.sweeping import backend, memory, plan, programs
+from cqbjax.core import backend
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.sweeping import memory, plan, programs
 
 # The model: starting a kernel, and the share of a memory's bandwidth that kernels reach.
 KERNEL_SECONDS = 2.2e-6

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cqbjax.bench.starting import timed
-from cqbjax.labels import OPTIMAL
+from cqbjax.core.labels import OPTIMAL
 
 GRID = {
     "alpha_scale": [round(0.1 * i, 1) for i in range(1, 11)],

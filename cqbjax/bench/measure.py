@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import groups, plan, programs
 from cqbjax.sweeping.parts import Capacity, Part
 from cqbjax.sweeping.progress import Activity, Silent
 from cqbjax.sweeping.sweep import estimates, part, sweep
-from cqbjax.types import Policy, Source
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl
 
-from cqbjax import rng, simulate
 from cqbjax.beliefs import gaussian
+from cqbjax.core import rng, simulate
+from cqbjax.core.types import Source
 from cqbjax.testing import reference
-from cqbjax.types import Source
 
 Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact

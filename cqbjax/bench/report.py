@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cqbjax.files import write_atomic
+from cqbjax.core.files import write_atomic
 
 TITLES = {
     "start": "What a user waits for: whole processes, and how much of it was simulation",

@@ -16,7 +16,7 @@ from cqbjax.bench import cases, gridding, numpy_loop, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
-from cqbjax.sweeping import backend
+from cqbjax.core import backend
 from cqbjax.sweeping.sweep import sweep
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from cqbjax.report import results
+from cqbjax.results import stored as results
 
 # docs/notebook/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import rng
 from cqbjax.chains.linking import Chains, subsample
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.shards import LogError
+from cqbjax.core import rng
 
 # 32 coordinates of the prompt (the paper's), then the state of the chain.
 PROMPT_DIM = 32

@@ -19,10 +19,10 @@ from cqbjax.chains import linking, reading, shards
 from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.reading import Reading
 from cqbjax.chains.shards import LogError
+from cqbjax.core.files import content_key, write_atomic
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.embedding import embed, model_identity
 from cqbjax.datasets.prepare import Embed, Prepared
-from cqbjax.files import content_key, write_atomic
 
 NAME, TITLE, REPOSITORY = "wildchat", "WildChat-1M", "allenai/WildChat-1M"
 FILES = ("data/train-*", "train-*")

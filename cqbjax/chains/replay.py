@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, queueing, rng
 from cqbjax.chains.instance import DIM, LONG, Run, Tables
 from cqbjax.chains.rules import Scheduler, Sight
-from cqbjax.types import Feedback, Observation, Problem, Queue
+from cqbjax.core import linalg, queueing, rng
+from cqbjax.core.types import Feedback, Observation, Problem, Queue
 
 
 class Totals(NamedTuple):

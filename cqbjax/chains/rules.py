@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import queueing, rng
 from cqbjax.chains.instance import Tables
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import check_words, number, pytree, word
+from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem
 from cqbjax.policies.picking import learn_nothing, no_state
-from cqbjax.pytree import check_words, number, pytree, word
-from cqbjax.types import Action, Feedback, Observation, Policy, Problem
 
 Ranking = Literal[
     "fifo", "fifo_chain", "least_served", "random", "shortest", "clairvoyant", "informed"

@@ -19,9 +19,9 @@ from cqbjax.chains import replay
 from cqbjax.chains.instance import Run, Tables
 from cqbjax.chains.replay import Carry, Totals
 from cqbjax.chains.rules import Ranked, Scheduler
-from cqbjax.files import write_atomic
-from cqbjax.labels import OPTIMAL
-from cqbjax.pytree import arrays
+from cqbjax.core.files import write_atomic
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.pytree import arrays
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import run_batch

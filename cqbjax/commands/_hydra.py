@@ -43,8 +43,8 @@ from cqbjax.studies import resolvers
 
 if TYPE_CHECKING:
     from cqbjax.commands._jobs import Job
+    from cqbjax.core.types import Policy
     from cqbjax.offline import Learnt
-    from cqbjax.types import Policy
 
 # A wheel carries the folder inside the package; in a checkout it stands beside the package.
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cqbjax.report.paper import catalogue
-from cqbjax.report.paper.catalogue import Listed
+from cqbjax.paper import catalogue
+from cqbjax.paper.catalogue import Listed
 
 if TYPE_CHECKING:
     from rich.console import Console

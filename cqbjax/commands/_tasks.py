@@ -11,9 +11,9 @@ from rich.console import Console
 
 from cqbjax.clusters import Cluster
 from cqbjax.commands import _hydra
+from cqbjax.core import backend
 from cqbjax.studies import sharding, storing, study
 from cqbjax.studies.grid import Point, Ready
-from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import Prepaid, Reporter, Silent
 
 # Shards of a sweep on a cluster, so that several machines have something to do.

@@ -36,7 +36,10 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
-    from cqbjax.report import figure_files, loads, over_keys, results, tables, tidy
+    from cqbjax.figures import files as figure_files
+    from cqbjax.figures import over_keys
+    from cqbjax.results import loads, tables, tidy
+    from cqbjax.results import stored as results
 
     points = results.load_points(asked.folder)
     frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)

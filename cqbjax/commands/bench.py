@@ -25,8 +25,8 @@ from cqbjax import bench  # noqa: E402
 from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
 from cqbjax.commands import _hydra, _jobs  # noqa: E402
 from cqbjax.commands._refusing import refusing  # noqa: E402
+from cqbjax.core import backend  # noqa: E402
 from cqbjax.studies import settings, study  # noqa: E402
-from cqbjax.sweeping import backend  # noqa: E402
 
 
 def parse(words: list[str]) -> argparse.Namespace:

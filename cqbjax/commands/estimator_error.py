@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from cqbjax import files
-from cqbjax.studies import estimator_error
+from cqbjax.bench import estimator_error
+from cqbjax.core import files
 
 
 def main() -> None:

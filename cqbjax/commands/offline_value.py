@@ -16,12 +16,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cqbjax import files
 from cqbjax.commands._hydra import make, make_policies, start
+from cqbjax.core import backend, files
 from cqbjax.offline import fits
-from cqbjax.report import tables
+from cqbjax.results import tables
 from cqbjax.studies import grid, offline_value, showing
-from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import bar
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from cqbjax.commands._refusing import refusing
-from cqbjax.report import tables
+from cqbjax.results import tables
 from cqbjax.studies import sensitivity, showing
 
 

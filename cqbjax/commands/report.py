@@ -20,7 +20,7 @@ from cqbjax.commands._refusing import SOME_LEFT_OUT, refusing
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cqbjax.report.extracts import Extract
+    from cqbjax.results.extracts import Extract
 
 KEYS: Mapping[str, Sequence[str]] = {
     "run": ("nothing", "missing"), "size": ("smoke", "cpu", "paper"), "dry_run": ("false", "true"),
@@ -108,8 +108,8 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
     Raises:
         ValueError: nothing is stored there, neither arrays nor an extract, or nothing of the names.
     """
-    from cqbjax.report import extracts
-    from cqbjax.report.paper import catalogue
+    from cqbjax.paper import catalogue
+    from cqbjax.results import extracts
 
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
@@ -127,7 +127,8 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
     """Draw an experiment, and write its extract if it is of the report."""
     from omegaconf import DictConfig, OmegaConf
 
-    from cqbjax.report import extracts, results
+    from cqbjax.results import extracts
+    from cqbjax.results import stored as results
     from cqbjax.studies import replaying, showing
 
     config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
@@ -157,9 +158,9 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     Returns:
         The files written.
     """
-    from cqbjax.files import write_atomic
-    from cqbjax.report import extracts, tables
-    from cqbjax.report.paper import catalogue, claims, comparison
+    from cqbjax.core.files import write_atomic
+    from cqbjax.paper import catalogue, claims, comparison
+    from cqbjax.results import extracts, tables
 
     by_study, listed = extracts.read_all(_extracts(root)), catalogue.studies()
     if not by_study:
@@ -182,8 +183,8 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
 
 
 def _page(by_study: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
-    from cqbjax.report.page import build
-    from cqbjax.report.paper import catalogue
+    from cqbjax.page import build
+    from cqbjax.paper import catalogue
 
     path = root / "report" / "index.html"
     return build.build(by_study, compared, judged, catalogue.studies(), path)

@@ -92,7 +92,7 @@ class _Studied(NamedTuple):
 
 def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> list[Any]:
     """Return the objective of each job of an experiment, or an error where none of it could run."""
-    from cqbjax.report.cells import LAST
+    from cqbjax.results.cells import LAST
     from cqbjax.studies import sharding, showing
 
     config = jobs[0].config
@@ -111,8 +111,8 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
 
     What is to be said of points that cannot run is raised where there is a single job.
     """
+    from cqbjax.core import backend
     from cqbjax.studies import sharding, showing, storing
-    from cqbjax.sweeping import backend
 
     backend.configure()
     console, config = showing.console(), jobs[0].config
@@ -219,8 +219,8 @@ def _print_time_spent(simulated: float | None, console: "Console") -> None:
 
 def _proof(job: Job) -> None:
     """Measure what a proof is made of at the points of a job, show and write it."""
+    from cqbjax.core import backend
     from cqbjax.studies import proofs, settings, showing, study
-    from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
     backend.configure()
@@ -239,8 +239,8 @@ def _proof(job: Job) -> None:
 
 def _replays(jobs: Sequence[Job], job: str) -> None:
     """Run, store and show the points of jobs that replay a log."""
+    from cqbjax.core import backend
     from cqbjax.studies import replaying, settings, showing
-    from cqbjax.sweeping import backend
     from cqbjax.sweeping.progress import bar
 
     backend.configure()

@@ -18,11 +18,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.commands import WATCH
 from cqbjax.commands._hydra import make, start
-from cqbjax.report import figure_files, tables
-from cqbjax.studies import grid, sensitivity, sensitivity_figures, showing, study
+from cqbjax.core import backend
+from cqbjax.figures import files as figure_files
+from cqbjax.figures import sensitivity as sensitivity_figures
+from cqbjax.results import tables
+from cqbjax.studies import grid, sensitivity, showing, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
-from cqbjax.sweeping import backend
 from cqbjax.sweeping.progress import Reporter, bar
 
 # Far from 0 .. num_seeds - 1, which every study reports.

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from cqbjax.core.files import write_atomic
 from cqbjax.datasets.readers.compact import COST, SCORE, read_compact
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
-from cqbjax.files import write_atomic
 
 
 def cache_folder(data_dir: pathlib.Path) -> pathlib.Path:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import rich.progress
 
-from cqbjax.files import content_key, memo, sha256
+from cqbjax.core.files import content_key, memo, sha256
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512

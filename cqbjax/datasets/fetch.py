@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from cqbjax.core.files import sha256
 from cqbjax.datasets.cache import read_json, write_json
 from cqbjax.datasets.table import TableError
-from cqbjax.files import sha256
 
 
 def download(

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cqbjax.core.files import content_key, sha256
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
 from cqbjax.datasets.embedding import DEFAULT_MODEL, RIGHT, embed, encoder_identity
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import TableError, complete
-from cqbjax.files import content_key, sha256
 
 FORMAT = "2"  # raise when the same files would give another table or another layout
 LONGEST = 1.01  # a unit vector in half precision is a little longer than 1

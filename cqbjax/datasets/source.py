@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from cqbjax.core.files import arrays_digest
 from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
@@ -18,7 +19,6 @@ from cqbjax.datasets.utility import (
     mnl_utilities,
     normalise_cost,
 )
-from cqbjax.files import arrays_digest
 from cqbjax.sources import Routing
 
 

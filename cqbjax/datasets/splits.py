@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cqbjax import rng
+from cqbjax.core import rng
 from cqbjax.sources.routing import draw_pool
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import platformdirs
 import threadpoolctl
 
+from cqbjax.core.files import content_key, load_json, memo, save_json
 from cqbjax.datasets import DatasetSource, Split
-from cqbjax.files import content_key, load_json, memo, save_json
 from cqbjax.offline.routers import OfflineSplit, Router
 from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.sweeping.progress import Reporter

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import rng
+from cqbjax.core import rng
 from cqbjax.datasets import DatasetSource, Split, raw_utility
 from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig

@@ -7,14 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from cqbjax.core.pytree import check_words
+from cqbjax.core.queueing import Schedule
+from cqbjax.core.types import Policy, Problem
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.policies import Acqb, OnContexts, Replaced, Routed, with_intercept
 from cqbjax.policies.retries import Retry, check_precision
-from cqbjax.pytree import check_words
-from cqbjax.queueing import Schedule
-from cqbjax.types import Policy, Problem
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from cqbjax.files import write_atomic
+from cqbjax.core.files import write_atomic
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     Pairs,

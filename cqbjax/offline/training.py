@@ -3,12 +3,12 @@
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline.fits import pool_scores, read
 from cqbjax.offline.learnt import Learnt, Projected, Trained, Warm
 from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.types import Policy
 
 
 def per_seed(

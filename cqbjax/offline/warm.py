@@ -20,8 +20,8 @@ import numpy as np
 import scipy.linalg
 import threadpoolctl
 
+from cqbjax.core.files import memo
 from cqbjax.datasets import Split
-from cqbjax.files import memo
 from cqbjax.offline.fits import ONE_THREAD, Data, fit_key
 from cqbjax.offline.learnt import Warm
 from cqbjax.offline.routers.logistic import fit_log_odds

@@ -13,7 +13,7 @@ To add your own, in a folder of your own:
    and check it: `cqbjax.testing.contract.check_policy(MyPolicy())`.
 
 Nothing else needs an edit: the loop, the masks, batching and recording know only the protocol
-`cqbjax.types.Policy`.
+`cqbjax.core.types.Policy`.
 """
 
 from typing import NamedTuple
@@ -21,10 +21,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl, queueing, rng
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies.picking import random_assortment
-from cqbjax.pytree import pytree
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 class State(NamedTuple):

@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import beliefs, mnl, queueing, rng
+from cqbjax import beliefs
 from cqbjax.beliefs import gaussian
 from cqbjax.beliefs.rows import Row
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.pytree import check_words, number, pytree, static, word
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
 from cqbjax.policies.retries import Retry, Tally
-from cqbjax.pytree import check_words, number, pytree, static, word
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]

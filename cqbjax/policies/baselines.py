@@ -5,7 +5,9 @@ from typing import Literal
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl, queueing, rng
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.pytree import check_words, pytree, static, word
+from cqbjax.core.types import Action, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import (
     best_answer,
@@ -14,8 +16,6 @@ from cqbjax.policies.picking import (
     random_assortment,
     random_lots,
 )
-from cqbjax.pytree import check_words, pytree, static, word
-from cqbjax.types import Action, Observation, Problem
 
 
 @pytree

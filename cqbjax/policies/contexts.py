@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.pytree import pytree
-from cqbjax.types import Action, Feedback, Observation, Problem, is_retry_aware
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Action, Feedback, Observation, Problem, is_retry_aware
 
 
 class View(Protocol):

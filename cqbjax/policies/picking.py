@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl, queueing, rng
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.retries import Retry
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 def best_answer(

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import queueing, rng
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies.picking import random_assortment
-from cqbjax.pytree import check_words, pytree, static
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 class Plays(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import linalg, mnl
-from cqbjax.types import Action, Feedback, Observation, Problem, Queue
+from cqbjax.core import linalg, mnl
+from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 
 Retry = Literal["same", "fallback", "posterior", "recall"]
 

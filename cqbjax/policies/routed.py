@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import queueing, rng
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import check_words, pytree, static, word
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
 from cqbjax.policies.retries import Retry, Tally
-from cqbjax.pytree import check_words, pytree, static, word
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 @pytree

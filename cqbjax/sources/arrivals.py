@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import rng
-from cqbjax.pytree import pytree
-from cqbjax.types import Problem, Source, World
+from cqbjax.core import rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Problem, Source, World
 
 
 @pytree

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import mnl, rng
-from cqbjax.pytree import pytree, static
-from cqbjax.types import Problem, World
+from cqbjax.core import mnl, rng
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Problem, World
 
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:

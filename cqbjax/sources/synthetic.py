@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import mnl, rng
-from cqbjax.pytree import pytree, static
-from cqbjax.types import Parameters, Problem, World
+from cqbjax.core import mnl, rng
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Parameters, Problem, World
 
 # Candidates are drawn in blocks of this many, each block under its own key, so that the contexts of
 # the first rounds do not depend on the horizon.

@@ -5,10 +5,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.sources.arrivals import Arriving, Bursty, traced
-from cqbjax.types import Source
 
 PROCESSES = ("bernoulli", "bursty", "trace")
 

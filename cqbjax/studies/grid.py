@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from cqbjax.core.files import content_key
+from cqbjax.core.labels import is_papers_data
+from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource, rates_by_rule
-from cqbjax.files import content_key
-from cqbjax.labels import is_papers_data
 from cqbjax.studies import settings
 from cqbjax.studies.settings import BY_RULE, GRID_KEYS, listed
-from cqbjax.types import Source
 
 # Swept keys that are dimensions of a result already.
 DIMENSIONS = ("arrival_rate", "policy")

@@ -14,10 +14,11 @@ import numpy as np
 import xarray as xr
 from omegaconf import OmegaConf
 
+from cqbjax.core import backend
+from cqbjax.core.files import content_key
 from cqbjax.datasets import DatasetSource
-from cqbjax.files import content_key
 from cqbjax.studies.grid import Point, Ready
-from cqbjax.sweeping import backend, checkpoint
+from cqbjax.sweeping import checkpoint
 
 SHOWN_VERSIONS = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",

@@ -16,6 +16,7 @@ import polars as pl
 import xarray as xr
 from sklearn.linear_model import Ridge
 
+from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
 from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
@@ -24,10 +25,9 @@ from cqbjax.offline.learnt import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
 from cqbjax.policies import Intercept, with_intercept
-from cqbjax.report.names import style_of
-from cqbjax.report.summaries import mean_ci
+from cqbjax.results.names import style_of
+from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.types import Policy
 
 NEIGHBOURS = (1, 10, 100)
 # Of no reported study: the one tuning that tuning on every seed's own split is compared with.

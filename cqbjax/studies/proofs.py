@@ -15,11 +15,14 @@ import xarray as xr
 from omegaconf import DictConfig
 from rich.console import Console
 
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.pytree import arrays
+from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.labels import OPTIMAL
+from cqbjax.figures import files as figure_files
+from cqbjax.figures import theory as drawing
 from cqbjax.policies import Acqb
-from cqbjax.pytree import arrays
-from cqbjax.report import figure_files, tables
+from cqbjax.results import tables
 from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready
@@ -27,8 +30,7 @@ from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
 from cqbjax.sweeping.parts import QueueOverflow, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.theory import drawing, eigenvalues, lemma, slopes, switching
-from cqbjax.types import Source
+from cqbjax.theory import eigenvalues, lemma, slopes, switching
 
 T = TypeVar("T")
 

@@ -18,16 +18,16 @@ from cqbjax.chains import instance, prepare, running
 from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.rules import Learning, Ranked, Scheduler
-from cqbjax.files import content_key
-from cqbjax.labels import OPTIMAL
+from cqbjax.core.files import content_key
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.types import Policy
 from cqbjax.policies import Acqb
-from cqbjax.report import results
+from cqbjax.results import stored as results
 from cqbjax.studies import grid, manifests, storing
 from cqbjax.studies.grid import Point
 from cqbjax.studies.settings import listed
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.types import Policy
 
 # A list in one of these is a grid.
 RULE_KEYS = ("threshold", "min_gap", "among")
@@ -264,8 +264,11 @@ def show(
     Returns:
         The files written.
     """
-    from cqbjax.report import figure_files, figures, over_keys, tables
-    from cqbjax.report.paper import printed
+    from cqbjax.figures import files as figure_files
+    from cqbjax.figures import over_keys
+    from cqbjax.figures import rounds as figures
+    from cqbjax.paper import printed
+    from cqbjax.results import tables
 
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})

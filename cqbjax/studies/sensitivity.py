@@ -15,11 +15,11 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.beliefs import gaussian
+from cqbjax.figures.sensitivity import CONSTANTS, MEASURE
 from cqbjax.policies import Acqb
-from cqbjax.report import summaries
+from cqbjax.results import summaries
 
 # rho weighs the cost in the utilities: another rho is another problem, not another policy.
-CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
 VALUES: dict[str, tuple[float, ...]] = {
     "alpha_scale": (0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
     "lambda0": (0.3, 1.0, 3.0, 10.0),
@@ -29,7 +29,7 @@ VALUES: dict[str, tuple[float, ...]] = {
 }
 LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
 SHARED = ("alpha_scale", "lambda0", "c1")  # what studies of any K and rho can be ranked by
-MEASURE, OVER = "mean_queue_regret", "over_preset"
+OVER = "over_preset"
 
 
 @dataclasses.dataclass(frozen=True)

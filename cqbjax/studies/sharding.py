@@ -14,8 +14,8 @@ import jax
 import xarray as xr
 from rich.console import Console
 
-from cqbjax.files import content_key
-from cqbjax.labels import OPTIMAL
+from cqbjax.core.files import content_key
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory

@@ -37,9 +37,12 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.report import figure_files, figures, over_keys, tables
-    from cqbjax.report.paper import printed
-    from cqbjax.report.summaries import ALWAYS_VARIED, differing
+    from cqbjax.figures import files as figure_files
+    from cqbjax.figures import over_keys
+    from cqbjax.figures import rounds as figures
+    from cqbjax.paper import printed
+    from cqbjax.results import tables
+    from cqbjax.results.summaries import ALWAYS_VARIED, differing
 
     title = config.title or config.name
     horizon = min(int(point.attrs["horizon"]) for point in points)
@@ -87,7 +90,7 @@ def objective(points: Sequence[xr.Dataset], config: DictConfig) -> float:
         points: of one job.
         config: of it; `objective` names metric and policy.
     """
-    from cqbjax.report import tidy
+    from cqbjax.results import tidy
 
     asked = config.objective
     frame = tidy.tidy(points, [asked.metric])

@@ -9,9 +9,10 @@ import xarray as xr
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.files import content_key
-from cqbjax.labels import OPTIMAL
-from cqbjax.report import results, shards
+from cqbjax.core.files import content_key
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results import stored as results
+from cqbjax.store import shards
 from cqbjax.studies.grid import Ready
 from cqbjax.studies.manifests import Content, Finished, content_of, manifest_of
 

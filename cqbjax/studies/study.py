@@ -14,8 +14,9 @@ import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.labels import OPTIMAL
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
 from cqbjax.policies import Optimal
@@ -26,7 +27,6 @@ from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
 from cqbjax.sweeping.sweep import estimates, part, sweep_parts
-from cqbjax.types import Policy, Source
 
 
 def check_point(

@@ -17,12 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import metrics
-from cqbjax.files import arrays_digest, content_key, sha256, write_atomic
+from cqbjax.core import metrics
+from cqbjax.core.files import arrays_digest, content_key, sha256, write_atomic
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # Rooms whose code no number of a result follows from.
-LOOKING_ON = ("report", "bench", "testing", "commands", "studies")
+LOOKING_ON = (
+    "results",
+    "store",
+    "figures",
+    "paper",
+    "page",
+    "bench",
+    "testing",
+    "commands",
+    "studies",
+)
 
 
 def key(*parts: Any) -> str:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import mnl, pytree
+from cqbjax.core import mnl, pytree
+from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.sweeping.parts import Capacity, PerSeed
-from cqbjax.types import Policy, Problem, Source
 
 KINDS_KEPT = 256
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from cqbjax import linalg, pytree
-from cqbjax.files import arrays_digest
+from cqbjax.core import linalg, pytree
+from cqbjax.core.files import arrays_digest
+from cqbjax.core.types import Source, is_blind
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.parts import Part, PerSeed
 from cqbjax.sweeping.programs import bytes_a_run
-from cqbjax.types import Source, is_blind
 
 START_CAPACITY = 64
 # A round over a pool of prompts costs far more than its slots, and real queues grow longer.

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cqbjax.types import Policy, Problem, Source
+from cqbjax.core.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
 MAX_CALLS = 10

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import jax
 
-from cqbjax.pytree import kind_of
+from cqbjax.core.pytree import kind_of
 from cqbjax.sweeping import memory
 from cqbjax.sweeping.groups import Group, grouped, row
 from cqbjax.sweeping.parts import Part

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax import platforms, rng, simulate
-from cqbjax.pytree import Kind
-from cqbjax.sweeping import backend
-from cqbjax.types import Policy, Problem, Source
+from cqbjax.core import backend, platforms, rng, simulate
+from cqbjax.core.pytree import Kind
+from cqbjax.core.types import Policy, Problem, Source
 
 AXIS = "run"
 # Of each kind; the one used longest ago goes when there are more.

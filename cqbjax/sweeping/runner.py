@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import metrics
-from cqbjax.pytree import kind_of
+from cqbjax.core import metrics
+from cqbjax.core.pytree import kind_of
 from cqbjax.sweeping import groups, programs
 from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.groups import Group, Member, Runs

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import xarray as xr
 
-from cqbjax.labels import OPTIMAL
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.types import Policy, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
@@ -18,7 +19,6 @@ from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, estimate, run_group
-from cqbjax.types import Policy, Source
 
 
 def sweep(

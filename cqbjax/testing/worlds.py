@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import metrics, policies, queueing, rng, simulate, sources
+from cqbjax import policies, sources
 from cqbjax.beliefs import BlocksState
-from cqbjax.pytree import arrays, pytree, static
-from cqbjax.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
+from cqbjax.core import metrics, queueing, rng, simulate
+from cqbjax.core.pytree import arrays, pytree, static
+from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
 
 
 class Played(NamedTuple):

@@ -21,11 +21,11 @@ import polars as pl
 import xarray as xr
 from jax import Array
 
-from cqbjax import mnl, rng, simulate
-from cqbjax.report.summaries import mean_ci
+from cqbjax.core import mnl, rng, simulate
+from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.theory.playing import played
-from cqbjax.types import Policy, Problem, Source
 
 
 class Matrices(NamedTuple):

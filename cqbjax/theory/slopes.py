@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 import xarray as xr
 
-from cqbjax.labels import OPTIMAL
-from cqbjax.report.summaries import queue_regret
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.summaries import queue_regret
 
 BINS_A_DECADE = 4
 DRAWS = 2000

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import mnl, queueing, rng, simulate
+from cqbjax.core import mnl, queueing, rng, simulate
+from cqbjax.core.types import Policy, Problem, Queue, Source
 from cqbjax.policies import Optimal
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.theory.playing import played
-from cqbjax.types import Policy, Problem, Queue, Source
 
 
 class Switching(NamedTuple):

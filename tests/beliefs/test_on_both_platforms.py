@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax import linalg, platforms, pytree, rng, simulate, sources
+from cqbjax import sources
 from cqbjax.beliefs import image_passes, likelihood, pages, running, triangles
 from cqbjax.beliefs.image_passes import Job
+from cqbjax.core import backend, linalg, platforms, pytree, rng, simulate
 from cqbjax.policies import Acqb
-from cqbjax.sweeping import backend
 
 HORIZON, CAPACITY, SEEDS = 60, 40, (0, 1, 2)
 # Kernels written for a GPU are carried out by JAX; without barriers a CPU's compiler takes minutes.

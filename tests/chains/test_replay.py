@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqbjax import rng
 from cqbjax.chains import instance, linking, prepare, replay
 from cqbjax.chains.instance import DIM, Run, Tables
 from cqbjax.chains.linking import Rule
 from cqbjax.chains.rules import Learning, Ranked
 from cqbjax.chains.shards import LogError
+from cqbjax.core import rng
+from cqbjax.core.types import Queue
 from cqbjax.policies import Acqb, Optimal
-from cqbjax.types import Queue
 
 CHAINS, SLOTS, LONGEST = 5, 12, 4
 

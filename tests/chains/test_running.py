@@ -18,7 +18,7 @@ from cqbjax.chains import instance, prepare, replay, running
 from cqbjax.chains.linking import Rule
 from cqbjax.chains.rules import Learning, Ranked
 from cqbjax.policies import Acqb
-from cqbjax.report import results
+from cqbjax.results import stored as results
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.progress import Silent
 

@@ -11,7 +11,7 @@ from composing import composed, refused
 from cqbjax.clusters import Ray, Slurm, engine
 from cqbjax.commands import _tasks
 from cqbjax.commands._hydra import make, make_policies
-from cqbjax.report import results
+from cqbjax.results import stored as results
 from cqbjax.studies import sharding, study
 from cqbjax.sweeping.progress import Silent
 

@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 
 import cqbjax
 from cqbjax.commands import _hydra, _jobs
-from cqbjax.report import results, shards
+from cqbjax.results import stored as results
+from cqbjax.store import shards
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 

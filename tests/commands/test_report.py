@@ -11,8 +11,9 @@ from fabricated import fabricate
 from omegaconf import OmegaConf
 
 from cqbjax.commands import _missing, report
-from cqbjax.report import extracts, results
-from cqbjax.report.paper import catalogue
+from cqbjax.paper import catalogue
+from cqbjax.results import extracts
+from cqbjax.results import stored as results
 from cqbjax.studies.showing import console
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")

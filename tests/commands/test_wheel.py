@@ -12,7 +12,7 @@ import cqbjax
 
 POLICY = '''
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.pytree import pytree
+from cqbjax.core.pytree import pytree
 
 
 @pytree

@@ -20,8 +20,8 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 import cqbjax
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import _hydra, _jobs, aggregate, bench
+from cqbjax.core import backend
 from cqbjax.studies import grid, settings, study
-from cqbjax.sweeping import backend
 from cqbjax.sweeping.sweep import sweep
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][

@@ -13,7 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax import PerSeed, rng
+from cqbjax import PerSeed
+from cqbjax.core import rng
 from cqbjax.datasets import (  # fmt: skip
     DatasetSource,
     Served,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqbjax import simulate
+from cqbjax.core import simulate
+from cqbjax.core.pytree import arrays
+from cqbjax.core.types import Action, Feedback, Observation, Queue
 from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced, Routed, retries
-from cqbjax.pytree import arrays
 from cqbjax.testing import worlds
-from cqbjax.types import Action, Feedback, Observation, Queue
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0

@@ -11,12 +11,12 @@ import pytest
 from composing import composed
 
 import cqbjax
-from cqbjax import rng, simulate
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.table import TableError
+from cqbjax.paper import printed
 from cqbjax.policies import RandomRouting
-from cqbjax.pytree import arrays
-from cqbjax.report.paper import printed
 from cqbjax.sources import Arriving, Bursty, Synthetic, traced
 from cqbjax.studies.arriving import queries, told
 

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 
 import cqbjax
 from cqbjax.commands._hydra import make_policies
+from cqbjax.paper import printed
 from cqbjax.policies import Acqb
-from cqbjax.report.paper import printed
 from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, resolvers, settings
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from cqbjax.chains import prepare
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make_policies
-from cqbjax.labels import is_papers_data
-from cqbjax.report import results
-from cqbjax.report.paper import printed
+from cqbjax.core.labels import is_papers_data
+from cqbjax.paper import printed
+from cqbjax.results import stored as results
 from cqbjax.studies import replaying
 from cqbjax.sweeping.progress import Silent
 

@@ -9,7 +9,8 @@ import xarray as xr
 from composing import called
 
 from cqbjax.commands import rank_settings
-from cqbjax.studies import sensitivity, sensitivity_figures
+from cqbjax.figures import sensitivity as sensitivity_figures
+from cqbjax.studies import sensitivity
 from cqbjax.studies.sensitivity import Setting
 
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)

@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 import cqbjax
-from cqbjax import metrics, sources
+from cqbjax import sources
+from cqbjax.core import metrics
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping import sweep as sweep_module

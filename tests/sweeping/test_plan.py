@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from cqbjax.core.pytree import arrays, kind_of
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
-from cqbjax.pytree import arrays, kind_of
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import groups, memory, plan, programs, runner
 from cqbjax.sweeping.parts import PerSeed

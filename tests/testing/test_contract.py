@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from cqbjax.commands._hydra import offer_policies
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Problem
 from cqbjax.offline import learnt
 from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
-from cqbjax.pytree import pytree, static
 from cqbjax.studies import resolvers
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
-from cqbjax.types import Problem
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]

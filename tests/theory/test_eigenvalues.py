@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 from composing import called
 
-from cqbjax import rng, simulate, sources
+from cqbjax import sources
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
-from cqbjax.pytree import arrays
 from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.theory import eigenvalues
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cqbjax import sources
+from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
-from cqbjax.pytree import arrays
 from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.testing import recorded, reference
 from cqbjax.testing.recorded import Case

@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 
-from cqbjax.pytree import kind_of
+from cqbjax.core.pytree import kind_of
+from cqbjax.core.types import Policy, Problem
 from cqbjax.testing.contract.breach import ContractError
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
 from cqbjax.testing.contract.declared import check_fields, check_pure, check_shapes
 from cqbjax.testing.contract.instances import draw_instances
-from cqbjax.types import Policy, Problem
 
 __all__ = ["PROBLEM", "ContractError", "check_policy"]
 
@@ -39,7 +39,7 @@ def check_policy(
     uncompiled: bool = True,
     checked: dict[Any, Any] | None = None,
 ) -> None:
-    """Check a policy against the contract of `cqbjax.types.Policy`.
+    """Check a policy against the contract of `cqbjax.core.types.Policy`.
 
     The fields (a frozen pytree dataclass, floats as leaves, a hashable static part); the shapes and
     types of actions and states; purity; every decision of whole runs (K distinct increasing

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import metrics, simulate
+from cqbjax.core import metrics, simulate
+from cqbjax.core.types import Action, Policy, Problem
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.contract.breach import require
 from cqbjax.testing.contract.instances import draw_instances
 from cqbjax.testing.contract.probe import CHANGED, NATURAL, SKIPPED, Probe
-from cqbjax.types import Action, Policy, Problem
 
 # Rounds that are played again without any compiler, operation by operation.
 UNCOMPILED_ROUNDS = 6

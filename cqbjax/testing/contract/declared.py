@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import rng, simulate
+from cqbjax.core import rng, simulate
+from cqbjax.core.types import Action, Feedback, Policy, Problem
 from cqbjax.testing.contract.breach import ContractError, require
-from cqbjax.types import Action, Feedback, Policy, Problem
 
 
 def check_fields(policy: Policy) -> None:
@@ -21,11 +21,11 @@ def check_fields(policy: Policy) -> None:
     """
     name = type(policy).__name__
     frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen
-    require(frozen, f"{name} must be a frozen dataclass: decorate it with cqbjax.pytree.pytree")
+    require(frozen, f"{name} must be a frozen dataclass: decorate it with core.pytree.pytree")
     leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
     require(
         not any(leaf is policy for _, leaf in leaves),
-        f"{name} must be registered as a pytree: decorate it with cqbjax.pytree.pytree",
+        f"{name} must be registered as a pytree: decorate it with core.pytree.pytree",
     )
     for path, leaf in leaves:
         field = name + jax.tree_util.keystr(path)
@@ -35,7 +35,7 @@ def check_fields(policy: Policy) -> None:
             if isinstance(leaf, bool | int | float | np.ndarray | np.generic | Array)
             else False,
             f"{field} is {leaf!r}: a leaf must be a float (write 1.0 for 1), and what fixes a "
-            "shape or chooses code must be declared with cqbjax.pytree.static",
+            "shape or chooses code must be declared with cqbjax.core.pytree.static",
         )
     for part in dataclasses.fields(cast(Any, policy)):
         if part.metadata.get("static"):

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import rng, simulate
-from cqbjax.types import Problem, World
+from cqbjax.core import rng, simulate
+from cqbjax.core.types import Problem, World
 
 ARRIVAL_RATE = 0.6
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax import mnl
-from cqbjax.pytree import pytree, static
-from cqbjax.types import Action, Feedback, Observation, Problem, is_retry_aware
+from cqbjax.core import mnl
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Action, Feedback, Observation, Problem, is_retry_aware
 
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
 # another action and choice. No decision may depend on which.

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import metrics, simulate
+from cqbjax.core import metrics, simulate
+from cqbjax.core.types import Problem
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels, policy
 from cqbjax.testing.recorded.draws import floats, instance_of, record
 from cqbjax.testing.recorded.switched import Switched, switched
-from cqbjax.types import Problem
 
 __all__ = ["BANDITS", "OPTIMISTIC", "SIMPLE", "Case", "labels", "play", "policy", "record"]
 

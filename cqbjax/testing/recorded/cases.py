@@ -5,9 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from cqbjax.core.types import Problem, Source
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.testing import reference
-from cqbjax.types import Problem, Source
 
 EXPLORE_ROUNDS = 40
 SCHEDULES = {"acqb_fifo": "oldest", "acqb_rr": "least_served", "acqb_random": "random"}

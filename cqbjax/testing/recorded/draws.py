@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax import rng, simulate
+from cqbjax.core import rng, simulate
+from cqbjax.core.types import Problem
 from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.recorded.cases import Case
-from cqbjax.types import Problem
 
 _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 

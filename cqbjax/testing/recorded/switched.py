@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cqbjax.pytree import kind_of, pytree
+from cqbjax.core.pytree import kind_of, pytree
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.testing.recorded.cases import Case, policy
 from cqbjax.testing.recorded.draws import scores
-from cqbjax.types import Action, Feedback, Observation, Problem
 
 
 @pytree

@@ -9,7 +9,7 @@ import pytest
 from cqbjax import datasets as ds
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
-from cqbjax.report.paper import comparison
+from cqbjax.paper import comparison
 
 
 def test_compact_faults_are_named(tmp_path):

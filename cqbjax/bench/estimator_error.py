@@ -1,0 +1,293 @@
+"""How far the running estimates are from the exact minimiser (docs/notebook/estimator.md).
+
+Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are solved exactly
+in float64 by `cqbjax.testing.reference`, the other blocks staying where the run has them, and the
+distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import datasets
+from cqbjax.beliefs import gaussian
+from cqbjax.core import rng, simulate
+from cqbjax.core.types import Problem, Source
+from cqbjax.offline import fits, training
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.learnt import Projected
+from cqbjax.policies import Acqb, Intercept, OnContexts
+from cqbjax.sources import Synthetic
+from cqbjax.sweeping.parts import PerSeed
+from cqbjax.testing import reference
+from cqbjax.testing.worlds import unit_vectors
+
+Judged = Acqb | OnContexts
+# As in conf/experiment.
+HEADS = {
+    "routerbench": ContrastiveConfig(),
+    "mmlu_pro": ContrastiveConfig(
+        iota_pos=0.4, iota_neg=0.1, prompts_per_model=10, prompts_per_epoch=30, epochs=50
+    ),
+}
+
+
+class Run(NamedTuple):
+    """What one run served and estimated, as NumPy arrays.
+
+    Attributes:
+        problem: shapes.
+        features: [I, N, d] float64 features of a server for a table row, or [I, 1, d] where every
+            server has the same.
+        row: [T] table row served.
+        servers: [T, K] assortment.
+        choice: [T] position of the chosen server, K for the outside option.
+        valid: [T] whether a query was served.
+        theta: [T, B, d] float64 estimates after the round.
+        offset: [I, N] what of the utilities was known beforehand.
+    """
+
+    problem: Problem
+    features: np.ndarray
+    row: np.ndarray
+    servers: np.ndarray
+    choice: np.ndarray
+    valid: np.ndarray
+    theta: np.ndarray
+    offset: np.ndarray
+
+
+class Distance(NamedTuple):
+    """One block's distance after one round.
+
+    Attributes:
+        round: t, from 1.
+        block: server number, 0 for a shared parameter.
+        distance: |theta - exact| in the norm of V.
+        radius: alpha of the block at alpha_scale 1.
+    """
+
+    round: int
+    block: int
+    distance: float
+    radius: float
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "capacity"))
+def _trace(
+    key: jax.Array, policy: Judged, source: Source, rate: jax.Array, problem: Problem, capacity: int
+) -> Any:
+    """Run once and keep of each round's state the estimate alone."""
+    rounds = simulate.trace(key, policy, source, rate, problem, capacity)
+    contexts = source.world(key, rate, problem).contexts
+    theta = policy.theta(rounds.state, contexts, problem)
+    seen = policy.view.table(contexts) if isinstance(policy, OnContexts) else contexts
+    return rounds._replace(state=theta), seen
+
+
+def play(
+    source: Source, size: int, rate: float, horizon: int, seed: int, policy: Judged,
+    capacity: int = 512,
+) -> Run:  # fmt: skip
+    """Run a policy once.
+
+    Args:
+        source: where queries come from.
+        size: K.
+        rate: arrival rate, queries a round.
+        horizon: T.
+        seed: of the run.
+        policy: whose estimates are judged, on the contexts that it sees.
+        capacity: queue slots; a full queue loses queries, which does no harm here.
+    """
+    problem = source.problem(size, horizon)
+    rounds, contexts = jax.tree.map(
+        np.asarray, _trace(rng.run_key(seed), policy, source, rate, problem, capacity)
+    )
+    features = contexts.astype(np.float64)
+    if features.ndim == 2:
+        features = features[:, None, :]
+    theta = rounds.state.astype(np.float64)
+    acqb = policy.policy if isinstance(policy, OnContexts) else policy
+    offset = np.zeros((len(features), problem.num_servers))
+    if acqb.offset is not None:
+        offset = np.asarray(acqb.offset, np.float64)
+    problem = problem._replace(dim=features.shape[-1])
+    return Run(
+        problem, features, rounds.row, rounds.servers, rounds.choice, rounds.valid, theta, offset
+    )
+
+
+def design(run: Run, until: int, block: int, lambda0: float) -> tuple[np.ndarray, int]:
+    """Return V [d, d] of a block after `until` rounds, and how many rounds it learnt from."""
+    served = run.valid[:until]
+    row, servers = run.row[:until][served], run.servers[:until][served]
+    if run.problem.parameters == "shared":
+        rows = run.features[row[:, None], servers].reshape(-1, run.problem.dim)
+        return lambda0 * np.eye(run.problem.dim) + rows.T @ rows, len(row)
+    rows = run.features[row[(servers == block).any(axis=1)], 0]
+    return lambda0 * np.eye(run.problem.dim) + rows.T @ rows, len(rows)
+
+
+def exact(run: Run, until: int, free: list[int], lambda0: float) -> np.ndarray:
+    """Minimise the objective of the first `until` rounds over the free blocks, the others held.
+
+    Returns:
+        [len(free), d] in float64, to a gradient of norm 1e-11.
+    """
+    theta = run.theta[until - 1]
+    shared = run.problem.parameters == "shared"
+    kept = np.flatnonzero(run.valid[:until])
+    if not shared:
+        kept = kept[np.isin(run.servers[kept], free).any(axis=1)]
+    servers = run.servers[kept]
+    blocks = np.zeros_like(servers) if shared else servers
+    features = run.features[run.row[kept][:, None], servers if shared else 0 * servers]
+    chosen = (run.choice[kept][:, None] == np.arange(servers.shape[1])).astype(float)
+    own = (blocks[:, :, None] == np.asarray(free)).astype(float)
+    rows = (own[..., None] * features[:, :, None, :]).reshape(*blocks.shape, -1)
+    held = np.sum(features * theta[blocks], axis=-1) * (1.0 - own.sum(axis=-1))
+    held += run.offset[run.row[kept][:, None], servers]
+    minimiser = reference.minimise(rows, held, chosen, lambda0, theta[free].ravel())
+    return minimiser.reshape(len(free), -1)
+
+
+def measure(run: Run, rounds: np.ndarray, lambda0: float = 1.0) -> list[Distance]:
+    """Return the distance of each block that a sampled round moved.
+
+    Args:
+        run: the run.
+        rounds: which rounds to look at, from 1; those with an empty queue are left out.
+        lambda0: the run's regularisation.
+    """
+    distances = []
+    for t in rounds[run.valid[rounds - 1]].tolist():
+        shared = run.problem.parameters == "shared"
+        free = [0] if shared else sorted(run.servers[t - 1].tolist())
+        best = exact(run, t, free, lambda0)
+        for solution, block in zip(best, free, strict=True):
+            delta = run.theta[t - 1, block] - solution
+            matrix, count = design(run, t, block, lambda0)
+            size = float(np.sqrt(delta @ matrix @ delta))
+            distances.append(Distance(t, block, size, radius(run.problem, count, lambda0)))
+    return distances
+
+
+def radius(problem: Problem, count: int, lambda0: float) -> float:
+    """Return alpha with kappa = 1 and alpha_scale = 1."""
+    return float(gaussian.radius(problem, jnp.asarray(count, float), 1.0, lambda0, 1.0))
+
+
+def sampled(horizon: int, dense: int, every: int) -> np.ndarray:
+    """Return the rounds to look at: all of the first `dense`, then one in `every`."""
+    rounds = np.arange(1, horizon + 1)
+    return rounds[(rounds <= dense) | (rounds % every == 0)]
+
+
+def percent(distances: list[Distance], scale: float) -> np.ndarray:
+    """Return the distances in percent of alpha at an alpha_scale."""
+    return np.array([100.0 * one.distance / (scale * one.radius) for one in distances])
+
+
+class Case(NamedTuple):
+    """One setting to measure.
+
+    Attributes:
+        source: where queries come from.
+        size: K.
+        rate: arrival rate, queries a round.
+        horizon: T.
+        seeds: runs, from seed 0.
+        every: each of the first 40 rounds is looked at, then one in so many.
+        scale: alpha_scale of the runs, and of the radius that the distance is compared with.
+        shown: makes, of ACQB and a seed, the policy that sees other contexts; None: the source's.
+    """
+
+    source: Source
+    size: int
+    rate: float
+    horizon: int
+    seeds: int = 1
+    every: int = 10
+    scale: float = 0.2
+    shown: Callable[[Acqb, int], Judged] | None = None
+
+
+def cases(folder: pathlib.Path) -> dict[str, Case]:
+    """Return name -> case; prompts run with the preset's scale."""
+    # Every round: the worst come right after a choice that was thought unlikely, which is rare.
+    named = {
+        f"d=5 N=5 K={k} disjoint": Case(Synthetic(), k, 0.7, 1000, 4, every=1) for k in (1, 2, 3)
+    }
+    shared = Synthetic(parameters="shared")
+    named |= {f"d=5 N=5 K={k} shared": Case(shared, k, 0.7, 1000, 4, every=1) for k in (1, 2)}
+    for rounds, every in ((10_000, 250), (100_000, 2500)):
+        for k in (1, 2):
+            name = f"d=5 N=5 K={k} disjoint, {rounds:,} rounds"
+            named[name] = Case(Synthetic(), k, 0.7, rounds, every=every)
+    named["d=20 N=5 K=1 disjoint"] = Case(Synthetic(dim=20), 1, 0.7, 400)
+    named["d=15 N=5 K=2 disjoint"] = Case(Synthetic(dim=15), 2, 0.7, 400)
+    named["d=384 N=11 K=1 random unit vectors"] = Case(unit_vectors(11), 1, 0.6, 400)
+    prompts = {
+        "d=384 N=11 K=1 RouterBench slice": ("routerbench", 1, 0.65),
+        "d=384 N=11 K=2 RouterBench slice": ("routerbench", 2, 0.9),
+        "d=384 N=28 K=1 MMLU-Pro": ("mmlu_pro", 1, 0.47),
+        "d=384 N=28 K=2 MMLU-Pro": ("mmlu_pro", 2, 0.7),
+    }
+    for name, (dataset, k, rate) in prompts.items():
+        if (folder / dataset).is_dir():
+            source = datasets.dataset_source(dataset, folder)
+            case = Case(source.queries, k, rate, 2000, every=50, scale=0.3)
+            named[name] = case
+            named[f"{name}, intercept"] = case._replace(shown=_with_intercept)
+            named[f"{name}, head"] = case._replace(
+                shown=functools.partial(_through_head, source, dataset)
+            )
+    return named
+
+
+def _with_intercept(policy: Acqb, seed: int) -> Judged:
+    """Show a policy its contexts with a constant coordinate."""
+    del seed
+    return OnContexts(policy=policy, view=Intercept())
+
+
+def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
+    """Show a policy what the head of a seed makes of its contexts, trained or kept."""
+    learnt = {"acqb_cl": Projected(policy, HEADS[dataset])}
+    ready = training.per_seed(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
+    assert isinstance(ready, PerSeed)
+    judged = ready.policies[0]
+    assert isinstance(judged, OnContexts)
+    return judged
+
+
+def study(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Measure every case: whole runs in float32, the worst and the mean distance.
+
+    Args:
+        folder: of real data; its cases are left out where there are none.
+    """
+    rows = []
+    for name, case in cases(folder).items():
+        policy = Acqb(alpha_scale=case.scale, c1=0.25)
+        rounds = sampled(case.horizon, 40, case.every)
+        runs = (
+            play(
+                case.source, case.size, case.rate, case.horizon, seed,
+                case.shown(policy, seed) if case.shown else policy,
+            )
+            for seed in range(case.seeds)
+        )  # fmt: skip
+        shares = np.concatenate([percent(measure(run, rounds), case.scale) for run in runs])
+        row = {"case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every}
+        row |= {"alpha_scale": case.scale, "max_percent": float(shares.max())}
+        rows.append(row | {"mean_percent": float(shares.mean())})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows

@@ -1,0 +1,1 @@
+"""The model itself: types, randomness, the choice, the queue, one round, and how JAX is set up."""

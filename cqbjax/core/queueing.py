@@ -1,0 +1,135 @@
+"""The fixed-capacity masked queue: push, remove, and the rules by which a query is picked.
+
+A new query takes the lowest free slot, so a run is the same at any capacity that does not overflow.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg, mnl, pytree
+from cqbjax.core.types import Queue
+
+# Rules that look at no features, and `joint`: the query of the highest score. A rule's number is
+# its place here, so a `Rule` has the same number as a `Schedule`.
+Rule = Literal["oldest", "newest", "least_served", "random"]
+Schedule = Literal["oldest", "newest", "least_served", "random", "joint"]
+OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
+
+
+def empty(capacity: int, num_servers: int | None = None) -> Queue:
+    """Return a queue of `capacity` free slots, which counts N servers' showings if N is given."""
+    zeros = jnp.zeros(capacity, jnp.int32)
+    shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
+    return Queue(row=zeros, arrived=zeros, served=zeros, shown=shown)
+
+
+def waiting(queue: Queue) -> Array:
+    """Mark the slots that hold a query: [C] bool."""
+    return queue.arrived > 0
+
+
+def length(queue: Queue) -> Array:
+    """Return Q(t), the number of waiting queries: [] int32."""
+    return jnp.sum(waiting(queue), dtype=jnp.int32)
+
+
+def push(queue: Queue, row: Array, round_: Array, arrives: Array) -> tuple[Queue, Array, Array]:
+    """Add a query where `arrives`.
+
+    Args:
+        queue: [C] slots.
+        row: [] int32 table row of the new query.
+        round_: [] int32 round of arrival, from 1.
+        arrives: [] bool.
+
+    Returns:
+        The queue, the slot taken ([] int32), and whether the query was lost for want of a slot.
+    """
+    slots = jnp.arange(queue.row.shape[0], dtype=jnp.int32)
+    free = jnp.min(jnp.where(waiting(queue), len(slots), slots))
+    full, slot = free == len(slots), jnp.minimum(free, len(slots) - 1)
+    here = (slots == slot) & arrives & ~full
+    pushed = Queue(
+        row=jnp.where(here, row, queue.row),
+        arrived=jnp.where(here, round_, queue.arrived),
+        served=jnp.where(here, 0, queue.served),
+        shown=None if queue.shown is None else jnp.where(here[:, None], 0, queue.shown),
+    )
+    return pushed, slot, arrives & full
+
+
+def serve(queue: Queue, slot: Array, servers: Array, departs: Array) -> Queue:
+    """Count one service of a slot's query by servers [K]; free the slot where it `departs`."""
+    here = jnp.arange(queue.row.shape[0]) == slot
+    shown = queue.shown
+    if shown is not None:
+        shown = shown + (here[:, None] & mnl.shown(servers, shown.shape[1]))
+    return queue._replace(
+        arrived=jnp.where(here & departs, 0, queue.arrived),
+        served=queue.served + here,
+        shown=shown,
+    )
+
+
+def nth_marked(mask: Array, uniform: Array) -> Array:
+    """Pick uniformly among the marked slots: the floor(u * count)-th of them in slot order.
+
+    Args:
+        mask: [C] bool.
+        uniform: [] in [0, 1).
+
+    Returns:
+        [] int32 slot; 0 where nothing is marked.
+    """
+    words = linalg.packed(mask)
+    counts = jax.lax.population_count(words).astype(jnp.int32)
+    total = linalg.total(counts, axis=0)
+    rank = jnp.minimum((uniform * total).astype(jnp.int32), total - 1)
+    passed = linalg.running_sum(counts) <= rank  # words that end before the rank-th mark
+    at = linalg.total(passed.astype(jnp.int32), axis=0)
+    here = jnp.arange(len(words)) == at
+    word = linalg.total(jnp.where(here, words, jnp.uint32(0)), axis=0)
+    left = rank - linalg.total(jnp.where(passed, counts, 0), axis=0)
+    return linalg.WORD * at + linalg.nth_bit(word, left)
+
+
+def pick(
+    schedule: Schedule | Array, queue: Queue, uniform: Array, score: Array | None = None
+) -> Array:
+    """Pick one waiting query.
+
+    A rule marks the queries that come first by it, and the floor(u * count)-th of them is taken,
+    which matters where a rule leaves several; `joint` takes the first slot of the highest score. So
+    rules are data: runs that differ in theirs are one program and one batch.
+
+    Args:
+        schedule: `oldest` (FIFO), `newest` (LIFO), `least_served` (round-robin: uniformly among the
+            queries served least often), `random`, or `joint` (the highest score); a word, or its
+            number.
+        queue: [C] slots.
+        uniform: [] in [0, 1), used by the random rules.
+        score: [C] of each slot's query, for `joint`; None where that cannot be asked for.
+
+    Returns:
+        [] int32 slot.
+
+    Raises:
+        ValueError: for a rule that there is none of.
+    """
+    rule = pytree.number(Rule if score is None else Schedule, schedule, "schedule")
+    here = waiting(queue)
+    far = np.iinfo(np.int32).max
+    rank = jnp.where(rule == OLDEST, queue.arrived, 0)
+    rank = jnp.where(rule == NEWEST, -queue.arrived, rank)
+    rank = jnp.where(rule == LEAST_SERVED, queue.served, rank)
+    rank = jnp.where(here, rank, far)
+    slot = nth_marked(here & (rank == jnp.min(rank)), uniform)
+    if score is None:
+        return slot
+    # Apart: counting what the highest score marks would take a round a fifth longer.
+    best = linalg.first_argmax(jnp.where(here, score, -jnp.inf))
+    return jnp.where(rule == JOINT, best, slot)

@@ -1,0 +1,167 @@
+"""Randomness by address: every draw is named by (seed, round, stream).
+
+Adding a stream, a seed, a round or a policy never changes another draw, so every policy meets the
+same arrivals, contexts and choice uniforms: the coupling process of the paper's appendix.
+"""
+
+import enum
+import math
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg, platforms
+
+# Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = np.uint32(0x1BD11BDA)
+
+
+class Stream(enum.IntEnum):
+    """What a draw is for; the last part of its address."""
+
+    PARAMETERS = 0
+    CONTEXTS = 1
+    POOL = 2
+    ARRIVAL = 3
+    ARRIVAL_ROW = 4
+    CHOICE = 5
+    EXPLORE = 6
+    QUERY = 7
+    ASSORTMENT = 8
+    NORMAL = 9
+    BETA = 10
+    HEAD = 11
+    BURST = 12
+
+
+def run_key(seed: Array | int) -> Array:
+    """Return the key of the run with this seed; threefry bits are equal on CPU and GPU."""
+    return jax.random.key(seed, impl=WRITTEN_OUT)
+
+
+def round_key(key: Array, round_: Array | int) -> Array:
+    """Return the key of one round; round 0 is the instance, before the first round."""
+    return jax.random.fold_in(key, round_)
+
+
+def stream_key(key: Array, stream: Stream) -> Array:
+    """Return the key of one stream under a round's key."""
+    return jax.random.fold_in(key, int(stream))
+
+
+def batched(key: Array) -> Array:
+    """Return keys for JAX's rejection samplers, such as its gamma: the draws are the same.
+
+    For a batch JAX carries those out one number after another, unless the key is of its own kind
+    and the program for a GPU: then all numbers take their turns together.
+    """
+    if not platforms.current().fused:
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+
+
+def uniform(key: Array, stream: Stream) -> Array:
+    """Draw one uniform in [0, 1) from a stream of a round's key, of 23 bits in any precision."""
+    return jax.random.uniform(stream_key(key, stream), dtype=jnp.float32).astype(float)
+
+
+def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
+    """Draw the uniforms of one stream for many rounds at once: [T], the same as round by round."""
+    return jax.vmap(lambda t: uniform(round_key(key, t), stream))(jnp.asarray(rounds))
+
+
+def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
+    """Draw standard normals from a stream of a round's key; the bits are equal on CPU and GPU.
+
+    The bits are threefry's, as `jax.random.normal` uses them, but both words of a block are used
+    and the rounds are written out, so that bits and normals are one vectorised loop: twice as fast
+    on a CPU, where nine samples a round (K = 2) are a good part of all work at d = 384.
+
+    Args:
+        key: the round's key.
+        stream: of the draw.
+        shape: of the result.
+    """
+    size = math.prod(shape)
+    counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
+    words = threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
+    # One long row, settled before it is reshaped: in short rows XLA computes number by number.
+    drawn = linalg.settle(jnp.concatenate([_normal(word) for word in words])[:size])
+    return drawn.reshape(shape).astype(float)
+
+
+def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    """Return the two words of the threefry-2x32 block cipher.
+
+    Args:
+        key: [2] uint32.
+        first: [...] uint32, the first word of each block's counter.
+        second: [...] uint32, its second word.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ PARITY)
+    x, y = first + keys[0], second + keys[1]
+    for group in range(5):
+        for turn in ROTATIONS[group % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+    return x, y
+
+
+def _normal(word: Array) -> Array:
+    """Turn 32 random bits into a standard normal: the inverse error function of a uniform."""
+    mantissa = (word >> 9) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(mantissa, jnp.float32) - np.float32(1.0)
+    least = np.nextafter(np.float32(-1.0), np.float32(0.0))
+    symmetric = unit * (np.float32(1.0) - least) + least
+    return np.float32(math.sqrt(2.0)) * jax.lax.erf_inv(symmetric)
+
+
+def _seed(seed: Array) -> Array:
+    """Return the two words of a seed's key, JAX's own."""
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
+
+
+def _fold_in(key: Array, number: Array | int) -> Array:
+    """Return the words of the key under a number's address."""
+    words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
+    # Settled, so that a long draw does not derive its key again for each number.
+    return linalg.settle(jnp.stack(words))
+
+
+def _blocks(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return both words of one block for each element of a shape below 2^32 elements."""
+    counter = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    first, second = threefry(key, jnp.uint32(0), counter)
+    return first.reshape(shape), second.reshape(shape)
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    """Return the words of new keys: [*shape, 2]."""
+    return jnp.stack(_blocks(key, shape), axis=-1)
+
+
+def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    """Return random bits, `bit_width` of them in each element."""
+    first, second = _blocks(key, shape)
+    if bit_width == 64:
+        return (first.astype(jnp.uint64) << 32) | second.astype(jnp.uint64)
+    return (first ^ second).astype(f"uint{bit_width}")
+
+
+# JAX's threefry, bit for bit, with the cipher's rounds written out. On a CPU JAX's own keeps them
+# in loops of small kernels, some 320 in a round of ACQB, which take long to compile too.
+WRITTEN_OUT = jax.extend.random.define_prng_impl(
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="threefry2x32 written out",
+    tag="fryw",
+)

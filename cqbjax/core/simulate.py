@@ -1,0 +1,246 @@
+"""One run: the round, and the scan over the horizon. Every mask is here.
+
+The order of a round (README "One round"):
+
+    t   see      X_t: the queue and its features
+    1   select   (x_t, S_t) by the policy
+    2   choose   U ~ Unif(0, 1), shared by all policies, against the cumulative p_j(x_t, S_t)
+    3   depart   the query leaves iff a server was chosen and the queue was not empty
+    4   learn    the policy's update; nothing is learnt from an empty queue
+    5   arrive   A(t) = (v < rate); the new query is visible from round t + 1
+    6   record   Q(t+1), regret, departures, exploration
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import metrics, mnl, platforms, queueing, rng
+from cqbjax.core.types import (
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Queue,
+    Source,
+    World,
+    has_own_arrivals,
+    is_blind,
+    is_retry_aware,
+)
+
+
+class Instance(NamedTuple):
+    """What does not change during a run.
+
+    Attributes:
+        key: the run's key.
+        world: contexts, utilities, arriving rows.
+        arrives: [T] bool A(t).
+        choice: [T] the choice uniforms U.
+    """
+
+    key: Array
+    world: World
+    arrives: Array
+    choice: Array
+
+
+class Carry(NamedTuple):
+    """What changes from round to round.
+
+    Attributes:
+        queue: the masked queue.
+        slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
+            runs along contiguous slots; None for a pooled source, and for a blind policy, whose
+            rounds need none.
+        arrived: [] bool A(t-1).
+        newest: [] int32 slot of x^(t-1).
+        state: the policy's.
+        totals: running sums.
+        overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
+        peak: [] int32 the longest queue so far.
+    """
+
+    queue: Queue
+    slot_features: Array | None
+    arrived: Array
+    newest: Array
+    state: Any
+    totals: metrics.Totals
+    overflow: Array
+    peak: Array
+
+
+def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
+    """Draw everything that no policy can influence.
+
+    Args:
+        key: the run's key, `rng.run_key(seed)`.
+        source: where queries come from.
+        arrival_rate: [] lambda, queries a round.
+        problem: shapes.
+    """
+    rounds = jnp.arange(1, problem.horizon + 1)
+    uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    world = source.world(key, arrival_rate, problem)
+    if has_own_arrivals(source):
+        arrives = source.arrives(key, arrival_rate, problem.horizon)
+    else:
+        arrives = uniforms < arrival_rate
+    return Instance(
+        key,
+        world,
+        arrives,
+        rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
+    )
+
+
+def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -> Carry:
+    """Return the state before round 1: an empty queue of `capacity` slots."""
+    one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
+    return Carry(
+        queueing.empty(capacity, problem.num_servers if is_retry_aware(policy) else None),
+        # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
+        None if problem.pooled or is_blind(policy) else jnp.zeros((*one, capacity)),
+        jnp.bool_(False),
+        jnp.zeros((), jnp.int32),
+        policy.init(problem, instance.world.contexts),
+        metrics.zero(),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def observe(
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
+) -> Observation:
+    """Gather what the policy may see at the beginning of a round."""
+    world, queue = instance.world, carry.queue
+    if carry.slot_features is None:
+        features = world.contexts[queue.row]
+    else:
+        features = jnp.moveaxis(carry.slot_features, -1, 0)
+    return Observation(
+        problem=problem,
+        round=round_,
+        queue=queue,
+        features=features,
+        arrived=carry.arrived,
+        newest=carry.newest,
+        prompts=world.prompts[queue.row],
+        utilities=world.utilities[queue.row] if policy.informed else None,
+    )
+
+
+def run_round(
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
+) -> tuple[Carry, metrics.Decision]:
+    """Advance one run by one round.
+
+    Args:
+        policy: decides and learns.
+        problem: shapes.
+        instance: the run's fixed part.
+        carry: the state at the beginning of the round.
+        round_: [] int32 t, from 1.
+
+    Returns:
+        The state at the beginning of round t + 1, and the round in full.
+    """
+    world = instance.world
+    observation = observe(policy, problem, instance, carry, round_)
+    key = rng.round_key(instance.key, round_)
+    action = policy.select(key, carry.state, observation)
+
+    served_row = carry.queue.row[action.slot]
+    utilities = world.utilities[served_row]
+    choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
+    valid = carry.totals.queue_length > 0
+    departed = valid & (choice < problem.assortment_size)
+    feedback = Feedback(choice, valid)
+    regret = metrics.round_regret(utilities, action.servers, valid)
+
+    state = policy.update(carry.state, observation, action, feedback)
+    queue = queueing.serve(carry.queue, action.slot, action.servers, departed)
+    row = world.arrival_rows[round_ - 1]
+    arrives = instance.arrives[round_ - 1]
+    queue, newest, lost = queueing.push(queue, row, round_, arrives)
+    # Kept up to date, not counted: that would be a pass over all slots.
+    length = carry.totals.queue_length - departed + (arrives & ~lost)
+    totals = metrics.add(carry.totals, length, regret, departed, action.explored & valid)
+    after = Carry(
+        queue,
+        _store(carry.slot_features, world.contexts, row, newest, arrives & ~lost),
+        arrives,
+        newest,
+        state,
+        totals,
+        jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
+        jnp.maximum(carry.peak, totals.queue_length),
+    )
+    return after, metrics.decision(observation, action, feedback, regret, state)
+
+
+def _store(
+    slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
+) -> Array | None:
+    """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
+    if slots is None:
+        return None
+    if platforms.current().fused:
+        # Nowhere, rather than what is there once more, which would have to be read.
+        place = jnp.where(here, slot, slots.shape[-1])
+        return slots.at[..., place].set(contexts[row], mode="drop")
+    mark = (jnp.arange(slots.shape[-1]) == slot) & here
+    return jnp.where(mark, contexts[row][..., None], slots)
+
+
+def advance(
+    policy: Policy,
+    problem: Problem,
+    instance: Instance,
+    carry: Carry,
+    first: Array,
+    num_records: int,
+    record_every: int,
+) -> tuple[Carry, metrics.Totals]:
+    """Scan `num_records * record_every` rounds from round `first`, recording every n-th.
+
+    Returns:
+        The state afterwards and the totals, each [num_records].
+    """
+
+    def one(carry: Carry, round_: Array) -> tuple[Carry, None]:
+        return run_round(policy, problem, instance, carry, round_)[0], None
+
+    def segment(carry: Carry, start: Array) -> tuple[Carry, metrics.Totals]:
+        carry = jax.lax.scan(one, carry, start + jnp.arange(record_every, dtype=jnp.int32))[0]
+        return carry, carry.totals
+
+    starts = first + record_every * jnp.arange(num_records, dtype=jnp.int32)
+    return jax.lax.scan(segment, carry, starts)
+
+
+def trace(
+    key: Array,
+    policy: Policy,
+    source: Source,
+    arrival_rate: Array | float,
+    problem: Problem,
+    capacity: int,
+) -> metrics.Decision:
+    """Run once and return every round in full: each field of `metrics.Decision` with a leading [T].
+
+    For tests and notebooks; `sweep` is the batched way.
+    """
+    instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
+    carry = start(policy, problem, instance, capacity)
+
+    def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:
+        return run_round(policy, problem, instance, carry, round_)
+
+    rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
+    return jax.lax.scan(one, carry, rounds)[1]

@@ -1,0 +1,216 @@
+"""The contract between simulator, sources and policies.
+
+Axis letters, used in every docstring of the package:
+
+    T  rounds of the horizon             N  servers (LLMs)
+    C  slots of the queue (capacity)     K  servers in an assortment
+    I  rows of a run's context table     d  dimension of a feature vector
+    M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
+    S  seeds                             R  recorded rounds
+"""
+
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
+
+import numpy as np
+from jax import Array
+
+Parameters = Literal["disjoint", "shared"]
+
+
+class Problem(NamedTuple):
+    """What fixes shapes: known before anything is compiled, hashable, never traced.
+
+    Attributes:
+        num_servers: N.
+        assortment_size: K, with 1 <= K <= N.
+        dim: d.
+        num_rows: I, rows of the context table of one run.
+        horizon: T, rounds.
+        parameters: `disjoint` (Algorithm 2: one theta_j a server, contexts [I, d]) or `shared`
+            (Algorithm 1: one theta, features [I, N, d]).
+        pooled: whether a table row can arrive more than once (a pool of prompts).
+        num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
+        viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
+    """
+
+    num_servers: int
+    assortment_size: int
+    dim: int
+    num_rows: int
+    horizon: int
+    parameters: Parameters
+    pooled: bool
+    num_prompts: int = 0
+    viewed: bool = False
+
+    @property
+    def num_blocks(self) -> int:
+        """B, the number of parameter blocks."""
+        return self.num_servers if self.parameters == "disjoint" else 1
+
+    @property
+    def contexts_shape(self) -> tuple[int, ...]:
+        """The shape of a run's context table: [I, d] (disjoint) or [I, N, d] (shared)."""
+        servers = () if self.parameters == "disjoint" else (self.num_servers,)
+        return (self.num_rows, *servers, self.dim)
+
+
+class World(NamedTuple):
+    """One run's instance, fixed before its first round.
+
+    Attributes:
+        contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
+        utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
+        arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives.
+        prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
+    """
+
+    contexts: Array
+    utilities: Array
+    arrival_rows: Array
+    prompts: Array
+
+
+class Queue(NamedTuple):
+    """The fixed-capacity masked queue; slot c is free iff `arrived[c] == 0`.
+
+    Attributes:
+        row: [C] int32 row of the run's context table.
+        arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
+        served: [C] int32 how many times the query was served so far.
+        shown: [C, N] int32 in how many of these times each server was in its assortment, for a
+            `retry_aware` policy, else None.
+    """
+
+    row: Array
+    arrived: Array
+    served: Array
+    shown: Array | None = None
+
+
+class Observation(NamedTuple):
+    """What a policy sees at the beginning of round t.
+
+    Attributes:
+        problem: the static shapes.
+        round: [] int32 t, counting from 1.
+        queue: X_t as a masked queue.
+        features: [C, d] (disjoint) or [C, N, d] (shared) features of each slot's query.
+        arrived: [] bool A(t-1), whether a query arrived in the round before.
+        newest: [] int32 slot of x^(t-1); meaningful only if `arrived`.
+        prompts: [C] int32 the dataset's own number of each slot's query.
+        utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
+    """
+
+    problem: Problem
+    round: Array
+    queue: Queue
+    features: Array
+    arrived: Array
+    newest: Array
+    prompts: Array
+    utilities: Array | None
+
+
+class Action(NamedTuple):
+    """A policy's decision: which slot to serve, with which servers.
+
+    Attributes:
+        slot: [] int32 queue slot.
+        servers: [K] int32 distinct server numbers, increasing.
+        explored: [] bool whether this is a forced exploration.
+    """
+
+    slot: Array
+    servers: Array
+    explored: Array
+
+
+class Feedback(NamedTuple):
+    """The user's choice.
+
+    Attributes:
+        choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
+        valid: [] bool False in a round with an empty queue: nothing may then be learnt.
+    """
+
+    choice: Array
+    valid: Array
+
+
+class Policy(Protocol):
+    """How a query and an assortment are picked, and what is learnt from the choice.
+
+    A policy is a frozen pytree dataclass (`core.pytree`): its floats are leaves. Write it for one
+    run; `sweep` batches it. It never sees an empty queue in `select` that matters: the simulator
+    discards such a decision. A policy may have a method `check(problem)` that raises ValueError
+    for settings out of range; `sweep` calls it before anything compiles. An attribute `blind =
+    True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
+    will grow, and gets slots enough for that at once; rounds keep no features of it. An attribute
+    `retry_aware = True` fills in `Queue.shown`; policies that do not ask for it do not pay for it
+    (`is_retry_aware`).
+    """
+
+    @property
+    def informed(self) -> bool:
+        """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
+
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Return the state before round 1, a pytree; `contexts` is the run's table, as observed."""
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Pick a waiting query and K distinct servers, in increasing order.
+
+        `key` is the round's own key: draw from `rng.Stream` addresses under it.
+        """
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
+
+
+def is_blind(policy: Policy) -> bool:
+    """Tell whether a policy sees no contexts."""
+    return bool(getattr(policy, "blind", False))
+
+
+def is_retry_aware(policy: Any) -> bool:
+    """Tell whether a policy asks which servers were shown for each waiting query."""
+    return bool(getattr(policy, "retry_aware", False))
+
+
+class Source(Protocol):
+    """Where queries come from: a frozen pytree dataclass.
+
+    Queries arrive with probability lambda in each round, unless the source is one of `OwnArrivals`.
+    """
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the static shapes of a run."""
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return how many queries a round FIFO serves with uniform assortments, about.
+
+        The mean over seeds of 1 / mean over queries of 1 / (mean over assortments of R(x, S)).
+        """
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw one run's instance; the same key gives the same first rounds at any horizon."""
+
+
+class OwnArrivals(Source, Protocol):
+    """A source that says itself when queries arrive."""
+
+    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+        """Draw A(1), ..., A(T) of the run with this key: [T] bool, `arrival_rate` on average."""
+
+
+def has_own_arrivals(source: Source) -> TypeGuard[OwnArrivals]:
+    """Tell whether a source says itself when queries arrive."""
+    return hasattr(source, "arrives")

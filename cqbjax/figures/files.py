@@ -1,0 +1,67 @@
+"""A figure as two files, a PNG and a PDF."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from PIL import Image
+
+from cqbjax.core.files import write_atomic
+
+DOTS_AN_INCH = 150
+COLOURS = 256  # of a PNG: a third of the bytes of all colours, and what is seen is the same
+
+
+def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.png (150 dots an inch, 256 colours) and `stem`.pdf, each whole or not at all.
+
+    Both are laid out alike, by the letters' sizes in the PNG. Neither holds a date, so that the
+    same figure gives the same bytes.
+    """
+    stem = Path(stem)
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
+    png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in metadata)
+    # Type 42 keeps the text of a PDF selectable.
+    with _laid_out(figure), matplotlib.rc_context({"pdf.fonttype": 42}):
+        for path, (kind, entries) in zip((png, pdf), metadata.items(), strict=True):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=DOTS_AN_INCH, metadata=entries)
+            write_atomic(path, _with_palette(buffer) if kind == "png" else buffer.getvalue())
+    return png, pdf
+
+
+def _with_palette(png: io.BytesIO) -> bytes:
+    """Return a PNG with its colours in a palette."""
+    # Refined by k-means: large pale areas keep their tint, edges of letters may lose a shade.
+    reduced = Image.open(png).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
+    buffer = io.BytesIO()
+    reduced.save(buffer, format="PNG", optimize=True, dpi=(DOTS_AN_INCH, DOTS_AN_INCH))
+    return buffer.getvalue()
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Lay a figure out once; by itself matplotlib would for each file."""
+    engine, dots = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        yield
+        return
+    figure.dpi = DOTS_AN_INCH
+    engine.execute(figure)
+    # None stands for what matplotlibrc says, and that must be no layout: with any, even
+    # matplotlib's "none", each file is drawn twice.
+    no_layout: Any = {"figure.autolayout": False, "figure.constrained_layout.use": False}
+    with matplotlib.rc_context(no_layout):
+        figure.set_layout_engine(None)
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.dpi = dots

@@ -1,0 +1,159 @@
+"""Figures of the theorems: on log-log axes, with the slopes and bounds of the paper beside."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from cqbjax.results.names import in_order, style_of
+from cqbjax.results.summaries import mean_ci
+from cqbjax.theory import eigenvalues, slopes
+
+WIDTH, HEIGHT = 10.0, 3.9
+NAMES = {"regret": "Cumulative regret", "queue_regret": "Queue-length regret"}
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
+
+
+def _panels(rows: int, height: float = HEIGHT) -> tuple[Figure, np.ndarray]:
+    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 2, squeeze=False)
+    for panel in axes.flat:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw_slopes(points: Sequence[xr.Dataset], title: str) -> Figure:
+    """Draw regret and queue-length regret on log-log axes, a row a point and arrival rate.
+
+    Dots are means over seeds and a bin of rounds, bars their 95% intervals; a bar that reaches zero
+    goes on to the bottom. Dotted is the slope of the paper's bound, through the first dot of ACQB
+    or, where that is not run, of the first policy.
+    """
+    cells = [(point, rate) for point in points for rate in point.arrival_rate.values.tolist()]
+    figure, axes = _panels(len(cells))
+    for row, (point, rate) in zip(axes, cells, strict=True):
+        for panel, (name, values) in zip(
+            row, slopes.curves(point.sel(arrival_rate=rate)).items(), strict=True
+        ):
+            _draw_curve(panel, values, slopes.CURVES[name])
+            panel.set_ylabel(NAMES[name])
+        row[0].set_title(f"K = {point.attrs['K']}, λ = {rate:g}", loc="left")
+    axes[0, 1].legend(frameon=False, fontsize=9)
+    seeds = cells[0][0].sizes["seed"]
+    figure.suptitle(f"{title}: mean over {seeds} seeds with 95% interval")
+    return figure
+
+
+def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> None:
+    labels = in_order(values.policy.values.tolist())
+    at, _ = slopes.binned(values["round"].values, values["round"].values)
+    reference = None
+    for number, label in enumerate(labels):
+        _, by_seed = slopes.binned(values["round"].values, values.sel(policy=label).values)
+        interval = mean_ci(xr.DataArray(by_seed, dims=("seed", "round")))
+        mean, low, high = (interval[part].values for part in ("mean", "low", "high"))
+        shown = mean > 0
+        style = style_of(label)
+        bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, shown]
+        # A little beside one another, so that bars can be told apart.
+        places = at[shown] * 1.02 ** (number - (len(labels) - 1) / 2)
+        panel.errorbar(
+            places, mean[shown], bars, color=style.color, linestyle=style.dashes, marker="o",
+            markersize=3.5, linewidth=1.2, elinewidth=0.9, label=style.name,
+        )  # fmt: skip
+        if shown.any() and (reference is None or label == "acqb"):
+            reference = float(mean[shown][0]), float(at[shown][0])
+    panel.set_xscale("log")
+    panel.set_yscale("log", nonpositive="clip")
+    if reference is not None:
+        value, start = reference
+        line = value * (at / start) ** exponent
+        panel.plot(at, line, color=GREY, linestyle=":", label=f"slope {exponent:g}")
+    smallest = [line.get_ydata() for line in panel.get_lines()]
+    positive = np.concatenate([np.asarray(one, float) for one in smallest])
+    positive = positive[positive > 0]
+    if positive.size:
+        panel.set_ylim(0.5 * positive.min(), 2.0 * positive.max())
+    panel.set_xlabel("Round")
+
+
+def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
+    """Draw what round i leaves behind at the end of the run, a row a setting.
+
+    Args:
+        frame: rows of `lemma.by_switch` with K, policy and seeds.
+        title: of the study.
+    """
+    cells = [cell for _, cell in frame.group_by("K", "policy", maintain_order=True)]
+    figure, axes = _panels(len(cells), 3.0)
+    for (left, right), cell in zip(axes, cells, strict=True):
+        at = (cell["first"].to_numpy() + cell["last"].to_numpy()) / 2
+        own = cell.row(0, named=True)
+        left.set_title(f"K = {own['K']}, {style_of(own['policy']).name}", loc="left")
+        drawn = (
+            (left, "chance", "chance that $Q_i$ and $Q_{i-1}$ part in round $i$", GREY),
+            (left, "longer", "$\\psi(i, T+1) = 1$", ORANGE),
+            (left, "shorter", "$\\psi(i, T+1) = -1$", BLUE),
+            (right, "psi", "$\\psi(i, T+1)$, mean", ORANGE),
+        )
+        for panel, name, words, color in drawn:
+            ends = (cell[f"{name}_{end}"].to_numpy() for end in ("low", "high"))
+            panel.fill_between(at, *ends, color=color, alpha=0.2, linewidth=0)
+            panel.plot(at, cell[name].to_numpy(), color=color, label=words)
+        right.plot(at, cell["e"].to_numpy(), color=GREY, linestyle="--", label="$e_i$ of the proof")
+        right.axhline(0, color="black", linewidth=0.6)
+        left.set_ylabel("share of paths")
+        for panel in (left, right):
+            panel.set_xlabel("round $i$ of the switch")
+            panel.legend(frameon=False, fontsize=9)
+    paths = frame["seeds"][0]
+    figure.suptitle(f"{title}: {paths} sample paths, band: 95% interval")
+    return figure
+
+
+def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
+    """Draw smallest eigenvalues against exploration rounds and against rounds, a row a point.
+
+    Args:
+        points: of `eigenvalues.measure`, with attrs K, parameters and c1.
+        title: of the study.
+    """
+    figure, axes = _panels(len(points))
+    for (left, right), point in zip(axes, points, strict=True):
+        sigma, own = float(point.sigma.mean()), point.attrs
+        rounds = point["round"].values
+        for label in in_order(point.policy.values.tolist()):
+            style, one = style_of(label), point.sel(policy=label)
+            count = one["count"].mean("seed").values
+            for name, dashes in (("all", "-"), ("explored", "--")):
+                band = mean_ci(one[name])
+                words = style.name if name == "all" else f"{style.name}, exploration alone"
+                for panel, at in ((left, count), (right, rounds)):
+                    panel.fill_between(
+                        at, band["low"], band["high"], color=style.color, alpha=0.2, linewidth=0
+                    )
+                    panel.plot(at, band["mean"], color=style.color, linestyle=dashes, label=words)
+        most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
+        words = "the lemma's $\\sigma_0^2 N / 2$"
+        left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
+        bound = eigenvalues.lemma_bound(rounds, sigma, own["arrival_rate"], own["c1"])
+        right.plot(rounds, bound, color="black", linestyle=":")
+        left.set_title(f"K = {own['K']}, {own['parameters']} parameters", loc="left")
+        left.set_xlabel("exploration rounds $N(t)$, mean over seeds")
+        right.set_xlabel("Round")
+        left.set_ylabel("$\\lambda_{min}(V_t) - \\lambda_0$")
+        for panel in (left, right):
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+            panel.set_ylim(bottom=1e-2)
+    # Lines reach every corner of some panel, so that the legend stands below them all.
+    lines = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    seeds = points[0].sizes["seed"]
+    figure.suptitle(f"{title}: mean over {seeds} seeds, band: 95% interval")
+    return figure

@@ -1,0 +1,100 @@
+"""The page put together: a template, filled with figures, tables, claims and manifests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import polars as pl
+
+from cqbjax.core.files import write_atomic
+from cqbjax.page import listing, panels
+from cqbjax.paper import claims, comparison
+from cqbjax.paper.catalogue import Listed
+from cqbjax.results.extracts import Extract
+
+HERE = Path(__file__).resolve().parent
+TEMPLATE, STYLES = "page.html.j2", "page.css"
+VERDICT_MARKS = {
+    claims.HOLDS: "✓", claims.IN_PART: "◐", claims.FAILS: "✗", claims.UNDECIDED: "≈",
+    claims.CANNOT: "–", claims.NOT_RUN: "…",
+}  # fmt: skip
+
+
+def build(
+    extracts: Mapping[str, Extract], compared: pl.DataFrame, judged: pl.DataFrame,
+    listed: Sequence[Listed], path: Path,
+) -> Path:  # fmt: skip
+    """Write the page: one file that opens from disk and asks nothing of a network.
+
+    Args:
+        extracts: by the names of their studies; at least one.
+        compared: from `comparison.beside`.
+        judged: from `claims.judge_all`.
+        listed: the studies of the report, in its order.
+        path: of the page.
+
+    Returns:
+        The path.
+    """
+    ordered = _ordered(extracts, listed)
+    drawn = panels.draw(list(ordered.values()))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=jinja2.select_autoescape(["j2", "html"]),
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    text = environment.get_template(TEMPLATE).render(
+        css=(HERE / STYLES).read_text(),
+        drawn=drawn,
+        studies=[_study(made, drawn, listed) for made in ordered.values()],
+        missing=[one for one in listed if one.name not in extracts],
+        tables={
+            "library": listing.library(), "compared": listing.compared(compared),
+            "claimed": listing.claimed(judged), "numbers": listing.numbers(ordered),
+            "ran": listing.ran(ordered),
+        },
+        counts=comparison.counts(compared).to_dicts(),
+        printed=compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
+        .unique().height,
+        verdicts=_verdicts(judged),
+        claims=judged.to_dicts(),
+        marks=VERDICT_MARKS,
+    )  # fmt: skip
+    write_atomic(path, text.encode())
+    return path
+
+
+def _ordered(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> dict[str, Extract]:
+    names = [one.name for one in listed if one.name in extracts]
+    return {name: extracts[name] for name in [*names, *(set(extracts) - set(names))]}
+
+
+def _study(made: Extract, drawn: panels.Drawn, listed: Sequence[Listed]) -> dict[str, Any]:
+    """Return what the template says of a study."""
+    notes, points = made.notes, made.notes["points"]
+    seeds = sorted({point["seeds"] for point in points})
+    answers = {one.name: one.answers for one in listed}
+    return {
+        "name": notes["name"],
+        "title": notes["title"],
+        "answers": answers.get(notes["name"], ""),
+        "source": notes["source"],
+        "stand_in": notes["stand_in"],
+        "seeds": f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
+        "several_seeds": seeds[0] > 1,
+        "horizon": notes["horizon"],
+        "figure": drawn.figures[notes["name"]],
+        "manifests": {
+            point["name"]: json.dumps(
+                {"config": point["config"], "manifest": point["manifest"]}, indent=1
+            )
+            for point in points
+        },
+    }
+
+
+def _verdicts(judged: pl.DataFrame) -> list[tuple[str, int]]:
+    """Count the claims by verdict."""
+    verdicts = judged["verdict"].to_list()
+    return [(one, verdicts.count(one)) for one in claims.VERDICTS]

@@ -1,0 +1,288 @@
+"""The figures of the page: a Bokeh plot a panel, and a switch a policy for all panels of a study.
+
+The same colours, dashes and markers as in the printed figures (`names.py`). Hiding a policy scales
+the axes to the others.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from bokeh.document import Document
+from bokeh.embed import components
+from bokeh.model import Model
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    DataRange1d,
+    HoverTool,
+    Line,
+    NumeralTickFormatter,
+    Scatter,
+    VArea,
+)
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.models.ui.icons import SVGIcon
+from bokeh.models.widgets import Toggle
+from bokeh.plotting import figure
+from bokeh.resources import Resources
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.extracts import Extract, with_interval
+from cqbjax.results.names import Style, in_order, style_of
+
+HEIGHT = 250  # pixels of a panel
+DOTS = 1.6  # pixels a point of the printed figures' dashes
+MARKS = 6  # markers on a line
+SWATCH = 28  # pixels of a switch's picture of its line
+NAMES = {
+    "gap": "Queue length regret", "queue_length": "Queue length", "regret": "Cumulative regret",
+}  # fmt: skip
+UNITS = {"gap": "queries", "queue_length": "queries", "regret": "expected departures"}
+# Marker names of matplotlib to those of Bokeh.
+MARKERS = {
+    "o": "circle", "s": "square", "^": "triangle", "v": "inverted_triangle", "D": "diamond",
+    "X": "x", "P": "cross",
+}  # fmt: skip
+# The same around the origin, for the switches.
+PATHS = {
+    "s": "M-4-4H4V4H-4Z", "^": "M0-5L5 4H-5Z", "v": "M0 5L5-4H-5Z", "D": "M0-5L4 0L0 5L-4 0Z",
+    "X": "M-4-4L4 4M-4 4L4-4", "P": "M0-5V5M-5 0H5",
+}  # fmt: skip
+BUTTON = """
+.bk-btn { padding: 0 8px 0 4px; background: #fff; }
+.bk-btn:not(.bk-active) { text-decoration: line-through; background: #eee; opacity: 0.75; }
+"""
+RANDOM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
+LETTERS = {"num_servers": "N", "slackness": "ε"}
+TOOLS = "box_zoom,pan,wheel_zoom,zoom_in,zoom_out,reset,save"
+
+
+class Panel(NamedTuple):
+    """A plot's place on the page.
+
+    Attributes:
+        key: of its `<div>` in `Drawn.divs`.
+        setting: K, rate and what else tells its cell from the others.
+        shows: what its vertical axis is.
+    """
+
+    key: str
+    setting: str
+    shows: str
+
+
+class Figure(NamedTuple):
+    """A study's figure.
+
+    Attributes:
+        switches: keys of the policies' switches.
+        panels: row by row as in the paper: K side by side, queue beside regret.
+        columns: of panels, where the page is wide.
+    """
+
+    switches: Sequence[str]
+    panels: Sequence[Panel]
+    columns: int
+
+
+class Drawn(NamedTuple):
+    """All figures of the page, to be embedded.
+
+    Attributes:
+        figures: by study.
+        script: what draws them.
+        divs: key -> where.
+        library: Bokeh itself, inline.
+    """
+
+    figures: dict[str, Figure]
+    script: str
+    divs: dict[str, str]
+    library: str
+
+
+def draw(extracts: Sequence[Extract]) -> Drawn:
+    """Draw the figures of studies."""
+    models: dict[str, Model] = {}
+    figures = {made.notes["name"]: _figure(made, models) for made in extracts}
+    document = Document()
+    # Frozen, for each root would otherwise have all models collected anew.
+    with document.models.freeze():
+        for model in models.values():
+            document.add_root(model)
+    script, divs = _numbered(*components(models))
+    library = Resources(mode="inline", components=["bokeh", "bokeh-widgets"])
+    return Drawn(figures, script, divs, library.render_js())
+
+
+def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
+    """Number what Bokeh names at random, so that the same results give the same page."""
+    names = dict.fromkeys(RANDOM.findall(script))
+    numbers = {name: f"plot-{number}" for number, name in enumerate(names)}
+
+    def numbered(text: str) -> str:
+        return RANDOM.sub(lambda match: numbers.get(match[0], match[0]), text)
+
+    return numbered(script), {key: numbered(div) for key, div in divs.items()}
+
+
+def _figure(made: Extract, models: dict[str, Model]) -> Figure:
+    """Draw a study, adding its models."""
+    name, drawn = made.notes["name"], made.notes["drawn"]
+    curves = with_interval(made.curves)
+    there = set(curves["policy"].unique())
+    kept = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
+    labels = in_order(kept if kept - {OPTIMAL} else there)
+    by_label: dict[str, list[GlyphRenderer]] = {label: [] for label in labels}
+    panels: list[Panel] = []
+    for point, rate, setting in _cells(made):
+        cell = curves.filter(point=point, arrival_rate=rate)
+        for metric in made.notes["panels"]:
+            key = f"{name}-{len(panels)}"
+            models[key] = _plot(cell.filter(metric=metric), metric, labels, by_label)
+            panels.append(Panel(key, setting, NAMES[metric]))
+    switches = []
+    for label in labels:
+        key = f"{name}-switch-{label}"
+        models[key] = _switch(label, by_label[label])
+        switches.append(key)
+    sizes = {point["setting"].get("K") for point in made.notes["points"]}
+    return Figure(switches, panels, 4 if len(sizes) == 2 else 2)
+
+
+def _cells(made: Extract) -> Iterator[tuple[int, float, str]]:
+    """Yield point, rate and setting of each cell: rows by all but K, K side by side."""
+    points = made.notes["points"]
+    keys = [key for key in points[0]["setting"] if key != "K"]
+    several = [k for k in keys if len({str(p["setting"].get(k)) for p in points}) > 1]
+    cells = []
+    for number, point in enumerate(points):
+        setting = point["setting"]
+        for rank, rate in enumerate(sorted(point["rates"])):
+            parts = [f"K = {setting['K']}"]
+            parts += [f"{LETTERS.get(key, key)} = {setting.get(key)}" for key in several]
+            parts.append(f"λ = {rate:g}")
+            place = (*(str(setting.get(key)).rjust(8) for key in several), rank, setting["K"])
+            cells.append((place, (number, rate, ", ".join(parts))))
+    return (cell for _, cell in sorted(cells))
+
+
+def _plot(
+    rows: pl.DataFrame, metric: str, labels: Sequence[str], by_label: dict[str, list[Any]]
+) -> figure:
+    """Draw one panel, adding each policy's renderers to its list."""
+    plot = figure(
+        height=HEIGHT, sizing_mode="stretch_width", tools=TOOLS, active_drag=None,
+        active_scroll=None, x_axis_label="round", y_axis_label=UNITS[metric],
+        toolbar_location="above", x_range=DataRange1d(range_padding=0, only_visible=True),
+        y_range=DataRange1d(only_visible=True), output_backend="canvas",
+    )  # fmt: skip
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = False
+    plot.xaxis.ticker = BasicTicker(desired_num_ticks=4)
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    plot.yaxis.ticker = BasicTicker(desired_num_ticks=5)
+    plot.axis.minor_tick_line_color = None
+    lines: list[Any] = []
+    # The paper's own policies last, and so above the others.
+    for label in sorted(labels, key=lambda one: style_of(one).on_top):
+        own = rows.filter(policy=label).sort("round")
+        if not own.height:
+            continue
+        style, source = style_of(label), _source(own, style_of(label).name)
+        added: list[Any] = []
+        if own["low"].null_count() == 0:
+            shade = 0.15 if len(labels) <= FEW_LINES else 0.07
+            band = VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=shade)
+            added.append(plot.add_glyph(source, band))
+        line = Line(
+            x="t", y="m", line_color=style.color, line_width=1.2 * style.width,
+            line_dash=_dashes(style),
+        )  # fmt: skip
+        lines.append(plot.add_glyph(source, line, name=style.name))
+        added.append(lines[-1])
+        if style.marker:
+            added.append(_markers(plot, own, style))
+        by_label[label] += added
+    plot.add_tools(_hover(lines))
+    return plot
+
+
+def _source(own: pl.DataFrame, name: str) -> ColumnDataSource:
+    """Return a line's data, in the fewest bytes: t round, m mean, l low, h high."""
+    columns = {"t": "round", "m": "mean", "l": "low", "h": "high"}
+    data: dict[str, Any] = {
+        short: own[column].cast(pl.Float32).to_numpy().astype(np.float32)
+        for short, column in columns.items()
+        if own[column].null_count() == 0
+    }
+    return ColumnDataSource(data, name=name)
+
+
+def _markers(plot: figure, own: pl.DataFrame, style: Style) -> GlyphRenderer:
+    """Add a line's markers at a few rounds."""
+    every = max(1, own.height // MARKS)
+    some = own[every // 2 :: every]
+    source = ColumnDataSource({
+        "t": some["round"].to_numpy().astype(np.float32),
+        "m": some["mean"].to_numpy().astype(np.float32),
+    })  # fmt: skip
+    marker = Scatter(
+        x="t", y="m", marker=MARKERS[style.marker], size=7, fill_color=style.color,
+        line_color=style.color,
+    )  # fmt: skip
+    return plot.add_glyph(source, marker)
+
+
+def _hover(lines: Sequence[Any]) -> HoverTool:
+    """Tell the values of the lines under the pointer."""
+    tips = [("", "$name"), ("round", "@t{0,0}"), ("mean", "@m{0,0.00}")]
+    if all("l" in line.data_source.data for line in lines):
+        tips.append(("95% interval", "@l{0,0.00} to @h{0,0.00}"))
+    return HoverTool(
+        renderers=list(lines), tooltips=tips, line_policy="nearest", visible=False,
+    )  # fmt: skip
+
+
+def _switch(label: str, renderers: Sequence[GlyphRenderer]) -> Toggle:
+    """Return a button that shows and hides a policy in all panels of its study."""
+    style = style_of(label)
+    icon = SVGIcon(svg=_swatch(style), size=f"{SWATCH}px")
+    switch = Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
+    for renderer in renderers:
+        switch.js_link("active", renderer, "visible")
+    return switch
+
+
+def _dashes(style: Style) -> list[int] | str:
+    """Return Bokeh's dashes of matplotlib's."""
+    if isinstance(style.dashes, str):
+        return "solid"
+    return [max(1, round(DOTS * style.width * part)) for part in style.dashes[1]]
+
+
+def _swatch(style: Style) -> str:
+    """Return a legend's line as SVG."""
+    dashes, middle = _dashes(style), SWATCH // 2
+    dashed = "" if isinstance(dashes, str) else " ".join(map(str, dashes))
+    color = escape(style.color)
+    mark = _shape(style.marker, middle, color)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SWATCH}" height="{SWATCH}">'
+        f'<line x1="0" y1="{middle}" x2="{SWATCH}" y2="{middle}" stroke="{color}" '
+        f'stroke-width="{1.2 * style.width:.1f}" stroke-dasharray="{dashed}"/>{mark}</svg>'
+    )
+
+
+def _shape(marker: str, middle: int, color: str) -> str:
+    """Return a legend's marker as SVG."""
+    if marker == "o":
+        return f'<circle cx="{middle}" cy="{middle}" r="4" fill="{color}"/>'
+    path = PATHS.get(marker, "")
+    turned = f'transform="translate({middle} {middle})"'
+    return f'<path d="{path}" {turned} fill="{color}" stroke="{color}"/>' if path else ""

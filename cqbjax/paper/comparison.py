@@ -1,0 +1,198 @@
+"""Every number that the paper prints, beside ours, and what its own number of runs allows.
+
+The paper prints means of ten runs (WildChat: five) and no intervals. Of two means of independent
+runs, m of the paper's and n of ours, the difference has the standard error
+s sqrt(1 / m + 1 / n), with s our standard deviation between seeds. The paper's mean is *inside*
+when it is no farther from ours than Student's t quantile times that, and half a unit of its last
+printed digit. A standard deviation of the paper's is inside when the ratio of variances is between
+the 2.5% and 97.5% quantiles of F(m - 1, n - 1), with the same half unit. Both take runs for normal.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from cqbjax.paper import printed
+from cqbjax.paper.catalogue import Listed
+from cqbjax.results.extracts import Extract
+
+RUNS = {"WildChat-1M": 5}
+MOST_RUNS = 10  # of the paper's other tables
+# Half a unit of the last digit that the paper prints.
+HALF_UNIT = {"gap_mean": 0.05, "gap_sd": 0.05, "throughput": 5e-4, "seconds_per_round": 5e-5}
+METRIC = {"gap_mean": "gap", "gap_sd": "gap"}
+COLUMNS = {
+    "dataset": pl.String, "table": pl.String, "K": pl.Int64, "arrival_rate": pl.Float64,
+    "round": pl.Int64, "policy": pl.String, "statistic": pl.String, "paper": pl.Float64,
+    "runs": pl.Int64, "study": pl.String, "stand_in": pl.String, "our_rate": pl.Float64,
+    "seeds": pl.Int64, "ours": pl.Float64, "difference": pl.Float64, "standard_error": pl.Float64,
+    "allowed": pl.Float64, "inside": pl.Boolean, "note": pl.String,
+}  # fmt: skip
+NOT_JUDGED = {
+    "seconds_per_round": "not judged: the paper times one run in a script, ours are a batch",
+}
+
+
+# What `datasets.catalogue` says of a file made up in an official schema: chance alone could make
+# its numbers the paper's.
+MADE_UP = "made-up content"
+
+
+class _Ours(NamedTuple):
+    """A number of ours: mean and sd between n seeds."""
+
+    n: int
+    mean: float
+    sd: float | None
+    rate: float
+
+
+def beside(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> pl.DataFrame:
+    """Return every number of the paper's tables beside ours.
+
+    Args:
+        extracts: by the names of their studies.
+        listed: the studies of the report; those with a `dataset` stand beside its numbers.
+
+    Returns:
+        A row a printed number and study that answers it (one without ours where there is none):
+        `COLUMNS`. `standard_error` is the standard error of a mean of `runs` runs from our sd
+        (of a `gap_sd`: of such a standard deviation, s / sqrt(2 (m - 1))); `allowed` is how far the
+        paper's mean may lie from ours; `note` says why there is no number, or no verdict.
+    """
+    answering: dict[str, list[str]] = {}
+    for one in listed:
+        if one.dataset:
+            answering.setdefault(one.dataset, []).append(one.name)
+    of_paper = printed.read()
+    rates = _rates(of_paper)
+    rows = [
+        row
+        for theirs in of_paper.iter_rows(named=True)
+        for row in _rows(theirs, answering.get(theirs["dataset"], []), extracts, rates)
+    ]
+    return pl.DataFrame(rows, schema=COLUMNS)
+
+
+def _rates(of_paper: pl.DataFrame) -> dict[tuple[str, int], list[float]]:
+    """Return the paper's arrival rates by dataset and K, ascending."""
+    groups = of_paper.group_by("dataset", "K").agg(pl.col("arrival_rate").unique().sort())
+    return {(row["dataset"], row["K"]): row["arrival_rate"] for row in groups.to_dicts()}
+
+
+def _rows(
+    theirs: Mapping[str, Any], names: Sequence[str], extracts: Mapping[str, Extract],
+    rates: Mapping[tuple[str, int], list[float]],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return a row a study that answers a printed number, or one that says that none does."""
+    dataset = theirs["dataset"]
+    kept = {key: theirs[key] for key in COLUMNS if key in theirs}
+    row = dict.fromkeys(COLUMNS) | kept | {"paper": theirs["value"]}
+    row["runs"] = RUNS.get(dataset, MOST_RUNS)
+    run = [name for name in names if name in extracts]
+    if not run:
+        return [row | {"note": f"not run: {' or '.join(names) or 'no study answers it'}"}]
+    rows = []
+    for name in run:
+        made = extracts[name]
+        one = row | {"study": name, "stand_in": made.notes["stand_in"]}
+        ours = _ours(made, theirs, rates[dataset, theirs["K"]])
+        rows.append(one | ({"note": ours} if isinstance(ours, str) else _judged(one, ours)))
+    # A study that has the number says enough; those that have not need no row of their own.
+    with_ours = [one for one in rows if one["ours"] is not None]
+    return with_ours or rows[:1]
+
+
+def _ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> _Ours | str:
+    """Return our number in a setting of the paper's, or why there is none."""
+    points = [
+        number for number, point in enumerate(made.notes["points"])
+        if point["setting"].get("K") == theirs["K"] and _papers_own(point["setting"])
+    ]  # fmt: skip
+    if not points:
+        return f"{made.notes['name']} has not run at K = {theirs['K']}"
+    place = rates.index(theirs["arrival_rate"])
+    run = sorted({rate for number in points for rate in made.notes["points"][number]["rates"]})
+    # Stand-ins have rates of their own: low is set beside low, high beside high.
+    same = [rate for rate in run if np.isclose(rate, theirs["arrival_rate"])]
+    by_level = run[place : place + 1] if made.notes["stand_in"] and len(run) == len(rates) else []
+    chosen = by_level or same
+    if not chosen:
+        return f"{made.notes['name']} has not run at rate {theirs['arrival_rate']:g}"
+    if theirs["round"] not in made.notes["rounds"]:
+        return f"{made.notes['name']} has not run to round {theirs['round']:,}"
+    rows = made.numbers.filter(
+        pl.col("point").is_in(points), arrival_rate=chosen[0], round=theirs["round"],
+        policy=theirs["policy"], metric=METRIC.get(theirs["statistic"], theirs["statistic"]),
+    ).to_dicts()  # fmt: skip
+    if not rows:
+        return f"{made.notes['name']} has no policy {theirs['policy']} at K = {theirs['K']}"
+    return _Ours(rows[0]["n"], rows[0]["mean"], rows[0]["sd"], chosen[0])
+
+
+def _papers_own(setting: Mapping[str, Any]) -> bool:
+    """Tell whether a synthetic point has the paper's N, slackness and parameters."""
+    synthetic = "slackness" in setting
+    return not setting.get("arrivals") and (
+        not synthetic or all(setting.get(key, value) == value for key, value in _TABLE.items())
+    )
+
+
+_TABLE = printed.SYNTHETIC
+
+
+def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
+    """Return the columns of a comparison."""
+    statistic, m, n = row["statistic"], row["runs"], ours.n
+    sd = None if ours.sd is None or np.isnan(ours.sd) else float(ours.sd)
+    value = sd if statistic == "gap_sd" else ours.mean
+    made: dict[str, Any] = {"our_rate": ours.rate, "seeds": n, "ours": value}
+    if value is None:
+        return made | {"note": "a single seed has no standard deviation"}
+    made["difference"] = value - row["paper"]
+    if statistic in NOT_JUDGED:
+        return made | {"note": NOT_JUDGED[statistic]}
+    if sd is None:
+        return made | {"note": "not judged: a single seed"}
+    if statistic == "gap_sd":
+        made["standard_error"] = sd / np.sqrt(2 * (m - 1))
+        inside = _spread_inside(row["paper"], sd, m, n)
+    else:
+        made["standard_error"] = sd / np.sqrt(m)
+        made["allowed"] = _reach(sd, m, n) + HALF_UNIT[statistic]
+        inside = bool(abs(made["difference"]) <= made["allowed"])
+    if MADE_UP in row["stand_in"]:
+        return made | {"note": f"not judged: {MADE_UP}"}
+    if not np.isclose(ours.rate, row["arrival_rate"]):
+        other = f"not judged: {ours.rate:g} queries a round in place of {row['arrival_rate']:g}"
+        return made | {"note": other}
+    return made | {"inside": inside}
+
+
+def _reach(sd: float, m: int, n: int) -> float:
+    """Return how far a mean of m runs lies from one of n, in 95 of 100 cases."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975) * sd * np.sqrt(1 / m + 1 / n))
+
+
+def _spread_inside(theirs: float, ours: float, m: int, n: int) -> bool:
+    """Tell whether the ratio of two variances is one that equal ones have in 95 of 100 cases."""
+    from scipy.special import fdtri
+
+    low, high = (ours * np.sqrt(fdtri(m - 1, n - 1, end)) for end in (0.025, 0.975))
+    half = HALF_UNIT["gap_sd"]
+    return bool(low - half <= theirs <= high + half)
+
+
+def counts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Count, by dataset and study, the printed numbers, ours beside them, judged, and inside."""
+    return (
+        frame.group_by("dataset", "study", "stand_in", maintain_order=True)
+        .agg(
+            printed=pl.len(), ours=pl.col("ours").count(), judged=pl.col("inside").count(),
+            inside=pl.col("inside").sum(),
+        )
+    )  # fmt: skip

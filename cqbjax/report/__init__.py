@@ -1,1 +1,0 @@
-"""Stored results, and what is shown of them."""

@@ -1,0 +1,112 @@
+"""How policies look and are called: one name, colour and line style each, in figures and tables."""
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from cqbjax.core.labels import OPTIMAL
+
+
+class Style(NamedTuple):
+    """How a policy looks and is called.
+
+    Attributes:
+        name: the paper's.
+        color: of line, marker and band.
+        dashes: matplotlib's line style.
+        marker: matplotlib's, or none.
+        width: of the line, in points.
+        on_top: drawn over the others, as the paper's own policies are.
+    """
+
+    name: str
+    color: str
+    dashes: Any = "-"
+    marker: str = ""
+    width: float = 1.5
+    on_top: bool = False
+
+
+_DASH, _LONG, _DOT, _DASH_DOT = (0, (4, 1.5)), (0, (8, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5))
+
+# Colours after Okabe and Ito, and Tol (muted), both made for colour-blind readers; policies that
+# share a hue differ in dashes or markers.
+STYLE: dict[str, Style] = {
+    OPTIMAL: Style("Optimal", "#000000", _DOT, width=1.4),
+    "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0, on_top=True),
+    "acqb": Style("ACQB", "#0072B2", width=2.0, on_top=True),
+    "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
+    "acqb_fallback": Style("ACQB, no repeats", "#0072B2", _DASH, width=2.0),
+    "acqb_posterior": Style("ACQB + own failures", "#0072B2", _DOT, width=2.0),
+    "acqb_recall": Style("ACQB + recall", "#0072B2", _DASH_DOT, width=2.0),
+    "acqb_warm_recall": Style("ACQB from logs + recall", "#CC3311", _DASH, width=2.4, on_top=True),
+    "acqb_cl_fallback": Style("ACQB-CL, no repeats", "#D55E00", _DASH, width=2.0),
+    "acqb_cl_posterior": Style("ACQB-CL + own failures", "#D55E00", _DOT, width=2.0),
+    "acqb_warm": Style("ACQB from logs", "#AA4499", width=2.0, on_top=True),
+    "acqb_warm_fallback": Style("ACQB from logs, no repeats", "#AA4499", _LONG, width=2.0),
+    "acqb_warm_posterior": Style(
+        "ACQB from logs + own failures", "#CC3311", width=2.4, on_top=True
+    ),
+    "acqb_ucb": Style("ACQB-UCB", "#56B4E9", _LONG),
+    "acqb_fifo": Style("ACQB-FIFO", "#E69F00", _LONG),
+    "acqb_rr": Style("ACQB-RR", "#CC79A7", _DASH),
+    "acqb_random": Style("ACQB-RAND", "#882255", _DASH_DOT),
+    "acqb_explore_fifo": Style("Explore-FIFO", "#E69F00", _DASH),
+    "acqb_explore_lifo": Style("Explore-LIFO", "#009E73", _LONG),
+    "acqb_explore_rr": Style("Explore-RR", "#CC79A7", _DASH_DOT),
+    "acqb_explore_random": Style("Explore-RAND", "#882255", _DOT),
+    "informed": Style("knows each chance", "#009E73", _DOT, width=2.0),
+    "fifo": Style("FIFO", "#E69F00"),
+    "fifo_chain": Style("FIFO by chain", "#E69F00", _DOT),
+    "rr": Style("RR", "#CC79A7"),
+    "sjf": Style("SJF", "#661100"),
+    "cqb_eps": Style("CQB-ε", "#009E73", _DASH),
+    "q_ths": Style("Q-ThS", "#999933", _DASH_DOT),
+    "q_ucb": Style("Q-UCB", "#661100", _DASH),
+    "random": Style("RAND", "#777777"),
+    "rand_rout": Style("RAND_ROUT", "#777777", _DASH),
+    "rand_rout_fallback": Style("RAND_ROUT (fallback)", "#777777", _DOT),
+    "zero": Style("ZERO", "#000000", marker="o"),
+    "knn": Style("KNN", "#E69F00", marker="s"),
+    "mlp": Style("MLP", "#CC79A7", marker="^"),
+    "umr": Style("UMR", "#56B4E9", marker="v"),
+    "routerdc": Style("RouterDC", "#882255", marker="D"),
+    "carrot": Style("CARROT", "#332288", marker="X"),
+    "logistic": Style("Logistic", "#117733", marker="P"),
+}
+# What a router's label says of retries and schedules, and how its line shows it.
+_PAIRED = {
+    "_least_served": ("least served", _DOT),
+    "_priority": ("priority", _DASH),
+    "_fallback": ("fallback", (0, (2, 1))),
+    "_fallback_least_served": ("fallback, least served", (0, (3, 1, 1, 1))),
+    "_fallback_priority": ("fallback, priority", (0, (6, 1))),
+    "_posterior": ("own failures", _LONG),
+    "_posterior_least_served": ("own failures, least served", _DASH_DOT),
+    "_posterior_priority": ("own failures, priority", (0, (8, 1, 2, 1))),
+    "_recall": ("recall", (0, (4, 1, 1, 1, 1, 1))),
+    "_recall_least_served": ("recall, least served", (0, (10, 1))),
+    "_recall_priority": ("recall, priority", (0, (1, 3))),
+}
+STYLE |= {
+    label + suffix: STYLE[label]._replace(name=f"{STYLE[label].name} ({words})", dashes=dashes)
+    for suffix, (words, dashes) in _PAIRED.items()
+    for label in ("zero", "knn", "mlp", "umr", "routerdc", "carrot", "logistic")
+}
+# For a policy of the user's own: the colour follows from its label alone, so it never changes.
+_OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
+
+
+def style_of(policy: str) -> Style:
+    """Look up a policy's style; a label not in `STYLE` gets one that depends on the label only."""
+    if policy in STYLE:
+        return STYLE[policy]
+    number = zlib.crc32(policy.encode())
+    color = _OTHERS[number % len(_OTHERS)]
+    return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Sort policies as in `STYLE`, the user's own ones last and by name."""
+    known = list(STYLE)
+    return sorted(labels, key=lambda x: (known.index(x) if x in STYLE else len(known), x))

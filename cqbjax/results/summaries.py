@@ -1,0 +1,261 @@
+"""Summaries of stored results: paired differences, intervals over seeds, points combined.
+
+Pure functions on datasets. Seeds are the units of replication: every interval is Student's t over
+them, and whatever can be paired by seed is, since all policies of a seed meet the same arrivals,
+contexts and choice uniforms.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from cqbjax.store.shards import RUN_DIMS
+
+# Attributes that become a dimension wherever points differ in them, whatever the manifest says.
+ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
+# A grid has at most so many combinations for each that was run.
+MOST_SPARSE = 2
+
+
+def queue_regret(ds: xr.Dataset) -> xr.DataArray:
+    """Subtract the optimal policy's queue length, met by the same draws, from each policy's.
+
+    Args:
+        ds: holds queue_length [policy, arrival_rate, seed, round] and optimal_queue_length without
+            policy, in queries.
+
+    Returns:
+        Q(t+1) - Q*(t+1) after round t, in queries, over queue_length's dimensions: one run's
+        queue length regret, whose mean over seeds is the paper's.
+    """
+    return (ds["queue_length"] - ds["optimal_queue_length"]).rename("queue_regret")
+
+
+def throughput(ds: xr.Dataset) -> xr.DataArray:
+    """Divide the departures so far by the rounds so far: queries a round."""
+    return (ds["departures"] / ds["round"]).rename("throughput")
+
+
+def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Dataset:
+    """Average over seeds, with Student's t interval of the mean.
+
+    Args:
+        da: any array with `dim`; NaN entries (combinations that were not run) are not counted.
+        dim: the dimension of independent replications.
+        level: the interval's coverage, in (0, 1).
+
+    Returns:
+        mean, low and high over the other dimensions; low and high are NaN for a single seed.
+
+    Raises:
+        ValueError: `level` is outside (0, 1) or `dim` is not a dimension of `da`.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
+    count, mean, sd = _moments(da, dim)
+    # Most of scipy.stats is for other things, and takes longer to import than to compute with.
+    from scipy.special import stdtrit
+
+    quantile = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
+    half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
+    return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
+
+
+def mean_sd(da: xr.DataArray, dim: str = "seed") -> xr.Dataset:
+    """Average over seeds, with the standard deviation between seeds (ddof = 1).
+
+    Returns:
+        mean and sd over the other dimensions, and low and high one sd to either side, as the
+        paper's figures draw them; all but the mean are NaN for a single seed.
+    """
+    _, mean, sd = _moments(da, dim)
+    return xr.Dataset({"mean": mean, "sd": sd, "low": mean - sd, "high": mean + sd})
+
+
+def paired_difference(
+    ds: xr.Dataset, variable: str, policy: str, other: str, level: float = 0.95
+) -> xr.Dataset:
+    """Subtract `other` from `policy` seed by seed, then average with Student's t interval.
+
+    Args:
+        ds: a point, or several combined.
+        variable: one of the dataset's by policy and seed, or queue_regret or throughput.
+        policy: the label of the minuend.
+        other: the label of the subtrahend.
+        level: the interval's coverage, in (0, 1).
+
+    Returns:
+        mean, low and high of the difference over the dimensions but policy and seed.
+
+    Raises:
+        ValueError: an unknown variable or policy.
+    """
+    derived = {"queue_regret": queue_regret, "throughput": throughput}
+    by_run = [str(name) for name in ds.data_vars if {"policy", "seed"} <= set(ds[name].dims)]
+    if variable not in (*by_run, *derived):
+        raise ValueError(f"variable is {variable}: choose one of {', '.join([*by_run, *derived])}.")
+    labels = ds["policy"].values.tolist()
+    for label in (policy, other):
+        if label not in labels:
+            raise ValueError(f"policy {label} is not in the result, which has {', '.join(labels)}.")
+    values = derived[variable](ds) if variable in derived else ds[variable]
+    values = values.astype(np.float64)
+    difference = values.sel(policy=policy, drop=True) - values.sel(policy=other, drop=True)
+    return mean_ci(difference, level=level)
+
+
+def at_round(ds: xr.Dataset, t: int) -> xr.Dataset:
+    """Take the last recorded round that is not after round `t`; the coordinate says which it is.
+
+    Raises:
+        ValueError: the first recorded round is after `t`.
+    """
+    rounds = np.sort(ds["round"].values)
+    position = int(np.searchsorted(rounds, t, side="right")) - 1
+    if position < 0:
+        raise ValueError(f"round is {t}: the first recorded round of this result is {rounds[0]}.")
+    return ds.sel(round=rounds[position])
+
+
+def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Dataset:
+    """Lay points of one experiment into one dataset; see `results.load` for the dimensions.
+
+    Args:
+        points: datasets with attrs K, num_servers, ... and `path`, which errors name.
+        varied: further attributes that become a dimension where points differ in them.
+
+    Returns:
+        The only point as it is but for attrs["path"], or the grid of all of them, NaN where no
+        point was run; attrs are those on which all points agree, and every stand_in label.
+
+    Raises:
+        ValueError: two points hold the same combination, or one lacks a varied attribute.
+    """
+    if len(points) == 1:
+        own = {key: value for key, value in points[0].attrs.items() if key != "path"}
+        return points[0].drop_attrs(deep=False).assign_attrs(own)
+    keys = _varied_keys(points, varied)
+    _check_distinct(points, keys)
+    labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
+    several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
+    each = [_by_rate(point) if several_rates else point for point in points]
+    combinations = len({tuple(point.attrs[key] for key in keys) for point in points})
+    whole = math.prod(len({point.attrs[key] for point in points}) for key in keys)
+    grid = _stack(each, keys) if whole <= MOST_SPARSE * combinations else _listed(each, keys)
+    # Joining sorted the policies by their labels.
+    grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
+    grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
+    notes = {str(p["round"].attrs["thinned"]) for p in points if "thinned" in p["round"].attrs}
+    if notes:
+        grid["round"].attrs["thinned"] = "; ".join(sorted(notes))
+    return grid
+
+
+def differing(points: Sequence[xr.Dataset]) -> list[str]:
+    """List the attributes in which points differ, in a fixed order, but paths and labels."""
+    apart = ("path", "stand_in", "experiment", "horizon", "arrival_rate")
+    names = dict.fromkeys([*ALWAYS_VARIED, *(str(key) for point in points for key in point.attrs)])
+    return [
+        name
+        for name in names
+        if name not in apart and len({point.attrs.get(name) for point in points}) > 1
+    ]
+
+
+def stand_in_of(points: Sequence[xr.Dataset]) -> str:
+    """Join the stand-in labels of points, which everything made from them must show."""
+    labels = [str(point.attrs.get("stand_in", "")) for point in points]
+    return "; ".join(dict.fromkeys(filter(None, labels)))
+
+
+def _moments(da: xr.DataArray, dim: str) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    """Count, average and take the standard deviation along `dim`, leaving NaN entries out."""
+    if dim not in da.dims:
+        raise ValueError(f"dim is {dim}: the array has {', '.join(map(str, da.dims))}.")
+    values = da.astype(np.float64)
+    count = values.notnull().sum(dim)
+    mean = values.sum(dim) / count.where(count > 0)
+    squares = ((values - mean) ** 2).sum(dim)
+    return count, mean, (squares / (count - 1).where(count > 1)) ** 0.5
+
+
+def _varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[str]:
+    """List the attributes in which points differ and that become dimensions, in a fixed order."""
+    keys: dict[str, tuple[Any, ...]] = {}
+    for name in dict.fromkeys([*ALWAYS_VARIED, *varied]):
+        values = tuple(point.attrs.get(name) for point in points)
+        # `source.K` beside K says the same thing twice: one dimension, not a diagonal of two.
+        is_alias = keys.get(name.rpartition(".")[2]) == values
+        if name not in RUN_DIMS and not is_alias and len(set(values)) > 1:
+            keys[name] = values
+    for name, values in keys.items():
+        if None in values:
+            silent = points[values.index(None)].attrs["path"]
+            raise ValueError(f"{silent} does not say its {name}, in which other points differ.")
+    return list(keys)
+
+
+def _check_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> None:
+    owners: dict[tuple[Any, ...], str] = {}
+    for point in points:
+        for rate in point["arrival_rate"].values:
+            combination = (*(point.attrs[key] for key in keys), float(rate))
+            if combination in owners:
+                names = zip((*keys, "arrival_rate"), combination, strict=True)
+                raise ValueError(
+                    f"{owners[combination]} and {point.attrs['path']} both hold "
+                    f"{', '.join(f'{key}={value}' for key, value in names)}: load one of them, "
+                    "or name what differs under varied in their manifests."
+                )
+            owners[combination] = point.attrs["path"]
+
+
+def _by_rate(point: xr.Dataset) -> xr.Dataset:
+    """Give the variables by policy alone, such as seconds_per_round, the point's rates."""
+    rates = point["arrival_rate"].values
+    alone = [name for name in point.data_vars if "arrival_rate" not in point[name].dims]
+    return point.assign({n: point[n].expand_dims(arrival_rate=rates, axis=-1) for n in alone})
+
+
+def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
+    """Lay points along arrival_rate and a new dimension for each key, NaN where there is none.
+
+    Each dimension by itself: `xr.combine_by_coords` wants every combination to be there, and
+    `xr.merge` makes an array of the size of the whole for each point.
+    """
+    if not keys:
+        joined = _concat(points, "arrival_rate") if len(points) > 1 else points[0]
+        return joined.sortby("arrival_rate")
+    key, *others = keys
+    values = sorted({point.attrs[key] for point in points})
+    parts = [_stack([p for p in points if p.attrs[key] == value], others) for value in values]
+    return _concat(parts, xr.Variable(key, values))
+
+
+def _listed(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
+    """Lay points along `point`, with their keys' values as coordinates of it."""
+    coords = {key: ("point", [point.attrs[key] for point in points]) for key in keys}
+    if all(point.sizes["arrival_rate"] == 1 for point in points):
+        coords["arrival_rate"] = ("point", [float(p["arrival_rate"].values[0]) for p in points])
+        points = [point.isel(arrival_rate=0, drop=True) for point in points]
+    return _concat(points, "point").assign_coords(coords)
+
+
+def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:
+    """Lay datasets side by side; what one lacks is NaN, and integers are then float64."""
+    return xr.concat(
+        parts, dim, data_vars="all", coords="minimal", compat="override", join="outer",
+        combine_attrs="drop_conflicts",
+    )  # fmt: skip
+
+
+def _common_attributes(points: Sequence[xr.Dataset], keys: Sequence[str]) -> dict[str, Any]:
+    common = {
+        str(key): value
+        for key, value in points[0].attrs.items()
+        if key not in (*keys, "path") and all(p.attrs.get(key) == value for p in points)
+    }
+    return {**common, "stand_in": stand_in_of(points)}

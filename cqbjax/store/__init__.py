@@ -1,0 +1,1 @@
+"""Where results are kept: pieces named by their keys."""

@@ -1,0 +1,102 @@
+"""Files: written whole or not at all, computed once, a damaged one named."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+
+from cqbjax.core import files
+
+
+def hidden(folder):
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def squares(tmp_path):
+    """A kept result: its file, how often it was computed, and how to ask for it."""
+    path, computed = tmp_path / "kept" / "squares.npy", []
+
+    def compute():
+        computed.append(1)
+        return np.arange(5) ** 2
+
+    return path, computed, lambda: files.memo(path, compute, np.save, np.load)
+
+
+def test_a_result_is_computed_once_and_read_ever_after(squares):
+    path, computed, ask = squares
+    for _ in range(3):
+        np.testing.assert_array_equal(ask(), [0, 1, 4, 9, 16])
+    assert len(computed) == 1 and [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_the_first_answer_is_what_the_file_holds(tmp_path):
+    def save(file, value):
+        np.save(file, value.astype(np.float16))
+
+    first, second = (
+        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), save, np.load) for _ in range(2)
+    )
+    assert first == second == np.float16(1 / 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
+def test_a_damaged_file_is_named_in_one_sentence_and_stays(squares, content):
+    path, computed, ask = squares
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="squares.npy: not readable, delete it to make it") as info:
+        ask()
+    assert "\n" not in str(info.value) and path.read_bytes() == content and not computed
+    path.unlink()
+    assert ask()[4] == 16
+
+
+def test_a_truncated_file_is_damaged(squares):
+    path, _, ask = squares
+    ask()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="squares.npy: not readable"):
+        ask()
+
+
+def test_nothing_is_kept_of_what_fails(tmp_path):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    path = tmp_path / "x.npy"
+    with pytest.raises(RuntimeError, match="no"):
+        files.memo(path, fail, np.save, np.load)
+    with pytest.raises(RuntimeError, match="no"):
+        files.memo(path, lambda: np.zeros(2), fail, np.load)
+    assert not path.exists() and hidden(tmp_path) == []
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    target = tmp_path / "table.csv"
+    files.write_atomic(target, b"old")
+
+    def fail(*_):
+        raise OSError("no")
+
+    for name in ("replace", "fsync"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, fail)
+            with pytest.raises(OSError, match="no"):
+                files.write_atomic(target, b"new")
+        assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+
+
+def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
+    target = tmp_path / "table.csv"
+    files.write_atomic(target, b"old")
+
+    def half(file: io.BufferedWriter):
+        file.write(b"ne")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomic(target, half)
+    assert target.read_bytes() == b"old" and hidden(tmp_path) == []

@@ -1,0 +1,369 @@
+"""What holds in every run, whatever the policy, the world and the numbers."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+import cqbjax
+from cqbjax import sources
+from cqbjax.core import rng
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies._template import EpsilonGreedy
+from cqbjax.sweeping import groups, plan, programs
+from cqbjax.sweeping.sweep import part
+from cqbjax.testing import worlds
+
+HORIZON, CAPACITY = 48, 48
+SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
+SHARED = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
+POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
+WORLDS = {
+    "synthetic": (SYNTHETIC, SYNTHETIC.problem(1, HORIZON)),
+    "pool": (POOL, POOL.problem(2, HORIZON)),
+    "triples": (POOL, POOL.problem(3, HORIZON)),
+    "shared": (SHARED, SHARED.problem(2, HORIZON)),
+}
+# Static settings come from this short list, so that few programs are compiled; floats are free.
+CASES = {
+    "acqb": ("synthetic", Acqb()),
+    "acqb_pair": ("pool", Acqb(schedule="least_served", exploration="independent")),
+    "acqb_triple": ("triples", Acqb()),
+    "acqb_shared": ("shared", Acqb(optimism="ucb")),
+    "acqb_fallback": ("pool", Acqb(retry="fallback", exploration="independent")),
+    "random": ("pool", RandomRouting()),
+    "rand_rout": ("synthetic", RandomRouting(schedule="oldest")),
+    "q_ths": ("synthetic", QueueingBandit(index="thompson")),
+    "optimal": ("pool", Optimal()),
+}
+
+
+def marked(names):
+    """Mark the cases that are slow: all but those of the smallest programs."""
+    quick = ("random", "optimal")
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
+
+
+# No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.
+QUICK = settings(
+    max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+
+def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **floats):
+    world, policy = CASES[case]
+    source, problem = WORLDS[world]
+    if isinstance(policy, Acqb):
+        policy = dataclasses.replace(policy, **floats)
+    problem = problem._replace(horizon=horizon)
+    if not problem.pooled:
+        problem = problem._replace(num_rows=horizon)
+    return worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed, keep_all=True))
+
+
+@pytest.mark.parametrize("case", marked(CASES))
+@QUICK
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    rate=st.floats(0.0, 0.75),
+    alpha_scale=st.floats(0.0, 3.0),
+    c1=st.floats(0.0, 4.0),
+)
+def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
+    """Replay the recorded decisions on a plain list: whatever is served waits, K servers a time."""
+    problem = WORLDS[CASES[case][0]][1]
+    if case == "rand_rout" or not problem.pooled:
+        rate = min(rate, 0.45)  # above it some seeds have no context that meets the slackness
+    played = run(case, seed, rate, alpha_scale=alpha_scale, c1=c1)
+    seen, waiting, shown, departures = played.decision, {}, {}, 0
+    for t in range(1, HORIZON + 1):
+        i = t - 1
+        servers = seen.servers[i].tolist()
+        assert len(servers) == problem.assortment_size
+        assert servers == sorted(set(servers)) and servers[0] >= 0
+        assert servers[-1] < problem.num_servers
+        assert bool(seen.valid[i]) == bool(waiting)
+        if waiting:
+            query = int(seen.query[i])
+            assert query in waiting, "the served query was not waiting"
+            assert seen.row[i] == played.world.arrival_rows[query - 1]
+            waiting[query] += 1
+            for server in servers:
+                shown[query][server] += 1
+            if seen.choice[i] < problem.assortment_size:
+                del waiting[query]
+                departures += 1
+        else:
+            assert seen.regret[i] == 0.0 and not seen.explored[i]
+        if played.arrives[i]:
+            waiting[t] = 0
+            shown[t] = [0] * problem.num_servers
+        row, slots, served = (field[i] for field in played.queue[:3])
+        here = slots > 0
+        if played.queue.shown is not None:
+            counts = played.queue.shown[i][here].tolist()
+            assert counts == [shown[query] for query in slots[here]]
+        assert dict(zip(slots[here], served[here], strict=True)) == waiting
+        assert played.arrives[: i + 1].sum() - departures == played.length[i] == len(waiting)
+        assert (row[here] == played.world.arrival_rows[slots[here] - 1]).all()
+    assert played.overflow == 0
+    assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
+
+
+def prepared(seed, source, rate, problem):
+    return jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, rate, problem, seed))
+
+
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), one=st.floats(0.0, 1.0), other=st.floats(0.0, 1.0))
+def test_arrivals_at_a_lower_rate_are_a_subset_with_the_same_queries(seed, one, other):
+    low, high = (
+        prepared(seed, POOL, float(rate), WORLDS["pool"][1]) for rate in sorted((one, other))
+    )
+    assert not (low.arrives & ~high.arrives).any()
+    assert (low.world.arrival_rows == high.world.arrival_rows).all()
+    assert (low.world.contexts == high.world.contexts).all()
+    assert (low.choice == high.choice).all()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_arrivals_come_at_their_rate(rate):
+    problem = POOL.problem(1, 20_000)
+    share = float(prepared(11, POOL, rate, problem).arrives.mean())
+    assert abs(share - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)
+
+
+@pytest.mark.slow
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.3, 0.5), slackness=st.floats(0.0, 0.05))
+def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate, slackness):
+    """Two rates with the same threshold, rate + slackness, have the same queries."""
+    source = sources.Synthetic(num_servers=3, dim=2, slackness=slackness)
+    problem = SYNTHETIC.problem(1, 64)
+    wanted = rate + slackness
+    key = rng.run_key(seed)
+    drawn = np.concatenate([source.candidates(key, block) for block in range(12)])
+    best = jax.nn.sigmoid((drawn @ np.asarray(source.theta(key)).T).max(axis=-1))
+    clear = np.abs(best - wanted).min() > 1e-5
+    assume((best >= wanted).sum() >= 64 and clear)
+    world = prepared(seed, source, rate, problem).world
+    np.testing.assert_array_equal(world.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
+    twin = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
+    other = prepared(seed, twin, rate - 0.1, problem).world
+    np.testing.assert_array_equal(other.contexts, world.contexts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["acqb", "acqb_pair", "q_ths"])
+def test_a_longer_horizon_has_the_same_first_rounds(case):
+    short, long = run(case, 5, 0.4), run(case, 5, 0.4, horizon=3 * HORIZON)
+    for name in ("query", "servers", "choice", "explored", "valid"):
+        head = getattr(long.decision, name)[:HORIZON]
+        np.testing.assert_array_equal(getattr(short.decision, name), head, err_msg=name)
+    np.testing.assert_array_equal(short.queue.arrived, long.queue.arrived[:HORIZON])
+    if case.startswith("acqb"):
+        estimates = [
+            played.decision.state.belief.estimate.theta[:HORIZON] for played in (short, long)
+        ]
+        np.testing.assert_allclose(*estimates, atol=1e-6)
+    assert short.decision.valid.sum() > 10
+
+
+@pytest.mark.slow
+def test_more_capacity_changes_nothing():
+    world, policy = CASES["acqb_pair"]
+    source, problem = WORLDS[world]
+    small, large = (
+        worlds.first(worlds.play(policy, source, 0.45, problem, slots, 2, keep_all=True))
+        for slots in (CAPACITY, 99)
+    )
+    for name in ("query", "servers", "choice", "explored"):
+        np.testing.assert_array_equal(getattr(small.decision, name), getattr(large.decision, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.75, 1.0])
+def test_round_robin_shows_every_assortment_equally_and_in_order(rate):
+    """With c1 huge every arrival explores, and the counter walks the subsets lexicographically."""
+    problem = WORLDS["pool"][1]
+    every = list(itertools.combinations(range(problem.num_servers), problem.assortment_size))
+    played = run("acqb_pair", 1, rate, c1=1e6)
+    seen = played.decision
+    assert seen.explored[seen.valid].all()
+    shown = [tuple(servers) for servers in seen.servers[seen.explored].tolist()]
+    assert shown == [every[i % len(every)] for i in range(len(shown))]
+    counts = [shown.count(one) for one in every]
+    assert max(counts) - min(counts) <= 1 and min(counts) >= 4
+
+
+@pytest.mark.slow
+def test_exploration_on_arrivals_serves_the_query_that_just_came():
+    played = run("acqb", 1, 0.4, c1=1e6)
+    came = np.flatnonzero(played.arrives[:-1]) + 1
+    explored = played.decision.explored
+    assert explored[came].all() and explored.sum() == len(came) >= 10
+    np.testing.assert_array_equal(played.decision.query[came], came)
+    counts = np.bincount(played.decision.servers[came, 0], minlength=3)
+    assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.slow
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.2, 0.45))
+def test_without_bonus_and_exploration_acqb_is_greedy(seed, rate):
+    """Each decision maximises x' theta over what waits, theta as after the round before."""
+    played = run("acqb", seed, rate, alpha_scale=0.0, c1=0.0)
+    theta = played.decision.state.belief.estimate.theta
+    checked = 0
+    for i in range(1, HORIZON):
+        if not played.decision.valid[i]:
+            continue
+        waiting = played.queue.arrived[i - 1]
+        waiting = waiting[waiting > 0]
+        rows = played.world.arrival_rows[waiting - 1]
+        values = played.world.contexts[rows] @ theta[i - 1].T
+        mine = list(waiting).index(played.decision.query[i]), played.decision.servers[i, 0]
+        assert values[mine] >= values.max() - 1e-6
+        assert not played.decision.explored[i]
+        checked += len(waiting) > 1
+    assume(checked >= 3)  # rounds in which there was a choice of queries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "parameters"), [(1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (2, "shared")]
+)
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.2, 0.45))
+def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, rate):
+    source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05, parameters=parameters)
+    problem = source.problem(size, HORIZON)
+    theta = jnp.atleast_2d(source.theta(rng.run_key(seed)))
+    planted = worlds.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
+    mine, best = (
+        worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed)).decision
+        for policy in (planted, Optimal())
+    )
+    for name in ("query", "servers", "choice"):
+        valid = best.valid
+        np.testing.assert_array_equal(getattr(mine, name)[valid], getattr(best, name)[valid])
+    assert mine.regret.max() <= 1e-6 and best.valid.any()
+
+
+@pytest.mark.slow
+def test_float32_and_float64_runs_share_a_process():
+    for wide in (True, False, True):
+        with jax.enable_x64(wide):
+            played = run("acqb", 0)
+        assert played.decision.regret.dtype == (np.float64 if wide else np.float32)
+
+
+# A sweep adds the optimal policy; under its label another one runs without that company.
+ONLY = "optimal"
+TIMES = ["compile_seconds", "seconds_per_round"]
+INTEGERS = ("queue_length", "departures", "explored", "optimal_queue_length")
+
+
+def assert_same(one, two, exactly=INTEGERS):
+    for name in exactly:
+        np.testing.assert_array_equal(one[name].values, two[name].values, err_msg=name)
+    np.testing.assert_allclose(one.regret.values, two.regret.values, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
+    """One sweep with other policies, rates and seeds beside it, one with a single run at a time."""
+    low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
+    keys = {"horizon": 64, "record_every": 4}
+    many = cqbjax.sweep(
+        {ONLY: low, "high": high}, POOL, arrival_rates=[0.3, 0.6], seeds=[3, 4, 9], **keys
+    )
+    alone = cqbjax.sweep({ONLY: high}, POOL, arrival_rates=[0.6], seeds=[9, 3], chunk=1, **keys)
+    mine = many.sel(policy=["high"], arrival_rate=[0.6], seed=[9, 3])
+    assert_same(mine, alone, [name for name in INTEGERS if not name.startswith("optimal")])
+    rounds = many["round"].values
+    for rate, seed in itertools.product([0.3, 0.6], [3, 4, 9]):
+        came = prepared(seed, POOL, rate, POOL.problem(1, 64)).arrives.cumsum()[rounds - 1]
+        left = many.sel(arrival_rate=rate, seed=seed)
+        assert (left.departures + left.queue_length == np.asarray(came)).all()
+    # The rows beside it do differ, so equality was not for want of variety.
+    flat = many.departures.values.reshape(-1, 16)
+    assert len(np.unique(flat, axis=0)) >= 10
+
+
+@pytest.mark.slow
+def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch):
+    learning = EpsilonGreedy(epsilon=0.3)
+    keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
+    large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
+    compiled = []
+    compile_ = programs.compiled
+
+    def spy(shape):
+        compiled.append(shape.slots)
+        return compile_(shape)
+
+    monkeypatch.setattr(programs, "compiled", spy)
+    monkeypatch.setattr(groups, "START_CAPACITY", 2)
+    grown = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity="auto", **keys)
+    assert_same(grown, large)
+    longest = large.queue_length.max("round")
+    assert (longest <= 2).any(), "no run stayed within the first capacity"
+    assert (longest > 2).any(), "no run outgrew the first capacity"
+    assert compiled == [2 * groups.GROWTH**i for i in range(len(compiled))] and len(compiled) >= 2
+
+
+def batched_together(policies):
+    """Return which labels a sweep batches together, the optimal policy's apart."""
+    planned = plan.make([part(policies, SYNTHETIC, [0.3], 2, 8)])
+    return [group.labels for group in planned.groups if group.labels != ("optimal",)]
+
+
+@pytest.mark.slow
+def test_policies_that_differ_in_floats_share_a_group_and_a_program():
+    log = worlds.Log()
+    names = (ONLY, "b", "c")
+    three = {name: worlds.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
+    assert batched_together(three) == [names]
+    # An integer in a float's place is the same policy, another static field is another program.
+    mixed = {"int": Acqb(c1=1), "float": Acqb(c1=1.0), "ucb": Acqb(optimism="ucb")}
+    assert batched_together(mixed) == [("int", "float"), ("ucb",)]
+    keys = {"arrival_rates": [0.3], "seeds": 2, "horizon": 8}
+    cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
+    alone = len(log.calls)
+    programs.forget()
+    cqbjax.sweep(three, POOL, **keys)
+    assert len(log.calls) - alone == alone > 0
+
+
+def test_changing_floats_does_not_trace_the_run_again():
+    log = worlds.Log()
+    for weight, rate, scale in ((0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.9, 0.5)):
+        source = worlds.routing(scale * POOL.utilities, POOL.contexts)
+        policy = worlds.Traced(weight=weight, log=log)
+        worlds.play(policy, source, rate, WORLDS["pool"][1], CAPACITY, 0)
+        calls = len(log.calls)
+    assert calls == 1
+
+
+@pytest.mark.slow
+def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
+    log = worlds.Log()
+
+    def play(weight, rate, seeds, scale):
+        source = worlds.routing(scale * POOL.utilities, POOL.contexts)
+        policies = {ONLY: worlds.Traced(weight=weight, log=log)}
+        return cqbjax.sweep(policies, source, arrival_rates=[rate], seeds=seeds, horizon=8, chunk=2)
+
+    play(1.0, 0.3, [0, 1], 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "_compile", lambda *_: pytest.fail("a program was compiled"))
+        again = play(2.0, 0.6, [4, 5, 6], 0.5)
+    programs.forget()
+    assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))

@@ -1,0 +1,115 @@
+"""The masked queue against a dictionary of slots, and its picking rules against their words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cqbjax.core import queueing
+from cqbjax.core.types import Queue
+
+QUICK = settings(max_examples=30, deadline=None, derandomize=True)
+CAPACITY = 4
+push = jax.jit(queueing.push)
+serve = jax.jit(queueing.serve)
+nth_marked = jax.jit(queueing.nth_marked)
+pick = jax.jit(queueing.pick, static_argnums=0)
+
+
+@QUICK
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(), st.integers(0, CAPACITY - 1), st.booleans(),
+            st.sampled_from([(0, 1), (0, 2), (1, 2)]),
+        ),
+        max_size=25,
+    )
+)  # fmt: skip
+def test_the_queue_is_a_dictionary_of_slots(rounds):
+    """Serve, then push, as a round does; a full queue loses the query and says so."""
+    queue, model = queueing.empty(CAPACITY, num_servers=3), {}
+    for t, (arrives, slot, departs, shown) in enumerate(rounds, start=1):
+        if slot in model:
+            servers = jnp.asarray(shown, jnp.int32)
+            queue = serve(queue, jnp.int32(slot), servers, jnp.bool_(departs))
+            model[slot][2] += 1
+            for server in shown:
+                model[slot][3][server] += 1
+            if departs:
+                del model[slot]
+        queue, taken, lost = push(queue, jnp.int32(10 * t), jnp.int32(t), jnp.bool_(arrives))
+        free = [c for c in range(CAPACITY) if c not in model]
+        assert bool(lost) == (arrives and not free)
+        if arrives and free:
+            assert int(taken) == free[0], "a new query takes the lowest free slot"
+            model[free[0]] = [10 * t, t, 0, [0, 0, 0]]
+        assert int(queueing.length(queue)) == len(model)
+        waiting = np.asarray(queueing.waiting(queue))
+        assert {c for c in range(CAPACITY) if waiting[c]} == set(model)
+        for c, (row, arrived, served, counts) in model.items():
+            assert (queue.row[c], queue.arrived[c], queue.served[c]) == (row, arrived, served)
+            assert queue.shown[c].tolist() == counts
+
+
+def filled(arrived, served=None):
+    arrived = jnp.asarray(arrived, jnp.int32)
+    served = jnp.zeros_like(arrived) if served is None else jnp.asarray(served, jnp.int32)
+    return Queue(row=jnp.zeros_like(arrived), arrived=arrived, served=served)
+
+
+def test_a_full_queue_keeps_what_it_has():
+    queue = filled([3, 1, 2])
+    after, _, lost = push(queue, jnp.int32(7), jnp.int32(9), jnp.bool_(True))
+    assert bool(lost)
+    for before, now in zip(queue[:3], after[:3], strict=True):
+        np.testing.assert_array_equal(before, now)
+
+
+def test_a_reused_slot_forgets_how_often_it_was_served():
+    queue, _, _ = push(filled([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
+    assert queue.served.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("rule", "slot"), [("oldest", 3), ("newest", 1)])
+def test_oldest_and_newest_go_by_the_round_of_arrival(rule, slot):
+    queue = filled([0, 9, 5, 2, 0])
+    assert int(pick(rule, queue, jnp.float32(0.99))) == slot
+
+
+def test_least_served_picks_among_the_queries_served_least_and_waiting():
+    queue = filled([1, 2, 0, 4, 5], [3, 1, 0, 1, 2])
+    uniforms = np.linspace(0.0, 0.999, 40)
+    slots = [int(pick("least_served", queue, jnp.float32(u))) for u in uniforms]
+    assert slots == sorted(slots) and slots.count(1) == slots.count(3) == 20
+
+
+def test_random_picks_every_waiting_query_equally():
+    queue = filled([0, 7, 3, 0, 1])
+    uniforms = jnp.asarray((np.arange(300) + 0.5) / 300)
+    slots = np.asarray(jax.vmap(lambda u: queueing.pick("random", queue, u))(uniforms))
+    assert np.bincount(slots, minlength=5).tolist() == [0, 100, 100, 0, 100]
+
+
+# Sizes within a word of bits, of whole words, and of some and a part.
+MASKS = st.sampled_from([1, 6, 32, 33, 160]).flatmap(
+    lambda size: st.lists(st.booleans(), min_size=size, max_size=size)
+)
+
+
+@QUICK
+@given(MASKS, st.floats(0.0, 1.0, width=32))
+def test_nth_marked_is_the_floor_of_the_uniform_times_the_count(mask, uniform):
+    slot = int(nth_marked(jnp.asarray(mask), jnp.float32(uniform)))
+    marked = [c for c, here in enumerate(mask) if here]
+    count = len(marked)
+    wanted = min(int(np.float32(uniform) * np.float32(count)), count - 1)
+    assert slot == (marked[wanted] if marked else 0)
+
+
+@pytest.mark.parametrize("rule", ["oldest", "newest", "least_served", "random"])
+def test_every_rule_is_defined_on_an_empty_queue(rule):
+    slot = int(pick(rule, queueing.empty(3), jnp.float32(0.5)))
+    assert 0 <= slot < 3

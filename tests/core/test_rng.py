@@ -1,0 +1,61 @@
+"""Random numbers by address: the generator's bits, and the normals made of them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+from scipy import stats
+
+from cqbjax.core import rng
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+def test_threefry_is_jax_own_block_cipher(seed):
+    key = jax.random.key_data(rng.run_key(seed))
+    first, second = np.arange(50, dtype=np.uint32), np.arange(50, 100, dtype=np.uint32) ** 3
+    mine = jnp.concatenate(rng.threefry(key, jnp.asarray(first), jnp.asarray(second)))
+    np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
+
+
+def test_addresses_and_uniforms_are_jax_own():
+    key = rng.run_key(5)
+    for number in (0, 1, 4999, 2**31 - 1):
+        mine, theirs = rng.round_key(key, number), jax.random.fold_in(key, number)
+        np.testing.assert_array_equal(jax.random.key_data(mine), jax.random.key_data(theirs))
+        for stream in (rng.Stream.CHOICE, rng.Stream.EXPLORE):
+            expected = jax.random.uniform(jax.random.fold_in(theirs, int(stream)))
+            assert rng.uniform(mine, stream) == expected
+    rounds = jnp.arange(1, 2000)
+    drawn = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    alone = [rng.uniform(rng.round_key(key, t), rng.Stream.ARRIVAL) for t in (1, 7, 1999)]
+    np.testing.assert_array_equal(drawn[np.array([0, 6, 1998])], np.asarray(alone))
+    assert stats.kstest(np.asarray(drawn), "uniform").pvalue > 0.01
+
+
+def test_normals_are_standard_and_independent_between_addresses():
+    draw = jax.jit(
+        lambda t: rng.normals(rng.round_key(rng.run_key(3), t), rng.Stream.NORMAL, (9, 5, 7))
+    )
+    drawn = np.stack([np.asarray(draw(t)) for t in range(400)])
+    assert stats.kstest(drawn.ravel(), "norm").pvalue > 0.01
+    rows = drawn.reshape(400, -1)
+    # Correlations between elements of one draw and between draws, in standard errors.
+    within = np.corrcoef(rows.T)[np.triu_indices(rows.shape[1], 1)] * np.sqrt(len(rows))
+    between = np.corrcoef(rows)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
+    for errors in (within, between):
+        assert np.abs(errors).max() < 6 and abs(errors.std() - 1.0) < 0.05
+
+
+def test_normals_of_odd_shape_and_of_a_batch_are_those_of_the_address_alone():
+    keys = jax.vmap(rng.run_key)(jnp.arange(4))
+    draw = functools.partial(rng.normals, stream=rng.Stream.NORMAL, shape=(3, 5))
+    batch, by_itself = jax.jit(jax.vmap(draw))(keys), jax.jit(draw)
+    for key, mine in zip(keys, batch, strict=True):
+        alone = by_itself(key)
+        np.testing.assert_array_equal(alone, mine)
+        assert np.unique(alone).size == 15
+    other = jax.jit(lambda key: rng.normals(key, rng.Stream.BETA, (3, 5)))(keys[0])
+    assert not np.intersect1d(other, batch[0]).size

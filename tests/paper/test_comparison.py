@@ -1,0 +1,126 @@
+"""Ours beside the paper's: every number has its row, and verdicts err as often as they say."""
+
+import numpy as np
+import polars as pl
+import pytest
+from fabricated import fabricate
+
+from cqbjax.paper import catalogue, comparison, printed
+from cqbjax.results import extracts
+from cqbjax.store.shards import Stored
+
+SYNTHETIC = {"parameters": "disjoint"}
+LABELS = ("optimal", "acqb", "acqb_fifo", "acqb_rr", "acqb_random", "cqb_eps", "q_ths", "random")
+
+
+def study(name="synthetic", rates=(0.7,), seeds=12, horizon=1000, labels=LABELS, **attributes):
+    attributes = {"experiment": name, **SYNTHETIC, **attributes}
+    point = fabricate(labels, rates, seeds, horizon, every=horizon // 4, **attributes)
+    config = {"table_rounds": [horizon // 2, horizon]}
+    return extracts.extract([Stored(point, {"point": "K=1"}, "")], config)
+
+
+AT = {"arrival_rate": 0.7, "stand_in": ""}
+SLICE = {"source": "RouterBench slice", "stand_in": "a slice", "num_servers": 11, "slackness": ""}
+
+
+def beside(**studies):
+    return comparison.beside(studies, catalogue.studies())
+
+
+def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
+    frame = beside(synthetic=study())
+    keys = ["dataset", "K", "arrival_rate", "round", "policy", "statistic"]
+    theirs = printed.read()
+    assert frame.height == theirs.height == 980
+    assert frame.sort(keys)["paper"].to_list() == theirs.sort(keys)["value"].to_list()
+    assert frame.filter(pl.col("inside").is_null() & pl.col("note").is_null()).is_empty()
+    assert frame.filter(pl.col("ours").is_null())["note"].is_not_null().all()
+    without = frame.filter(dataset="Synthetic", policy="q_ucb")["note"].unique().to_list()
+    assert without == ["synthetic has no policy q_ucb at K = 1"]
+    assert frame.filter(dataset="Sprout")["note"].unique().to_list() == ["not run: sprout"]
+
+
+def test_a_row_holds_the_difference_and_the_papers_own_standard_error():
+    made = study()
+    frame = beside(synthetic=made)
+    here = {"round": 1000, "policy": "acqb"}
+    (row,) = frame.filter(dataset="Synthetic", statistic="throughput", **here).to_dicts()
+    (ours,) = made.numbers.filter(metric="throughput", **here).to_dicts()
+    assert row["difference"] == pytest.approx(ours["mean"] - 0.680)
+    assert row["standard_error"] == pytest.approx(ours["sd"] / np.sqrt(10))
+    assert (row["seeds"], row["runs"], row["stand_in"]) == (12, 10, "")
+    timed = frame.filter(statistic="seconds_per_round", **here)
+    assert timed["inside"][0] is None and timed["note"][0].startswith("not judged: the paper times")
+
+
+def test_two_studies_that_answer_a_number_have_a_row_each():
+    frame = beside(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
+    rows = frame.filter(dataset="Synthetic", statistic="throughput", policy="acqb", round=500)
+    assert rows["study"].to_list() == ["synthetic", "synthetic_unscaled"]
+    counted = comparison.counts(frame).filter(dataset="Synthetic")
+    # All but Q-UCB, of which these studies have none.
+    assert counted["judged"].to_list() == [14, 14] and counted["ours"].to_list() == [28, 28]
+
+
+def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
+    labels = ("optimal", "acqb", "random")
+    made = study("routerbench", (0.6, 0.65, 0.7), horizon=5000, labels=labels, **SLICE)
+    rows = beside(routerbench=made).filter(
+        pl.col("ours").is_not_null(), dataset="RouterBench", policy="acqb", statistic="gap_mean"
+    )
+    assert rows["stand_in"].unique().to_list() == ["a slice"]
+    levels = dict(rows.sort("arrival_rate").select("arrival_rate", "our_rate").iter_rows())
+    assert levels == {0.5: 0.6, 0.6: 0.65, 0.7: 0.7}
+    at_other_rates = rows.filter(pl.col("arrival_rate") < 0.65)
+    assert at_other_rates["inside"].is_null().all()
+    assert set(at_other_rates["note"]) == {
+        "not judged: 0.6 queries a round in place of 0.5",
+        "not judged: 0.65 queries a round in place of 0.6",
+    }
+    assert rows.filter(arrival_rate=0.7)["inside"].is_not_null().all()
+
+
+def test_no_number_on_made_up_content_is_judged():
+    # In the words of `datasets.catalogue`, which tests/datasets holds it to.
+    made_up = SLICE | {"stand_in": "made-up content in the schema of SPROUT"}
+    made = study("sprout", (0.7,), horizon=5000, labels=("optimal", "acqb"), **made_up)
+    rows = beside(sprout=made).filter(pl.col("ours").is_not_null(), statistic="gap_mean")
+    assert rows.height and rows["inside"].is_null().all()
+    assert rows["note"].unique().to_list() == ["not judged: made-up content"]
+    assert rows["standard_error"].is_not_null().all()
+
+
+def test_a_shorter_run_or_another_setting_is_no_counterpart():
+    short = beside(synthetic=study(horizon=400)).filter(dataset="Synthetic")
+    assert set(short["note"]) == {
+        "synthetic has not run to round 500",
+        "synthetic has not run to round 1,000",
+    }
+    other = beside(synthetic=study(num_servers=3)).filter(dataset="Synthetic")
+    assert set(other["note"]) == {"synthetic has not run at K = 1"}
+
+
+@pytest.mark.parametrize("n", [10, 100])
+@pytest.mark.parametrize("statistic", ["throughput", "gap_mean", "gap_sd"])
+def test_of_equal_worlds_one_in_twenty_is_judged_outside(statistic, n, monkeypatch):
+    monkeypatch.setitem(comparison.HALF_UNIT, statistic, 0.0)
+    draws, m, tries = np.random.default_rng(1), 10, 2000
+    theirs, ours = draws.normal(3, 2, (tries, m)), draws.normal(3, 2, (tries, n))
+    of_paper = theirs.std(1, ddof=1) if statistic == "gap_sd" else theirs.mean(1)
+    outside = 0
+    for value, own in zip(of_paper, ours, strict=True):
+        row = {"statistic": statistic, "runs": m, "paper": value, **AT}
+        number = comparison._Ours(n, own.mean(), own.std(ddof=1), 0.7)
+        outside += not comparison._judged(row, number)["inside"]
+    # Five standard errors of a binomial share about one in twenty.
+    assert abs(outside / tries - 0.05) < 5 * np.sqrt(0.05 * 0.95 / tries)
+
+
+def test_a_planted_difference_is_judged_outside_and_rounding_is_allowed_for():
+    row = {"statistic": "throughput", "runs": 10, "paper": 0.5, **AT}
+    near = comparison._judged(row, comparison._Ours(100, 0.5004, 0.0, 0.7))
+    far = comparison._judged(row, comparison._Ours(100, 0.5006, 0.0, 0.7))
+    assert near["inside"] and not far["inside"]
+    one = comparison._judged(row, comparison._Ours(1, 0.5, None, 0.7))
+    assert one["note"] == "not judged: a single seed" and "inside" not in one

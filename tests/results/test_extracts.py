@@ -1,0 +1,116 @@
+"""Extracts: what is kept of a study is what its arrays say."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+from fabricated import fabricate
+
+from cqbjax.results import extracts
+from cqbjax.results.extracts import REFERENCES, ExtractError
+from cqbjax.store.shards import Stored
+
+POLICIES = ("optimal", "acqb", "acqb_cl", "cqb_eps", "random")
+CONFIG = {"table_rounds": [200, 400], "queue": "regret", "figure_policies": ["acqb", "random"]}
+YAML = "results_dir: /somebody/results\ndata_dir: /somebody/data\nnum_seeds: 12\n"
+
+
+def stored(policies=POLICIES, num_seeds=12, **attributes):
+    point = fabricate(policies, (0.6, 0.7), num_seeds, horizon=400, **attributes)
+    manifest = {"point": f"K={point.attrs['K']}", "varied": {"K": point.attrs["K"]}}
+    return Stored(point, manifest, YAML)
+
+
+def made(**changes):
+    return extracts.extract([stored(), stored(K=2)], CONFIG | changes)
+
+
+def test_numbers_and_paired_differences_are_those_of_the_arrays():
+    point, one = stored().point, made()
+    for t in (200, 400):
+        at = point.sel(round=t, arrival_rate=0.7)
+        gap = (at.queue_length - at.optimal_queue_length).sel(policy="cqb_eps").values
+        here = {"point": 0, "arrival_rate": 0.7, "round": t, "policy": "cqb_eps"}
+        (row,) = one.numbers.filter(metric="gap", **here).to_dicts()
+        assert (row["n"], row["mean"]) == (12, pytest.approx(gap.mean()))
+        assert row["sd"] == pytest.approx(gap.std(ddof=1))
+        (rate,) = one.numbers.filter(metric="throughput", **here).to_dicts()
+        assert rate["mean"] == pytest.approx(float(at.departures.sel(policy="cqb_eps").mean()) / t)
+        for label in REFERENCES:
+            other = (at.queue_length - at.optimal_queue_length).sel(policy=label).values
+            (apart,) = one.paired.filter(metric="gap", reference=label, **here).to_dicts()
+            assert apart["mean"] == pytest.approx((other - gap).mean())
+            assert apart["sd"] == pytest.approx((other - gap).std(ddof=1))
+
+
+def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
+    point = stored().point.sel(arrival_rate=0.6, policy="random")
+    gap = (point.queue_length - point.optimal_queue_length).astype(float)
+    grown = (gap.sel(round=400) - gap.sel(round=200)).values
+    (row,) = (
+        made()
+        .numbers.filter(metric="gap_growth", point=0, arrival_rate=0.6, round=400, policy="random")
+        .to_dicts()
+    )
+    assert (row["mean"], row["sd"]) == pytest.approx((grown.mean(), grown.std(ddof=1)))
+
+
+def test_curves_are_thinned_rounded_and_end_where_the_run_does():
+    curves = made().curves
+    assert set(curves["metric"].unique()) == {"gap", "regret"}
+    assert "optimal" not in curves["policy"].unique()
+    one = curves.filter(point=1, arrival_rate=0.7, policy="acqb", metric="regret").sort("round")
+    assert one.height == extracts.MOST_ROUNDS and one["round"][-1] == 400
+    exact = stored(K=2).point.regret.sel(policy="acqb", arrival_rate=0.7).mean("seed")
+    kept = exact.sel(round=one["round"].to_numpy()).values
+    np.testing.assert_allclose(one["mean"].to_numpy(), kept, rtol=5 * 10.0**-extracts.DIGITS)
+    length = made(queue="length").curves.filter(metric="queue_length")
+    assert "optimal" in length["policy"].unique()
+
+
+def test_intervals_are_students_t_and_a_single_seed_has_none():
+    rows = extracts.with_interval(made().numbers.filter(metric="gap"))
+    row = rows.row(3, named=True)
+    low, high = scipy.stats.t.interval(0.95, 11, row["mean"], row["sd"] / np.sqrt(12))
+    assert (row["low"], row["high"]) == pytest.approx((low, high))
+    alone = extracts.extract([stored(num_seeds=1)], CONFIG)
+    assert extracts.with_interval(alone.numbers)["low"].is_null().all()
+
+
+def test_an_extract_is_read_back_as_it_was_written(tmp_path):
+    one = made()
+    extracts.write(one, tmp_path / "study")
+    (back,) = extracts.read_all(tmp_path).values()
+    assert back.notes == one.notes
+    for name in extracts.FRAMES:
+        assert getattr(back, name).equals(getattr(one, name))
+    assert extracts.read_all(tmp_path / "nowhere") == {}
+
+
+def test_no_folder_of_the_machine_is_kept(tmp_path):
+    extracts.write(made(), tmp_path)
+    said = (tmp_path / extracts.NOTES).read_text()
+    assert "somebody" not in said and '"num_seeds": 12' in said
+
+
+def test_a_study_without_a_policy_to_compare_with_has_no_pairs(tmp_path):
+    one = extracts.extract([stored(("optimal", "random"))], CONFIG)
+    assert one.paired.is_empty() and {"reference", "mean"} <= set(one.paired.columns)
+    extracts.write(one, tmp_path)
+    assert extracts.read(tmp_path).paired.columns == one.paired.columns
+
+
+@pytest.mark.parametrize("name", [extracts.NOTES, "curves.parquet"])
+def test_what_is_torn_is_refused_by_its_folder(name, tmp_path):
+    extracts.write(made(), tmp_path)
+    (tmp_path / name).write_bytes(b"{")
+    with pytest.raises(ExtractError, match=f"{Path(tmp_path).name} is no extract of a study"):
+        extracts.read(tmp_path)
+
+
+def test_every_reference_is_left_out_of_its_own_comparison():
+    paired = made().paired
+    assert paired.filter(pl.col("policy") == pl.col("reference")).is_empty()
+    assert set(paired["reference"].unique()) == set(REFERENCES)

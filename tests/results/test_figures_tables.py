@@ -1,0 +1,423 @@
+"""Figures and tables: what they show is what the results say, and looks the same everywhere."""
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+import xarray as xr
+from fabricated import SKILL, fabricate
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+from rich.console import Console
+
+from cqbjax.figures import files as figure_files
+from cqbjax.figures import rounds as figures
+from cqbjax.figures import scales
+from cqbjax.paper import printed
+from cqbjax.results import names, tables
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
+SLICE: dict[str, Any] = {
+    "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
+    "stand_in": "a slice of 3,164 prompts [binary]",
+}  # fmt: skip
+
+
+def lines(figure: Figure, panel: int) -> dict[str, Any]:
+    """The lines of one panel by the colour and dashes that the style gives each policy."""
+    by_policy = {}
+    for line in figure.axes[panel].get_lines():
+        for policy, style in names.STYLE.items():
+            drawn = figures.Line2D([], [], **figures._line_options(style))
+            same = (line.get_color(), line.get_linestyle(), line.get_marker()) == (
+                drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
+            )  # fmt: skip
+            if same and line._dash_pattern == drawn._dash_pattern:
+                by_policy[policy] = line
+    return by_policy
+
+
+def title_of(panel: Any) -> str:
+    titles = [text.get_text() for text in panel.texts if text.get_gid() == "title"]
+    return " ".join(titles).replace("\u00a0", " ")
+
+
+def texts(figure: Figure) -> str:
+    return " ".join(
+        text.get_text() for text in figure.findobj(match=lambda a: hasattr(a, "get_text"))
+    )
+
+
+def test_lines_are_the_means_and_bands_the_interval() -> None:
+    ds = fabricate(RIVALS, num_seeds=12, horizon=50)
+    figure = figures.draw_queue_and_regret([ds], yscale="linear")
+    queue, regret = lines(figure, 0), lines(figure, 1)
+    assert set(queue) == set(regret) == set(RIVALS)
+    gap = (ds["queue_length"] - ds["optimal_queue_length"]).sel(policy="acqb", arrival_rate=0.7)
+    np.testing.assert_allclose(queue["acqb"].get_ydata(), gap.mean("seed"))
+    np.testing.assert_allclose(
+        regret["random"].get_ydata(), ds["regret"].sel(policy="random")[0].mean("seed"), rtol=1e-6
+    )
+    interval = scipy.stats.ttest_1samp(gap[:, -1], 0.0).confidence_interval(0.95)
+    corners = {
+        tuple(np.round(corner, 9))
+        for band in figure.axes[0].collections
+        for corner in band.get_paths()[0].vertices
+    }
+    assert {(50.0, round(interval.low, 9)), (50.0, round(interval.high, 9))} <= corners
+
+
+def test_one_sd_bands_are_wider_and_said_so() -> None:
+    ds = fabricate(num_seeds=12)
+    ci, sd = (figures.draw_queue_and_regret([ds], spread=s, yscale="linear") for s in ("ci", "sd"))
+    heights = [
+        np.ptp(figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]) for figure in (ci, sd)
+    ]
+    assert heights[1] > heights[0]
+    assert "12 seeds; band: 95% confidence" in texts(ci) and "1 standard deviation" in texts(sd)
+
+
+def test_queue_length_shows_the_optimal_line() -> None:
+    ds = fabricate(("optimal", "acqb", "random"), num_seeds=5)
+    length = figures.draw_queue_and_regret([ds], queue="length", yscale="linear")
+    optimal = lines(length, 0)["optimal"].get_ydata()
+    np.testing.assert_allclose(optimal, ds["optimal_queue_length"][0].mean("seed"))
+    assert "optimal" not in lines(length, 1)
+    assert "optimal" not in lines(figures.draw_queue_and_regret([ds]), 0)
+
+
+def test_a_policy_looks_the_same_in_every_figure() -> None:
+    one = figures.draw_queue_and_regret([fabricate(("acqb", "random"))])
+    two = figures.draw_queue_and_regret([fabricate(("knn", "random", "cqb_eps", "acqb"), K=2)])
+    for policy in ("acqb", "random"):
+        a, b = lines(one, 0)[policy], lines(two, 0)[policy]
+        assert a.get_color() == b.get_color() and a._dash_pattern == b._dash_pattern
+
+
+def test_styles_can_be_told_apart() -> None:
+    looks = [(s.color, str(s.dashes), s.marker) for s in names.STYLE.values()]
+    assert len(set(looks)) == len(looks)
+    assert len({style.name for style in names.STYLE.values()}) == len(names.STYLE)
+    synthetic = [
+        "acqb",
+        "acqb_fifo",
+        "acqb_rr",
+        "acqb_random",
+        "cqb_eps",
+        "q_ths",
+        "q_ucb",
+        "random",
+    ]
+    for one, other in itertools.combinations(synthetic, 2):
+        a, b = (np.array(to_rgb(names.STYLE[x].color)) for x in (one, other))
+        assert np.abs(a - b).sum() > 0.25, (one, other)
+    assert set(SKILL) <= set(names.STYLE)
+
+
+def test_a_users_own_policy_has_a_style_of_its_label() -> None:
+    assert names.style_of("mine") == names.style_of("mine")
+    assert names.style_of("mine").name == "mine"
+    drawn = names.style_of("mine")
+    assert all((drawn.color, drawn.marker) != (s.color, s.marker) for s in names.STYLE.values())
+
+
+def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
+    points = [
+        fabricate(rates=(0.5, 0.6, 0.7), K=1, num_seeds=3),
+        fabricate(rates=(0.55, 0.65), K=2, num_seeds=3),
+    ]
+    figure = figures.draw_queue_and_regret(points)
+    titles = [title_of(panel) for panel in figure.axes]
+    assert len(figure.axes) == 12
+    assert [t[-3:] for t in titles[::4]] == ["0.5", "0.6", "0.7"]
+    assert titles[2] == "K = 2, N = 5, ε = 0.03, λ = 0.55" and titles[6].endswith("0.65")
+    assert not figure.axes[10].axison and not figure.axes[11].axison
+
+
+def test_rows_follow_the_size_of_a_number_and_no_point_is_lost() -> None:
+    points = [fabricate(num_servers=n, num_seeds=2) for n in (10, 3, 5)]
+    points += [fabricate(num_servers=3, rates=(0.8,), num_seeds=2)]
+    titles = [title_of(panel) for panel in figures.draw_queue_and_regret(points).axes[::2]]
+    assert [t.split(", ")[1] for t in titles] == ["N = 3", "N = 3", "N = 5", "N = 10"]
+    assert {t.split("λ = ")[1] for t in titles[:2]} == {"0.7", "0.8"}
+
+
+def test_the_stand_in_label_is_in_the_figure() -> None:
+    assert "a slice of 3,164 prompts" in texts(figures.draw_queue_and_regret([fabricate(**SLICE)]))
+    assert "Data:" not in texts(figures.draw_queue_and_regret([fabricate()]))
+
+
+def test_close_rivals_keep_most_of_the_panel() -> None:
+    ds = fabricate(("acqb", "cqb_eps", "q_ucb", "random"), num_seeds=10, horizon=600)
+    gap = (ds["queue_length"] - ds["optimal_queue_length"]).mean("seed")[:, 0]
+    peaks = gap.sel(policy=["acqb", "cqb_eps"]).max("round")
+    apart = {}
+    for scale in ("linear", "auto"):
+        panel = figures.draw_queue_and_regret([ds], yscale=scale).axes[0]
+        shown = panel.transData.transform([(600, float(peak)) for peak in peaks])[:, 1]
+        apart[scale] = float(shown[1] - shown[0]) / panel.bbox.height
+    assert apart["auto"] > 0.2 and apart["auto"] > 1.5 * apart["linear"]
+
+
+def test_close_rivals_end_where_the_widest_gap_begins() -> None:
+    for tops, close in [((4, 5, 6), 3), ((4, 5, 60), 2), ((1, 2, 3, 40, 50), 3), ((0, 0, 9), 3)]:
+        assert scales.count_close(np.array(tops, float)) == close, tops
+
+
+@pytest.mark.parametrize("yscale", ["auto", "linear", "symlog", "log"])
+def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: scales.YScale) -> None:
+    points = [fabricate(RIVALS, num_seeds=1, K=k) for k in (1, 2)]
+    figure = figures.draw_queue_and_regret(points, yscale=yscale)
+    figure.canvas.draw()
+    shrink = figures.PAGE_WIDTH / figure.get_figwidth()
+    sizes = [t.get_fontsize() * shrink for t in figure.findobj(figures.matplotlib.text.Text)]
+    assert min(sizes) >= 8 and "One seed" in texts(figure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("horizon", [1000, 5000, 25000])
+def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
+    points = [fabricate(list(SKILL), rates=(0.6, 0.7), num_seeds=2, K=k, **SLICE) for k in (1, 2)]
+    for point in points:
+        point.attrs["parameters"] = f"disjoint, with a long story for K of {point.attrs['K']}"
+    figure = figures.draw_queue_and_regret(points, queue="length")
+    figure.canvas.draw()
+    frame = figure.bbox
+    legend = figure.legends[0].get_window_extent()
+    title = figure._suptitle.get_window_extent()
+    panels = [panel.get_tightbbox() for panel in figure.axes]
+    drawn = [panel for panel in figure.axes if panel.axison]
+    for panel in drawn:
+        numbers = [label.get_window_extent() for label in panel.get_xticklabels()]
+        assert all(a.x1 + 4 < b.x0 for a, b in itertools.pairwise(numbers))
+    assert all(panel.bbox.width > 0.14 * frame.width for panel in drawn)
+    for box in (legend, title, *panels):
+        assert box.x0 >= frame.x0 - 1 and box.x1 <= frame.x1 + 1
+        assert box.y0 >= frame.y0 - 1 and box.y1 <= frame.y1 + 1
+    assert all(not box.overlaps(legend) and not box.overlaps(title) for box in panels)
+
+
+@pytest.mark.slow
+def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        figure_files.save(figures.draw_queue_and_regret([fabricate()]), tmp_path / name)
+    for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
+        assert a == b and a.startswith(magic)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"spread": "se"}, "spread is se: choose one of ci, sd"),
+        ({"queue": "gap"}, "queue is gap: choose one of regret, length"),
+        ({"yscale": "cubic"}, "yscale is cubic"),
+    ],
+)
+def test_an_unknown_option_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        figures.draw_queue_and_regret([fabricate()], **options)
+
+
+def test_nothing_to_draw_is_said() -> None:
+    with pytest.raises(ValueError, match="points is empty"):
+        figures.draw_queue_and_regret([])
+    with pytest.raises(ValueError, match="no policy but optimal"):
+        figures.draw_queue_and_regret([fabricate(("optimal",))])
+    with pytest.raises(ValueError, match="points is empty"):
+        tables.gap_table([])
+
+
+def row_of(table: pl.DataFrame, **wanted: Any) -> dict[str, Any]:
+    chosen = table.filter(*(pl.col(key) == value for key, value in wanted.items()))
+    return chosen.row(0, named=True) if chosen.height == 1 else pytest.fail(f"{chosen}")
+
+
+def test_throughput_table_is_arithmetic_on_the_arrays() -> None:
+    ds = fabricate(RIVALS, rates=(0.6, 0.7), num_seeds=9, horizon=100, every=10)
+    table = tables.throughput_table([ds], rounds=(55, 100))
+    assert table.height == 2 * 2 * 4 and set(table["round"]) == {50, 100}
+    row = row_of(table, arrival_rate=0.7, round=50, policy="cqb_eps")
+    ours, rival = (ds["departures"].sel(policy=p, arrival_rate=0.7, round=50) / 50
+                   for p in ("acqb", "cqb_eps"))  # fmt: skip
+    assert row["throughput"] == pytest.approx(float(rival.mean()))
+    expected = scipy.stats.ttest_rel(ours, rival).confidence_interval(0.95)
+    assert [row["acqb_minus_low"], row["acqb_minus_high"]] == pytest.approx(list(expected))
+    assert row["excludes_zero"] is bool(expected.low > 0 or expected.high < 0)
+    assert row["seconds_per_round"] == pytest.approx(3e-6) and row["seeds"] == 9
+    assert row_of(table, arrival_rate=0.7, round=50, policy="acqb")["acqb_minus"] is None
+
+
+def test_an_interval_over_zero_is_not_called_a_difference() -> None:
+    ds = fabricate(("acqb", "random"), num_seeds=4, horizon=20)
+    same = ds.assign(departures=ds["departures"].copy())
+    same["departures"].loc[{"policy": "random"}] = same["departures"].sel(policy="acqb").values
+    same["departures"].loc[{"policy": "random", "seed": 0}] += 1
+    same["departures"].loc[{"policy": "random", "seed": 1}] -= 1
+    row = row_of(tables.throughput_table([same], rounds=(20,)), policy="random")
+    assert row["acqb_minus"] == 0 and row["excludes_zero"] is False
+
+
+def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    table = tables.throughput_table([fabricate(num_seeds=1)], rounds=(60,))
+    assert table["excludes_zero"].is_null().all() and table["throughput_low"].is_null().all()
+    assert table["throughput"].null_count() == 0 and table["excludes_zero"].dtype == pl.Boolean
+    tables.save_table(table, tmp_path / "one", "One seed")
+
+
+def test_without_the_reference_there_is_no_difference() -> None:
+    table = tables.throughput_table([fabricate(("knn", "random"))], rounds=(60,))
+    assert table["acqb_minus"].is_null().all() and table["excludes_zero"].is_null().all()
+
+
+def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
+    ds = fabricate(("acqb", "random", "zero"), num_seeds=6)
+    table = tables.gap_table([ds], rounds=(60,), reference="zero")
+    gap = (ds.queue_length - ds.optimal_queue_length).isel(arrival_rate=0, round=-1)
+    apart = (gap.sel(policy="zero") - gap.sel(policy="acqb")).values
+    row = row_of(table, policy="acqb")
+    assert row["zero_gap_minus"] == pytest.approx(apart.mean())
+    half = scipy.stats.t.ppf(0.975, 5) * apart.std(ddof=1) / np.sqrt(6)
+    assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
+    assert row["excludes_zero"] == (abs(apart.mean()) > half)
+    assert row_of(table, policy="zero")["zero_gap_minus"] is None
+    assert "ZERO's gap minus policy's [95% CI]" in tables._readable(table)[1]
+
+
+def test_gap_table_is_arithmetic_on_the_arrays() -> None:
+    ds = fabricate(RIVALS, num_seeds=9, horizon=100)
+    row = row_of(tables.gap_table([ds], rounds=(100, 5000)), policy="random")
+    gap = (ds["queue_length"].sel(policy="random") - ds["optimal_queue_length"])[0, :, -1]
+    assert row["gap_mean"] == pytest.approx(float(gap.mean()))
+    assert row["gap_sd"] == pytest.approx(float(gap.std(ddof=1)))
+    assert row["round"] == 100
+
+
+def test_a_round_before_the_first_recorded_is_refused() -> None:
+    with pytest.raises(ValueError, match="round is 5: the first recorded round"):
+        tables.gap_table([fabricate(every=10)], rounds=(5,))
+
+
+def test_the_papers_numbers_stand_beside_ours() -> None:
+    policies = ("acqb", "acqb_random", "cqb_eps", "q_ths", "random")
+    points = [
+        fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
+    ]
+    table = printed.add_columns(tables.throughput_table(points))
+    known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
+    for policy, value in known.items():
+        chosen = {"round": 1000, "policy": policy}
+        assert row_of(table, num_servers=5, **chosen)["paper_throughput"] == value
+        assert row_of(table, num_servers=3, **chosen)["paper_throughput"] is None
+    row = row_of(table, num_servers=5, round=500, policy="acqb")
+    assert row["paper_seconds_per_round"] == 0.013
+    columns = table.columns
+    assert columns.index("paper_throughput") == columns.index("throughput_high") + 1
+
+
+def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
+    ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
+    assert printed.beside(ours).columns == ours.columns
+    theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
+    assert printed.beside(theirs)["paper_throughput"].to_list() == [0.68]
+
+
+def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
+    policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
+    ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
+    table = tables.gap_table([ds])
+    assert printed.add_columns(table)["paper_gap_mean"].is_null().all()
+    assert (
+        printed.add_columns(table.with_columns(source=pl.lit("RouterBench")))["paper_gap_mean"]
+        .is_null()
+        .all()
+    )
+    told = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
+    assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
+    assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
+    real = table.with_columns(source=pl.lit("RouterBench")).drop("stand_in")
+    assert printed.add_columns(real)["paper_gap_mean"].to_list()[0] == 6.9
+
+
+def test_shared_parameters_are_not_the_papers_setting() -> None:
+    points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
+    table = printed.add_columns(tables.throughput_table(points, rounds=(1000,)))
+    assert row_of(table, parameters="shared")["paper_throughput"] is None
+    assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
+
+
+def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
+    table = tables.gap_table([fabricate()])
+    with pytest.raises(ValueError, match="is missing"):
+        printed.add_columns(table, tmp_path / "absent.csv")
+    (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
+    with pytest.raises(ValueError, match="lacks column arrival_rate"):
+        printed.add_columns(table, tmp_path / "bad.csv")
+
+
+def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
+    rows = printed.read().filter(pl.col("dataset") != "WildChat-1M")
+    assert set(rows["policy"]) <= set(names.STYLE)
+
+
+def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:
+    table = tables.gap_table([fabricate(RIVALS, **SLICE)], rounds=(60,))
+    csv, markdown = tables.save_table(table, tmp_path / "gap", "Gap at the end")
+    back = pl.read_csv(csv)
+    assert (
+        back.columns == table.columns and back["gap_mean"].to_list() == table["gap_mean"].to_list()
+    )
+    text = markdown.read_text()
+    assert text.startswith("**Gap at the end**") and "a slice of 3,164 prompts" in text
+    row = row_of(table, policy="cqb_eps")
+    cell = f"{row['gap_mean']:.1f} [{row['gap_mean_low']:.1f}, {row['gap_mean_high']:.1f}]"
+    assert f"| CQB-ε | {cell} |" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+    screen = io.StringIO()
+    tables.print_table(table, "Gap at the end", Console(width=160, file=screen))
+    shown = " ".join(screen.getvalue().split())
+    assert cell in shown and "a slice of 3,164 prompts [binary]" in shown
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_points_of_several_sources_are_told_apart() -> None:
+    points: list[xr.Dataset] = [fabricate(), fabricate(**SLICE)]
+    points[1].attrs.pop("slackness")
+    table = tables.gap_table(points, rounds=(60,))
+    assert set(table["source"]) == {"synthetic", "RouterBench slice"}
+    assert row_of(table, source="RouterBench slice", policy="acqb")["slackness"] is None
+
+
+@pytest.mark.slow
+def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
+    figure = figures.draw_queue_and_regret([fabricate()])
+    engine, dots = figure.get_layout_engine(), figure.dpi
+    figure_files.save(figure, tmp_path / "a")
+    assert figure.get_layout_engine() is engine and figure.dpi == dots
+    drawn = tmp_path / "by_matplotlib.png"
+    figure.savefig(drawn, dpi=figure_files.DOTS_AN_INCH, metadata={"Software": None})
+    reduced = figure_files._with_palette(io.BytesIO(drawn.read_bytes()))
+    assert reduced == (tmp_path / "a.png").read_bytes()
+    off = colours_off(tmp_path / "a.png", drawn)
+    assert off.mean() < 1 and (off > 16).mean() < 0.01
+    assert (tmp_path / "a.png").stat().st_size < 0.6 * drawn.stat().st_size
+    other = figures.draw_queue_and_regret([fabricate()])
+    other.set_layout_engine("none")
+    figure_files.save(other, tmp_path / "b")
+    assert (tmp_path / "b.png").read_bytes() != reduced
+    assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
+
+
+def colours_off(one: Path, other: Path) -> np.ndarray:
+    """Return by how much each pixel differs, of 255."""
+    pixels = [np.asarray(Image.open(path).convert("RGB"), int) for path in (one, other)]
+    return np.abs(pixels[0] - pixels[1]).max(axis=-1)

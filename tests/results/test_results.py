@@ -1,0 +1,265 @@
+"""Results: whole or not at all, refused when torn, combined exactly."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from fabricated import fabricate
+
+from cqbjax.results import stored as results
+from cqbjax.store import shards
+
+
+def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
+    """Store a point at `path`.nc."""
+    file = path.with_name(f"{path.name}.nc")
+    results.save(ds, {"varied": varied, "device": "cpu"}, "horizon: 60\n", file)
+    return file
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    ds = fabricate(every=5, stand_in="", beta=0.5)
+    file = store(tmp_path / "point", ds)
+    for path in (tmp_path, file, str(file)):
+        back = results.load(path)
+        xr.testing.assert_identical(back, ds)
+        assert {n: back[n].dtype for n in back.data_vars} == {n: ds[n].dtype for n in ds.data_vars}
+    assert list(tmp_path.iterdir()) == [file]
+    assert results.read_config(file) == "horizon: 60\n"
+    assert results.read_manifest(file) == {"varied": {}, "device": "cpu"}
+    assert results.load_points(tmp_path)[0].attrs["path"] == str(file)
+
+
+def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
+    ds = fabricate()
+    with xr.open_dataset(store(tmp_path / "point", ds)) as opened:
+        xr.testing.assert_equal(opened.load(), ds)
+        assert json.loads(opened.attrs["manifest"])["device"] == "cpu"
+        assert opened.attrs["config"] == "horizon: 60\n"
+
+
+def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
+    manifest = {"tuned": ["ü" * 50] * 20_000}
+    results.save(fabricate(), manifest, "name: ε\n# λ\n", tmp_path / "point.nc")
+    assert results.read_manifest(tmp_path / "point.nc") == manifest
+    assert results.read_config(tmp_path / "point.nc") == "name: ε\n# λ\n"
+
+
+def test_compression_pays(tmp_path: Path) -> None:
+    ds = fabricate(num_seeds=40, horizon=400)
+    assert store(tmp_path / "point", ds).stat().st_size < ds.nbytes / 2
+
+
+@pytest.mark.parametrize("last", ["to_netcdf", "fsync", "replace"])
+def test_a_process_killed_while_writing_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Killed at any step (nothing after it runs), the old result is still what loads."""
+    old, new = fabricate(horizon=20), fabricate(horizon=30)
+    file = store(tmp_path / "point", old)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xr.Dataset if last == "to_netcdf" else os, last, die)
+    # A killed process does not clean up.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(KeyboardInterrupt):
+        store(tmp_path / "point", new)
+    monkeypatch.undo()
+    for path in (tmp_path, file):
+        xr.testing.assert_identical(results.load(path), old)
+    assert len(hidden(tmp_path)) == 1
+    store(tmp_path / "point", new)
+    xr.testing.assert_identical(results.load(tmp_path), new)
+    assert hidden(tmp_path) == []
+
+
+def test_partial_files_of_other_points_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".other.nc.1.partial").write_text("")
+    (tmp_path / ".point.nc.1.partial").write_text("")
+    store(tmp_path / "point", fabricate())
+    assert hidden(tmp_path) == [".other.nc.1.partial"]
+
+
+@pytest.mark.parametrize("step", ["to_netcdf", "fsync", "replace"])
+def test_a_failure_while_writing_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    old = fabricate(horizon=20)
+    store(tmp_path / "point", old)
+
+    def disk_full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(xr.Dataset if step == "to_netcdf" else os, step, disk_full)
+    with pytest.raises(OSError, match="disk full"):
+        store(tmp_path / "point", fabricate(horizon=30))
+    monkeypatch.undo()
+    xr.testing.assert_identical(results.load(tmp_path), old)
+    assert hidden(tmp_path) == []
+
+
+def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:
+    file = store(tmp_path / "point", fabricate())
+    for name in (".point.nc.7.partial", ".point.nc"):
+        file = file.rename(tmp_path / name)
+        with pytest.raises(results.ResultError, match="no result under"):
+            results.load(tmp_path)
+        with pytest.raises(results.ResultError, match="is not a result: give a folder"):
+            results.load(file)
+    (tmp_path / ".hidden").mkdir()
+    file.rename(tmp_path / ".hidden" / "point.nc")
+    with pytest.raises(results.ResultError, match="no result under"):
+        results.load(tmp_path)
+
+
+def test_other_peoples_files_survive_a_new_result(tmp_path: Path) -> None:
+    store(tmp_path / "study", fabricate(horizon=20))
+    store(tmp_path / "study" / "nested", fabricate(K=2))
+    (tmp_path / "study" / "notes.txt").write_text("mine")
+    store(tmp_path / "study", fabricate(horizon=30))
+    assert (tmp_path / "study" / "notes.txt").read_text() == "mine"
+    assert {point.attrs["K"] for point in results.load_points(tmp_path)} == {1, 2}
+    assert results.load(tmp_path / "study.nc").sizes["round"] == 30
+
+
+@pytest.mark.parametrize("kept", [0, 10, 4000, -1])
+def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
+    file = store(tmp_path / "point", fabricate())
+    file.write_bytes(file.read_bytes()[:kept])
+    for read in (results.load, results.load_points, results.read_manifest, results.read_config):
+        with pytest.raises(results.ResultError, match="point.nc is torn, or not a") as told:
+            read(file)
+        assert "\n" not in str(told.value)
+    with pytest.raises(results.ResultError, match="point.nc is torn, or not a result"):
+        results.load(tmp_path)
+
+
+@pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.75, 0.999])
+def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
+    file = store(tmp_path / "point", fabricate())
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(results.ResultError, match="does not end in the checksum"):
+        results.load(tmp_path)
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    fabricate().to_netcdf(tmp_path / "theirs.nc", engine="h5netcdf")
+    with pytest.raises(results.ResultError, match="theirs.nc is torn, or not a result of cqbjax"):
+        results.load(tmp_path)
+    content = (tmp_path / "theirs.nc").read_bytes()
+    for body in (content, b"no NetCDF"):
+        (tmp_path / "theirs.nc").write_bytes(body + shards._ending(body))
+        with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax"):
+            results.load(tmp_path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(results.ResultError, match="there is no such file or folder"):
+        results.load(tmp_path / "absent")
+    with pytest.raises(results.ResultError, match="there is no such file"):
+        results.read_manifest(tmp_path)
+    with pytest.raises(results.ResultError, match="no result under"):
+        results.load(tmp_path)
+    (tmp_path / "other.txt").write_text("")
+    with pytest.raises(results.ResultError, match=r"give a folder or a file \*.nc"):
+        results.load(tmp_path / "other.txt")
+
+
+def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
+    points = {
+        (k, rate): fabricate(
+            ("acqb", "q_ucb", "random") if k == 1 else ("random", "acqb"),
+            rates=(rate,), K=k, num_seeds=4, horizon=30 * k,
+        )
+        for k, rate in [(1, 0.6), (1, 0.7), (2, 0.7)]
+    }  # fmt: skip
+    for (k, rate), ds in points.items():
+        ds["queue_length"].attrs["units"] = "queries"
+        store(tmp_path / f"K={k},rate={rate}", ds, arrival_rate=rate, **{"source.K": k})
+    grid = results.load(tmp_path)
+    assert dict(grid.sizes) == {"K": 2, "policy": 3, "arrival_rate": 2, "seed": 4, "round": 60}
+    assert grid["queue_length"].dims == ("K", "policy", "arrival_rate", "seed", "round")
+    assert grid["seconds_per_round"].dims == ("K", "policy", "arrival_rate")
+    for (k, rate), ds in points.items():
+        part = grid.sel(K=k, arrival_rate=[rate], policy=ds["policy"], round=ds["round"])
+        for name in results.VARIABLES:
+            values = part[name].transpose(*ds[name].dims, ...).values
+            np.testing.assert_array_equal(np.squeeze(values), np.squeeze(ds[name].values))
+    assert grid["queue_length"].sel(K=2, arrival_rate=0.6).isnull().all()
+    assert grid["queue_length"].sel(K=2, policy="q_ucb").isnull().all()
+    assert grid["queue_length"].sel(K=1, round=slice(31, None)).isnull().all()
+    assert grid.attrs["num_servers"] == 5
+    assert not {"K", "horizon", "arrival_rate", "path"} & set(grid.attrs)
+    assert grid["queue_length"].attrs == {"units": "queries"}
+
+
+def test_a_complete_grid_keeps_its_integers(tmp_path: Path) -> None:
+    for k in (1, 2):
+        for servers in (3, 5):
+            store(tmp_path / f"{k}{servers}", fabricate(K=k, num_servers=servers))
+    grid = results.load(tmp_path)
+    assert grid["queue_length"].dims[:2] == ("K", "num_servers")
+    assert grid["queue_length"].dtype == np.int32
+    assert grid["seconds_per_round"].dims == ("K", "num_servers", "policy")
+
+
+def test_other_varied_keys_become_dimensions(tmp_path: Path) -> None:
+    for scale in (0.3, 1.0):
+        store(tmp_path / str(scale), fabricate(), **{"policy.alpha_scale": scale})
+    assert results.load(tmp_path)["policy.alpha_scale"].values.tolist() == [0.3, 1.0]
+
+
+def test_a_stand_in_label_is_not_lost(tmp_path: Path) -> None:
+    store(tmp_path / "a", fabricate(K=1))
+    store(tmp_path / "b", fabricate(K=2, stand_in="a slice"))
+    assert results.load(tmp_path).attrs["stand_in"] == "a slice"
+
+
+def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
+    store(tmp_path / "a", fabricate(rates=(0.6, 0.7)))
+    store(tmp_path / "b", fabricate(rates=(0.7,), horizon=20))
+    with pytest.raises(ValueError, match=r"/a.nc and .*/b.nc both hold arrival_rate=0.7"):
+        results.load(tmp_path)
+    assert len(results.load_points(tmp_path)) == 2
+
+
+def test_several_experiments_are_named(tmp_path: Path) -> None:
+    store(tmp_path / "a", fabricate())
+    store(tmp_path / "b", fabricate(experiment="routerbench"))
+    with pytest.raises(results.ResultError, match=r"several experiments \(routerbench, synthetic"):
+        results.load(tmp_path)
+    assert results.load(tmp_path / "b.nc").attrs["experiment"] == "routerbench"
+
+
+def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    faults: list[tuple[xr.Dataset, str]] = [
+        (fabricate().drop_vars("departures"), "lacks departures"),
+        (fabricate().transpose("seed", ...), "queue_length has dimensions"),
+        (fabricate().drop_vars("seed"), "dimension seed has no coordinate"),
+        (fabricate(slackness=None), "attribute slackness is None"),
+        (fabricate(config="mine"), "attribute config is taken"),
+        (fabricate(stand_in=True), "attribute stand_in is True"),
+        (fabricate().drop_attrs(deep=False), "attribute experiment is missing"),
+    ]
+    for ds, message in faults:
+        with pytest.raises(results.ResultError, match=message):
+            store(tmp_path / "point", ds)
+    with pytest.raises(results.ResultError, match=r"varied\. c1 is \[1\]"):
+        store(tmp_path / "point", fabricate(), c1=[1])
+    with pytest.raises(results.ResultError, match="varied must map"):
+        results.save(fabricate(), {"varied": ["K"]}, "", tmp_path / "point.nc")
+    with pytest.raises(results.ResultError, match="its name must end in .nc"):
+        results.save(fabricate(), {}, "", tmp_path / "K=0.5")
+    assert list(tmp_path.iterdir()) == []

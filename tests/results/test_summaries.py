@@ -1,0 +1,115 @@
+"""Summaries against scipy.stats and arithmetic done by hand."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import xarray as xr
+from fabricated import fabricate
+
+from cqbjax.results import summaries
+
+
+def test_mean_ci_is_scipys_t_interval() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, (4, 9))
+    ours = summaries.mean_ci(xr.DataArray(values, dims=("policy", "seed")), level=0.9)
+    for row in range(4):
+        low, high = scipy.stats.ttest_1samp(values[row], 0.0).confidence_interval(0.9)
+        np.testing.assert_allclose(ours["low"][row], low, rtol=1e-12)
+        np.testing.assert_allclose(ours["high"][row], high, rtol=1e-12)
+    np.testing.assert_allclose(ours["mean"], values.mean(1), rtol=1e-12)
+
+
+def test_mean_ci_counts_only_what_was_run() -> None:
+    values = np.array([[1.0, 2.0, 4.0, np.nan, np.nan], [np.nan] * 5])
+    ours = summaries.mean_ci(xr.DataArray(values, dims=("policy", "seed")))
+    low, high = scipy.stats.ttest_1samp([1.0, 2.0, 4.0], 0.0).confidence_interval(0.95)
+    np.testing.assert_allclose([ours["low"][0], ours["high"][0]], [low, high], rtol=1e-12)
+    assert np.isnan(ours["mean"][1]) and np.isnan(ours["low"][1])
+
+
+def test_one_seed_has_a_mean_and_no_interval() -> None:
+    one = xr.DataArray([[5.0]], dims=("policy", "seed"))
+    interval, spread = summaries.mean_ci(one), summaries.mean_sd(one)
+    assert float(interval["mean"][0]) == 5.0
+    assert np.isnan(interval["low"][0]) and np.isnan(interval["high"][0])
+    assert np.isnan(spread["sd"][0])
+
+
+def test_mean_sd_is_the_sample_standard_deviation() -> None:
+    ours = summaries.mean_sd(xr.DataArray([2.0, 4.0, 9.0], dims="seed"))
+    assert float(ours["mean"]) == 5.0
+    np.testing.assert_allclose(float(ours["sd"]), np.sqrt((9 + 1 + 16) / 2))
+    np.testing.assert_allclose(float(ours["high"] - ours["low"]), 2 * float(ours["sd"]))
+
+
+def test_integers_do_not_overflow_in_a_mean() -> None:
+    large = xr.DataArray(np.full((6,), 2**31 - 1, np.int32), dims="seed")
+    assert float(summaries.mean_ci(large)["mean"]) == 2**31 - 1
+
+
+def test_queue_regret_and_throughput_by_hand() -> None:
+    ds = fabricate(rates=(0.5, 0.7), num_seeds=3, horizon=40, every=4)
+    regret, rate = summaries.queue_regret(ds), summaries.throughput(ds)
+    assert regret.dims == rate.dims == summaries.RUN_DIMS
+    expected = int(ds["queue_length"][2, 1, 0, 9]) - int(ds["optimal_queue_length"][1, 0, 9])
+    assert int(regret[2, 1, 0, 9]) == expected
+    assert float(rate[2, 1, 0, 9]) == int(ds["departures"][2, 1, 0, 9]) / 40
+
+
+def test_pairing_narrows_the_interval_of_coupled_runs() -> None:
+    ds = fabricate(num_seeds=40, horizon=200)
+    paired = summaries.paired_difference(ds, "throughput", "acqb", "cqb_eps").isel(
+        round=-1, arrival_rate=0
+    )
+    a, b = (
+        summaries.throughput(ds).sel(policy=p).isel(round=-1, arrival_rate=0)
+        for p in ("acqb", "cqb_eps")
+    )
+    low, high = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
+    np.testing.assert_allclose([paired["low"], paired["high"]], [low, high], rtol=1e-9)
+    unpaired = scipy.stats.ttest_ind(a, b).confidence_interval(0.95)
+    assert float(paired["high"] - paired["low"]) < unpaired.high - unpaired.low
+
+
+def test_paired_difference_changes_sign_with_the_order() -> None:
+    ds = fabricate()
+    one = summaries.paired_difference(ds, "queue_regret", "acqb", "random")
+    two = summaries.paired_difference(ds, "queue_regret", "random", "acqb")
+    np.testing.assert_allclose(one["mean"], -two["mean"])
+    np.testing.assert_allclose(one["low"], -two["high"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("throughput", "acqb", "nobody"), "policy nobody is not in the result"),
+        (("speed", "acqb", "random"), "variable is speed: choose one of queue_length"),
+        (("optimal_queue_length", "acqb", "random"), "variable is optimal_queue_length"),
+    ],
+)
+def test_paired_difference_names_what_is_unknown(
+    arguments: tuple[str, str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        summaries.paired_difference(fabricate(), *arguments)
+
+
+@pytest.mark.parametrize(("asked", "got"), [(10, 10), (19, 10), (20, 20), (999, 60)])
+def test_at_round_takes_the_last_recorded_one(asked: int, got: int) -> None:
+    assert int(summaries.at_round(fabricate(every=10), asked)["round"]) == got
+
+
+def test_at_round_before_the_first_recorded_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="round is 9: the first recorded round .* is 10"):
+        summaries.at_round(fabricate(every=10), 9)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
+def test_level_must_be_a_coverage(level: float) -> None:
+    with pytest.raises(ValueError, match="level is"):
+        summaries.mean_ci(xr.DataArray([1.0, 2.0], dims="seed"), level=level)
+
+
+def test_mean_over_a_missing_dimension_is_refused() -> None:
+    with pytest.raises(ValueError, match="dim is seed: the array has run"):
+        summaries.mean_ci(xr.DataArray([1.0, 2.0], dims="run"))

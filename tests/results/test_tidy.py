@@ -1,0 +1,110 @@
+"""Sweeps as tidy tables and figures over keys: arithmetic on fabricated points."""
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+from fabricated import fabricate
+
+from cqbjax.figures import over_keys
+from cqbjax.results import loads, tidy
+
+
+def points():
+    """Four points of two keys."""
+    made = []
+    for alpha in (0.1, 0.3):
+        for c1 in (0.2, 0.5):
+            point = fabricate(("acqb", "random"), rates=(0.6, 0.7), num_seeds=5, alpha_scale=alpha)
+            made.append(point.assign_attrs(c1=c1, path=f"{alpha},{c1}"))
+    return made
+
+
+def test_a_row_is_arithmetic_on_the_arrays():
+    made = points()
+    frame = tidy.tidy(made, ["gap", "throughput"], [30, 60], against="acqb")
+    # 4 points, 2 rates, 2 policies, 2 rounds, 2 metrics.
+    assert frame.height == 4 * 2 * 2 * 2 * 2
+    (row,) = frame.filter(
+        (pl.col("alpha_scale") == 0.3) & (pl.col("c1") == 0.5) & (pl.col("arrival_rate") == 0.7)
+        & (pl.col("policy") == "random") & (pl.col("round") == 60) & (pl.col("metric") == "gap")
+    ).to_dicts()  # fmt: skip
+    last = made[3].sel(arrival_rate=0.7, round=60)
+    gap = (last.queue_length - last.optimal_queue_length).sel(policy="random").values
+    half = scipy.stats.t.ppf(0.975, 4) * gap.std(ddof=1) / np.sqrt(5)
+    assert (row["n"], row["mean"]) == (5, pytest.approx(gap.mean()))
+    assert row["sd"] == pytest.approx(gap.std(ddof=1))
+    assert row["high"] == pytest.approx(gap.mean() + half)
+    apart = (last.queue_length.sel(policy="acqb") - last.queue_length.sel(policy="random")).values
+    half = scipy.stats.t.ppf(0.975, 4) * apart.std(ddof=1) / np.sqrt(5)
+    assert row["minus"] == pytest.approx(apart.mean())
+    assert row["minus_low"] == pytest.approx(apart.mean() - half)
+    assert apart.min() <= row["minus_boot_low"] <= row["minus"] <= row["minus_boot_high"]
+    own = frame.filter(pl.col("policy") == "acqb")
+    assert own["minus"].is_null().all() and own["minus_boot_low"].is_null().all()
+
+
+def test_files_hold_the_same_table(tmp_path):
+    frame = tidy.tidy(points())
+    parquet, csv = tidy.save(frame, tmp_path / "table")
+    assert pl.read_parquet(parquet).equals(frame)
+    assert pl.read_csv(csv).shape == frame.shape
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "keys, told",
+    [
+        ({"metrics": ["speed"]}, "metric speed is unknown; choose from gap, queue_length"),
+        ({"against": "nobody"}, "policy nobody is in no point; choose from acqb, random"),
+        ({"rounds": [0]}, "round is 0: the first recorded round"),
+    ],
+)
+def test_what_cannot_be_tabulated_is_refused(keys, told):
+    with pytest.raises(ValueError, match=told):
+        tidy.tidy(points(), **keys)
+
+
+def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
+    figure = over_keys.draw_over_keys(points(), over=["alpha_scale", "c1"])
+    maps = [axis.images[0].get_array() for axis in figure.axes if axis.images]
+    assert [axis.get_title() for axis in figure.axes if axis.images] == ["ACQB", "RAND"]
+    wanted = np.mean(
+        [
+            (one.queue_length - one.optimal_queue_length).isel(round=-1).sel(policy="random").mean()
+            for one in points()[1:2]
+        ]
+    )
+    assert maps[1].shape == (2, 2) and maps[1][1, 0] == pytest.approx(wanted)
+    assert "mean over λ" in figure.get_suptitle()
+
+
+def test_one_key_is_a_line_a_policy_with_its_interval():
+    figure = over_keys.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
+    (axis,) = figure.axes
+    assert [line.get_label() for line in axis.lines] == ["ACQB", "RAND"]
+    assert list(axis.lines[0].get_xdata()) == [0.6, 0.7] and len(axis.collections) == 2
+    assert "round 30" in figure.get_suptitle()
+    with pytest.raises(ValueError, match="key kappa was not swept; choose from"):
+        over_keys.draw_over_keys(points(), over=["kappa"])
+
+
+def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
+    """Queues that stand still, but from a known rate on, at a known growth; one never does."""
+
+    def point(rate):
+        made = fabricate(("acqb", "random"), rates=(rate,), num_seeds=4, horizon=60)
+        made["queue_length"] = made["queue_length"].astype(float)
+        rounds = made["round"].values
+        growing = {"acqb": rate >= 0.6, "random": True}
+        for label, grows in growing.items():
+            made["queue_length"].loc[{"policy": label}] = 3 + 0.5 * rounds[None, None] * grows
+        return made
+
+    made = [point(rate) for rate in (0.5, 0.7, 0.6, 0.4)]
+    by_policy = {row["policy"]: row for row in loads.loads(made).iter_rows(named=True)}
+    assert (by_policy["acqb"]["borne"], by_policy["acqb"]["next"]) == (0.5, 0.6)
+    assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 4
+    assert (by_policy["random"]["borne"], by_policy["random"]["next"]) == (None, 0.4)
+    quiet = loads.loads(made[:1])
+    assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}
