@@ -6,10 +6,7 @@ old file is not looked at. `study.py` drops the folder when the point is stored.
 """
 
 import dataclasses
-import functools
-import sys
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import metrics
-from cqbjax.core.files import arrays_digest, content_key, sha256, write_atomic
+from cqbjax.core.code import digest
+from cqbjax.core.files import arrays_digest, content_key, write_atomic
 
-PACKAGE = Path(__file__).resolve().parents[1]
-# Rooms whose code no number of a result follows from.
-LOOKING_ON = (
-    "results",
-    "store",
-    "figures",
-    "paper",
-    "page",
-    "bench",
-    "testing",
-    "commands",
-    "studies",
-)
+# Where the simulator begins.
+ENGINE = "cqbjax.sweeping.sweep"
 
 
 def key(*parts: Any) -> str:
@@ -52,42 +39,13 @@ def key(*parts: Any) -> str:
 
 
 def code(*parts: Any) -> str:
-    """Hash the code that computes results, and how JAX is set up.
+    """Hash the code that simulates, and that of parts, and how JAX is set up.
 
     Args:
-        parts: trees; a class in them that is none of this package's counts with its module's file.
+        parts: as in `core.code.digest`.
     """
-    modules = sorted({module for part in parts for module in _modules(part)})
     setup = (jax.__version__, jax.default_backend(), str(jnp.zeros(()).dtype))
-    return content_key(*setup, _package_digest(), *(_file_digest(module) for module in modules))
-
-
-def _modules(tree: Any) -> Iterator[str]:
-    """Yield the modules of the dataclasses in a tree, but for this package's."""
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        module = type(tree).__module__
-        if not module.startswith("cqbjax."):
-            yield module
-        for field in dataclasses.fields(tree):
-            yield from _modules(getattr(tree, field.name))
-
-
-def _file_digest(module: str) -> str:
-    """Hash a module's file; without one (a notebook) changes go unseen, so no two are alike."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return uuid.uuid4().hex if file is None else sha256(Path(file))
-
-
-@functools.cache
-def _package_digest() -> str:
-    """Hash this package's own code, but for the rooms that only look at results."""
-    paths = [
-        path for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in LOOKING_ON
-    ]  # fmt: skip
-    return content_key(
-        *(f"{path.relative_to(PACKAGE).as_posix()} {sha256(path)}" for path in paths)
-    )
+    return content_key(*setup, digest([ENGINE], *parts))
 
 
 @dataclasses.dataclass(frozen=True)

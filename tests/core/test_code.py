@@ -1,0 +1,138 @@
+"""The code that a number follows from: what is imported counts, in any depth, and nothing else."""
+
+import importlib
+import linecache
+import sys
+
+import pytest
+
+from cqbjax import policies, sources
+from cqbjax.core import code
+
+ENGINE = "cqbjax.sweeping.sweep"
+HEAD = "import dataclasses\nimport numpy as np\n"
+CLASS = "@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.0\n"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return a function that writes a user's module; those imported are forgotten after it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        importlib.invalidate_caches()
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_simulation_is_what_it_imports():
+    reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
+    assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)
+    apart = ("page", "paper", "figures", "theory", "chains", "offline", "datasets", "beliefs")
+    assert not [name for name in reached if name.split(".")[1] in apart]
+    acqb = code.modules([], policies.Acqb())
+    assert {"cqbjax.beliefs.gaussian", "cqbjax.policies.acqb"} <= set(acqb)
+    assert "cqbjax.policies.queueing_bandits" not in acqb
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from helper import rate",
+        "import helper",
+        "import helper as h",
+        "def lazily():\n    from helper import rate",
+        "from box import rate",
+        "from box.deep import rate",
+        "import box.deep",
+    ],
+)
+def test_an_edit_of_what_a_policy_imports_is_seen_in_any_depth(own, imported):
+    own("mine.py", f"{HEAD}{imported}\n{CLASS}")
+    own("helper.py", "from bottom import rate\n")
+    own("bottom.py", "rate = 1\n")
+    own("box/__init__.py", "from .deep import rate\n")
+    own("box/deep.py", "from bottom import rate\n")
+    mine = importlib.import_module("mine").Mine()
+    before = code.digest([ENGINE], mine)
+    assert code.digest([ENGINE], mine) == before
+    own("bottom.py", "rate = 22\n")
+    after = code.digest([ENGINE], mine)
+    own("unrelated.py", "rate = 3\n")
+    assert after != before and code.digest([ENGINE], mine) == after
+
+
+def test_relative_imports_and_a_package_with_code_of_its_own_count(own):
+    own("kit/__init__.py", "LEAST = 1\n")
+    own("kit/inner/__init__.py", "from .rule import Mine\n")
+    own("kit/inner/rule.py", f"{HEAD}from ..numbers import rate\nfrom . import also\n{CLASS}")
+    own("kit/inner/also.py", "")
+    own("kit/numbers.py", "rate = 1\n")
+    mine = importlib.import_module("kit.inner").Mine()
+    names = ["kit", "kit.inner", "kit.inner.also", "kit.inner.rule", "kit.numbers"]
+    assert [name for name in code.modules([], mine) if name.startswith("kit")] == names
+
+
+def test_what_is_imported_for_types_alone_does_not_count(own):
+    lines = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import helper\n"
+    own("mine.py", HEAD + lines + CLASS)
+    own("helper.py", "")
+    assert code.modules([], importlib.import_module("mine").Mine) == ["mine"]
+
+
+def test_a_base_class_and_what_a_field_holds_count(own):
+    own("base.py", f"{HEAD}class Base:\n    rate = 1\n")
+    own("field.py", f"{HEAD}{CLASS}def rule(): return 1\n")
+    derived = CLASS.replace("Mine", "Mine(Base)") + "    held: object = None\n"
+    own("mine.py", f"{HEAD}from base import Base\n{derived}")
+    mine, field = (importlib.import_module(name) for name in ("mine", "field"))
+    assert code.modules([], mine.Mine()) == ["base", "mine"]
+    for held in (field.Mine(), [field.Mine()], {"a": (field.Mine(),)}, field.rule):
+        assert code.modules([], mine.Mine(held=held)) == ["base", "field", "mine"]
+
+
+def notebook(text, name="<cell 1>"):
+    """Run a cell, as a notebook does: its lines are known to the interpreter, no file is."""
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    cell = {"__name__": "no_such_module"}
+    exec(compile(text, name, "exec"), cell)
+    return cell
+
+
+CELL = """import dataclasses, math
+RATE = {rate}
+def rule(x):
+    return x * {factor} * RATE
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    scale: float = 1.0
+    least = {least}
+    def act(self):
+        return (lambda: rule(self.scale) + {added})()
+"""
+SAME = {"rate": 1, "factor": 2, "least": 3, "added": 4}
+
+
+@pytest.mark.parametrize("changed", [None, *SAME])
+def test_a_notebooks_class_is_known_by_its_text_and_what_it_uses(changed):
+    first = code.digest([], notebook(CELL.format(**SAME), "<cell 1>")["Mine"]())
+    text = CELL.format(**{**SAME, **({changed: 9} if changed else {})})
+    second = code.digest([], notebook(text, "<cell 2>")["Mine"]())
+    assert (first == second) == (changed is None)
+
+
+@pytest.mark.parametrize("untold", ["exec", "object"])
+def test_what_cannot_be_told_is_never_taken_for_another(untold):
+    cell = notebook(CELL.format(**SAME))
+    if untold == "exec":
+        del linecache.cache["<cell 1>"]
+    else:
+        cell["RATE"] = object()
+    mine = cell["Mine"]()
+    assert code.digest([], mine) != code.digest([], mine)
