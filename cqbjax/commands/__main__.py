@@ -8,6 +8,7 @@ COMMANDS = {
     "run": "run a study; store, draw and print what came out",
     "report": "draw stored studies again, beside the paper, and write the page",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
+    "stored": "list what is stored of an experiment, and drop what is outdated",
     "prepare_data": "build a dataset's table and embeddings, once",
     "sensitivity": "study how ACQB depends on its constants",
     "rank_settings": "rank settings over several sensitivity studies",

@@ -12,7 +12,7 @@ from rich.console import Console
 from cqbjax.clusters import Cluster
 from cqbjax.commands import _hydra
 from cqbjax.core import backend
-from cqbjax.studies import sharding, storing, study
+from cqbjax.studies import sharding, study
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.sweeping.progress import Prepaid, Reporter, Silent
 
@@ -99,7 +99,6 @@ def run_elsewhere(
             lost |= {one.point.name: done.reason for one in shards[done.number]}
         else:
             lost |= done.value
-    storing.drop_outdated(folder)
     return lost
 
 

@@ -184,13 +184,15 @@ def _run(
         Name of a point that cannot run -> why; and the seconds that were simulated, None elsewhere.
     """
     from cqbjax.commands import _tasks
-    from cqbjax.studies import sharding
+    from cqbjax.studies import sharding, storing
     from cqbjax.sweeping.progress import bar
 
     asked, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
     if missing < asked:
         stored = f"{asked - missing} of {asked} policies at {len(ready)} points are stored"
         console.print(f"{stored}: not run again")
+    for line in storing.told_of_others(left, folder):
+        console.print(line, markup=False, soft_wrap=True)
     node = ready[0].point.config.get("cluster")
     with bar() as progress:
         if node and left:

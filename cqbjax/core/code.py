@@ -62,7 +62,7 @@ def _roots(parts: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(part, list | tuple):
             yield from _roots(part)
         elif dataclasses.is_dataclass(part):
-            yield from (kind for kind in type(part).__mro__ if kind is not object)
+            yield from (kind for kind in inspect.getmro(type(part)) if kind is not object)
             yield from _roots(getattr(part, field.name) for field in dataclasses.fields(part))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.results.summaries import at_round
-from cqbjax.store.shards import VARIABLES, shape
+from cqbjax.store.layout import VARIABLES, shape
 
 # A round that none is later than: of a result, the last one recorded.
 LAST = 2**62

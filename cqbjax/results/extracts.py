@@ -20,7 +20,7 @@ from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.cells import Cells, side_by_side
 from cqbjax.results.summaries import mean_sd, queue_regret, stand_in_of, throughput
-from cqbjax.store.shards import Stored
+from cqbjax.store.layout import Stored
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress

@@ -1,10 +1,12 @@
 """Stored results: written, found, read back and combined.
 
-A *point* is one compiled experiment; the points that ran together share a file (`shards.py`). A
-point may stand in several files, each with some of its policies. Figures and tables read these,
-never a live run.
+A *point* is one compiled experiment; the points that ran together share a piece (`store`). A point
+may stand in several pieces, each with some of its policies, or computed from another configuration.
+Figures and tables read these, never a live run.
 """
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import xarray as xr
 
 from cqbjax.results.summaries import combine
-from cqbjax.store.shards import ENDING, VARIABLES, ResultError, Stored, read, read_manifests, write
+from cqbjax.store import pieces
+from cqbjax.store.layout import VARIABLES, ResultError, Stored
+from cqbjax.store.pieces import ENDING, read, write
 
 __all__ = [
     "ENDING", "VARIABLES", "ResultError", "load", "load_points", "read_config", "read_manifest",
@@ -21,13 +25,14 @@ __all__ = [
 
 
 def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Path) -> None:
-    """Write one point's file atomically, in place of an older one there.
+    """Write one point's piece atomically, in place of an older one there.
 
     Args:
         dataset: a point: `VARIABLES` over policy, arrival_rate, seed and round.
         manifest: what ran, as in `Stored`.
         config: the resolved configuration, as YAML text.
-        path: of the file, which ends in `.nc`; parents are made.
+        path: of the arrays, which ends in `.nc`; parents are made. What is said of them goes into
+            a file beside, which ends in `.json`.
 
     Raises:
         ResultError: a variable, dimension or attribute is missing or cannot be stored.
@@ -35,7 +40,9 @@ def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Pa
     write([Stored(dataset, dict(manifest), config)], path)
 
 
-def load(path: Path | str, rounds: Sequence[int] | None = None) -> xr.Dataset:
+def load(
+    path: Path | str, rounds: Sequence[int] | None = None, content: str | None = None
+) -> xr.Dataset:
     """Read one result, or all the results under a folder combined into one dataset.
 
     Points that differ in arrival rate are joined along it; K, num_servers, slackness, parameters
@@ -47,12 +54,13 @@ def load(path: Path | str, rounds: Sequence[int] | None = None) -> xr.Dataset:
     Args:
         path: a file of points, or any folder above.
         rounds: as in `load_points`: what is not asked for is never in memory together.
+        content: as in `load_points`.
 
     Raises:
         ResultError: no result, a torn one, several experiments, points of several versions of the
             code, or two points for one combination.
     """
-    stored = stored_points(path, rounds)
+    stored = stored_points(path, rounds, content)
     experiments = sorted({str(each.point.attrs["experiment"]) for each in stored})
     if len(experiments) > 1:
         raise ResultError(
@@ -69,66 +77,84 @@ def load(path: Path | str, rounds: Sequence[int] | None = None) -> xr.Dataset:
     return combine([each.point for each in stored], varied)
 
 
-def load_points(path: Path | str, rounds: Sequence[int] | None = None) -> list[xr.Dataset]:
-    """Read the points under a folder one by one, in the order of their files' names.
+def load_points(
+    path: Path | str, rounds: Sequence[int] | None = None, content: str | None = None
+) -> list[xr.Dataset]:
+    """Read the points under a folder one by one, in the order of their names.
+
+    Of a point that was computed from several configurations, versions of the data or of the code,
+    the newest counts: the one that was run, or asked for again, last.
 
     Args:
         path: a file of points, or any folder above.
         rounds: keep these alone, each the last recorded one that is not later, so that thousands
             of points fit in memory; None keeps all.
+        content: of an older computation, as `cqbjax stored` lists them; its first letters do.
 
     Returns:
         One dataset a point; attrs hold the point's own, each key of the manifest's `varied`, and
         `path`, the point's file.
 
     Raises:
-        ResultError: no result under `path`, or a torn one.
+        ResultError: no result under `path`, none of that content, or a torn one.
     """
-    return [one.point for one in stored_points(path, rounds)]
+    return [one.point for one in stored_points(path, rounds, content)]
 
 
-def stored_points(path: Path | str, rounds: Sequence[int] | None = None) -> list[Stored]:
+def stored_points(
+    path: Path | str, rounds: Sequence[int] | None = None, content: str | None = None
+) -> list[Stored]:
     """Read the points under a folder, each with its manifest and configuration.
 
-    Of a point that stands in several files the newest counts, and those computed with the same
-    configuration, data and code, which add policies to it.
-
     Args:
-        path: as in `load_points`.
-        rounds: as in `load_points`.
+        path: as in `load_points`, like the rest.
+        rounds: of each point.
+        content: of an older computation.
 
     Raises:
-        ResultError: no result under `path`, or a torn one.
+        ResultError: no result under `path`, none of that content, or a torn one.
     """
-    pieces: dict[Any, list[Stored]] = {}
-    for file in _find(Path(path)):
-        for number, one in enumerate(read(file, rounds)):
+    said = {file: pieces.manifests_of(file) for file in _find(Path(path))}
+    wanted = _wanted(said, content)
+    if not any(wanted.values()):
+        raise ResultError(f"no result of content {content} under {path}: `cqbjax stored` lists all")
+    parts: dict[Any, list[Stored]] = {}
+    for file, numbers in wanted.items():
+        for number, one in zip(
+            numbers, read(file, rounds, numbers) if numbers else (), strict=True
+        ):
             manifest = one.manifest
             # What is not said to be a piece of something is whole.
-            piece = manifest["point"] if manifest.get("content") else (file.name, number)
+            point = manifest["point"] if manifest.get("content") else (file.name, number)
             own = {k: v for k, v in manifest.get("varied", {}).items() if k not in one.point.attrs}
             labelled = one.point.assign_attrs(**own, path=str(file))
-            pieces.setdefault((file.parent, piece), []).append(one._replace(point=labelled))
-    return [_joined(of_one) for of_one in pieces.values()]
+            parts.setdefault((file.parent, point), []).append(one._replace(point=labelled))
+    in_order = sorted(parts, key=lambda place: (place[0], *_in_numbers(str(place[1]))))
+    return [pieces.joined(parts[place]) for place in in_order]
 
 
-def _joined(pieces: Sequence[Stored]) -> Stored:
-    """Return a point of its pieces."""
-    newest, *others = sorted(pieces, key=lambda one: one.manifest.get("finished", ""), reverse=True)
-    policies = [newest.point]
-    for one in others:
-        if one.manifest.get("content") == newest.manifest["content"]:
-            there = {label for part in policies for label in part["policy"].values}
-            new = [label for label in one.point["policy"].values if label not in there]
-            policies += [one.point.sel(policy=new)] if new else []
-    if len(policies) == 1:
-        return newest
-    by_policy = [name for name, dims in VARIABLES.items() if "policy" in dims]
-    joined = xr.concat(
-        policies, "policy", data_vars=by_policy, coords="minimal", compat="override",
-        combine_attrs="override",
-    )  # fmt: skip
-    return newest._replace(point=joined)
+def _in_numbers(name: str) -> list[tuple[float, str]]:
+    """Return what sorts names as a reader does: numbers in them by their values."""
+    words = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(word), "") if i % 2 else (math.inf, word) for i, word in enumerate(words)]
+
+
+def _wanted(
+    said: Mapping[Path, Sequence[Mapping[str, Any]]], content: str | None
+) -> dict[Path, list[int]]:
+    """Return, for each piece, the numbers of the points that count."""
+    newest = pieces.newest(said)
+
+    def counts(file: Path, one: Mapping[str, Any]) -> bool:
+        own = str(one.get("content", ""))
+        if content is not None:
+            return own.startswith(content)
+        return not own or newest[file.parent, one["point"]] == own
+
+    return {
+        file: [i for i, one in enumerate(manifests) if counts(file, one)]
+        for file, manifests in said.items()
+    }
 
 
 def read_manifest(path: Path | str) -> dict[str, Any]:
@@ -137,7 +163,7 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
     Raises:
         ResultError: there is no such file, it is torn, or it is not a result.
     """
-    return read_manifests(Path(path))[0]
+    return pieces.manifests_of(Path(path))[0]
 
 
 def read_config(path: Path | str) -> str:
@@ -157,11 +183,7 @@ def _find(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise ResultError(f"no result at {path}: there is no such file or folder.")
-    files = sorted(
-        file
-        for file in path.rglob(f"*{ENDING}")
-        if not any(part.startswith(".") for part in file.relative_to(path).parts)
-    )
+    files = pieces.found(path)
     if not files:
         raise ResultError(f"no result under {path}: no folder there holds a file *{ENDING}.")
     return files

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from cqbjax.store.shards import RUN_DIMS
+from cqbjax.store.layout import RUN_DIMS
 
 # Attributes that become a dimension wherever points differ in them, whatever the manifest says.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")

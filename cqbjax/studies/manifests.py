@@ -4,9 +4,10 @@ import datetime
 import functools
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,19 +16,30 @@ import xarray as xr
 from omegaconf import OmegaConf
 
 from cqbjax.core import backend
-from cqbjax.core.files import content_key
+from cqbjax.core.code import digest
+from cqbjax.core.files import content_key, sha256
 from cqbjax.datasets import DatasetSource
+from cqbjax.offline.learnt import Learnt
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.sweeping import checkpoint
 
 SHOWN_VERSIONS = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
 )  # fmt: skip
-# The keys of a configuration that numbers follow from.
-COMPUTING = [
-    "policy", "source", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every", "K",
-    "capacity", "tuning_seed", "arrivals", "burst", "burst_rounds", "trace", "trace_column",
-]  # fmt: skip
+# Keys that no number follows from: what is shown, and where and how it is computed. What stands in
+# none of these lists counts.
+FOR_SHOW = (
+    "name", "title", "figure_policies", "spread", "queue", "table", "compared", "objective",
+    "table_rounds", "theory", "dry_run", "rerun", "fail_fast", "chunk", "memory_gb", "shard_runs",
+    "cluster", "results_dir", "data_dir", "cache_dir",
+)  # fmt: skip
+# Keys that numbers follow from through others, where they count: policies, source and rates.
+PASSED_ON = (
+    "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "explore_rounds", "head",
+    "warm", "num_servers", "dim", "slackness", "parameters", "rates_by_K", "policies_by_K",
+)  # fmt: skip
+# Where the training of routers and heads begins.
+TRAINING = "cqbjax.offline.training"
 
 
 class Content(NamedTuple):
@@ -63,24 +75,70 @@ class Finished(NamedTuple):
 def content_of(ready: Ready) -> Content:
     """Hash all that a point's numbers follow from.
 
+    That is its configuration, but for the keys that are declared not to count; the content of every
+    file that it names; what its source holds; and the code that runs.
+
     Args:
         ready: a checked point; its policies may be untrained.
     """
     config, source = ready.point.config, ready.source
-    computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, COMPUTING))
-    policies = computing.pop("policy")
-    data = ""
+    plain: Any = OmegaConf.to_container(config)
+    policies = plain.pop("policy")
+    computing = {k: v for k, v in plain.items() if k not in (*FOR_SHOW, *PASSED_ON)}
     if isinstance(source, DatasetSource):
         computing["source"].pop("data_dir", None)
-        data = f"{source.digest} {source.departure_digest}"
-    words = json.dumps(computing, sort_keys=True, default=str)
+        held = content_key(source.digest, source.departure_digest)
+    else:
+        held = checkpoint.held(source)
     return Content(
-        content_key(words, data, checkpoint.code()),
+        content_key(_told(computing), held, checkpoint.code(source)),
         {
-            label: content_key(json.dumps(policies[label], default=str), checkpoint.code(policy))
+            label: content_key(_told(policies[label]), _code_of(policy))
             for label, policy in ready.policies.items()
         },
     )
+
+
+def _code_of(policy: Any) -> str:
+    """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
+    if isinstance(policy, Learnt):
+        return digest([TRAINING], policy)
+    return content_key(checkpoint.held(policy), digest([], policy))
+
+
+def _told(values: Any) -> str:
+    """Return a configuration in words, with the content of each file that it names."""
+    files = [f"{name} {_content(Path(name))}" for name in sorted(set(_named(values)))]
+    return json.dumps([values, files], sort_keys=True, default=str)
+
+
+def _named(values: Any) -> Iterator[str]:
+    """Yield the words in a configuration that name a file, or a folder by its path."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if isinstance(values, list):
+        for value in values:
+            yield from _named(value)
+    elif isinstance(values, str) and (os.path.isfile(values) or _is_folder(values)):
+        yield values
+
+
+def _is_folder(word: str) -> bool:
+    return os.sep in word and os.path.isdir(word)
+
+
+def _content(path: Path) -> str:
+    """Hash a file, or all files of a folder; one that is as it was is not read again."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return content_key(*(f"{file.relative_to(path)} {_content(file)}" for file in files))
+    state = path.stat()
+    return _content_once(path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _content_once(path: Path, *_: int) -> str:
+    return sha256(path)
 
 
 def manifest_of(one: Finished) -> dict[str, Any]:

@@ -32,6 +32,8 @@ from cqbjax.sweeping.progress import Reporter
 # A list in one of these is a grid.
 RULE_KEYS = ("threshold", "min_gap", "among")
 KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles", "segment")
+# Where the replay begins.
+REPLAY = "cqbjax.chains.running"
 # Of a point's chains, shown in its rows of the table.
 FOLLOWING = ("chains_of_several", "linked_by_cosine", "load")
 # The keys of a configuration that numbers follow from.
@@ -90,8 +92,8 @@ def study(
     for line in prepare.describe(log, linked[0].chains, _rule(begun[0].config)):
         console.print(line, markup=False, soft_wrap=True)
     stock = storing.Stock(folder, config.name)
-    for one in linked:
-        content = _content(one.point, log, chosen)
+    contents = [_content(one.point, log, chosen) for one in linked]
+    for one, content in zip(linked, contents, strict=True):
         if not config.rerun and not stock.missing(one.point.name, content):
             console.print(f"{one.point.name} is stored: not run again", markup=False)
         elif config.dry_run:
@@ -101,7 +103,8 @@ def study(
             _run_point(one, log, chosen, cut, folder, content, progress)
     if config.dry_run:
         return []
-    return storing.read([one.point.name for one in linked], folder)
+    names = [one.point.name for one in linked]
+    return storing.Stock(folder, config.name).read(names, contents)
 
 
 def points(config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
@@ -244,7 +247,7 @@ def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> manifes
     computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(point.config, list(COMPUTING)))
     computing["replay"].pop("source")
     words = json.dumps(computing, sort_keys=True, default=str)
-    key = content_key(words, log.digest, checkpoint.code(*chosen.values()))
+    key = content_key(words, log.digest, checkpoint.code(*chosen.values(), entries=[REPLAY]))
     return manifests.Content(key, dict.fromkeys(chosen, key))
 
 

@@ -89,7 +89,6 @@ def run_all(
     for shard in shards_of(ready):
         lost |= run_what_can(shard, folder, whole, console, fail_fast)
     whole.close()
-    storing.drop_outdated(folder)
     return lost
 
 
@@ -154,9 +153,14 @@ def read_back(
         folder: of the experiment.
         rounds: as in `results.load_points`.
     """
-    stored = storing.read([one.point.name for one in ready], folder, rounds)
+    stock = storing.Stock(folder, ready[0].point.config.name)
+    names, contents = (
+        [one.point.name for one in ready],
+        [manifests.content_of(one) for one in ready],
+    )
+    stock.ask_again(names, contents)
     points = []
-    for one, point in zip(ready, stored, strict=True):
+    for one, point in zip(ready, stock.read(names, contents, rounds), strict=True):
         shown = {*one.policies, OPTIMAL}
         points.append(point.sel(policy=[x for x in point.policy.values if x in shown]))
     return points

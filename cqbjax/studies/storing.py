@@ -1,47 +1,54 @@
 """Points' results: where they are stored, and which are there already."""
 
+import datetime
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.core.files import content_key
-from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import stored as results
-from cqbjax.store import shards
+from cqbjax.store import pieces
+from cqbjax.store.layout import Stored, shape
 from cqbjax.studies.grid import Ready
-from cqbjax.studies.manifests import Content, Finished, content_of, manifest_of
+from cqbjax.studies.manifests import FOR_SHOW, Content, Finished, content_of, manifest_of
+
+# Of the keys in which a stored point differs so many are told.
+MOST_TOLD = 4
 
 
 class Stock:
-    """What loading a folder gives: which policies of which points, by their contents."""
+    """What is stored of an experiment, known without opening any array."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
-        held = _manifests(folder)
-        for file, manifests in held.items():
+        self._folder = folder
+        self._pieces = _described(folder)
+        for file, manifests in self._pieces.items():
             theirs = {one["experiment"] for one in manifests} - {experiment}
             if theirs:
                 raise ValueError(
                     f"{file} is of experiment {', '.join(theirs)}, and {folder} is where those of "
                     f"{experiment} go: move it away, or choose another name="
                 )
-        pieces = [manifest for of_file in held.values() for manifest in of_file]
-        self._stored: dict[str, Content] = {}
-        # As in `results.stored_points` the newest counts, and what else is of its content.
-        for piece in sorted(pieces, key=lambda manifest: manifest["finished"], reverse=True):
-            own = Content(piece["content"], piece["policies"])
-            newest = self._stored.setdefault(piece["point"], own)
-            if own.point == newest.point:
-                both = Content(own.point, {**own.policies, **newest.policies})
-                self._stored[piece["point"]] = both
+        # Point -> content -> where its policies are: label -> (piece, number in it, its content).
+        self._places: dict[str, dict[str, dict[str, _Place]]] = {}
+        every = [
+            (piece, file, number)
+            for file, of_file in self._pieces.items() for number, piece in enumerate(of_file)
+        ]  # fmt: skip
+        for piece, file, number in sorted(every, key=lambda one: pieces.stamp(one[0])):
+            contents = self._places.setdefault(piece["point"], {})
+            contents[piece["content"]] = contents.pop(piece["content"], {}) | {
+                label: _Place(file, number, key) for label, key in piece["policies"].items()
+            }
 
     def left(self, ready: Ready) -> Ready:
         """Return a point with those of its policies alone that are not stored."""
-        if ready.point.name not in self._stored or ready.point.config.rerun:
+        if ready.point.config.rerun:
             return ready
         missing = self.missing(ready.point.name, content_of(ready))
         kept = {label: policy for label, policy in ready.policies.items() if label in missing}
@@ -49,11 +56,128 @@ class Stock:
 
     def missing(self, name: str, content: Content) -> set[str]:
         """Return the labels of a point's policies that are not stored with this content."""
-        there = self._stored.get(name)
-        if there is None or there.point != content.point:
-            return set(content.policies)
-        known = there.policies
-        return {label for label, key in content.policies.items() if known.get(label) != key}
+        known = self._places.get(name, {}).get(content.point, {})
+        return {
+            label
+            for label, key in content.policies.items()
+            if label not in known or known[label].key != key
+        }
+
+    def others(self, left: Sequence[Ready]) -> dict[str, str]:
+        """Return point -> in what its newest stored computation differs, for those that have one.
+
+        Args:
+            left: points that are about to run.
+        """
+        told, first = dict[str, str](), ""
+        for ready in left:
+            contents = self._places.get(ready.point.name, {})
+            if contents and content_of(ready).point not in contents:
+                (place, *_) = list(contents.values())[-1].values()
+                first = first or _difference(place, ready.point.config)
+                told[ready.point.name] = first
+        return told
+
+    def read(
+        self, names: Sequence[str], contents: Sequence[Content], rounds: Sequence[int] | None = None
+    ) -> list[xr.Dataset]:
+        """Return stored points; each piece is read once.
+
+        Args:
+            names: of points all of whose policies are stored.
+            contents: of each.
+            rounds: as in `results.load_points`.
+
+        Raises:
+            ResultError: a piece is torn; it is set aside, so that its points run again.
+        """
+        wanted = [
+            {self._places[name][content.point][label][:2] for label in content.policies}
+            for name, content in zip(names, contents, strict=True)
+        ]
+        numbers: dict[Path, set[int]] = {}
+        for file, number in (place for places in wanted for place in places):
+            numbers.setdefault(file, set()).add(number)
+        parts: dict[tuple[Path, int], Stored] = {}
+        for file, some in numbers.items():
+            try:
+                read = pieces.read(file, rounds, some)
+            except results.ResultError as error:
+                set_aside(file)
+                raise results.ResultError(
+                    f"{file} was torn and is set aside: give the same command again, and what it "
+                    "held is run anew"
+                ) from error
+            parts |= {(file, i): one for i, one in zip(sorted(some), read, strict=True)}
+        made = []
+        for places in wanted:
+            whole = pieces.joined([parts[place] for place in places])
+            own = whole.manifest["varied"].items()
+            varied = {key: value for key, value in own if key not in whole.point.attrs}
+            made.append(whole.point.assign_attrs(**varied, path=str(min(places)[0])))
+        return made
+
+    def ask_again(self, names: Sequence[str], contents: Sequence[Content]) -> None:
+        """Make points the newest of theirs, where another content of one was computed later."""
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        asked = {
+            (name, content.point)
+            for name, content in zip(names, contents, strict=True)
+            if [*self._places.get(name, {content.point: {}})][-1] != content.point
+        }
+        for file, manifests in self._pieces.items() if asked else ():
+            if any((one["point"], one["content"]) in asked for one in manifests):
+                new = [
+                    {**one, "asked": now} if (one["point"], one["content"]) in asked else one
+                    for one in manifests
+                ]
+                pieces.describe(file, new)
+
+
+def told_of_others(left: Sequence[Ready], folder: Path) -> list[str]:
+    """Say that points about to run are stored as computed otherwise, and what becomes of that."""
+    others = Stock(folder, left[0].point.config.name).others(left) if left else {}
+    if not others:
+        return []
+    name, what = next(iter(others.items()))
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return [
+        f"{name}{more} stored with {what}: kept, though results.load gives the newest; "
+        f"`cqbjax stored {folder}` lists both, and drops what is outdated"
+    ]
+
+
+class _Place(NamedTuple):
+    """Where a policy of a point is stored: the piece, the point's number in it, its content."""
+
+    file: Path
+    number: int
+    key: str
+
+
+def _difference(place: _Place, config: DictConfig) -> str:
+    """Say in what a stored point differs from a configuration."""
+    try:
+        ((_, _, text),) = pieces.read(place.file, [1], [place.number])
+    except results.ResultError:
+        return "torn"
+    old, new = (_flat(yaml.safe_load(one)) for one in (text, _yaml(config)))
+    keys = [key for key in dict.fromkeys([*old, *new]) if key.partition(".")[0] not in FOR_SHOW]
+    apart = [
+        f"{key}={old.get(key)}" for key in keys
+        if old.get(key) != new.get(key) and key.partition(".")[0] != "policy"
+    ]  # fmt: skip
+    if len(apart) > MOST_TOLD:
+        apart = [*apart[:MOST_TOLD], f"and {len(apart) - MOST_TOLD} more"]
+    return ", ".join(apart) or "other code or data"
+
+
+def _flat(tree: Any, above: str = "") -> dict[str, Any]:
+    """Return the values of a nested configuration by their dotted keys."""
+    if not isinstance(tree, dict):
+        return {above: tree}
+    inner = (_flat(value, f"{above}.{key}" if above else str(key)) for key, value in tree.items())
+    return {key: value for some in inner for key, value in some.items()}
 
 
 def check_writable(folder: Path) -> None:
@@ -73,22 +197,32 @@ def check_writable(folder: Path) -> None:
 
 
 def set_aside_torn(folder: Path) -> list[Path]:
-    """Hide the files that are torn, so that none is taken for a result; return their new names."""
+    """Hide the pieces that are torn, so that none is taken for a result; return their new names."""
     torn = []
-    for file in sorted(folder.glob(f"*{results.ENDING}")):
+    for file in pieces.found(folder):
         try:
-            shards.read_manifests(file)
+            pieces.manifests_of(file)
         except results.ResultError:
-            torn.append(file.rename(file.with_name(f".{file.name}.torn")))
+            torn.append(set_aside(file))
     return torn
 
 
-def _manifests(folder: Path) -> dict[Path, list[dict[str, Any]]]:
-    """Return the manifests of a folder's files, but for what is torn or of an older kind."""
+def set_aside(file: Path) -> Path:
+    """Hide a piece that is torn, and return its new name."""
+    said = file.with_suffix(pieces.SAID)
+    if said.exists():
+        said.rename(said.with_name(f".{said.name}.torn"))
+    return file.rename(file.with_name(f".{file.name}.torn"))
+
+
+def _described(folder: Path) -> dict[Path, list[dict[str, Any]]]:
+    """Return the manifests of a folder's pieces, but for what is torn or of an older kind."""
     by_file = {}
-    for file in sorted(folder.glob(f"*{results.ENDING}")):
+    for file in pieces.found(folder) if folder.is_dir() else ():
+        if file.parent != folder:
+            continue
         try:
-            manifests = shards.read_manifests(file)
+            manifests = pieces.manifests_of(file)
         except results.ResultError:
             continue  # its points are computed again; who loads it is told
         if all(manifest.get("content") and "policies" in manifest for manifest in manifests):
@@ -97,28 +231,32 @@ def _manifests(folder: Path) -> dict[Path, list[dict[str, Any]]]:
 
 
 def store(points: Sequence[Finished], folder: Path) -> list[Path]:
-    """Store points atomically, in a file for each shape, with manifest and configuration.
+    """Store points atomically, in a piece for each shape, with manifest and configuration.
 
     Args:
         points: that ran together.
         folder: of the experiment.
 
     Returns:
-        The files.
+        The files, each named by the key of what is in it.
 
     Raises:
         ValueError: one cannot be written, as on a full disk.
     """
-    by_shape: dict[Any, list[shards.Stored]] = {}
+    by_shape: dict[Any, list[Stored]] = {}
     for one in points:
         config = _yaml(one.point.config)
-        stored = shards.Stored(one.data, manifest_of(one), config)
-        by_shape.setdefault(shards.shape(one.data), []).append(stored)
+        stored = Stored(one.data, manifest_of(one), config)
+        by_shape.setdefault(shape(one.data), []).append(stored)
     written = []
     for alike in by_shape.values():
-        file = _place([one.manifest for one in alike], folder)
+        words = [
+            word for m in (one.manifest for one in alike)
+            for word in (m["point"], m["content"], *m["policies"].values())
+        ]  # fmt: skip
+        file = folder / f"{content_key(*words)}{results.ENDING}"
         try:
-            shards.write(alike, file)
+            pieces.write(alike, file)
         except OSError as error:
             raise ValueError(
                 f"{file} cannot be written ({error.strerror or error}): make room, and give the "
@@ -126,66 +264,6 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
             ) from error
         written.append(file)
     return written
-
-
-def _place(manifests: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Return the file of points: a point's name; of several, how many and what tells them apart.
-
-    A file of the name stays if it holds other policies of the same point.
-    """
-    words = [
-        word for m in manifests for word in (m["point"], m["content"], *m["policies"].values())
-    ]
-    key = content_key(*words)[:12]
-    if len(manifests) > 1:
-        return folder / f"{len(manifests)}_points_{key}{results.ENDING}"
-    (manifest,) = manifests
-    plain = folder / f"{manifest['point']}{results.ENDING}"
-    return (
-        plain.with_name(f"{manifest['point']}+{key}{results.ENDING}")
-        if _adds_to(plain, manifest)
-        else plain
-    )
-
-
-def _adds_to(file: Path, manifest: Mapping[str, Any]) -> bool:
-    """Tell whether a file holds policies of the same point that are not to be lost."""
-    try:
-        (there,) = shards.read_manifests(file)
-    except (results.ResultError, ValueError):
-        return False
-    new = set(manifest["policies"]) | {OPTIMAL}
-    return there.get("content") == manifest["content"] and not set(there.get("policies", ())) <= new
-
-
-def read(
-    names: Sequence[str], folder: Path, rounds: Sequence[int] | None = None
-) -> list[xr.Dataset]:
-    """Return points of a folder by name; it may hold more.
-
-    Args:
-        names: of points that are stored.
-        folder: of the experiment.
-        rounds: as in `results.load_points`.
-    """
-    stored = {
-        one.manifest["point"]: one.point
-        for one in results.stored_points(folder, rounds)
-        if Path(one.point.attrs["path"]).parent == folder
-    }
-    return [stored[name] for name in names]
-
-
-def drop_outdated(folder: Path) -> None:
-    """Delete the files of which every point has been computed anew since."""
-    held = _manifests(folder)
-    newest: dict[str, tuple[str, str]] = {}
-    for manifest in (one for of_file in held.values() for one in of_file):
-        stamp = manifest["finished"], manifest["content"]
-        newest[manifest["point"]] = max(newest.get(manifest["point"], stamp), stamp)
-    for file, manifests in held.items():
-        if not any(m["content"] == newest[m["point"]][1] for m in manifests):
-            file.unlink(missing_ok=True)
 
 
 def _yaml(config: DictConfig) -> str:

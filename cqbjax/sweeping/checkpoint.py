@@ -6,7 +6,7 @@ old file is not looked at. `study.py` drops the folder when the point is stored.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,31 @@ def key(*parts: Any) -> str:
     Returns:
         A file name without ending.
     """
-    leaves, structure = jax.tree.flatten(parts)
+    return content_key(held(parts), code(*parts))
+
+
+def held(tree: Any) -> str:
+    """Hash what a tree holds: its structure and its arrays.
+
+    Raises:
+        ValueError: it holds something else than arrays, numbers and words.
+    """
+    leaves, structure = jax.tree.flatten(tree)
     arrays = [np.asarray(leaf) for leaf in leaves]
-    assert all(array.dtype != object for array in arrays), "an object has no bytes to hash"
-    return content_key(str(structure), arrays_digest(arrays), code(*parts))
+    if any(array.dtype == object for array in arrays):
+        raise ValueError(f"{type(tree).__name__} holds an object that is no array and no number")
+    return content_key(str(structure), arrays_digest(arrays))
 
 
-def code(*parts: Any) -> str:
+def code(*parts: Any, entries: Sequence[str] = (ENGINE,)) -> str:
     """Hash the code that simulates, and that of parts, and how JAX is set up.
 
     Args:
         parts: as in `core.code.digest`.
+        entries: where the code begins.
     """
     setup = (jax.__version__, jax.default_backend(), str(jnp.zeros(()).dtype))
-    return content_key(*setup, digest([ENGINE], *parts))
+    return content_key(*setup, digest(entries, *parts))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 import cqbjax
 from cqbjax.commands import _hydra, _jobs
 from cqbjax.results import stored as results
-from cqbjax.store import shards
+from cqbjax.store import pieces
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -92,8 +92,8 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     assert first.items() <= {p.name: p.stat().st_mtime_ns for p in folder.glob("*.nc")}.items()
     # A result of other code is not mixed in.
     (added,) = (path for path in folder.glob("*.nc") if path.name not in first)
-    foreign = [one._replace(manifest=one.manifest | {"code": "x"}) for one in shards.read(added)]
-    shards.write(foreign, added)
+    foreign = [one._replace(manifest=one.manifest | {"code": "x"}) for one in pieces.read(added)]
+    pieces.write(foreign, added)
     with pytest.raises(results.ResultError, match="2 versions of the code computed"):
         cqbjax.results.load(folder)
 

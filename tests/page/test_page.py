@@ -22,7 +22,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 from cqbjax.page import build, listing  # noqa: E402
 from cqbjax.paper import catalogue, claims, comparison  # noqa: E402
 from cqbjax.results import extracts  # noqa: E402
-from cqbjax.store.shards import Stored  # noqa: E402
+from cqbjax.store.layout import Stored  # noqa: E402
 
 pytestmark = pytest.mark.slow  # a browser starts for them
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

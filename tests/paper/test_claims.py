@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from cqbjax.paper import catalogue, claims, comparison
 from cqbjax.paper.rules import RULES
 from cqbjax.results import extracts
-from cqbjax.store.shards import Stored
+from cqbjax.store.layout import Stored
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 NOTHING = pl.DataFrame(schema=comparison.COLUMNS)

@@ -7,7 +7,7 @@ from fabricated import fabricate
 
 from cqbjax.paper import catalogue, comparison, printed
 from cqbjax.results import extracts
-from cqbjax.store.shards import Stored
+from cqbjax.store.layout import Stored
 
 SYNTHETIC = {"parameters": "disjoint"}
 LABELS = ("optimal", "acqb", "acqb_fifo", "acqb_rr", "acqb_random", "cqb_eps", "q_ths", "random")

@@ -10,7 +10,7 @@ from fabricated import fabricate
 
 from cqbjax.results import extracts
 from cqbjax.results.extracts import REFERENCES, ExtractError
-from cqbjax.store.shards import Stored
+from cqbjax.store.layout import Stored
 
 POLICIES = ("optimal", "acqb", "acqb_cl", "cqb_eps", "random")
 CONFIG = {"table_rounds": [200, 400], "queue": "regret", "figure_policies": ["acqb", "random"]}

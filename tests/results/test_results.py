@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import xarray as xr
 from fabricated import fabricate
 
 from cqbjax.results import stored as results
-from cqbjax.store import shards
+from cqbjax.store import pieces
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -32,7 +33,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         back = results.load(path)
         xr.testing.assert_identical(back, ds)
         assert {n: back[n].dtype for n in back.data_vars} == {n: ds[n].dtype for n in ds.data_vars}
-    assert list(tmp_path.iterdir()) == [file]
+    assert sorted(tmp_path.iterdir()) == [file.with_suffix(".json"), file]
     assert results.read_config(file) == "horizon: 60\n"
     assert results.read_manifest(file) == {"varied": {}, "device": "cpu"}
     assert results.load_points(tmp_path)[0].attrs["path"] == str(file)
@@ -42,8 +43,8 @@ def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
     ds = fabricate()
     with xr.open_dataset(store(tmp_path / "point", ds)) as opened:
         xr.testing.assert_equal(opened.load(), ds)
-        assert json.loads(opened.attrs["manifest"])["device"] == "cpu"
         assert opened.attrs["config"] == "horizon: 60\n"
+    assert json.loads((tmp_path / "point.json").read_text())["common"]["device"] == "cpu"
 
 
 def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
@@ -122,6 +123,27 @@ def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:
         results.load(tmp_path)
 
 
+def test_arrays_of_which_nothing_is_said_yet_are_not_there(tmp_path: Path) -> None:
+    """A writer was killed between its two files, or is there now; other names are refused."""
+    store(tmp_path / "whole", fabricate())
+    file = store(tmp_path / ("0" * 24), fabricate(K=2))
+    file.with_suffix(".json").unlink()
+    assert results.load(tmp_path).attrs["K"] == 1
+    file.rename(tmp_path / "theirs.nc")
+    with pytest.raises(
+        results.ResultError, match=r"theirs\.json, which says what is in it, is not"
+    ):
+        results.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"points": [], "common": {}}'])
+def test_a_description_that_is_torn_is_refused(tmp_path: Path, text: str) -> None:
+    file = store(tmp_path / "point", fabricate())
+    file.with_suffix(".json").write_text(text)
+    with pytest.raises(results.ResultError, match=r"point\.json is torn, or does not describe"):
+        results.load(tmp_path)
+
+
 def test_other_peoples_files_survive_a_new_result(tmp_path: Path) -> None:
     store(tmp_path / "study", fabricate(horizon=20))
     store(tmp_path / "study" / "nested", fabricate(K=2))
@@ -137,10 +159,10 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     file = store(tmp_path / "point", fabricate())
     file.write_bytes(file.read_bytes()[:kept])
     for read in (results.load, results.load_points, results.read_manifest, results.read_config):
-        with pytest.raises(results.ResultError, match="point.nc is torn, or not a") as told:
+        with pytest.raises(results.ResultError, match="point.nc is torn: it has") as told:
             read(file)
         assert "\n" not in str(told.value)
-    with pytest.raises(results.ResultError, match="point.nc is torn, or not a result"):
+    with pytest.raises(results.ResultError, match="point.nc is torn: it has"):
         results.load(tmp_path)
 
 
@@ -150,19 +172,61 @@ def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
     content = bytearray(file.read_bytes())
     content[int(place * len(content))] ^= 1
     file.write_bytes(content)
-    with pytest.raises(results.ResultError, match="does not end in the checksum"):
+    with pytest.raises(results.ResultError, match="point.nc is torn: its content is not"):
         results.load(tmp_path)
 
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
-    fabricate().to_netcdf(tmp_path / "theirs.nc", engine="h5netcdf")
-    with pytest.raises(results.ResultError, match="theirs.nc is torn, or not a result of cqbjax"):
+    theirs = tmp_path / "theirs.nc"
+    fabricate().to_netcdf(theirs, engine="h5netcdf")
+    with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax, or of an"):
         results.load(tmp_path)
-    content = (tmp_path / "theirs.nc").read_bytes()
-    for body in (content, b"no NetCDF"):
-        (tmp_path / "theirs.nc").write_bytes(body + shards._ending(body))
-        with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax"):
+    for body in (theirs.read_bytes(), b"no NetCDF"):
+        theirs.write_bytes(body)
+        pieces.describe(theirs, [{"varied": {}}], body)
+        with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax: "):
             results.load(tmp_path)
+
+
+def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_for(
+    tmp_path: Path,
+) -> None:
+    for day, content, horizon in (("2", "bb", 20), ("3", "cc", 30), ("1", "aa", 10)):
+        manifest = {"point": "K=1", "content": content, "policies": {}, "finished": day}
+        results.save(fabricate(horizon=horizon), manifest, "", tmp_path / f"{content}.nc")
+    assert results.load(tmp_path).sizes["round"] == 30
+    assert results.load(tmp_path, content="a").sizes["round"] == 10
+    assert len(results.load_points(tmp_path)) == 1
+    with pytest.raises(results.ResultError, match="no result of content dd under"):
+        results.load(tmp_path, content="dd")
+    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
+    assert [file.stem for file in pieces.outdated(said)] == ["aa", "bb"]
+    (oldest,) = said[tmp_path / "aa.nc"]
+    pieces.describe(tmp_path / "aa.nc", [oldest | {"asked": "4"}])
+    assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
+
+
+def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
+    for i, scale in enumerate((10, 0.5, 2)):
+        manifest = {"point": f"c1={scale}", "content": "a", "policies": {}, "finished": "1"}
+        results.save(fabricate(c1=scale), manifest, "", tmp_path / f"{i}.nc")
+    assert [point.attrs["c1"] for point in results.load_points(tmp_path)] == [0.5, 2, 10]
+
+
+def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
+    """What is said of them is read, not their arrays; a second look reads what is new."""
+    file = store(tmp_path / "point", fabricate(["random"], num_seeds=1, horizon=2))
+    said = file.with_suffix(".json").read_bytes()
+    for number in range(500):
+        os.link(file, tmp_path / f"{number:024x}.nc")
+        (tmp_path / f"{number:024x}.json").write_bytes(said)
+    file.unlink()
+    begun = time.process_time()
+    assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
+    first = time.process_time() - begun
+    begun = time.process_time()
+    assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
+    assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
 
 
 def test_nothing_there(tmp_path: Path) -> None:

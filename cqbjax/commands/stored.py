@@ -1,0 +1,44 @@
+"""List what is stored of an experiment, and drop what was computed otherwise since.
+
+python scripts/stored.py results/data/synthetic
+python scripts/stored.py results/data/synthetic --drop outdated
+"""
+
+import argparse
+from pathlib import Path
+
+from cqbjax.commands._refusing import refusing
+
+
+def main() -> None:
+    """Print a line a computation of each point: its content, when it was made, and of what."""
+    parser = argparse.ArgumentParser(prog="stored", description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="of an experiment, below results_dir/data")
+    parser.add_argument(
+        "--drop", choices=["outdated"],
+        help="delete the pieces of which every point has been computed otherwise since",
+    )  # fmt: skip
+    asked = parser.parse_args()
+    with refusing():
+        _list(asked.folder, asked.drop is not None)
+
+
+def _list(folder: Path, drop: bool) -> None:
+    from cqbjax.store import pieces
+
+    said = {file: pieces.manifests_of(file) for file in pieces.found(folder)}
+    if not said:
+        raise ValueError(f"nothing is stored in {folder}: give the folder of an experiment")
+    newest = pieces.newest(said)
+    known = [
+        (file.parent, one) for file, of_file in said.items() for one in of_file if "content" in one
+    ]
+    for where, one in sorted(known, key=lambda each: (each[1]["point"], pieces.stamp(each[1]))):
+        state = "newest  " if newest[where, one["point"]] == one["content"] else "outdated"
+        made, labels = one["finished"][:16].replace("T", " "), ", ".join(one["policies"])
+        print(f"{one['content'][:8]}  {made}  {state}  {one['point']}: {labels}")
+    old = pieces.outdated(said)
+    print(f"{len(known)} points in {len(said)} pieces; {len(old)} pieces hold outdated ones alone")
+    for file in old if drop else ():
+        pieces.drop(file)
+        print(f"dropped {file}")
