@@ -216,16 +216,24 @@ def newest(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> dict[tuple[Path,
 
 
 def outdated(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> list[Path]:
-    """Return the pieces of which every point has been computed otherwise since."""
-    last = newest(said)
-    return [
-        file
-        for file, manifests in said.items()
-        if all(
-            one.get("content") and last[file.parent, one["point"]] != one["content"]
-            for one in manifests
-        )
-    ]
+    """Return the pieces of which every policy of every point has been computed otherwise since."""
+    last, policies = newest(said), dict[tuple[Path, str, str], tuple[str, str]]()
+    every = [
+        (file, (file.parent, one.get("point", "")), one)
+        for file, of_file in said.items() for one in of_file
+    ]  # fmt: skip
+    for _, place, one in every:
+        for label, key in one.get("policies", {}).items() if "content" in one else ():
+            if last[place] == one["content"]:
+                at = (*place, label)
+                policies[at] = max(policies.get(at, ("", "")), (stamp(one), key))
+    current = {
+        file for file, place, one in every
+        if not one.get("content") or (last[place] == one["content"] and any(
+            policies[*place, label][1] == key for label, key in one["policies"].items()
+        ))
+    }  # fmt: skip
+    return [file for file in said if file not in current]
 
 
 def drop(file: Path) -> None:

@@ -11,6 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.core.files import content_key
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
 from cqbjax.store.layout import Stored, shape
@@ -34,17 +35,18 @@ class Stock:
                     f"{file} is of experiment {', '.join(theirs)}, and {folder} is where those of "
                     f"{experiment} go: move it away, or choose another name="
                 )
-        # Point -> content -> where its policies are: label -> (piece, number in it, its content).
-        self._places: dict[str, dict[str, dict[str, _Place]]] = {}
+        # Point -> content -> policy -> its own content -> where it is, the newest last.
+        self._places: dict[str, dict[str, dict[tuple[str, str], _Place]]] = {}
+        self._newest: dict[str, _Place] = {}
         every = [
-            (piece, file, number)
+            (piece, _Place(file, number))
             for file, of_file in self._pieces.items() for number, piece in enumerate(of_file)
         ]  # fmt: skip
-        for piece, file, number in sorted(every, key=lambda one: pieces.stamp(one[0])):
+        for piece, place in sorted(every, key=lambda one: pieces.stamp(one[0])):
             contents = self._places.setdefault(piece["point"], {})
-            contents[piece["content"]] = contents.pop(piece["content"], {}) | {
-                label: _Place(file, number, key) for label, key in piece["policies"].items()
-            }
+            there = contents.pop(piece["content"], {})
+            contents[piece["content"]] = there | dict.fromkeys(piece["policies"].items(), place)
+            self._newest[piece["point"]] = place
 
     def left(self, ready: Ready) -> Ready:
         """Return a point with those of its policies alone that are not stored."""
@@ -57,11 +59,7 @@ class Stock:
     def missing(self, name: str, content: Content) -> set[str]:
         """Return the labels of a point's policies that are not stored with this content."""
         known = self._places.get(name, {}).get(content.point, {})
-        return {
-            label
-            for label, key in content.policies.items()
-            if label not in known or known[label].key != key
-        }
+        return {label for label, key in content.policies.items() if (label, key) not in known}
 
     def others(self, left: Sequence[Ready]) -> dict[str, str]:
         """Return point -> in what its newest stored computation differs, for those that have one.
@@ -71,8 +69,12 @@ class Stock:
         """
         told, first = dict[str, str](), ""
         for ready in left:
-            contents = self._places.get(ready.point.name, {})
-            if contents and content_of(ready).point not in contents:
+            contents, content = self._places.get(ready.point.name, {}), content_of(ready)
+            here = {label for label, _ in contents.get(content.point, {})}
+            again = ", ".join(label for label in ready.policies if label in here)
+            if again:
+                told[ready.point.name] = f"another {again}"
+            elif contents and not here:
                 (place, *_) = list(contents.values())[-1].values()
                 first = first or _difference(place, ready.point.config)
                 told[ready.point.name] = first
@@ -91,10 +93,7 @@ class Stock:
         Raises:
             ResultError: a piece is torn; it is set aside, so that its points run again.
         """
-        wanted = [
-            {self._places[name][content.point][label][:2] for label in content.policies}
-            for name, content in zip(names, contents, strict=True)
-        ]
+        wanted = [self._of(name, content) for name, content in zip(names, contents, strict=True)]
         numbers: dict[Path, set[int]] = {}
         for file, number in (place for places in wanted for place in places):
             numbers.setdefault(file, set()).add(number)
@@ -109,29 +108,33 @@ class Stock:
                     "held is run anew"
                 ) from error
             parts |= {(file, i): one for i, one in zip(sorted(some), read, strict=True)}
-        made = []
-        for places in wanted:
-            whole = pieces.joined([parts[place] for place in places])
-            own = whole.manifest["varied"].items()
-            varied = {key: value for key, value in own if key not in whole.point.attrs}
-            made.append(whole.point.assign_attrs(**varied, path=str(min(places)[0])))
-        return made
+        return [
+            _labelled(
+                pieces.joined([_of_policies(parts[p], labels) for p, labels in places.items()]),
+                min(places).file,
+            )
+            for places in wanted
+        ]
+
+    def _of(self, name: str, content: Content) -> dict["_Place", set[str]]:
+        """Return where a point's policies are, all of which are stored."""
+        known = self._places[name][content.point]
+        places: dict[_Place, set[str]] = {}
+        for policy in content.policies.items():
+            places.setdefault(known[policy], set()).add(policy[0])
+        return places
 
     def ask_again(self, names: Sequence[str], contents: Sequence[Content]) -> None:
         """Make points the newest of theirs, where another content of one was computed later."""
         now = datetime.datetime.now(datetime.UTC).isoformat()
-        asked = {
-            (name, content.point)
-            for name, content in zip(names, contents, strict=True)
-            if [*self._places.get(name, {content.point: {}})][-1] != content.point
-        }
-        for file, manifests in self._pieces.items() if asked else ():
-            if any((one["point"], one["content"]) in asked for one in manifests):
-                new = [
-                    {**one, "asked": now} if (one["point"], one["content"]) in asked else one
-                    for one in manifests
-                ]
-                pieces.describe(file, new)
+        asked: dict[Path, set[int]] = {}
+        for name, content in zip(names, contents, strict=True):
+            places = self._of(name, content)
+            for place in places if self._newest[name] not in places else ():
+                asked.setdefault(place.file, set()).add(place.number)
+        for file, numbers in asked.items():
+            manifests = enumerate(self._pieces[file])
+            pieces.describe(file, [m | {"asked": now} if i in numbers else m for i, m in manifests])
 
 
 def told_of_others(left: Sequence[Ready], folder: Path) -> list[str]:
@@ -148,11 +151,22 @@ def told_of_others(left: Sequence[Ready], folder: Path) -> list[str]:
 
 
 class _Place(NamedTuple):
-    """Where a policy of a point is stored: the piece, the point's number in it, its content."""
+    """Where a point is stored: the piece, and the point's number in it."""
 
     file: Path
     number: int
-    key: str
+
+
+def _of_policies(one: Stored, labels: set[str]) -> Stored:
+    """Keep some policies of a stored point, and the yardstick."""
+    kept = [label for label in one.point["policy"].values if label in {*labels, OPTIMAL}]
+    return one._replace(point=one.point.sel(policy=kept))
+
+
+def _labelled(one: Stored, file: Path) -> xr.Dataset:
+    """Return a stored point with the values of the keys that its study varied, and its file."""
+    varied = {k: v for k, v in one.manifest["varied"].items() if k not in one.point.attrs}
+    return one.point.assign_attrs(**varied, path=str(file))
 
 
 def _difference(place: _Place, config: DictConfig) -> str:

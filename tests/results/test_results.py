@@ -192,7 +192,7 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     tmp_path: Path,
 ) -> None:
     for day, content, horizon in (("2", "bb", 20), ("3", "cc", 30), ("1", "aa", 10)):
-        manifest = {"point": "K=1", "content": content, "policies": {}, "finished": day}
+        manifest = {"point": "K=1", "content": content, "policies": {"a": "1"}, "finished": day}
         results.save(fabricate(horizon=horizon), manifest, "", tmp_path / f"{content}.nc")
     assert results.load(tmp_path).sizes["round"] == 30
     assert results.load(tmp_path, content="a").sizes["round"] == 10

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.results import stored as results
-from cqbjax.store import shards
+from cqbjax.store import pieces
 from cqbjax.studies import manifests, sharding, storing, study
 from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.sweeping.progress import Silent
@@ -90,34 +90,54 @@ def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["num_seeds=3", "policy.acqb.c1=0.7"])
-def test_what_was_computed_otherwise_is_not_taken(tmp_path, fabricating, change):
-    """Changed and changed back: each time the point runs, and what is read is what was asked."""
+def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating, change):
+    """Changed and changed back: what is read is what was asked, and nothing runs twice."""
     run(ready_of(policy="acqb"), tmp_path)
-    for words in ((change,), ()):
-        fabricating.clear()
-        assert len(sharding.left_of(ready_of(*words, policy="acqb"), tmp_path)) == 3
-        run(ready_of(*words, policy="acqb"), tmp_path)
-        assert len(fabricating) == 3
-        again = ready_of(*words, policy="acqb")
-        seeds = {point.sizes["seed"] for point in sharding.read_back(again, tmp_path)}
-        assert seeds == {3 if "num_seeds=3" in words else 2}
+    fabricating.clear()
+    changed = ready_of(change, policy="acqb")
+    assert len(sharding.left_of(changed, tmp_path)) == 3
+    run(changed, tmp_path)
+    assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 2
+    for ready, size in ((changed, 3), (ready_of(policy="acqb"), 2)):
+        assert not sharding.left_of(ready, tmp_path)
+        size = size if change == "num_seeds=3" else 2
+        seeds = {point.sizes["seed"] for point in sharding.read_back(ready, tmp_path)}
+        loaded = results.load(tmp_path)
+        assert seeds == {size} and loaded.sizes["seed"] == size, "what was asked for last is newest"
 
 
 @pytest.mark.slow
-def test_a_file_of_which_all_has_been_run_anew_is_dropped(tmp_path, fabricating):
+def test_a_run_says_what_it_computes_anew_and_in_what_that_differs(tmp_path, fabricating):
     run(ready_of(), tmp_path)
-    (old,) = tmp_path.glob("*.nc")
-    run(ready_of("num_seeds=3", rates=(0.3,)), tmp_path)
-    assert old.exists(), "two of its points are as they were"
-    run(ready_of("num_seeds=3"), tmp_path)
-    assert not old.exists()
+    assert storing.told_of_others(sharding.left_of(ready_of(), tmp_path), tmp_path) == []
+    left = sharding.left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
+    (line,) = storing.told_of_others(left, tmp_path)
+    assert line.startswith("arrival_rate=0.3 and 2 more stored with num_seeds=2, horizon=12: kept")
+    assert f"`cqbjax stored {tmp_path}` lists both" in line
+
+
+@pytest.mark.slow
+def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating):
+    folder = tmp_path / "grid"
+    run(ready_of(), folder)
+    (old,) = folder.glob("*.nc")
+    run(ready_of("num_seeds=3", rates=(0.3,)), folder)
+    done = called("stored", folder, "--drop", "outdated")
+    assert old.exists() and "4 points in 2 pieces; 0 pieces" in done.stdout, "two are as they were"
+    run(ready_of("num_seeds=3"), folder)
+    said = called("stored", folder).stdout
+    assert said.count("outdated  arrival_rate=0.3: random") == 1 and old.exists()
+    assert f"dropped {old}" in called("stored", folder, "--drop", "outdated").stdout
+    assert not old.exists() and not old.with_suffix(".json").exists()
+    assert results.load(folder).sizes["seed"] == 3
+    assert "nothing is stored in" in called("stored", tmp_path / "none").stderr
 
 
 @pytest.mark.slow
 def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
     assert not sharding.left_of(ready_of(), tmp_path)
-    monkeypatch.setattr(manifests.checkpoint, "code", lambda *policies: "another")
+    monkeypatch.setattr(manifests.checkpoint, "code", lambda *parts: "another")
     assert len(sharding.left_of(ready_of(), tmp_path)) == 3
 
 
@@ -130,6 +150,16 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     assert aside.name == f".{file.name}.torn" and aside.exists()
     run(ready_of(), tmp_path)
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+    # A byte is seen when it is read, and nothing but the piece is lost.
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        results.ResultError, match="torn and is set aside: give the same command ag"
+    ):
+        sharding.read_back(ready_of(), tmp_path)
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 9 and sharding.read_back(ready_of(), tmp_path)
 
 
 @pytest.mark.slow
@@ -158,7 +188,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shards, "write_atomic", full)
+    monkeypatch.setattr(pieces, "write_atomic", full)
     with pytest.raises(ValueError, match=r"cannot be written \(No space left.*: make room") as told:
         run(ready_of(), tmp_path)
     assert "\n" not in str(told.value)

@@ -1,0 +1,130 @@
+"""Nothing stale is called stored: each edit that numbers follow from makes another key."""
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from composing import composed
+from omegaconf import OmegaConf
+
+from cqbjax.commands._hydra import make, make_policies
+from cqbjax.core import code
+from cqbjax.studies import manifests, study
+
+SOURCE = """from cqbjax import sources
+from cqbjax.core.pytree import pytree
+from helper_of_source import FACTOR
+
+@pytree
+class Mine(sources.Synthetic):
+    scale: float = 1.0
+"""
+POLICY = """from cqbjax import policies
+from cqbjax.core.pytree import pytree
+from helper_of_policy import rule
+
+@pytree
+class Mine(policies.RandomRouting):
+    scale: float = 1.0
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a user's modules and a trace into the folder where a command is given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written = {
+        "my_source.py": SOURCE, "helper_of_source.py": "FACTOR = 1\n", "my_policy.py": POLICY,
+        "helper_of_policy.py": "from deep import rule\n", "deep.py": "def rule():\n    return 1\n",
+        "trace.csv": "timestamp\n1\n2\n5\n9\n",
+    }  # fmt: skip
+    for name, text in written.items():
+        Path(name).write_text(text)
+    importlib.invalidate_caches()
+    yield
+    for name in written:
+        sys.modules.pop(Path(name).stem, None)
+
+
+def content(*words):
+    words = [
+        "name=mine", "num_seeds=2", "horizon=12", "policy=[random]",
+        "source._target_=my_source.Mine", "arrivals=trace", "trace=trace.csv",
+        "+policy.mine={_target_: my_policy.Mine}", *words,
+    ]  # fmt: skip
+    (ready,) = study.checked_points(composed(*words), make, make_policies)
+    return manifests.content_of(ready)
+
+
+def append(name, text="\n# edited\n"):
+    with Path(name).open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.slow
+def test_an_edit_is_seen_where_it_counts_and_nowhere_else(own):
+    first = content()
+    assert content() == first
+    for name in ("my_source.py", "helper_of_source.py"):
+        append(name)
+        edited = content()
+        assert edited.point != first.point and edited.policies == first.policies, name
+        first = edited
+    for name in ("my_policy.py", "helper_of_policy.py", "deep.py"):
+        append(name)
+        edited = content()
+        assert edited.point == first.point, name
+        assert edited.policies["random"] == first.policies["random"]
+        assert edited.policies["mine"] != first.policies["mine"]
+        first = edited
+    append("trace.csv", "12\n")
+    assert content().point != first.point, "a trace with another content under the same path"
+    Path("unrelated.py").write_text("x = 1\n")
+    assert content() == content("title=T", "table_rounds=[3]", "chunk=2", "results_dir=r", "c1=9")
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_path):
+    """The package is copied, and its copy edited."""
+    package = Path(code.__file__).parents[1]
+    copy = tmp_path / "cqbjax"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    find = code._file_of
+    monkeypatch.setattr(
+        code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
+    )
+    words = ["num_seeds=2", "horizon=12", "policy=[random,acqb]"]
+    (ready,) = study.checked_points(composed(*words), make, make_policies)
+    before = manifests.content_of(ready)
+    apart = (
+        "page/build.py", "figures/rounds.py", "theory/switching.py", "chains/reading.py",
+        "offline/training.py", "datasets/readers/sprout.py", "studies/showing.py",
+        "store/pieces.py", "sweeping/progress.py", "policies/queueing_bandits.py",
+    )  # fmt: skip
+    for name in apart:
+        assert (copy / name).exists(), name
+        append(copy / name)
+    assert manifests.content_of(ready) == before
+    append(copy / "beliefs" / "gaussian.py")
+    after = manifests.content_of(ready)
+    assert after.point == before.point and after.policies["random"] == before.policies["random"]
+    assert after.policies["acqb"] != before.policies["acqb"]
+    append(copy / "core" / "simulate.py")
+    assert manifests.content_of(ready).point != before.point
+
+
+def test_a_key_that_is_declared_nowhere_counts():
+    words = ["num_seeds=2", "horizon=12", "policy=[random]"]
+    config = composed(*words)
+    declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
+    assert declared - {"cluster"} <= set(config), "a key that is gone"
+    one = OmegaConf.to_container(config)
+    assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
+    keys = set()
+    for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("first_seed=5",)):
+        (ready,) = study.checked_points(composed(*words, *more), make, make_policies)
+        keys.add(manifests.content_of(ready).point)
+    assert len(keys) == 5
