@@ -34,12 +34,15 @@ class Point:
         config: the resolved configuration, grid keys scalar.
         varied: the values here of keys in which points of the study differ.
         left_out: policies that do not run at this point, each with the reason.
+        keys: what its numbers follow from, hashed when it was first asked for, of the point under
+            no label and of each policy under its own: what is edited while it runs is not in them.
     """
 
     name: str
     config: DictConfig
     varied: dict[str, Any]
     left_out: dict[str, str]
+    keys: dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 class Ready(NamedTuple):

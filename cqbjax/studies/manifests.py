@@ -81,22 +81,26 @@ def content_of(ready: Ready) -> Content:
     Args:
         ready: a checked point; its policies may be untrained.
     """
-    config, source = ready.point.config, ready.source
-    plain: Any = OmegaConf.to_container(config)
-    policies = plain.pop("policy")
+    keys, policies = ready.point.keys, ready.policies
+    if not keys.keys() >= {"", *policies}:
+        plain: Any = OmegaConf.to_container(ready.point.config)
+        told = plain.pop("policy")
+        keys[""] = keys.get("") or _of_point(plain, ready.source)
+        for label, policy in policies.items():
+            if label not in keys:
+                keys[label] = content_key(_told(told[label]), _code_of(policy))
+    return Content(keys[""], {label: keys[label] for label in policies})
+
+
+def _of_point(plain: dict[str, Any], source: Any) -> str:
+    """Hash a point's configuration, policies apart, its source and the code."""
     computing = {k: v for k, v in plain.items() if k not in (*FOR_SHOW, *PASSED_ON)}
     if isinstance(source, DatasetSource):
         computing["source"].pop("data_dir", None)
         held = content_key(source.digest, source.departure_digest)
     else:
         held = checkpoint.held(source)
-    return Content(
-        content_key(_told(computing), held, checkpoint.code(source)),
-        {
-            label: content_key(_told(policies[label]), _code_of(policy))
-            for label, policy in ready.policies.items()
-        },
-    )
+    return content_key(_told(computing), held, checkpoint.code(source))
 
 
 def _code_of(policy: Any) -> str:
