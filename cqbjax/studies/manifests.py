@@ -37,6 +37,7 @@ FOR_SHOW = (
 PASSED_ON = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "explore_rounds", "head",
     "warm", "num_servers", "dim", "slackness", "parameters", "rates_by_K", "policies_by_K",
+    "sensitivity",
 )  # fmt: skip
 # Where the training of routers and heads begins.
 TRAINING = "cqbjax.offline.training"
@@ -88,7 +89,7 @@ def content_of(ready: Ready) -> Content:
         keys[""] = keys.get("") or _of_point(plain, ready.source)
         for label, policy in policies.items():
             if label not in keys:
-                keys[label] = content_key(_told(told[label]), _code_of(policy))
+                keys[label] = content_key(_told(told.get(label)), _code_of(policy))
     return Content(keys[""], {label: keys[label] for label in policies})
 
 

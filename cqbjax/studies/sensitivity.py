@@ -5,19 +5,23 @@ Q - Q* and the cumulative regret with 95% intervals over seeds, and how far it i
 paired by seed.
 """
 
+import copy
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import xarray as xr
+from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.beliefs import gaussian
 from cqbjax.figures.sensitivity import CONSTANTS, MEASURE
 from cqbjax.policies import Acqb
 from cqbjax.results import summaries
+from cqbjax.studies import grid, study
+from cqbjax.studies.grid import Point, Ready
 
 # rho weighs the cost in the utilities: another rho is another problem, not another policy.
 VALUES: dict[str, tuple[float, ...]] = {
@@ -53,6 +57,56 @@ class Setting:
             kappa=kappa, lambda0=self.lambda0, alpha_scale=self.alpha_scale, c1=self.c1,
             num_samples=self.M,
         )  # fmt: skip
+
+
+class Varied(NamedTuple):
+    """A point of the study.
+
+    Attributes:
+        ready: of one rho; its policies are settings, by their labels.
+        settings: those.
+        preset: what they vary, of any rho.
+    """
+
+    ready: Ready
+    settings: list[Setting]
+    preset: Setting
+
+
+def points(config: DictConfig, make: Callable[[DictConfig], Any]) -> list[Varied]:
+    """Return the points of a study: a rho of each point of its configuration.
+
+    Args:
+        config: of the study; `config.sensitivity` maps constants to other values.
+        make: makes a source of its configuration.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    varied, sources = [], dict[str, Any]()
+    for composed in grid.compose(config):
+        plain: Any = OmegaConf.to_container(composed.config)
+        preset = preset_of(plain, composed.config.K)
+        every = settings(preset, values_of(preset, plain.get("sensitivity") or {}))
+        for rho in dict.fromkeys(one.rho for one in every):
+            some = [one for one in every if one.rho == rho]
+            point = composed if rho is None else _at_rho(composed, rho)
+            source = study.source_of(point, make, sources)
+            point = grid.settle(point, source)
+            policies = {one.label: one.policy(point.config.kappa) for one in some}
+            study.check_point(point, source, policies)
+            varied.append(Varied(Ready(point, source, policies), some, preset))
+    return varied
+
+
+def _at_rho(point: Point, rho: float) -> Point:
+    """Return a point at another weight of the cost, which is another problem."""
+    config = copy.deepcopy(point.config)
+    OmegaConf.update(config, "source.rho", rho)
+    return dataclasses.replace(
+        point, name=f"{point.name},rho={rho:g}", config=config, keys={},
+        varied={**point.varied, "source.rho": rho},
+    )  # fmt: skip
 
 
 def preset_of(config: Mapping[str, Any], size: int) -> Setting:

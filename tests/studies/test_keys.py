@@ -127,7 +127,7 @@ def test_a_key_that_is_declared_nowhere_counts():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
     config = composed(*words)
     declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
-    assert declared - {"cluster"} <= set(config), "a key that is gone"
+    assert declared - {"cluster", "sensitivity"} <= set(config), "a key that is gone"
     one = OmegaConf.to_container(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()

@@ -1,5 +1,6 @@
 """The sensitivity study: which settings it runs, what it says of them, and its one command."""
 
+import json
 import re
 
 import numpy as np
@@ -139,7 +140,7 @@ def planted_noise():
 
 @pytest.mark.slow
 def test_the_command_counts_before_it_runs(tmp_path):
-    done = called("sensitivity", "experiment=synthetic", "+dry=true", f"results_dir={tmp_path}")
+    done = called("sensitivity", "experiment=synthetic", "dry_run=true", f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     # 24 of the grid (the preset in it), 3 more lambda0, 3 more M, and the optimal policy.
     assert "30 settings in 5 programs, 3,100 runs of 1,000 rounds" in done.stdout
@@ -149,12 +150,12 @@ def test_the_command_counts_before_it_runs(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_writes_table_and_figure(tmp_path):
-    done = called(
-        "sensitivity", "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12",
-        "num_servers=2", "dim=2", "arrival_rate=0.4", "+sensitivity.alpha_scale=[0.6]",
-        "+sensitivity.c1=[]", "+sensitivity.lambda0=[]", "+sensitivity.M=[]",
+    words = (
+        "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
+        "arrival_rate=0.4", "+sensitivity.c1=[]", "+sensitivity.lambda0=[]", "+sensitivity.M=[]",
         f"results_dir={tmp_path}",
     )  # fmt: skip
+    done = called("sensitivity", *words, "+sensitivity.alpha_scale=[0.6]")
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
@@ -162,6 +163,18 @@ def test_one_command_writes_table_and_figure(tmp_path):
     assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s", done.stdout, re.MULTILINE)
     for ending in ("png", "pdf"):
         assert (tmp_path / "figures" / f"sensitivity_synthetic.{ending}").stat().st_size > 1000
+    # What is stored is not run again: a further value alone is.
+    folder = tmp_path / "data" / "sensitivity_synthetic"
+    (first,) = folder.glob("*.json")
+    written = first.stat().st_mtime_ns
+    wider = called("sensitivity", *words, "+sensitivity.alpha_scale=[0.6,0.9]")
+    assert wider.returncode == 0, wider.stderr
+    (second,) = set(folder.glob("*.json")) - {first}
+    assert first.stat().st_mtime_ns == written
+    labels = json.loads(second.read_text())["common"]["policies"]
+    assert [label.split()[0] for label in labels] == ["alpha_scale=0.9"]
+    again = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
+    assert again.filter(pl.col("alpha_scale") != 0.9).equals(made)
 
 
 def study_rows(sizes, preset, cells):
