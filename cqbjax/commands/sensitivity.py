@@ -25,7 +25,8 @@ from cqbjax.results import tables
 from cqbjax.studies import grid, sensitivity, showing, study
 from cqbjax.studies.grid import Point
 from cqbjax.studies.sensitivity import Setting
-from cqbjax.sweeping.progress import Reporter, bar
+from cqbjax.sweeping.bars import bar
+from cqbjax.sweeping.progress import Reporter
 
 # Far from 0 .. num_seeds - 1, which every study reports.
 FIRST_SEED = 1_000_000
