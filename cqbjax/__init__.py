@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cqbjax import results
     from cqbjax.core import backend
+    from cqbjax.core.queueing import QueueOverflow
     from cqbjax.results import summaries
-    from cqbjax.sweeping.parts import PerSeed, QueueOverflow
+    from cqbjax.sweeping.parts import PerSeed
     from cqbjax.sweeping.sweep import sweep
 
 # Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
 # command starts with this package, and shows a configuration or refuses a word without JAX.
 _HOMES = {
     "PerSeed": "cqbjax.sweeping.parts:PerSeed",
-    "QueueOverflow": "cqbjax.sweeping.parts:QueueOverflow",
+    "QueueOverflow": "cqbjax.core.queueing:QueueOverflow",
     "backend": "cqbjax.core.backend",
     "results": "cqbjax.results",
     "summaries": "cqbjax.results.summaries",

@@ -68,8 +68,17 @@ def test_the_simulator_knows_protocols_alone(name):
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
     assert known == (
-        {"cqbjax.policies.baselines.Optimal"} if name == "sweeping/sweep.py" else set()
+        {"cqbjax.policies.baselines.Optimal"} if name == "sweeping/checks.py" else set()
     )
+
+
+def test_the_engine_shows_nothing_by_itself():
+    """A terminal's library is imported by who shows a bar alone, when one is asked for."""
+    paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/sweeping").glob("*.py")]
+    shows = {path.name for path in paths if "rich" in {x.split(".")[0] for x in imports(path)}}
+    leans = {path.name for path in paths if "cqbjax.sweeping.bars.bar" in imports(path)}
+    assert shows == {"bars.py"} and leans == {"sweep.py"}
+    assert "cqbjax.sweeping.bars.bar" not in imports(ROOT / "cqbjax/sweeping/sweep.py", False)
 
 
 def test_a_policy_or_source_does_not_lean_on_the_simulator():

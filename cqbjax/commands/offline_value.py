@@ -21,7 +21,7 @@ from cqbjax.core import backend, files
 from cqbjax.offline import fits
 from cqbjax.results import tables
 from cqbjax.studies import grid, offline_value, showing
-from cqbjax.sweeping.progress import bar
+from cqbjax.sweeping.bars import bar
 
 
 def measure(config: DictConfig) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _checked(
 def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
     """Say what running points would take."""
     from cqbjax.studies import sharding, showing, study
-    from cqbjax.sweeping.progress import bar
+    from cqbjax.sweeping.bars import bar
 
     left = sharding.left_of(ready, folder)
     prepared = WATCH.running()
@@ -185,7 +185,7 @@ def _run(
     """
     from cqbjax.commands import _tasks
     from cqbjax.studies import sharding, storing
-    from cqbjax.sweeping.progress import bar
+    from cqbjax.sweeping.bars import bar
 
     asked, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
     if missing < asked:
@@ -223,7 +223,7 @@ def _proof(job: Job) -> None:
     """Measure what a proof is made of at the points of a job, show and write it."""
     from cqbjax.core import backend
     from cqbjax.studies import proofs, settings, showing, study
-    from cqbjax.sweeping.progress import bar
+    from cqbjax.sweeping.bars import bar
 
     backend.configure()
     console = showing.console()
@@ -243,7 +243,7 @@ def _replays(jobs: Sequence[Job], job: str) -> None:
     """Run, store and show the points of jobs that replay a log."""
     from cqbjax.core import backend
     from cqbjax.studies import replaying, settings, showing
-    from cqbjax.sweeping.progress import bar
+    from cqbjax.sweeping.bars import bar
 
     backend.configure()
     console, config = showing.console(), jobs[0].config

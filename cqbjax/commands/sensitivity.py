@@ -25,7 +25,7 @@ from cqbjax.figures import sensitivity as sensitivity_figures
 from cqbjax.results import tables
 from cqbjax.studies import sensitivity, sharding, showing, storing
 from cqbjax.studies.sensitivity import Varied
-from cqbjax.sweeping.progress import bar
+from cqbjax.sweeping.bars import bar
 
 # Far from 0 .. num_seeds - 1, which every study reports.
 FIRST_SEED = 1_000_000

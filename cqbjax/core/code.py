@@ -26,7 +26,10 @@ from cqbjax.core.files import content_key, sha256
 
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
-LOOKING_ON = ("cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint", "cqbjax.core.code")
+LOOKING_ON = (
+    "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint",
+    "cqbjax.core.code",
+)  # fmt: skip
 
 
 def digest(entries: Iterable[str], *parts: Any) -> str:

@@ -20,6 +20,10 @@ Schedule = Literal["oldest", "newest", "least_served", "random", "joint"]
 OLDEST, NEWEST, LEAST_SERVED, RANDOM, JOINT = range(5)
 
 
+class QueueOverflow(ValueError):
+    """A query found no free slot at the capacity that was asked for."""
+
+
 def empty(capacity: int, num_servers: int | None = None) -> Queue:
     """Return a queue of `capacity` free slots, which counts N servers' showings if N is given."""
     zeros = jnp.zeros(capacity, jnp.int32)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import metrics, mnl, platforms, queueing, rng
+from cqbjax.core import contract, metrics, mnl, platforms, queueing, rng
 from cqbjax.core.types import (
     Feedback,
     Observation,
@@ -62,6 +62,7 @@ class Carry(NamedTuple):
         totals: running sums.
         overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
         peak: [] int32 the longest queue so far.
+        breach: the first action that breaks the contract; None where nobody watches.
     """
 
     queue: Queue
@@ -72,6 +73,7 @@ class Carry(NamedTuple):
     totals: metrics.Totals
     overflow: Array
     peak: Array
+    breach: contract.Breach | None = None
 
 
 def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
@@ -98,8 +100,18 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
     )
 
 
-def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -> Carry:
-    """Return the state before round 1: an empty queue of `capacity` slots."""
+def start(
+    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False
+) -> Carry:
+    """Return the state before round 1: an empty queue of `capacity` slots.
+
+    Args:
+        policy: decides and learns.
+        problem: shapes.
+        instance: the run's fixed part.
+        capacity: C.
+        watched: whether every action is held against the contract.
+    """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     return Carry(
         queueing.empty(capacity, problem.num_servers if is_retry_aware(policy) else None),
@@ -111,6 +123,7 @@ def start(policy: Policy, problem: Problem, instance: Instance, capacity: int) -
         metrics.zero(),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
+        contract.no_breach(problem) if watched else None,
     )
 
 
@@ -162,6 +175,9 @@ def run_round(
     departed = valid & (choice < problem.assortment_size)
     feedback = Feedback(choice, valid)
     regret = metrics.round_regret(utilities, action.servers, valid)
+    breach = carry.breach
+    if breach is not None:
+        breach = contract.watch(breach, problem, carry.queue, action, round_, valid)
 
     state = policy.update(carry.state, observation, action, feedback)
     queue = queueing.serve(carry.queue, action.slot, action.servers, departed)
@@ -180,6 +196,7 @@ def run_round(
         totals,
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, totals.queue_length),
+        breach,
     )
     return after, metrics.decision(observation, action, feedback, regret, state)
 
@@ -224,6 +241,31 @@ def advance(
     return jax.lax.scan(segment, carry, starts)
 
 
+def every_round(
+    key: Array,
+    policy: Policy,
+    source: Source,
+    arrival_rate: Array | float,
+    problem: Problem,
+    capacity: int,
+    states: bool = True,
+) -> tuple[metrics.Decision, Carry]:
+    """Run once: every round in full, and what is left at the end, which says if a query was lost.
+
+    It can be compiled and batched; arguments are those of `trace`.
+    """
+    instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
+    carry = start(policy, problem, instance, capacity, contract.is_foreign(policy))
+
+    def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:
+        carry, decision = run_round(policy, problem, instance, carry, round_)
+        return carry, decision if states else decision._replace(state=())
+
+    rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
+    carry, decisions = jax.lax.scan(one, carry, rounds)
+    return decisions, carry
+
+
 def trace(
     key: Array,
     policy: Policy,
@@ -231,16 +273,35 @@ def trace(
     arrival_rate: Array | float,
     problem: Problem,
     capacity: int,
+    states: bool = True,
 ) -> metrics.Decision:
     """Run once and return every round in full: each field of `metrics.Decision` with a leading [T].
 
     For tests and notebooks; `sweep` is the batched way.
+
+    Args:
+        key: the run's key, `rng.run_key(seed)`.
+        policy: decides and learns.
+        source: where queries come from.
+        arrival_rate: lambda, queries a round.
+        problem: shapes, `source.problem(K, T)`.
+        capacity: queue slots.
+        states: whether the policy's state after every round is kept: T times its bytes, which at
+            N = 11, d = 384 and T = 5,000 are 85 GB for ACQB. Without, `state` is ().
+
+    Raises:
+        QueueOverflow: a query found no free slot.
+        ContractError: an action of a policy that is none of this package's breaks the contract.
     """
-    instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
-    carry = start(policy, problem, instance, capacity)
-
-    def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:
-        return run_round(policy, problem, instance, carry, round_)
-
-    rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
-    return jax.lax.scan(one, carry, rounds)[1]
+    arguments = key, policy, source, arrival_rate, problem, capacity, states
+    decisions, carry = every_round(*arguments)
+    if isinstance(carry.overflow, jax.core.Tracer):
+        raise TypeError("trace looks at its run: under jit or vmap use simulate.every_round")
+    if carry.overflow > 0:
+        raise queueing.QueueOverflow(
+            f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
+        )
+    if carry.breach is not None and carry.breach.round > 0:
+        first, slot, servers = carry.breach
+        raise contract.ContractError(contract.sentence(problem, int(first), int(slot), servers))
+    return decisions

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.pytree import arrays
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.figures import files as figure_files
@@ -27,7 +28,7 @@ from cqbjax.studies import grid
 from cqbjax.studies.arriving import queries
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
-from cqbjax.sweeping.parts import QueueOverflow, choose_records
+from cqbjax.sweeping.parts import choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.theory import eigenvalues, lemma, slopes, switching

@@ -16,10 +16,11 @@ from rich.console import Console
 
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory
-from cqbjax.sweeping.parts import QueueOverflow, choose_records
+from cqbjax.sweeping.parts import choose_records
 from cqbjax.sweeping.progress import Prepaid, Reporter
 
 # Of the arrays of a shard, in bytes.

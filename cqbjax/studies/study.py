@@ -14,15 +14,13 @@ import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import fits, training
 from cqbjax.offline.learnt import Learnt, Trained
-from cqbjax.policies import Optimal
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
-from cqbjax.sweeping.checks import check_batch, check_sweep
+from cqbjax.sweeping.checks import check_batch, check_sweep, with_yardstick
 from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
@@ -47,9 +45,10 @@ def check_point(
         label = next(iter(learnt))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
     drawn = queries(config, source)
-    others: dict[str, Any] = {k: v for k, v in policies.items() if k not in learnt}
+    wanted = with_yardstick(policies)
+    others = {label: policy for label, policy in wanted.items() if label not in learnt}
     problem = check_sweep(
-        others or {OPTIMAL: Optimal()}, drawn, config.arrival_rate, np.asarray(seeds(config)),
+        others, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity,
     )  # fmt: skip
     check_batch(config.chunk, config.memory_gb)

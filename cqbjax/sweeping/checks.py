@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import mnl, pytree
+from cqbjax.core import contract, mnl, pytree, shapes
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping.parts import Capacity, PerSeed
 
 KINDS_KEPT = 256
@@ -31,18 +33,38 @@ def check_sweep(
 
     Raises:
         ValueError: for the first key that is out of range.
+        ContractError: for a policy or source, none of this package's, that breaks the contract.
     """
     _check_runs(seeds, horizon, capacity)
     _check_rates(arrival_rates)
     if not policies:
         raise ValueError("policies must name at least one policy")
+    with_yardstick(policies)
     _check_assortments(source.problem(1, horizon).num_servers, assortment_size)
     for rate in arrival_rates:
         source.check(seeds, rate, assortment_size)
     problem = source.problem(assortment_size, horizon)
+    if contract.is_foreign(source):
+        with contract.naming(f"source {type(source).__name__}"):
+            shapes.check_source(pytree.kind_of(pytree.arrays(source)).shapes(), problem)
     for label, policy in policies.items():
         _check_policy(label, policy, seeds, problem)
     return problem
+
+
+def with_yardstick(policies: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policies with the optimal one, which runs even unasked.
+
+    Raises:
+        ValueError: its label is given to another policy: every regret would be wrong.
+    """
+    given = policies.get(OPTIMAL, Optimal())
+    if type(given) is not Optimal:
+        raise ValueError(
+            f"policy {OPTIMAL} must be cqbjax.policies.Optimal(), the yardstick that regret is "
+            f"measured against, and it is {type(given).__name__}: give that another label"
+        )
+    return {**policies, OPTIMAL: given}
 
 
 def check_batch(chunk: int | None, memory_gb: float | None) -> None:
@@ -106,14 +128,23 @@ def _check_policy(
             )
         if hasattr(one, "check"):
             one.check(problem)
-    _check_init(pytree.kind_of(pytree.arrays(each[0])), problem)
+    with contract.naming(f"policy {label}"):
+        contract.check_class(each[0])
+        _check_kind(pytree.kind_of(pytree.arrays(each[0])), problem)
 
 
 @functools.lru_cache(KINDS_KEPT)
-def _check_init(kind: pytree.Kind, problem: Problem) -> None:
-    """Let a policy that is not defined for these shapes say so, once a kind."""
+def _check_kind(kind: pytree.Kind, problem: Problem) -> None:
+    """Let a policy that is not defined for these shapes say so, once a kind.
+
+    The round of one that is none of this package's, whose tests see it, is traced too.
+    """
+    policy = kind.shapes()
+    if contract.is_foreign(policy):
+        shapes.check_policy(policy, problem)
+        return
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
-    jax.eval_shape(lambda policy, table: policy.init(problem, table), kind.shapes(), contexts)
+    jax.eval_shape(lambda policy, table: policy.init(problem, table), policy, contexts)
 
 
 def _outline(policy: Policy) -> tuple[Any, list[tuple[int, ...]]]:

@@ -17,10 +17,6 @@ MAX_CALLS = 10
 Capacity = int | Literal["auto"]
 
 
-class QueueOverflow(ValueError):
-    """A query found no free slot at the capacity that was asked for."""
-
-
 @dataclasses.dataclass(frozen=True)
 class PerSeed:
     """A policy that differs from seed to seed, in its leaves alone: trained on each seed's split.

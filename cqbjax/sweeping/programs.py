@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from cqbjax.core import backend, platforms, rng, simulate
+from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
 from cqbjax.core.types import Policy, Problem, Source
 
@@ -76,7 +77,8 @@ def compiled(shape: Shape) -> Programs:
     draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables)
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
-        return simulate.start(policy, shape.problem, instance, shape.slots)
+        watched = is_foreign(policy)
+        return simulate.start(policy, shape.problem, instance, shape.slots, watched)
 
     def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
         rounds = shape.per_call, shape.every

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import metrics
+from cqbjax.core import contract, metrics, simulate
 from cqbjax.core.pytree import kind_of
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping import groups, programs
 from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.groups import Group, Member, Runs
-from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter
 
@@ -156,6 +156,7 @@ def _run_chunk(
     pieces = []
     for call in range(records.calls):
         carry, totals = compiled.advance(policy, instance, carry, np.int32(1 + call * rounds))
+        _check_actions(group, runs, carry.breach)
         pieces.append(jax.tree.map(np.asarray, totals))
         progress.advance(real * rounds)
         if (np.asarray(carry.overflow) > 0).all():
@@ -174,7 +175,37 @@ def _begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, 
     policy, numbers = _take(group.policies, runs.policy), _take(group.numbers, runs.member)
     seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
     instance = compiled.draw(seeds, rates, numbers, group.tables)
+    _check_instances(group, runs, instance)
     return policy, instance, compiled.start(policy, instance)
+
+
+def _check_instances(group: Group, runs: Runs, instance: simulate.Instance) -> None:
+    """Refuse an instance that no run can be made of; this package's sources draw none."""
+    source, problem = group.part.source, group.part.problem
+    if not contract.is_foreign(source):
+        return
+    faults = np.asarray(contract.instance_faults(problem, instance.world, instance.arrives))
+    for run in np.flatnonzero(faults)[:1]:
+        raise contract.ContractError(
+            f"source {type(source).__name__}: {contract.INSTANCE[faults[run] - 1]}, and those of "
+            f"{_told(runs, run)} do not"
+        )
+
+
+def _check_actions(group: Group, runs: Runs, breach: contract.Breach | None) -> None:
+    """Refuse a policy with an action that breaks the contract; this package's are not watched."""
+    if breach is None:
+        return
+    for run in np.flatnonzero(np.asarray(breach.round))[:1]:
+        round_, slot, servers = (np.asarray(leaf[run]) for leaf in breach)
+        said = contract.sentence(group.part.problem, int(round_), int(slot), servers)
+        label = group.members[runs.member[run]].label
+        raise contract.ContractError(f"policy {label}, {_told(runs, run)}: {said}")
+
+
+def _told(runs: Runs, run: Any) -> str:
+    """Say which run it is."""
+    return f"seed {runs.seed[run]}, arrival_rate {runs.rate[run]:g}"
 
 
 def _measured(
@@ -213,8 +244,8 @@ def _refuse(
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(
         f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
-        f"{group.members[runs.member[first]].label}, seed {runs.seed[first]}, arrival_rate "
-        f"{runs.rate[first]:g}; capacity={peak} would have been enough, or use capacity=auto"
+        f"{group.members[runs.member[first]].label}, {_told(runs, first)}; capacity={peak} would "
+        "have been enough, or use capacity=auto"
     )
 
 

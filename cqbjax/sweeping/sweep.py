@@ -1,6 +1,7 @@
 """Every policy at every arrival rate and seed, as one labelled dataset; many such in a batch."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
-from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.checks import check_batch, check_sweep
+from cqbjax.sweeping.checks import check_batch, check_sweep, with_yardstick
 from cqbjax.sweeping.groups import Group, Member
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_numbers
 from cqbjax.sweeping.plan import Plan
@@ -34,7 +34,7 @@ def sweep(
     chunk: int | None = None,
     memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
-    progress: Reporter | None = None,
+    progress: Reporter | bool = False,
     resume: Path | None = None,
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
@@ -57,7 +57,8 @@ def sweep(
         memory_gb: what the runs in memory at once may take, in 10^9 bytes; None is two fifths of
             the memory that there is.
         devices: where to run; None is all of them.
-        progress: told of compiling and of rounds done.
+        progress: True shows a bar with rounds a second and the time left on a terminal, and writes
+            a line a minute elsewhere; or what is told of compiling and of rounds done.
         resume: a folder that keeps each group of policies as soon as it is finished; the same sweep
             called again takes it from there. None keeps nothing.
 
@@ -68,13 +69,27 @@ def sweep(
 
     Raises:
         ValueError: for input out of range, in one sentence, before anything compiles.
+        ContractError: for a policy or source, none of this package's, that breaks the contract: in
+            one sentence that names its label, before anything compiles where shapes and types show
+            it, else after the run that does so.
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
     one = part(
         policies, source, arrival_rates, seeds, horizon, assortment_size, record_every, capacity
     )
-    return sweep_parts([one], chunk, memory_gb, devices, progress, resume)[0]
+    with _shown(progress) as told:
+        return sweep_parts([one], chunk, memory_gb, devices, told, resume)[0]
+
+
+def _shown(progress: Reporter | bool) -> AbstractContextManager[Reporter]:
+    """Return what a sweep tells: a bar where one is asked for."""
+    if progress is True:
+        # Only who asks for a bar waits for its library.
+        from cqbjax.sweeping.bars import bar
+
+        return bar()
+    return nullcontext(progress or Silent())
 
 
 def part(
@@ -94,9 +109,7 @@ def part(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
     records = choose_records(horizon, record_every)
-    # The yardstick of every sweep runs even unasked.
-    wanted = {**policies} if OPTIMAL in policies else {**policies, OPTIMAL: Optimal()}
-    return Part(wanted, source, problem, rates, numbers, records, capacity)
+    return Part(with_yardstick(policies), source, problem, rates, numbers, records, capacity)
 
 
 def sweep_parts(

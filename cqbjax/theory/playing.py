@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cqbjax.sweeping.parts import QueueOverflow
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import run_batch
 

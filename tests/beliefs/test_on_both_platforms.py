@@ -53,7 +53,7 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     source, problem = pytree.arrays(source), source.problem(size, HORIZON)
 
     def play(seed):
-        return simulate.trace(rng.run_key(seed), policy, source, rate, problem, CAPACITY)
+        return simulate.every_round(rng.run_key(seed), policy, source, rate, problem, CAPACITY)[0]
 
     runs = {}
     for way, choices in (("cpu", platforms.CPU), ("gpu", GPU)):

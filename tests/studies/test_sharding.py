@@ -14,10 +14,10 @@ from fabricated import fabricate
 from rich.console import Console
 
 from cqbjax.commands._hydra import make, make_policies
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
 from cqbjax.studies import manifests, sharding, storing, study
-from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.sweeping.progress import Silent
 
 WORDS = ("name=grid", "num_seeds=2", "horizon=12")

@@ -1,10 +1,15 @@
 """What a long sweep says of itself where nobody draws a bar."""
 
 import io
+import re
 
 from rich.console import Console
 
-from cqbjax.sweeping.progress import Lines, Prepaid, Silent, bar
+import cqbjax
+from cqbjax.policies import RandomRouting
+from cqbjax.sources import Synthetic
+from cqbjax.sweeping.bars import Lines, bar
+from cqbjax.sweeping.progress import Prepaid, Silent
 
 
 def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
@@ -33,6 +38,17 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
 def test_a_file_is_no_terminal():
     with bar(Console(file=io.StringIO())) as progress:
         assert isinstance(progress, Lines)
+
+
+def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
+    policies, source = {"random": RandomRouting()}, Synthetic(num_servers=3, dim=2)
+    settings = {"arrival_rates": [0.4], "seeds": 2, "horizon": 16}
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich's word for a terminal
+    cqbjax.sweep(policies, source, **settings)
+    assert capsys.readouterr().err == ""
+    cqbjax.sweep(policies, source, progress=True, **settings)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "64/64" in shown and "running" in shown
 
 
 class Counting(Silent):

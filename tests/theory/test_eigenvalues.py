@@ -10,8 +10,8 @@ from composing import called
 from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.theory import eigenvalues
 
 HORIZON, EVERY, RATE = 60, 12, 0.45

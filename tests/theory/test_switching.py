@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cqbjax import sources
 from cqbjax.core.pytree import arrays
+from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from cqbjax.sweeping.parts import QueueOverflow
 from cqbjax.testing import recorded, reference
 from cqbjax.testing.recorded import Case
 from cqbjax.theory import lemma, switching

@@ -12,11 +12,12 @@ from typing import Any
 
 import jax
 
+from cqbjax.core import shapes
+from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import kind_of
 from cqbjax.core.types import Policy, Problem
-from cqbjax.testing.contract.breach import ContractError
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
-from cqbjax.testing.contract.declared import check_fields, check_pure, check_shapes
+from cqbjax.testing.contract.declared import check_fields, check_pure
 from cqbjax.testing.contract.instances import draw_instances
 
 __all__ = ["PROBLEM", "ContractError", "check_policy"]
@@ -65,7 +66,7 @@ def check_policy(
     key = kind_of(policy), problem
     if key not in checked:
         world = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
-        check_shapes(policy, problem, world)
+        shapes.check_policy(policy, problem)
         check_pure(policy, problem, world)
         checked[key] = compile_runs(policy, problem)
     check_decisions(policy, problem, seed, uncompiled, checked[key])

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import metrics, simulate
+from cqbjax.core import contract, metrics, simulate
+from cqbjax.core.contract import ContractError, require
 from cqbjax.core.types import Action, Policy, Problem
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.testing.contract.breach import require
 from cqbjax.testing.contract.instances import draw_instances
 from cqbjax.testing.contract.probe import CHANGED, NATURAL, SKIPPED, Probe
 
@@ -112,20 +112,10 @@ def _advance(
 def _check_run(problem: Problem, shown: _Shown) -> None:
     """Check that each round serves a waiting query with K distinct servers in increasing order."""
     servers, slots = shown.action.servers, shown.action.slot
-    number, size = problem.num_servers, problem.assortment_size
-    for t in range(problem.horizon):
-        chosen = servers[t].tolist()
-        good = chosen == sorted(set(chosen)) and chosen[0] >= 0 and chosen[-1] < number
-        require(
-            good,
-            f"select must return {size} distinct server numbers in 0..{number - 1}, increasing, "
-            f"and in round {t + 1} it returns {chosen}",
-        )
-        slot, arrived = int(slots[t]), shown.arrived[t]
-        require(
-            not shown.decision.valid[t] or bool(0 <= slot < len(arrived) and arrived[slot] > 0),
-            f"select must pick a waiting query, and slot {slot} of round {t + 1} holds none",
-        )
+    fine = np.asarray(contract.are_servers(jnp.asarray(servers), problem.num_servers))
+    here = np.asarray(contract.waits(jnp.asarray(slots), jnp.asarray(shown.arrived)))
+    for t in np.flatnonzero(~fine | (shown.decision.valid & ~here))[:1]:
+        raise ContractError(contract.sentence(problem, t + 1, int(slots[t]), servers[t]))
 
 
 def _check_dummy_job(shown: _Shown) -> None:

@@ -1,4 +1,4 @@
-"""What a policy declares: its fields, the shapes of a round, and that it is pure."""
+"""What a policy declares: its fields, and that it is pure."""
 
 import dataclasses
 from typing import Any, cast
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import rng, simulate
-from cqbjax.core.types import Action, Feedback, Policy, Problem
-from cqbjax.testing.contract.breach import ContractError, require
+from cqbjax.core import simulate
+from cqbjax.core.contract import ContractError, check_class, require
+from cqbjax.core.types import Policy, Problem
 
 
 def check_fields(policy: Policy) -> None:
@@ -22,11 +22,8 @@ def check_fields(policy: Policy) -> None:
     name = type(policy).__name__
     frozen = dataclasses.is_dataclass(policy) and type(policy).__dataclass_params__.frozen
     require(frozen, f"{name} must be a frozen dataclass: decorate it with core.pytree.pytree")
+    check_class(policy)
     leaves, _ = jax.tree_util.tree_flatten_with_path(policy)
-    require(
-        not any(leaf is policy for _, leaf in leaves),
-        f"{name} must be registered as a pytree: decorate it with core.pytree.pytree",
-    )
     for path, leaf in leaves:
         field = name + jax.tree_util.keystr(path)
         require(
@@ -45,48 +42,6 @@ def check_fields(policy: Policy) -> None:
                 raise ContractError(
                     f"{name}.{part.name} is static and must be hashable: {error}"
                 ) from error
-    told = getattr(policy, "informed", None)
-    require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
-
-
-def check_shapes(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:
-    """Check the shapes and types of an action, and that a state keeps its own over a round.
-
-    Raises:
-        ContractError: naming the part.
-    """
-
-    def one_round(policy: Policy) -> tuple[Any, Action, Any]:
-        carry = simulate.start(policy, problem, instance, problem.horizon)
-        seen = simulate.observe(policy, problem, instance, carry, jnp.int32(1))
-        action = policy.select(rng.run_key(0), carry.state, seen)
-        feedback = Feedback(jnp.int32(0), jnp.bool_(True))
-        return carry.state, action, policy.update(carry.state, seen, action, feedback)
-
-    before, action, after = jax.eval_shape(one_round, policy)
-    wanted = {
-        "slot": ((), jnp.int32),
-        "servers": ((problem.assortment_size,), jnp.int32),
-        "explored": ((), jnp.bool_),
-    }
-    for part, (shape, dtype) in wanted.items():
-        value = getattr(action, part)
-        require(
-            value.shape == shape and value.dtype == dtype,
-            f"Action.{part} must be {jnp.dtype(dtype)}{list(shape)}, and select returns "
-            f"{value.dtype}{list(value.shape)}",
-        )
-    require(
-        str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
-        "update must return a state of the structure that init returns",
-    )
-    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
-    for (path, old), new in pairs:
-        require(
-            (old.shape, old.dtype) == (new.shape, new.dtype),
-            f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
-            f"{old.dtype}{list(old.shape)} to {new.dtype}{list(new.shape)}",
-        )
 
 
 def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) -> None:

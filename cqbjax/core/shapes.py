@@ -1,0 +1,111 @@
+"""Shapes and types that the contract of `core.types` asks for, checked by tracing: nothing runs."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import rng, simulate
+from cqbjax.core.contract import require
+from cqbjax.core.types import Action, Feedback, Policy, Problem, Source, World, has_own_arrivals
+
+
+def check_policy(policy: Policy, problem: Problem) -> None:
+    """Check the shapes and types of an action, and that a state keeps its own over a round.
+
+    Args:
+        policy: its leaves may be shapes alone.
+        problem: the shapes.
+
+    Raises:
+        ContractError: naming the part, and what is allowed.
+    """
+
+    def one_round(policy: Policy, world: World) -> tuple[Any, Action, Any]:
+        instance = simulate.Instance(rng.run_key(0), world, jnp.zeros(0), jnp.zeros(0))
+        carry = simulate.start(policy, problem, instance, problem.horizon)
+        seen = simulate.observe(policy, problem, instance, carry, jnp.int32(1))
+        action = policy.select(rng.run_key(0), carry.state, seen)
+        require(
+            isinstance(action, Action),
+            f"select must return an Action, and it returns {type(action).__name__}",
+        )
+        feedback = Feedback(jnp.int32(0), jnp.bool_(True))
+        return carry.state, action, policy.update(carry.state, seen, action, feedback)
+
+    before, action, after = jax.eval_shape(one_round, policy, _world(problem))
+    servers = (problem.assortment_size,)
+    _check("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
+           explored=((), jnp.bool_))  # fmt: skip
+    require(
+        str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
+        "update must return a state of the structure that init returns",
+    )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    for (path, old), new in pairs:
+        require(
+            (old.shape, old.dtype) == (new.shape, new.dtype),
+            f"update must keep shapes and types, and state{jax.tree_util.keystr(path)} turns from "
+            f"{_told(old)} to {_told(new)}",
+        )
+
+
+def check_source(source: Source, problem: Problem) -> None:
+    """Check the shapes and types of a run's instance, and of its own arrivals if it has any.
+
+    Args:
+        source: its leaves may be shapes alone.
+        problem: from `source.problem`.
+
+    Raises:
+        ContractError: naming the part, and what is allowed.
+    """
+
+    def draw(source: Source, rate: Array) -> tuple[World, Any]:
+        key, own = rng.run_key(0), None
+        world = source.world(key, rate, problem)
+        require(
+            isinstance(world, World),
+            f"world must return a World, and it returns {type(world).__name__}",
+        )
+        if has_own_arrivals(source):
+            own = source.arrives(key, rate, problem.horizon)
+        return world, own
+
+    rate = jax.ShapeDtypeStruct((), jnp.result_type(float))
+    world, own = jax.eval_shape(draw, source, rate)
+    wanted = {name: (of.shape, of.dtype) for name, of in _world(problem)._asdict().items()}
+    _check("World", "world", world, **wanted)
+    if has_own_arrivals(source):
+        fine = getattr(own, "shape", None) == (problem.horizon,) and own.dtype == jnp.bool_
+        require(fine, f"arrives must return bool[{problem.horizon}], and it returns {_told(own)}")
+
+
+def _world(problem: Problem) -> World:
+    """Return the shapes of a run's instance."""
+    rows = problem.num_rows
+    real: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
+    whole: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    return World(
+        real(problem.contexts_shape), real((rows, problem.num_servers)),
+        whole((problem.horizon,)), whole((rows,)),
+    )  # fmt: skip
+
+
+def _check(kind: str, method: str, made: Any, **wanted: tuple[tuple[int, ...], Any]) -> None:
+    """Check the shapes and types of a named tuple's fields."""
+    for field, (shape, dtype) in wanted.items():
+        value = getattr(made, field)
+        require(
+            getattr(value, "shape", None) == shape and value.dtype == dtype,
+            f"{kind}.{field} must be {jnp.dtype(dtype)}{list(shape)}, and {method} returns "
+            f"{_told(value)}",
+        )
+
+
+def _told(value: Any) -> str:
+    """Say what an array is."""
+    shaped = hasattr(value, "shape")
+    return f"{value.dtype}{list(value.shape)}" if shaped else type(value).__name__

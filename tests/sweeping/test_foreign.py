@@ -1,0 +1,294 @@
+"""A user's own policies and sources: what of the contract a sweep itself holds them to."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cqbjax
+from cqbjax.core import rng, simulate
+from cqbjax.core.contract import ContractError, is_foreign
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.queueing import QueueOverflow
+from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.sources import Arriving, Bursty, Routing
+from cqbjax.sweeping import programs
+from cqbjax.testing import worlds
+
+POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
+GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
+
+
+@pytree
+class Own:
+    """Random routing of the oldest query, with one part exchanged."""
+
+    act: Any = static(default=lambda action, seen: action)
+    learn: Any = static(default=lambda state: state)
+    informed = False
+
+    def init(self, problem, contexts):
+        return jnp.zeros(2)
+
+    def select(self, key, state, seen):
+        return self.act(RandomRouting(schedule="oldest").select(key, (), seen), seen)
+
+    def update(self, state, seen, action, feedback):
+        return self.learn(state)
+
+
+@pytree
+class Table:
+    """The pool as a source, with one part exchanged."""
+
+    pool: Routing
+    made: Any = static(default=lambda world: world)
+    own: Any = static(default=lambda arrives: arrives)
+
+    def problem(self, size, horizon):
+        return self.pool.problem(size, horizon)
+
+    def check(self, seeds, rate, size):
+        pass
+
+    def uniform_service(self, seeds, rate, size):
+        return 1.0
+
+    def world(self, key, rate, problem):
+        return self.made(self.pool.world(key, rate, problem))
+
+    def arrives(self, key, rate, horizon):
+        return self.own(jnp.arange(horizon) % 2 == 0)
+
+
+def refused(policies, source=POOL):
+    with pytest.raises(ContractError) as refusal:
+        cqbjax.sweep(policies, source, **GOOD)
+    message = str(refusal.value)
+    assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
+    return message
+
+
+@pytest.fixture
+def nothing_compiles(monkeypatch, fresh_programs):
+    """Fail the moment that a sweep compiles a program."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a program was compiled before the input was refused")
+
+    monkeypatch.setattr(programs, "_over_runs", refuse)
+
+
+TRACED = {
+    "Action.slot must be int32[], and select returns float": dict(
+        act=lambda a, o: a._replace(slot=a.slot * 1.0)
+    ),
+    "Action.servers must be int32[2], and select returns int32[1]": dict(
+        act=lambda a, o: a._replace(servers=a.servers[:1])
+    ),
+    "Action.explored must be bool[], and select returns int32[]": dict(
+        act=lambda a, o: a._replace(explored=jnp.int32(0))
+    ),
+    "select must return an Action, and it returns tuple": dict(act=lambda a, o: tuple(a)),
+    "update must keep shapes and types, and state turns from float": dict(
+        learn=lambda state: state.astype(jnp.int32)
+    ),
+    "update must return a state of the structure that init returns": dict(
+        learn=lambda state: (state, state)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", TRACED)
+def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, nothing_compiles):
+    said = refused({"random": RandomRouting(), "mine": Own(**TRACED[message])})
+    assert said.startswith(f"policy mine: {message}"), said
+
+
+def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
+    class Plain:
+        informed = False
+
+    @pytree
+    class Silent(Own):
+        informed = None
+
+    assert "policy mine: Plain must be registered as a pytree" in refused({"mine": Plain()})
+    assert "Silent.informed must be True or False" in refused({"mine": Silent()})
+
+
+PLAYED = {
+    r"select must return 2 distinct server numbers in 0\.\.2, increasing, and in round (\d+) it "
+    r"returns \[0, 99\]": lambda a, o: a._replace(servers=jnp.asarray([0, 99], jnp.int32)),
+    r"in round (\d+) it returns \[-1, 1\]": lambda a, o: a._replace(
+        servers=jnp.asarray([-1, 1], jnp.int32)
+    ),
+    r"in round (\d+) it returns \[2, 1\]": lambda a, o: a._replace(
+        servers=jnp.asarray([2, 1], jnp.int32)
+    ),
+    r"slot \d+ of round (\d+) holds none": lambda a, o: a._replace(
+        slot=jnp.argmin(o.queue.arrived).astype(jnp.int32)
+    ),
+    r"slot -1 of round (\d+) holds none": lambda a, o: a._replace(slot=jnp.int32(-1)),
+    r"slot 9999 of round (\d+) holds none": lambda a, o: a._replace(slot=jnp.int32(9999)),
+}
+
+
+QUICK = [*PLAYED][0], [*PLAYED][-1], "utilities must be finite numbers"
+
+
+def late(act):
+    """Break the contract from round 13 on, so that the round which is told is seen to be found."""
+
+    def changed(action, seen):
+        broken = act(action, seen)
+        return type(action)(
+            *(jnp.where(seen.round > 12, b, a) for a, b in zip(action, broken, strict=True))
+        )
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "message",
+    [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK)) for m in PLAYED],
+)
+def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
+    said = refused({"mine": Own(act=late(PLAYED[message]))})
+    named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", said)
+    assert named, said
+    # The first round after the twelfth in which a query waits.
+    assert 13 <= int(named[2]) <= 20
+
+
+@pytest.mark.slow
+def test_what_is_decided_for_an_empty_queue_is_no_breach():
+    def careless(action, seen):
+        empty = ~jnp.any(seen.queue.arrived > 0)
+        return action._replace(slot=jnp.where(empty, 9999, action.slot))
+
+    data = cqbjax.sweep({"mine": Own(act=careless)}, POOL, **GOOD)
+    plain = cqbjax.sweep({"mine": Own()}, POOL, **GOOD)
+    np.testing.assert_array_equal(data.queue_length, plain.queue_length)
+
+
+def test_who_is_watched():
+    """Policies of this package are not, and one of another's inside a wrapper of it is."""
+    assert not is_foreign(RandomRouting()) and is_foreign(Own())
+    assert is_foreign(worlds.Planted(policy=Own(), theta=jnp.zeros(1)))
+    assert is_foreign(Arriving(source=Table(pool=POOL), process=Bursty()))
+    assert not is_foreign(Arriving(source=POOL, process=Bursty()))
+
+
+def poisoned(field, value):
+    return lambda world: world._replace(
+        **{field: getattr(world, field).at[3].set(value)}  # of five rows, of forty rounds
+    )
+
+
+WORLDS = {
+    "source Table: World.utilities must be float32[5, 3], and world returns float32[5, 2]": dict(
+        made=lambda w: w._replace(utilities=w.utilities[:, :2])
+    ),
+    "source Table: World.contexts must be float32[5, 2], and world returns int32[5, 2]": dict(
+        made=lambda w: w._replace(contexts=w.contexts.astype(jnp.int32))
+    ),
+    "source Table: World.arrival_rows must be int32[40], and world returns int32[39]": dict(
+        made=lambda w: w._replace(arrival_rows=w.arrival_rows[1:])
+    ),
+    "source Table: arrives must return bool[40], and it returns bool[41]": dict(
+        own=lambda a: jnp.append(a, True)
+    ),
+    "source Table: world must return a World, and it returns tuple": dict(made=tuple),
+}
+
+
+@pytest.mark.parametrize("message", WORLDS)
+def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_compiles):
+    said = refused({"random": RandomRouting()}, Table(pool=POOL, **WORLDS[message]))
+    assert said == message
+
+
+DRAWN = {
+    "contexts must be finite numbers": poisoned("contexts", jnp.nan),
+    "utilities must be finite numbers": poisoned("utilities", jnp.inf),
+    "arrival_rows must be rows of the contexts": poisoned("arrival_rows", 5),
+    "prompts must be numbers of the dataset's prompts": poisoned("prompts", -1),
+}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK)) for m in DRAWN],
+)
+def test_an_instance_that_cannot_be_run_is_refused(message):
+    made = DRAWN[message]
+    if "rows" in message:  # the third round has an arrival, the fourth none
+        fine = Table(pool=POOL, made=made)
+        cqbjax.sweep({"random": RandomRouting()}, fine, **GOOD)
+
+        def made(world):
+            return world._replace(arrival_rows=world.arrival_rows.at[2].set(5))
+
+    said = refused({"random": RandomRouting()}, Table(pool=POOL, made=made))
+    assert said.startswith(f"source Table: {message}"), said
+    assert said.endswith("and those of seed 4, arrival_rate 0.6 do not"), said
+
+
+@pytest.mark.parametrize("given", [RandomRouting(), Own(), cqbjax.PerSeed([Optimal()] * 2)])
+def test_the_label_of_the_yardstick_is_the_optimal_policys(given, nothing_compiles):
+    with pytest.raises(ValueError, match="policy optimal must be cqbjax.policies.Optimal()") as no:
+        cqbjax.sweep({"optimal": given}, POOL, **GOOD)
+    assert type(given).__name__ in str(no.value)
+
+
+PROBLEM = POOL.problem(2, 40)
+
+
+@pytest.mark.slow
+def test_a_traced_run_that_loses_a_query_is_refused():
+    arguments = rng.run_key(0), RandomRouting(), POOL, 0.9, PROBLEM
+    enough = simulate.trace(*arguments, capacity=64)
+    with pytest.raises(QueueOverflow, match="capacity=2 overflowed in round [0-9]+"):
+        simulate.trace(*arguments, capacity=2)
+    assert enough.row.shape == (40,)
+
+
+@pytest.mark.slow
+def test_a_traced_run_that_breaks_the_contract_is_refused():
+    act = PLAYED[r"slot -1 of round (\d+) holds none"]
+    with pytest.raises(ContractError, match="slot -1 of round [0-9]+ holds none"):
+        simulate.trace(rng.run_key(0), Own(act=act), POOL, 0.9, PROBLEM, 64)
+
+
+def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
+    with pytest.raises(TypeError, match=r"use simulate\.every_round"):
+        jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
+
+
+def test_a_trace_can_leave_the_states_out():
+    """At the shapes of a dataset of eleven LLMs the states alone would take 85 GB."""
+    source = worlds.unit_vectors(11, 384, 1000)
+    policy = Acqb()
+    problem = source.problem(1, 5000)
+
+    def bytes_of(states):
+        def play(key):
+            return simulate.every_round(key, policy, source, 0.5, problem, 64, states)[0]
+
+        made = jax.eval_shape(play, rng.run_key(0))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
+
+    assert bytes_of(True) > 80e9 and bytes_of(False) < 1e6
+
+
+@pytest.mark.slow
+def test_a_trace_is_the_same_without_states():
+    arguments = rng.run_key(3), Acqb(), POOL, 0.6, PROBLEM, 64
+    whole, short = simulate.trace(*arguments), simulate.trace(*arguments, states=False)
+    assert short.state == ()
+    for name in ("query", "row", "servers", "choice", "regret"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(short, name))
