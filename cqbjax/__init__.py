@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cqbjax.sweeping.parts import PerSeed
     from cqbjax.sweeping.sweep import sweep
 
+__version__ = "0.1.0"  # the one place; the wheel reads it here
+
 # Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
 # command starts with this package, and shows a configuration or refuses a word without JAX.
 _HOMES = {

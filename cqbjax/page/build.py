@@ -9,7 +9,7 @@ import jinja2
 import polars as pl
 
 from cqbjax.core.files import write_atomic
-from cqbjax.page import listing, panels
+from cqbjax.page import listing, packing, panels
 from cqbjax.paper import claims, comparison
 from cqbjax.paper.catalogue import Listed
 from cqbjax.results.extracts import Extract
@@ -61,7 +61,7 @@ def build(
         claims=judged.to_dicts(),
         marks=VERDICT_MARKS,
     )  # fmt: skip
-    write_atomic(path, text.encode())
+    write_atomic(path, packing.pack(text).encode())
     return path
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 from bokeh.document import Document
 from bokeh.embed import components
@@ -31,7 +30,7 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.extracts import Extract, with_interval
+from cqbjax.results.extracts import DIGITS, Extract, with_interval
 from cqbjax.results.names import Style, in_order, style_of
 
 HEIGHT = 250  # pixels of a panel
@@ -213,25 +212,24 @@ def _plot(
     return plot
 
 
-def _source(own: pl.DataFrame, name: str) -> ColumnDataSource:
-    """Return a line's data, in the fewest bytes: t round, m mean, l low, h high."""
-    columns = {"t": "round", "m": "mean", "l": "low", "h": "high"}
-    data: dict[str, Any] = {
-        short: own[column].cast(pl.Float32).to_numpy().astype(np.float32)
-        for short, column in columns.items()
-        if own[column].null_count() == 0
+def _source(own: pl.DataFrame, name: str = "") -> ColumnDataSource:
+    """Return a line's data: t round, m mean, l low, h high; the last two where all are there.
+
+    To the digits that an extract keeps, and as numbers written out: so they pack best.
+    """
+    shown = {"m": own["mean"], "l": own["low"], "h": own["high"]}
+    data = {
+        short: column.cast(pl.Float64).round_sig_figs(DIGITS).to_list()
+        for short, column in shown.items()
+        if column.null_count() == 0
     }
-    return ColumnDataSource(data, name=name)
+    return ColumnDataSource({"t": own["round"].to_list(), **data}, name=name)
 
 
 def _markers(plot: figure, own: pl.DataFrame, style: Style) -> GlyphRenderer:
     """Add a line's markers at a few rounds."""
     every = max(1, own.height // MARKS)
-    some = own[every // 2 :: every]
-    source = ColumnDataSource({
-        "t": some["round"].to_numpy().astype(np.float32),
-        "m": some["mean"].to_numpy().astype(np.float32),
-    })  # fmt: skip
+    source = _source(own[every // 2 :: every].with_columns(low=None, high=None))
     marker = Scatter(
         x="t", y="m", marker=MARKERS[style.marker], size=7, fill_color=style.color,
         line_color=style.color,

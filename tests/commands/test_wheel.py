@@ -31,6 +31,28 @@ num_seeds: 2
 horizon: 12
 """
 
+# A user's study, under every check that mypy has; the last line but one is wrong.
+TYPED = """
+import xarray
+
+import cqbjax
+from cqbjax import policies, sources
+from cqbjax.core.types import Policy
+
+chosen: dict[str, Policy] = {
+    "acqb": policies.Acqb(alpha_scale=0.2, c1=0.25),
+    "random": policies.RandomRouting(),
+}
+cqbjax.backend.configure()
+data: xarray.Dataset = cqbjax.sweep(
+    chosen, sources.Synthetic(), arrival_rates=[0.7], seeds=5, horizon=100
+)
+loaded: xarray.Dataset = cqbjax.results.load("results")
+version: str = cqbjax.__version__
+policies.Acqb(alpha_scale="much")
+"""
+WRONG = len(TYPED.splitlines())
+
 
 def run(words, folder: Path, site: Path):
     """Run a command of the installed package, the checkout neither here nor on the path."""
@@ -67,16 +89,22 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert below(site / "cqbjax", "py") == below(package, "py")
     for ending in ("csv", "j2", "css"):
         assert below(site / "cqbjax", ending) == below(package, ending) != set()
-    assert below(site / "cqbjax" / "report", "yaml") == below(package / "report", "yaml") != set()
+    assert below(site / "cqbjax" / "paper", "yaml") == below(package / "paper", "yaml") != set()
     assert {path.name for path in site.iterdir()} - {"bin"} == {
-        "cqbjax", "hydra_plugins", f"cqbjax-{version()}.dist-info",
+        "cqbjax", "hydra_plugins", f"cqbjax-{cqbjax.__version__}.dist-info",
     }  # fmt: skip
     assert below(site / "hydra_plugins", "py") == below(REPOSITORY / "hydra_plugins", "py") != set()
 
 
-def version() -> str:
-    text = (REPOSITORY / "pyproject.toml").read_text()
-    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("version"))
+@pytest.mark.slow
+def test_the_wheels_types_are_seen_from_outside(site, tmp_path):
+    (tmp_path / "study.py").write_text(TYPED)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "study.py"]
+    done = run(mypy, tmp_path, site)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if "note:" not in line]
+    assert [line.split(" ")[0] for line in said[:-1]] == [f"study.py:{WRONG}:"], done.stdout
+    assert "Acqb" in said[0]
 
 
 @pytest.mark.slow
