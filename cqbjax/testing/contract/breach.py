@@ -2,7 +2,7 @@
 
 
 class ContractError(AssertionError):
-    """A policy breaks the contract of `cqbjax.core.types.Policy`; the message says which part."""
+    """A policy or source breaks its contract (`cqbjax.core.types`); the message says which part."""
 
 
 def require(holds: bool, otherwise: str) -> None:
