@@ -141,8 +141,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 ORDER = {
     "datasets": "table, utility rates splits, readers, catalogue, cache, load, source, "
     "fetch embedding, prepare",
-    "chains": "shards, schema reading, linking, prepare, generate, instance, rules, replay, "
-    "running",
+    "chains": "shards, schema reading, linking, prepare, generate, instance, rules replay",
     "offline": "contrastive, projection routers, learnt, fits, heads, warm, training",
 }
 

@@ -26,19 +26,23 @@ def choose(estimator: Estimator, problem: Problem, exact_steps: int = 0) -> Beli
 
     Args:
         estimator: `running` is carried by `Blocks`, `newton_cg` by `Pool`; `auto` takes `running`
-            for shared parameters, and where its models are small (`running.is_small`).
+            for shared parameters, where features change while a query waits, and where its models
+            are small (`running.is_small`).
         problem: shapes.
         exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
             round: n visits of every page (`running`), n Newton steps (`newton_cg`).
 
     Raises:
-        ValueError: if `newton_cg` is asked for shared parameters.
+        ValueError: if `newton_cg` is asked for where it is not defined.
     """
+    changing = problem.age_column is not None
     if estimator == "auto":
-        small = problem.parameters == "shared" or running.is_small(problem)
-        estimator = "running" if small else "newton_cg"
+        blocks = problem.parameters == "shared" or changing or running.is_small(problem)
+        estimator = "running" if blocks else "newton_cg"
     if estimator == "running":
         return Blocks(problem, exact_steps)
+    if changing:
+        raise ValueError("estimator=newton_cg needs features that stay; use estimator=running")
     if problem.parameters == "shared":
         raise ValueError("estimator=newton_cg needs parameters=disjoint; use estimator=running")
     return Pool(problem, exact_steps)

@@ -8,8 +8,7 @@ Each module imports only those before it, and `tests/test_layers.py` keeps it so
     linking                     which conversation is a retrial of which; subsampled singletons
     prepare                     all of it, once, and kept
     generate                    a log with planted chains
-    instance                    one run's queries: slots of arrival, contexts, lengths
-    rules                       schedules that look at no contexts, and the clairvoyant one
-    replay                      one slot, and the scan over them
-    running                     many seeds, in segments, with a checkpoint after each
+    instance                    each conversation's context, each run's arrivals
+    rules                       schedules that look at no contexts, as policies
+    replay                      a log's chains as a source of queries
 """

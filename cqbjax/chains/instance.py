@@ -1,8 +1,5 @@
-"""What a replay runs on: the tables of a log, shared by all runs, and each run's own arrivals."""
+"""What a replay is made of: each conversation's context and numbers, and each run's arrivals."""
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -10,82 +7,58 @@ from jax import Array
 from cqbjax.chains.linking import Chains, subsample
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.shards import LogError
-from cqbjax.core import rng
+from cqbjax.core.types import LONG_WAIT
 
 # 32 coordinates of the prompt (the paper's), then the state of the chain.
 PROMPT_DIM = 32
 STATE = ("constant", "attempts", "rounds in system", "prompt length")
 DIM = PROMPT_DIM + len(STATE)
-# Rounds, and tokens, whose logarithm counts as one.
-LONG = 1e5
+AGE_COLUMN = PROMPT_DIM + STATE.index("rounds in system")
 
 
-class Tables(NamedTuple):
-    """A log's chains as arrays, the same for all runs.
+def contexts(log: Log, chains: Chains, attempts: np.ndarray) -> Array:
+    """Return what a policy sees of each conversation, none longer than one: [n, 36].
 
-    Attributes:
-        first: [n] int32 first conversation of each chain, m in all; the others follow it.
-        length: [n] int32 conversations of each chain: how often it has to be served.
-        text: [n] int32 row in `prompts` of each conversation.
-        tokens: [n] float of its first response, which SJF is told.
-        prompt_length: [n] float log(1 + tokens of its prompt) / log(1 + LONG).
-        planted: [n] float the chance that its user is satisfied, where it is known, else zero.
-        prompts: [texts, 32] projected embeddings of the distinct first prompts.
-    """
-
-    first: Array
-    length: Array
-    text: Array
-    tokens: Array
-    prompt_length: Array
-    planted: Array
-    prompts: Array
-
-
-class Run(NamedTuple):
-    """One run's arrivals.
-
-    Attributes:
-        key: of the run, for what its policy draws.
-        chains: [n] int32 the chains whose roots arrive, in order; padded to the log's length.
-        until: [T + 1] int32 how many of them have arrived by the end of slot t.
-    """
-
-    key: Array
-    chains: Array
-    until: Array
-
-
-def tables(log: Log, chains: Chains, singles: float | None = None) -> Tables:
-    """Return the arrays of a log's chains.
+    Half of the squared length is the projected prompt's, half that of the state of the chain:
+    a constant, a / (1 + a) of a attempts so far, the logarithms of the rounds in the system (here
+    1, which the round multiplies: `Problem.age_column`) and of the prompt's tokens. All are known
+    to a scheduler when it decides.
 
     Args:
         log: prepared.
         chains: linked.
-        singles: the share of singletons after `subsample`, to which planted chances are adjusted:
-            fewer first conversations are the only ones. None leaves them as planted.
+        attempts: [n] int64 conversations of the chain before each one.
     """
     frame = log.frame[chains.members]
-    asked = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(LONG)
-    planted = np.zeros(len(frame))
-    if "planted" in frame.columns:
-        planted = frame["planted"].fill_null(0.0).to_numpy().copy()
-        if singles is not None:
-            kept = kept_singles(chains.lengths, singles)
-            roots = chains.first[:-1]
-            once = kept * planted[roots]
-            planted[roots] = once / (once + 1 - planted[roots])
-    # As long as the log, so that every linking rule's chains are of one shape, and one program.
-    empty = len(frame) - len(chains.lengths)
-    return Tables(
-        first=jnp.asarray(np.pad(chains.first[:-1], (0, empty)), jnp.int32),
-        length=jnp.asarray(np.pad(chains.lengths, (0, empty)), jnp.int32),
-        text=jnp.asarray(frame["text"].to_numpy(), jnp.int32),
-        tokens=jnp.asarray(frame["tokens"].to_numpy(), float),
-        prompt_length=jnp.asarray(asked, float),
-        planted=jnp.asarray(planted, float),
-        prompts=jnp.asarray(project(log.embeddings), float),
-    )
+    asked = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(LONG_WAIT)
+    served = jnp.asarray(attempts, float)
+    one = jnp.ones_like(served)
+    state = jnp.stack([one, served / (1 + served), one, jnp.asarray(asked, float)], axis=-1)
+    prompts = jnp.asarray(project(log.embeddings), float)[frame["text"].to_numpy()]
+    return jnp.sqrt(0.5) * jnp.concatenate([prompts, 0.5 * state], axis=-1)
+
+
+def tokens(log: Log, chains: Chains) -> np.ndarray:
+    """Return the tokens of each conversation's first response: [n]."""
+    return log.frame[chains.members]["tokens"].to_numpy()
+
+
+def planted(log: Log, chains: Chains, singles: float | None = None) -> np.ndarray:
+    """Return the chance that each conversation satisfies, of a generated log: [n].
+
+    Args:
+        log: prepared.
+        chains: linked.
+        singles: the share of singletons after `subsample`, to which the chances are adjusted:
+            fewer first conversations are the only ones. None leaves them as planted.
+    """
+    chance = log.frame[chains.members]["planted"].fill_null(0.0).to_numpy().copy()
+    if singles is not None:
+        kept = kept_singles(chains.lengths, singles)
+        roots = chains.first[:-1]
+        once = kept * chance[roots]
+        chance[roots] = once / (once + 1 - chance[roots])
+    return chance
 
 
 def kept_singles(lengths: np.ndarray, singles: float) -> float:
@@ -117,45 +90,62 @@ def project(embeddings: np.ndarray, dim: int = PROMPT_DIM) -> np.ndarray:
     return np.pad(made, ((0, 0), (0, dim - made.shape[1])))
 
 
-def draw_run(
+def draw(
     seed: int, arrivals: np.ndarray, chains: Chains, rate: float, horizon: int, singles: float
-) -> Run:
-    """Return a run: which singletons are kept, and in which slot each root arrives.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a run's chains: which singletons are kept, and in which round each root arrives.
 
-    The span from the first root to the last is cut into slots of equal length, so many that `rate`
+    The span from the first root to the last is cut into rounds of equal length, so many that `rate`
     roots fall into one on average; several may fall into one.
 
     Args:
-        seed: of the subsample and of the policy's draws.
+        seed: of the subsample.
         arrivals: [m] int64 inferred arrival of each chain's root, microseconds.
         chains: linked.
-        rate: roots a slot.
-        horizon: T, slots.
+        rate: roots a round.
+        horizon: T, rounds.
         singles: see `subsample`.
+
+    Returns:
+        The chains that arrive by round T in their order, and each one's round, from 1.
 
     Raises:
         LogError: a number is out of range, or the log has too few chains for the horizon.
     """
     if not 0 < rate <= 1:
-        raise LogError(f"arrival_rate={rate:g} must lie in (0, 1] chains a slot.")
+        raise LogError(f"arrival_rate={rate:g} must lie in (0, 1] chains a round.")
     kept = subsample(chains.lengths, singles, np.random.default_rng([seed, 15]))
     times = arrivals[kept]
-    slots = int(len(kept) / rate)
-    if horizon > slots:
+    rounds = int(len(kept) / rate)
+    if horizon > rounds:
         raise LogError(
             f"horizon={horizon:,} is too long: {len(kept):,} chains at arrival_rate={rate:g} are "
-            f"{slots:,} slots."
+            f"{rounds:,} rounds."
         )
     span = max(1, int(times[-1] - times[0]))
-    slot = np.minimum(1 + ((times - times[0]) / span * slots).astype(np.int64), slots)
-    until = np.searchsorted(slot, np.arange(horizon + 1), side="right")
-    padded = np.pad(kept, (0, len(chains.members) - len(kept)))
-    return Run(rng.run_key(seed), jnp.asarray(padded, jnp.int32), jnp.asarray(until, jnp.int32))
+    each = np.minimum(1 + ((times - times[0]) / span * rounds).astype(np.int64), rounds)
+    return kept[each <= horizon], each[each <= horizon]
 
 
-def stacked(runs: list[Run]) -> Run:
-    """Return runs as one batch: every array with a leading [S]."""
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *runs)
+def placed(
+    rows: np.ndarray, rounds: np.ndarray, horizon: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Put what arrives into its rounds.
+
+    Args:
+        rows: [m] in the order of arrival.
+        rounds: [m] each one's round, from 1, not decreasing.
+        horizon: T.
+        most: A, at least as many as come in any round.
+
+    Returns:
+        The rows [T, A] of each round in their order, and how many there are [T].
+    """
+    counts = np.bincount(rounds - 1, minlength=horizon)
+    before = np.cumsum(counts) - counts
+    made = np.zeros((horizon, most), np.int64)
+    made[rounds - 1, np.arange(len(rows)) - before[rounds - 1]] = rows
+    return made, counts
 
 
 def root_arrivals(log: Log, chains: Chains) -> np.ndarray:

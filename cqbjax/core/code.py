@@ -28,7 +28,7 @@ OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 LOOKING_ON = (
     "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint",
-    "cqbjax.core.code",
+    "cqbjax.sweeping.snapshots", "cqbjax.core.code",
 )  # fmt: skip
 
 

@@ -24,11 +24,17 @@ class QueueOverflow(ValueError):
     """A query found no free slot at the capacity that was asked for."""
 
 
-def empty(capacity: int, num_servers: int | None = None) -> Queue:
-    """Return a queue of `capacity` free slots, which counts N servers' showings if N is given."""
+def empty(capacity: int, num_servers: int | None = None, entries: bool = False) -> Queue:
+    """Return a queue of free slots.
+
+    Args:
+        capacity: C.
+        num_servers: N, to count their showings; None counts none.
+        entries: whether to keep when each query entered.
+    """
     zeros = jnp.zeros(capacity, jnp.int32)
     shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
-    return Queue(row=zeros, arrived=zeros, served=zeros, shown=shown)
+    return Queue(zeros, zeros, zeros, shown, zeros if entries else None)
 
 
 def waiting(queue: Queue) -> Array:
@@ -41,41 +47,70 @@ def length(queue: Queue) -> Array:
     return jnp.sum(waiting(queue), dtype=jnp.int32)
 
 
-def push(queue: Queue, row: Array, round_: Array, arrives: Array) -> tuple[Queue, Array, Array]:
-    """Add a query where `arrives`.
+def push(
+    queue: Queue, rows: Array, round_: Array, arrives: Array
+) -> tuple[Queue, Array, Array, Array]:
+    """Add the queries of a round, each into the lowest free slot.
 
     Args:
         queue: [C] slots.
-        row: [] int32 table row of the new query.
+        rows: [] int32 table row of the query that may come, or [A] of several, in their order.
         round_: [] int32 round of arrival, from 1.
-        arrives: [] bool.
+        arrives: [] bool, or [] int32 how many of the several come: the first ones.
 
     Returns:
-        The queue, the slot taken ([] int32), and whether the query was lost for want of a slot.
+        The queue, the slot taken, by the last of several ([] int32), whether or how many queries
+        found a slot, and whether one was lost for want of a slot.
     """
-    slots = jnp.arange(queue.row.shape[0], dtype=jnp.int32)
-    free = jnp.min(jnp.where(waiting(queue), len(slots), slots))
-    full, slot = free == len(slots), jnp.minimum(free, len(slots) - 1)
-    here = (slots == slot) & arrives & ~full
+    if rows.ndim:
+        # 1 for the first free slot. Of one query a minimum tells it, in fewer steps.
+        place = linalg.running_sum((~waiting(queue)).astype(jnp.int32))
+        here = ~waiting(queue) & (place <= arrives)
+        rows = rows[jnp.clip(place - 1, 0, len(rows) - 1)]
+        slot = linalg.first_argmax(jnp.where(here, place, 0))
+        lost = arrives > place[-1]
+        came = jnp.minimum(arrives, place[-1])
+    else:
+        slots = jnp.arange(queue.row.shape[0], dtype=jnp.int32)
+        free = jnp.min(jnp.where(waiting(queue), len(slots), slots))
+        full, slot = free == len(slots), jnp.minimum(free, len(slots) - 1)
+        here = (slots == slot) & arrives & ~full
+        lost = arrives & full
+        came = arrives & ~lost
     pushed = Queue(
-        row=jnp.where(here, row, queue.row),
+        row=jnp.where(here, rows, queue.row),
         arrived=jnp.where(here, round_, queue.arrived),
         served=jnp.where(here, 0, queue.served),
         shown=None if queue.shown is None else jnp.where(here[:, None], 0, queue.shown),
+        entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
     )
-    return pushed, slot, arrives & full
+    return pushed, slot, came, lost
 
 
-def serve(queue: Queue, slot: Array, servers: Array, departs: Array) -> Queue:
-    """Count one service of a slot's query by servers [K]; free the slot where it `departs`."""
+def serve(
+    queue: Queue, slot: Array, servers: Array, departs: Array, round_: Array,
+    next_row: Array | None = None,
+) -> Queue:  # fmt: skip
+    """Serve a slot's query once; free the slot where it departs.
+
+    Args:
+        queue: [C] slots.
+        slot: [] int32.
+        servers: [K] int32 the assortment.
+        departs: [] bool.
+        round_: [] int32.
+        next_row: [] int32 the table row that the query becomes; None: it stays what it is.
+    """
     here = jnp.arange(queue.row.shape[0]) == slot
     shown = queue.shown
     if shown is not None:
         shown = shown + (here[:, None] & mnl.shown(servers, shown.shape[1]))
-    return queue._replace(
+    return Queue(
+        row=queue.row if next_row is None else jnp.where(here, next_row, queue.row),
         arrived=jnp.where(here & departs, 0, queue.arrived),
         served=queue.served + here,
         shown=shown,
+        entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
     )
 
 

@@ -4,10 +4,11 @@ The order of a round (README "One round"):
 
     t   see      X_t: the queue and its features
     1   select   (x_t, S_t) by the policy
-    2   choose   U ~ Unif(0, 1), shared by all policies, against the cumulative p_j(x_t, S_t)
+    2   choose   U ~ Unif(0, 1), shared by all policies, against the cumulative p_j(x_t, S_t);
+                 or what a log says
     3   depart   the query leaves iff a server was chosen and the queue was not empty
     4   learn    the policy's update; nothing is learnt from an empty queue
-    5   arrive   A(t) = (v < rate); the new query is visible from round t + 1
+    5   arrive   A(t) = (v < rate), or what the source says; who is new is visible from round t + 1
     6   record   Q(t+1), regret, departures, exploration
 """
 
@@ -19,6 +20,7 @@ from jax import Array
 
 from cqbjax.core import contract, metrics, mnl, platforms, queueing, rng
 from cqbjax.core.types import (
+    LONG_WAIT,
     Feedback,
     Observation,
     Policy,
@@ -28,6 +30,7 @@ from cqbjax.core.types import (
     World,
     has_own_arrivals,
     is_blind,
+    is_entry_aware,
     is_retry_aware,
 )
 
@@ -38,7 +41,7 @@ class Instance(NamedTuple):
     Attributes:
         key: the run's key.
         world: contexts, utilities, arriving rows.
-        arrives: [T] bool A(t).
+        arrives: [T] bool A(t); [T] int32, how many arrive, where several may.
         choice: [T] the choice uniforms U.
     """
 
@@ -54,10 +57,10 @@ class Carry(NamedTuple):
     Attributes:
         queue: the masked queue.
         slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
-            runs along contiguous slots; None for a pooled source, and for a blind policy, whose
-            rounds need none.
-        arrived: [] bool A(t-1).
-        newest: [] int32 slot of x^(t-1).
+            runs along contiguous slots; None for a pooled source or one whose rows change or come
+            together, and for a blind policy, whose rounds need none.
+        arrived: [] bool A(t-1), whether any arrived.
+        newest: [] int32 slot of x^(t-1), the last of several.
         state: the policy's.
         totals: running sums.
         overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
@@ -113,10 +116,12 @@ def start(
         watched: whether every action is held against the contract.
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
+    counted = problem.num_servers if is_retry_aware(policy) else None
+    moving = problem.arrivals_a_round > 1 or instance.world.recorded is not None
     return Carry(
-        queueing.empty(capacity, problem.num_servers if is_retry_aware(policy) else None),
+        queueing.empty(capacity, counted, is_entry_aware(policy)),
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
-        None if problem.pooled or is_blind(policy) else jnp.zeros((*one, capacity)),
+        None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),
@@ -136,6 +141,8 @@ def observe(
         features = world.contexts[queue.row]
     else:
         features = jnp.moveaxis(carry.slot_features, -1, 0)
+    if problem.age_column is not None:
+        features = _aged(features, problem.age_column, round_ - queue.arrived)
     return Observation(
         problem=problem,
         round=round_,
@@ -146,6 +153,14 @@ def observe(
         prompts=world.prompts[queue.row],
         utilities=world.utilities[queue.row] if policy.informed else None,
     )
+
+
+def _aged(features: Array, column: int, waited: Array) -> Array:
+    """Multiply a column of the slots' features by what became of it in rounds of waiting [C]."""
+    rounds = jnp.maximum(waited, 0).astype(features.dtype)
+    age = jnp.minimum(jnp.log1p(rounds) / jnp.log1p(LONG_WAIT), 1.0)
+    here = jnp.arange(features.shape[-1]) == column
+    return features * jnp.where(here, jnp.expand_dims(age, tuple(range(1, features.ndim))), 1.0)
 
 
 def run_round(
@@ -170,7 +185,10 @@ def run_round(
 
     served_row = carry.queue.row[action.slot]
     utilities = world.utilities[served_row]
-    choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
+    if world.recorded is None:
+        choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
+    else:
+        choice = jnp.where(world.recorded.satisfied[served_row], 0, problem.assortment_size)
     valid = carry.totals.queue_length > 0
     departed = valid & (choice < problem.assortment_size)
     feedback = Feedback(choice, valid)
@@ -180,17 +198,17 @@ def run_round(
         breach = contract.watch(breach, problem, carry.queue, action, round_, valid)
 
     state = policy.update(carry.state, observation, action, feedback)
-    queue = queueing.serve(carry.queue, action.slot, action.servers, departed)
-    row = world.arrival_rows[round_ - 1]
-    arrives = instance.arrives[round_ - 1]
-    queue, newest, lost = queueing.push(queue, row, round_, arrives)
+    next_row = None if world.recorded is None else world.recorded.next[served_row]
+    queue = queueing.serve(carry.queue, action.slot, action.servers, departed, round_, next_row)
+    rows, arrives = world.arrival_rows[round_ - 1], instance.arrives[round_ - 1]
+    queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
     # Kept up to date, not counted: that would be a pass over all slots.
-    length = carry.totals.queue_length - departed + (arrives & ~lost)
+    length = carry.totals.queue_length - departed + came
     totals = metrics.add(carry.totals, length, regret, departed, action.explored & valid)
     after = Carry(
         queue,
-        _store(carry.slot_features, world.contexts, row, newest, arrives & ~lost),
-        arrives,
+        _store(carry.slot_features, world.contexts, rows, newest, came),
+        arrives if problem.arrivals_a_round == 1 else arrives > 0,
         newest,
         state,
         totals,

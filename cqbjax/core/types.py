@@ -4,6 +4,7 @@ Axis letters, used in every docstring of the package:
 
     T  rounds of the horizon             N  servers (LLMs)
     C  slots of the queue (capacity)     K  servers in an assortment
+    A  most queries that come in a round
     I  rows of a run's context table     d  dimension of a feature vector
     M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
     S  seeds                             R  recorded rounds
@@ -15,6 +16,8 @@ import numpy as np
 from jax import Array
 
 Parameters = Literal["disjoint", "shared"]
+# Rounds of waiting whose logarithm counts as one.
+LONG_WAIT = 1e5
 
 
 class Problem(NamedTuple):
@@ -31,6 +34,9 @@ class Problem(NamedTuple):
         pooled: whether a table row can arrive more than once (a pool of prompts).
         num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
         viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
+        arrivals_a_round: A, how many queries may arrive in a round; 1 is the paper's.
+        age_column: the feature that grows while a query waits, or None: the table's number there is
+            multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
     """
 
     num_servers: int
@@ -42,6 +48,8 @@ class Problem(NamedTuple):
     pooled: bool
     num_prompts: int = 0
     viewed: bool = False
+    arrivals_a_round: int = 1
+    age_column: int | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -55,20 +63,36 @@ class Problem(NamedTuple):
         return (self.num_rows, *servers, self.dim)
 
 
+class Recorded(NamedTuple):
+    """What users did, where a log says it: nothing is drawn from the choice model.
+
+    Attributes:
+        satisfied: [I] bool whether the first answer to a row satisfies its user.
+        next: [I] int32 the row that the query becomes where it does not: what the user asks next.
+    """
+
+    satisfied: Array
+    next: Array
+
+
 class World(NamedTuple):
     """One run's instance, fixed before its first round.
 
     Attributes:
         contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
         utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
-        arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives.
+        arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives;
+            [T, A] of those that do, in their order, where A > 1.
         prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
+        recorded: what users did where a log says it; None: they choose by the model. Utilities are
+            then whatever ranks queries for the optimal policy.
     """
 
     contexts: Array
     utilities: Array
     arrival_rows: Array
     prompts: Array
+    recorded: Recorded | None = None
 
 
 class Queue(NamedTuple):
@@ -80,12 +104,15 @@ class Queue(NamedTuple):
         served: [C] int32 how many times the query was served so far.
         shown: [C, N] int32 in how many of these times each server was in its assortment, for a
             `retry_aware` policy, else None.
+        entered: [C] int32 the round in which the query came or was last served, for an
+            `entry_aware` policy, else None.
     """
 
     row: Array
     arrived: Array
     served: Array
     shown: Array | None = None
+    entered: Array | None = None
 
 
 class Observation(NamedTuple):
@@ -97,7 +124,7 @@ class Observation(NamedTuple):
         queue: X_t as a masked queue.
         features: [C, d] (disjoint) or [C, N, d] (shared) features of each slot's query.
         arrived: [] bool A(t-1), whether a query arrived in the round before.
-        newest: [] int32 slot of x^(t-1); meaningful only if `arrived`.
+        newest: [] int32 slot of x^(t-1), the last of several; meaningful only if `arrived`.
         prompts: [C] int32 the dataset's own number of each slot's query.
         utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
     """
@@ -148,7 +175,7 @@ class Policy(Protocol):
     True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
     will grow, and gets slots enough for that at once; rounds keep no features of it. An attribute
     `retry_aware = True` fills in `Queue.shown`; policies that do not ask for it do not pay for it
-    (`is_retry_aware`).
+    (`is_retry_aware`), and `entry_aware = True` fills in `Queue.entered`.
     """
 
     @property
@@ -180,10 +207,17 @@ def is_retry_aware(policy: Any) -> bool:
     return bool(getattr(policy, "retry_aware", False))
 
 
+def is_entry_aware(policy: Any) -> bool:
+    """Tell whether a policy asks when each waiting query entered the queue."""
+    return bool(getattr(policy, "entry_aware", False))
+
+
 class Source(Protocol):
     """Where queries come from: a frozen pytree dataclass.
 
-    Queries arrive with probability lambda in each round, unless the source is one of `OwnArrivals`.
+    A query arrives with probability lambda in each round, unless the source is one of
+    `OwnArrivals`; one whose problem says `arrivals_a_round` above 1 must be.
+    `testing.contract.check_source` checks a source of one's own.
     """
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
@@ -208,7 +242,11 @@ class OwnArrivals(Source, Protocol):
     """A source that says itself when queries arrive."""
 
     def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Draw A(1), ..., A(T) of the run with this key: [T] bool, `arrival_rate` on average."""
+        """Draw A(1), ..., A(T) of the run with this key, `arrival_rate` on average.
+
+        [T] bool; where several may come in a round, [T] int32 how many do, at most
+        `arrivals_a_round`: the first ones of the round's `World.arrival_rows`.
+        """
 
 
 def has_own_arrivals(source: Source) -> TypeGuard[OwnArrivals]:

@@ -1,6 +1,5 @@
 """A study of schedules on a log of conversations: linked, replayed under each, stored and shown."""
 
-import dataclasses
 import itertools
 import json
 import shutil
@@ -9,31 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from cqbjax.chains import instance, prepare, running
+from cqbjax.chains import prepare, rules
 from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.prepare import Log
-from cqbjax.chains.rules import Learning, Ranked, Scheduler
+from cqbjax.chains.replay import replay
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy
-from cqbjax.policies import Acqb
-from cqbjax.results import stored as results
+from cqbjax.policies import Optimal
 from cqbjax.studies import grid, manifests, storing
 from cqbjax.studies.grid import Point
 from cqbjax.studies.settings import listed
 from cqbjax.sweeping import checkpoint
+from cqbjax.sweeping.parts import Part
 from cqbjax.sweeping.progress import Reporter
+from cqbjax.sweeping.sweep import part, sweep_parts
 
 # A list in one of these is a grid.
 RULE_KEYS = ("threshold", "min_gap", "among")
-KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles", "segment")
-# Where the replay begins.
-REPLAY = "cqbjax.chains.running"
+KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles")
 # Of a point's chains, shown in its rows of the table.
 FOLLOWING = ("chains_of_several", "linked_by_cosine", "load")
 # The keys of a configuration that numbers follow from.
@@ -48,12 +45,12 @@ class Linked(NamedTuple):
     Attributes:
         point: a combination of the grid.
         chains: linked by the point's rule.
-        runs: its arrivals, one run a seed.
+        part: what the simulator is to run of it.
     """
 
     point: Point
     chains: Chains
-    runs: instance.Run
+    part: Part
 
 
 def is_replay(config: DictConfig) -> bool:
@@ -86,21 +83,20 @@ def study(
     """
     begun = points(config, swept or {})
     log = read_log(config)
-    cut = running.plan(int(config.horizon), config.record_every, begun[0].config.replay.segment)
-    chosen = schedulers(config, make_policies(config.policy), log)
-    linked = [_linked(point, log, cut) for point in begun]
+    policies = make_policies(config.policy)
+    linked = [_linked(point, log, policies) for point in begun]
     for line in prepare.describe(log, linked[0].chains, _rule(begun[0].config)):
         console.print(line, markup=False, soft_wrap=True)
     stock = storing.Stock(folder, config.name)
-    contents = [_content(one.point, log, chosen) for one in linked]
+    contents = [_content(one, log) for one in linked]
     for one, content in zip(linked, contents, strict=True):
         if not config.rerun and not stock.missing(one.point.name, content):
             console.print(f"{one.point.name} is stored: not run again", markup=False)
         elif config.dry_run:
-            slots = (1 + len(chosen)) * config.num_seeds * cut.horizon
-            console.print(f"{one.point.name}: {slots:,} slots and runs", markup=False)
+            rounds = len(one.part.policies) * config.num_seeds * config.horizon
+            console.print(f"{one.point.name}: {rounds:,} rounds of all runs", markup=False)
         else:
-            _run_point(one, log, chosen, cut, folder, content, progress)
+            _run_point(one, log, folder, content, progress)
     if config.dry_run:
         return []
     names = [one.point.name for one in linked]
@@ -140,36 +136,27 @@ def read_log(config: DictConfig) -> Log:
     return prepare.load(data_dir)
 
 
-def schedulers(
-    config: DictConfig, policies: Mapping[str, Policy], log: Log
-) -> dict[str, Scheduler]:
-    """Return what is replayed besides the clairvoyant schedule, by label.
+def schedules(
+    config: DictConfig, policies: Mapping[str, Policy], log: Log, chains: Chains
+) -> dict[str, Policy]:
+    """Return what is replayed, by label: the clairvoyant schedule as `optimal` before all others.
 
     Args:
         config: of the study: `replay.schedules` maps labels to rules.
-        policies: label -> policy; `optimal` stands for the clairvoyant schedule.
+        policies: label -> policy.
         log: a generated one knows the chances that the rule `informed` needs.
+        chains: linked.
 
     Raises:
-        ValueError: a label is taken twice.
+        ValueError: a label is taken twice, or there is no such rule.
     """
-    chosen: dict[str, Scheduler] = {}
-    for label, policy in policies.items():
-        if label == OPTIMAL:
-            continue
-        if isinstance(policy, Acqb) and policy.estimator == "auto":
-            # A chain's state changes while it waits: there is no table of contexts, which the
-            # other estimator needs.
-            policy = dataclasses.replace(policy, estimator="running")
-        chosen[label] = Learning(policy=policy)
-    for label, by in config.replay.schedules.items():
-        if label in chosen or label == OPTIMAL:
+    chosen = {OPTIMAL: Optimal(), **policies}
+    for label, rule in config.replay.schedules.items():
+        if label in chosen:
             raise ValueError(f"replay.schedules.{label} has the label of a policy: give it another")
-        if by == "informed" and "planted" not in log.frame.columns:
+        if rule == "informed" and "planted" not in log.frame.columns:
             continue
-        rule = Ranked(by=by)
-        rule.check(running.replay.problem(int(config.horizon)))
-        chosen[str(label)] = rule
+        chosen[str(label)] = rules.policy(rule, log, chains, config.replay.singles)
     return chosen
 
 
@@ -178,77 +165,56 @@ def _rule(config: DictConfig) -> Rule:
     return Rule(float(wanted.threshold), float(wanted.min_gap), wanted.among)
 
 
-def _linked(point: Point, log: Log, cut: running.Plan) -> Linked:
-    """Link a point's chains and draw its arrivals."""
-    config = point.config
+def _linked(point: Point, log: Log, policies: Mapping[str, Policy]) -> Linked:
+    """Link a point's chains, and check what is to be run on them."""
+    config, seeds = point.config, grid.seeds(point.config)
     chains = prepare.link(log, _rule(config))
-    arrivals = instance.root_arrivals(log, chains)
-    runs = [
-        instance.draw_run(
-            seed, arrivals, chains, config.arrival_rate[0], cut.horizon, config.replay.singles
-        )
-        for seed in grid.seeds(config)
-    ]
-    return Linked(point, chains, instance.stacked(runs))
+    (rate,) = config.arrival_rate
+    source = replay(log, chains, seeds, rate, int(config.horizon), config.replay.singles)
+    chosen = schedules(config, policies, log, chains)
+    return Linked(
+        point, chains,
+        part(chosen, source, [rate], seeds, int(config.horizon), 1, config.record_every,
+             config.capacity),
+    )  # fmt: skip
 
 
 def _run_point(
-    one: Linked, log: Log, chosen: Mapping[str, Scheduler], cut: running.Plan, folder: Path,
-    content: manifests.Content, progress: Reporter,
-) -> None:  # fmt: skip
+    one: Linked, log: Log, folder: Path, content: manifests.Content, progress: Reporter
+) -> None:
     """Replay one point and store it."""
-    begun, resume = time.perf_counter(), folder / ".unfinished"
-    tables = instance.tables(log, one.chains, one.point.config.replay.singles)
-    replayed = running.run(chosen, tables, one.runs, cut, resume, progress)
-    data = dataset(replayed, one, log, cut)
+    begun, resume, config = time.perf_counter(), folder / ".unfinished", one.point.config
+    (data,) = sweep_parts(
+        [one.part], config.chunk, config.memory_gb, progress=progress, resume=resume
+    )
+    data = data.assign_attrs(_attributes(one, log))
     seconds = time.perf_counter() - begun
     storing.store([manifests.Finished(one.point, content, data, seconds, {})], folder)
     shutil.rmtree(resume, ignore_errors=True)
 
 
-def dataset(
-    replayed: Mapping[str, running.Replayed], one: Linked, log: Log, cut: running.Plan
-) -> xr.Dataset:
-    """Return results as those of a sweep: one arrival rate, and no regret with one server."""
-    labels = list(replayed)
-    config = one.point.config
-
-    def stacked(field: str) -> np.ndarray:
-        return np.stack([np.asarray(getattr(each.totals, field)) for each in replayed.values()])
-
-    lengths = stacked("queue_length")[:, None]
-    values: dict[str, Any] = {
-        "queue_length": lengths,
-        "regret": np.zeros(lengths.shape, np.float32),
-        "departures": stacked("departures")[:, None],
-        "explored": stacked("explored")[:, None],
-        "optimal_queue_length": lengths[labels.index(OPTIMAL)],
-        "seconds_per_round": np.array([each.seconds_per_round for each in replayed.values()]),
-        "compile_seconds": np.array([each.compile_seconds for each in replayed.values()]),
-    }
-    coordinates = {
-        "policy": labels, "arrival_rate": list(config.arrival_rate),
-        "seed": list(grid.seeds(config)), "round": np.arange(cut.every, cut.horizon + 1, cut.every),
-    }  # fmt: skip
+def _attributes(one: Linked, log: Log) -> dict[str, Any]:
+    """Return what is said of a point's log and of its chains."""
+    config, share = one.point.config, one.point.config.replay.singles
     longer = one.chains.lengths[one.chains.lengths > 1]
-    share = config.replay.singles
-    attributes: dict[str, Any] = {
-        "experiment": config.name, "source": log.name, "stand_in": log.stand_in, "K": 1,
-        "num_servers": 1, "horizon": cut.horizon,
-    }  # fmt: skip
     load = config.arrival_rate[0] * (share + (1 - share) * float(longer.mean()))
-    attributes |= zip(FOLLOWING, (len(longer), one.chains.similar, round(load, 3)), strict=True)
-    variables = {name: (results.VARIABLES[name], value) for name, value in values.items()}
-    return xr.Dataset(variables, coordinates, attributes)
+    following = zip(FOLLOWING, (len(longer), one.chains.similar, round(load, 3)), strict=True)
+    return {
+        "experiment": config.name, "source": log.name, "stand_in": log.stand_in, **dict(following)
+    }  # fmt: skip
 
 
-def _content(point: Point, log: Log, chosen: Mapping[str, Scheduler]) -> manifests.Content:
+def _content(one: Linked, log: Log) -> manifests.Content:
     """Hash all that a point's numbers follow from: one hash, for its policies run together."""
-    computing: Any = OmegaConf.to_container(OmegaConf.masked_copy(point.config, list(COMPUTING)))
+    computing: Any = OmegaConf.to_container(
+        OmegaConf.masked_copy(one.point.config, list(COMPUTING))
+    )
     computing["replay"].pop("source")
     words = json.dumps(computing, sort_keys=True, default=str)
-    key = content_key(words, log.digest, checkpoint.code(*chosen.values(), entries=[REPLAY]))
-    return manifests.Content(key, dict.fromkeys(chosen, key))
+    labels = [label for label in one.part.policies if label != OPTIMAL]
+    code = checkpoint.code(one.part.source, *one.part.policies.values())
+    key = content_key(words, log.digest, code)
+    return manifests.Content(key, dict.fromkeys(labels, key))
 
 
 def show(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import contract, metrics, simulate
+from cqbjax.core.files import arrays_digest
 from cqbjax.core.pytree import kind_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping import groups, programs
@@ -16,6 +17,7 @@ from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.groups import Group, Member, Runs
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter
+from cqbjax.sweeping.snapshots import Snapshots
 
 
 class Outcome(NamedTuple):
@@ -39,18 +41,27 @@ class Spent(NamedTuple):
     running: float
 
 
-def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Measured]:
+def run_group(
+    sweep: Plan, group: Group, progress: Reporter, kept: Snapshots | None = None
+) -> dict[Member, Measured]:
     """Run one group to the end, repeating overflowing runs with more slots.
+
+    Args:
+        sweep: what it belongs to.
+        group: what runs.
+        progress: told of compiling and of rounds done.
+        kept: how far its chunks were, and where to keep how far they are; None keeps nothing.
 
     Raises:
         QueueOverflow: if a capacity given as a number is too small.
+        ValueError: a snapshot is damaged.
     """
     runs, slots, horizon = group.runs, group.first_slots(), group.part.problem.horizon
     parts: list[tuple[np.ndarray, Outcome]] = []
     spent: list[Spent] = []
     left = group.order
     while len(left):
-        outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress)
+        outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress, kept)
         spent.append(seconds)
         lost = outcome.overflow > 0
         if group.part.capacity != "auto" and lost.any():
@@ -100,21 +111,24 @@ def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
 
 
 def attempt(
-    sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter
-) -> tuple[Outcome, Spent]:
+    sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter,
+    kept: Snapshots | None = None,
+) -> tuple[Outcome, Spent]:  # fmt: skip
     """Compile what some runs of a group need at this many slots, and run them."""
     progress.doing("compiling", group.labels[0])
     begun = time.perf_counter()
     shape = sweep.shape(group, slots)
     compiled = programs.compiled(shape)
     ready = time.perf_counter()
+    kept = kept or Snapshots(None)
     chunks = [
-        _run_chunk(compiled, group, runs.take(index), real, progress)
+        _run_chunk(compiled, group, runs.take(index), real, progress, kept, slots)
         for index, real in _chunks(len(runs.seed), shape.batch)
     ]
-    spent = Spent(ready - begun, time.perf_counter() - ready)
-    progress.simulated += spent.running
-    return _joined(chunks), spent
+    running = time.perf_counter() - ready
+    progress.simulated += running
+    earlier = sum(before for _, before in chunks)
+    return _joined([outcome for outcome, _ in chunks]), Spent(ready - begun, running + earlier)
 
 
 def run_batch(
@@ -145,29 +159,64 @@ def run_batch(
     return made, spent
 
 
+class _Stage(NamedTuple):
+    """How far a chunk is.
+
+    Attributes:
+        seconds: spent on it.
+        carry: at the beginning of the next round.
+        totals: each [runs, R so far].
+    """
+
+    seconds: Any
+    carry: Any
+    totals: metrics.Totals
+
+
 def _run_chunk(
-    compiled: programs.Programs, group: Group, runs: Runs, real: int, progress: Reporter
-) -> Outcome:
-    """Run one chunk over the whole horizon; its last runs may be padding."""
+    compiled: programs.Programs, group: Group, runs: Runs, real: int, progress: Reporter,
+    kept: Snapshots, slots: int,
+) -> tuple[Outcome, float]:  # fmt: skip
+    """Run one chunk over the whole horizon, or what is left of it; its last runs may be padding.
+
+    Returns:
+        What came of its runs, and the seconds that were spent on them before.
+    """
     progress.doing("running", group.labels[0])
+    records, name = group.part.records, f"{slots}-{arrays_digest(runs)}"
+    zero = np.zeros(len(runs.seed), np.int32)
+    none = jax.tree.map(lambda leaf: np.zeros((len(zero), 0), leaf.dtype), metrics.zero())
+    if (done := kept.load(f"{name}.done", (0.0, Outcome(none, zero, zero)))) is not None:
+        progress.advance(real * group.part.problem.horizon)
+        return done[1], float(done[0])
     policy, instance, carry = _begin(compiled, group, runs)
-    records = group.part.records
-    rounds = records.per_call * records.every
-    pieces = []
-    for call in range(records.calls):
-        carry, totals = compiled.advance(policy, instance, carry, np.int32(1 + call * rounds))
+    begun, rounds = time.perf_counter(), records.per_call * records.every
+    stage = kept.load(name, _Stage(0.0, carry, none)) or _Stage(0.0, carry, none)
+    before, first = float(stage.seconds), stage.totals.queue_length.shape[1] // records.per_call
+    progress.advance(real * rounds * first)
+    for call in range(first, records.calls):
+        carry, made = compiled.advance(policy, instance, stage.carry, np.int32(1 + call * rounds))
         _check_actions(group, runs, carry.breach)
-        pieces.append(jax.tree.map(np.asarray, totals))
+        totals = _behind(stage.totals, made)
+        stage = _Stage(before + time.perf_counter() - begun, carry, totals)
         progress.advance(real * rounds)
         if (np.asarray(carry.overflow) > 0).all():
             # Every run here is to be repeated: what is left of it is worth nothing.
             left = records.calls - call - 1
             progress.expect(-real * rounds * left)
-            pieces += pieces[-1:] * left
+            stage = stage._replace(totals=_behind(totals, *[made] * left))
             break
-    totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
-    outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
-    return jax.tree.map(lambda leaf: leaf[:real], outcome)
+        kept.save(name, stage)
+    outcome = Outcome(stage.totals, np.asarray(stage.carry.overflow), np.asarray(stage.carry.peak))
+    outcome = jax.tree.map(lambda leaf: leaf[:real], outcome)
+    kept.save(f"{name}.done", (stage.seconds, outcome), always=True)
+    kept.drop(name)
+    return outcome, before
+
+
+def _behind(*totals: metrics.Totals) -> metrics.Totals:
+    """Put records behind one another."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *totals)
 
 
 def _begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, Any, Any]:

@@ -19,6 +19,7 @@ from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, estimate, run_group
+from cqbjax.sweeping.snapshots import Snapshots
 
 
 def sweep(
@@ -59,8 +60,9 @@ def sweep(
         devices: where to run; None is all of them.
         progress: True shows a bar with rounds a second and the time left on a terminal, and writes
             a line a minute elsewhere; or what is told of compiling and of rounds done.
-        resume: a folder that keeps each group of policies as soon as it is finished; the same sweep
-            called again takes it from there. None keeps nothing.
+        resume: a folder that keeps each group of policies as soon as it is finished, and of one
+            that is not how far it is (`snapshots`); the same sweep called again goes on from there,
+            to the same bits. None keeps nothing.
 
     Returns:
         Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
@@ -193,11 +195,13 @@ def _finished(
         [(part.rates, part.seeds) for part in group.parts],
     )  # fmt: skip
     names = [f"{member.part} {member.label}" for member in group.members]
-    path = resume / f"{checkpoint.key(names, common.capacity, *follows_from)}.npz"
+    key = checkpoint.key(names, common.capacity, *follows_from)
+    path, snapshots = resume / f"{key}.npz", Snapshots(resume, key)
     kept = checkpoint.load(path)
     if kept is None:
-        finished = run_group(whole, group, progress)
+        finished = run_group(whole, group, progress, snapshots)
         checkpoint.save(path, dict(zip(names, finished.values(), strict=True)))
+        snapshots.drop()
         return finished
     progress.note(f"{', '.join(group.labels)}: finished before, taken from {path}")
     progress.advance(len(group.runs.seed) * common.problem.horizon)

@@ -133,6 +133,45 @@ def one_best(prompts: int = 8, servers: int = 3, best: int = 1) -> sources.Routi
     return routing(log_odds(mu), contexts)
 
 
+@pytree
+class Batches:
+    """A pool whose queries come in batches: none, one or two a round.
+
+    Attributes:
+        source: the pool.
+    """
+
+    source: Any
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the pool's shapes, with two arrivals a round."""
+        return self.source.problem(assortment_size, horizon)._replace(arrivals_a_round=2)
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Refuse what the pool refuses."""
+        self.source.check(seeds, arrival_rate, assortment_size)
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return the pool's own."""
+        return self.source.uniform_service(seeds, arrival_rate, assortment_size)
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw the pool; a second query is of another row."""
+        world = self.source.world(key, arrival_rate, problem)
+        rows = world.arrival_rows
+        second = (3 * rows + 1) % problem.num_rows
+        return world._replace(arrival_rows=jnp.stack([rows, second], axis=-1))
+
+    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+        """Draw how many come: any in 7 rounds of 10 lambda, two in 3 of these."""
+        rounds = jnp.arange(1, horizon + 1)
+        uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+        first, second = ((uniform < share * arrival_rate).astype(jnp.int32) for share in (0.7, 0.3))
+        return first + second
+
+
 def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.Routing:
     """Make a pool of random unit vectors with linear utilities.
 

@@ -1,56 +1,70 @@
-"""The replay: every slot by its rule, the clairvoyant schedule optimal, contexts known."""
+"""The replay: every round by its rule, the clairvoyant schedule optimal, contexts known."""
 
-import functools
+import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cqbjax.chains import instance, linking, prepare, replay
-from cqbjax.chains.instance import DIM, Run, Tables
+from cqbjax.chains import instance, linking, prepare, rules
+from cqbjax.chains.instance import DIM
 from cqbjax.chains.linking import Rule
-from cqbjax.chains.rules import Learning, Ranked
+from cqbjax.chains.replay import Replay, replay
+from cqbjax.chains.rules import Ranked
 from cqbjax.chains.shards import LogError
-from cqbjax.core import rng
+from cqbjax.core import rng, simulate
 from cqbjax.core.types import Queue
-from cqbjax.policies import Acqb, Optimal
+from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.testing import worlds
+from cqbjax.testing.contract import check_source
 
-CHAINS, SLOTS, LONGEST = 5, 12, 4
+CHAINS, ROUNDS, LONGEST, RATE = 5, 12, 4, 0.5
+ROWS = CHAINS * LONGEST
 
 
-def tables(lengths, tokens=None):
-    """Return tables of chains of these lengths, padded so that all are of one shape."""
+def source(lengths, rounds, seeds=(0,), contexts=None):
+    """Return chains of these lengths, of one shape, of which the i-th arrives in rounds[i]."""
     lengths = np.asarray(lengths)
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    nodes = CHAINS * LONGEST
-    tokens = np.zeros(nodes) if tokens is None else np.resize(tokens, nodes)
-    return Tables(
-        jnp.asarray(first, jnp.int32), jnp.asarray(lengths, jnp.int32),
-        jnp.arange(nodes, dtype=jnp.int32), jnp.asarray(tokens, float), jnp.zeros(nodes),
-        jnp.linspace(0, 1, nodes), jnp.zeros((nodes, instance.PROMPT_DIM)),
+    left = np.ones(ROWS)
+    for root, length in zip(first, lengths, strict=True):
+        left[root : root + length] = np.arange(length, 0, -1)
+    roots, counts = instance.placed(first, np.asarray(rounds), ROUNDS, CHAINS)
+    return Replay(
+        contexts=jnp.zeros((ROWS, DIM)) if contexts is None else contexts,
+        left=jnp.asarray(left, float), seeds=jnp.asarray(seeds, jnp.int32),
+        roots=jnp.asarray(np.stack([roots] * len(seeds)), jnp.int32),
+        counts=jnp.asarray(np.stack([counts] * len(seeds)), jnp.int32), rate=RATE,
     )  # fmt: skip
 
 
-def run(slots, seed=0):
-    """Return a run in which chain i arrives in slots[i], which do not decrease."""
-    until = np.searchsorted(np.asarray(slots), np.arange(SLOTS + 1), side="right")
-    order = jnp.arange(CHAINS, dtype=jnp.int32)
-    return Run(rng.run_key(seed), order, jnp.asarray(until, jnp.int32))
+def policy(by, tokens=()):
+    """Return the policy of a rule; `tokens` of the conversations, and chances in falling order."""
+    words = {"fifo_chain": "oldest", "least_served": "least_served", "random": "random"}
+    if by in words:
+        return RandomRouting(schedule=words[by])
+    tables = {"shortest": np.resize(tokens, ROWS), "informed": -np.linspace(0, 1, ROWS)}
+    return {"fifo": Ranked(), "clairvoyant": Optimal()}.get(by) or Ranked(
+        order=jnp.asarray(tables[by], float)
+    )
 
 
-@functools.partial(jax.jit, static_argnames="capacity")
-def traced(scheduler, tables, run, capacity=CHAINS):
-    return replay.trace(scheduler, SLOTS, tables, run, capacity)
+def played(policy, source, seeds=0, capacity=CHAINS):
+    problem = source.problem(1, ROUNDS)
+    return worlds.play(policy, source, RATE, problem, capacity, seeds, keep_all=True)
 
 
-def shortest_queues(lengths, slots):
-    """Return the least Q(t + 1) that any schedule has, for each slot by itself: exhaustive."""
+def traced(policy, source, seed=0, capacity=CHAINS):
+    return worlds.first(played(policy, source, seed, capacity))
+
+
+def shortest_queues(lengths, rounds):
+    """Return the least Q(t + 1) that any schedule has, for each round by itself: exhaustive."""
     states = {tuple([-1] * CHAINS)}  # conversations left; -1 has not arrived
     least = []
-    for t in range(1, SLOTS + 1):
+    for t in range(1, ROUNDS + 1):
         after = set()
         for state in states:
             waiting = [i for i, left in enumerate(state) if left > 0]
@@ -58,7 +72,7 @@ def shortest_queues(lengths, slots):
                 left = list(state)
                 if served is not None:
                     left[served] -= 1
-                arrived = [lengths[i] if slots[i] == t else left[i] for i in range(CHAINS)]
+                arrived = [lengths[i] if rounds[i] == t else left[i] for i in range(CHAINS)]
                 after.add(tuple(arrived))
         states = after
         least.append(min(sum(left > 0 for left in state) for state in states))
@@ -67,26 +81,25 @@ def shortest_queues(lengths, slots):
 
 INSTANCES = st.tuples(
     st.lists(st.integers(1, LONGEST), min_size=CHAINS, max_size=CHAINS),
-    st.lists(st.integers(1, SLOTS), min_size=CHAINS, max_size=CHAINS).map(sorted),
+    st.lists(st.integers(1, ROUNDS), min_size=CHAINS, max_size=CHAINS).map(sorted),
 )
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(INSTANCES)
-def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_slot(drawn):
-    lengths, slots = drawn
-    made = traced(Ranked(by="clairvoyant"), tables(lengths), run(slots))
-    assert made.queue_length.tolist() == shortest_queues(lengths, slots)
+def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_round(drawn):
+    lengths, rounds = drawn
+    made = traced(Optimal(), source(lengths, rounds))
+    assert made.length.tolist() == shortest_queues(lengths, rounds)
 
 
 @pytest.mark.parametrize("by", ["fifo", "fifo_chain", "least_served", "random", "shortest"])
 def test_every_other_rule_is_beaten_somewhere(by):
-    lengths, slots = [4, 1, 3, 1, 1], [1, 2, 2, 2, 3]
-    made = traced(Ranked(by=by), tables(lengths, np.arange(20) % 7), run(slots))
-    best = shortest_queues(lengths, slots)
-    assert (np.asarray(made.queue_length) >= best).all()
-    assert made.queue_length.tolist() != best
+    lengths, rounds = [4, 1, 3, 1, 1], [1, 2, 2, 2, 3]
+    made = traced(policy(by, np.arange(20) % 7), source(lengths, rounds))
+    best = shortest_queues(lengths, rounds)
+    assert (made.length >= best).all() and made.length.tolist() != best
 
 
 def ranks(by, chain, lengths, arrived, served, entered, tokens):
@@ -107,84 +120,107 @@ def ranks(by, chain, lengths, arrived, served, entered, tokens):
         ["fifo", "fifo_chain", "least_served", "random", "shortest", "clairvoyant", "informed"]
     ),
 )  # fmt: skip
-def test_every_slot_serves_a_waiting_query_that_comes_first_by_the_rule(drawn, seed, by):
-    lengths, slots = drawn
-    tokens = np.random.default_rng(seed).integers(1, 5, CHAINS * LONGEST)
-    made = traced(Ranked(by=by), tables(lengths, tokens), run(slots, seed))
-    served, entered, waiting = [0] * CHAINS, list(slots), set()
-    for t in range(1, SLOTS + 1):
-        chain = int(made.chain[t - 1])
-        assert (chain < 0) == (not waiting)
+def test_every_round_serves_a_waiting_query_that_comes_first_by_the_rule(drawn, seed, by):
+    lengths, rounds = drawn
+    tokens = np.random.default_rng(seed).integers(1, 5, ROWS)
+    made = traced(policy(by, tokens), source(lengths, rounds, range(4)), seed)
+    root = np.repeat(np.arange(CHAINS), lengths)
+    served, entered, waiting = [0] * CHAINS, list(rounds), set()
+    for t in range(1, ROUNDS + 1):
+        assert bool(made.decision.valid[t - 1]) == bool(waiting)
         if waiting:
+            chain = int(root[made.decision.row[t - 1]])
             assert chain in waiting
-            own = [ranks(by, i, lengths, slots, served, entered, tokens) for i in waiting]
-            assert ranks(by, chain, lengths, slots, served, entered, tokens) == min(own)
-            assert int(made.served[t - 1]) == served[chain]
+            own = [ranks(by, i, lengths, rounds, served, entered, tokens) for i in waiting]
+            assert ranks(by, chain, lengths, rounds, served, entered, tokens) == min(own)
+            assert made.decision.row[t - 1] == sum(lengths[:chain]) + served[chain]
             served[chain], entered[chain] = served[chain] + 1, t
-            assert bool(made.departed[t - 1]) == (served[chain] == lengths[chain])
+            assert (made.decision.choice[t - 1] == 0) == (served[chain] == lengths[chain])
             waiting -= {chain} if served[chain] == lengths[chain] else set()
-        waiting |= {i for i, slot in enumerate(slots) if slot == t}
-        assert int(made.queue_length[t - 1]) == len(waiting)
+        waiting |= {i for i, arrival in enumerate(rounds) if arrival == t}
+        assert made.length[t - 1] == len(waiting)
+    assert not made.decision.regret.any() and made.overflow == 0
 
 
 def test_ties_are_broken_uniformly():
     """Of five that arrive together each is served first one time in five: 5 standard errors."""
-    first = [
-        int(traced(Ranked(by="random"), tables([1] * 5), run([1] * 5, seed)).chain[1])
-        for seed in range(300)
-    ]
-    counts = np.bincount(first, minlength=5)
+    seeds = np.arange(300)
+    made = played(policy("random"), source([1] * 5, [1] * 5, seeds), seeds)
+    counts = np.bincount(made.decision.row[:, 1], minlength=5)
     assert (np.abs(counts - 60) < 5 * np.sqrt(300 * 0.2 * 0.8)).all(), counts
 
 
 @pytest.mark.slow
-def test_a_queue_without_a_free_place_says_in_which_slot():
-    scheduler, made = Ranked(by="fifo"), (tables([4] * 5), run([1, 1, 2, 2, 3]))
-    for capacity, expected in ((5, 0), (4, 3), (3, 2), (1, 1)):
-        carry = replay.start(scheduler, SLOTS, capacity)
-        step = jax.jit(functools.partial(replay.run_slot, scheduler, SLOTS))
-        for t in range(1, SLOTS + 1):
-            carry, _ = step(*made, carry, jnp.int32(t))
-        assert int(carry.overflow) == expected
+@pytest.mark.parametrize(("capacity", "expected"), [(5, 0), (4, 3), (3, 2), (1, 1)])
+def test_a_queue_without_a_free_place_says_in_which_round(capacity, expected):
+    made = traced(Ranked(), source([4] * 5, [1, 1, 2, 2, 3]), capacity=capacity)
+    assert made.overflow == expected
 
 
-def test_what_a_policy_sees_is_what_a_scheduler_can_know():
-    prompts = np.random.default_rng(0).normal(size=(20, instance.PROMPT_DIM))
-    prompts /= np.linalg.norm(prompts, axis=1, keepdims=True)
-    made = tables([3] * 5)._replace(
-        prompts=jnp.asarray(prompts, float), prompt_length=jnp.full(20, 0.4)
-    )
-    queue = Queue(jnp.array([0, 1, 2]), jnp.array([3, 5, 99_999]), jnp.array([0, 1, 2], jnp.int32))
-    node = made.first[queue.row] + queue.served
-    seen = np.asarray(replay.features(made, node, queue, jnp.int32(7)))
-    assert seen.shape == (3, DIM) and (np.linalg.norm(seen, axis=1) <= 1).all()
-    np.testing.assert_allclose(seen[:, :32], np.sqrt(0.5) * prompts[[0, 4, 8]], rtol=1e-5)
+def seen(source, queue, round_):
+    """Return what a policy sees of a queue."""
+    problem = source.problem(1, ROUNDS)
+    drawn = simulate.draw_instance(rng.run_key(0), source, RATE, problem)
+    carry = simulate.start(Acqb(), problem, drawn, queue.row.shape[0])._replace(queue=queue)
+    assert carry.slot_features is None
+    return simulate.observe(Acqb(), problem, drawn, carry, jnp.int32(round_))
+
+
+def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
+    log = prepare.load(generated)
+    chains = prepare.link(log, Rule())
+    made = replay(log, chains, [0], 0.7, ROUNDS, 0.8)
+    root = int(chains.first[np.argmax(chains.lengths)])
+    row = jnp.asarray([root, root + 1, root + 2], jnp.int32)
+    queue = Queue(row, jnp.array([3, 5, 99_999], jnp.int32), jnp.array([0, 1, 2], jnp.int32))
+    shown = seen(made, queue, 7)
+    features = np.asarray(shown.features)
+    assert features.shape == (3, DIM) and (np.linalg.norm(features, axis=1) <= 1).all()
+    frame = log.frame[chains.members[np.asarray(row)]]
+    prompts = instance.project(log.embeddings)[frame["text"].to_numpy()]
+    np.testing.assert_allclose(features[:, :32], np.sqrt(0.5) * prompts, rtol=1e-5, atol=1e-7)
     waited = np.log1p([4, 2, 0]) / np.log1p(1e5)
-    state = np.stack([np.ones(3), [0, 1 / 2, 2 / 3], waited, [0.4] * 3], axis=1)
-    np.testing.assert_allclose(seen[:, 32:], np.sqrt(0.5) / 2 * state, rtol=1e-5, atol=1e-7)
+    asked = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(1e5)
+    state = np.stack([np.ones(3), [0, 1 / 2, 2 / 3], waited, asked], axis=1)
+    np.testing.assert_allclose(features[:, 32:], np.sqrt(0.5) / 2 * state, rtol=1e-5, atol=1e-7)
+    assert shown.utilities is None and shown.prompts.tolist() == row.tolist()
+    # Nor does it depend on what is still to come.
+    ending = seen(dataclasses.replace(made, left=jnp.ones_like(made.left)), queue, 7)
+    np.testing.assert_array_equal(ending.features, features)
 
 
-@pytest.mark.slow
-def test_what_a_policy_sees_does_not_depend_on_how_long_chains_are():
-    """Chains that differ only in what is still to come look the same."""
-    seen = []
-    for lengths in ([1, 2, 3, 4, 4], [4, 3, 2, 4, 4]):
-        made = tables(lengths)._replace(text=jnp.zeros(20, jnp.int32))
-        carry = replay.start(Ranked(by="fifo"), SLOTS, CHAINS)
-        step = functools.partial(replay.run_slot, Ranked(by="fifo"), SLOTS)
-        carry, _ = step(made, run([1] * 5), carry, jnp.int32(1))
-        sight = replay.see(made, run([1] * 5), carry, jnp.int32(2), SLOTS)
-        assert sight.left.tolist() == lengths
-        seen.append(np.asarray(sight.observation.features))
-        assert sight.observation.utilities is None
-    np.testing.assert_array_equal(*seen)
+def test_what_is_not_defined_for_a_replay_is_refused(generated):
+    log = prepare.load(generated)
+    chains = prepare.link(log, Rule())
+    with pytest.raises(ValueError, match="schedule last must be one of fifo, fifo_chain"):
+        rules.policy("last", log, chains, 0.8)
+    made = source([1] * 5, [1] * 5)
+    with pytest.raises(ValueError, match="seed 3 is none of those"):
+        made.check(np.array([0, 3]), RATE, 1)
+    with pytest.raises(ValueError, match="arrival_rate=0.7 must be 0.5 chains a round"):
+        made.check(np.array([0]), 0.7, 1)
+    with pytest.raises(ValueError, match="K=2 must be 1"):
+        made.check(np.array([0]), RATE, 2)
+    with pytest.raises(ValueError, match="newton_cg needs features that stay"):
+        Acqb(estimator="newton_cg").check(made.problem(1, ROUNDS))
 
 
-def test_a_policy_that_knows_true_utilities_is_refused():
-    with pytest.raises(ValueError, match="clairvoyant and informed are what knows more"):
-        Learning(policy=Optimal()).check(replay.problem(10))
-    with pytest.raises(ValueError, match="by=last must be one of fifo, fifo_chain"):
-        Ranked(by="last").check(replay.problem(10))
+def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
+    log = prepare.load(generated)
+    chains = prepare.link(log, Rule())
+    made = replay(log, chains, [4, 7], 0.7, 120, 0.8)
+    check_source(made, arrival_rate=0.7, seed=7, horizon=120)
+    arrivals = instance.root_arrivals(log, chains)
+    for seed in (7, 4):
+        kept, rounds = instance.draw(seed, arrivals, chains, 0.7, 120, 0.8)
+        drawn = simulate.draw_instance(rng.run_key(seed), made, 0.7, made.problem(1, 120))
+        here = np.arange(drawn.world.arrival_rows.shape[1]) < drawn.arrives[:, None]
+        assert drawn.world.arrival_rows[here].tolist() == chains.first[kept].tolist()
+        np.testing.assert_array_equal(drawn.arrives, np.bincount(rounds, minlength=121)[1:])
+    assert (np.asarray(made.roots[0]) != np.asarray(made.roots[1])).any()
+    lengths = np.diff(chains.first)
+    come = [lengths[instance.draw(s, arrivals, chains, 0.7, 120, 0.8)[0]] for s in (4, 7)]
+    assert np.isclose(made.uniform_service(None, 0.7, 1), 1 / np.concatenate(come).mean())
 
 
 def test_projection_keeps_the_leading_directions_and_no_vector_grows():
@@ -209,33 +245,34 @@ def chains_of(lengths):
     return linking.Chains(np.arange(first[-1]), first, 0, 0, 0)
 
 
-def test_roots_arrive_in_the_slots_of_their_times():
+def test_roots_arrive_in_the_rounds_of_their_times():
     chains = chains_of([2] * 50 + [1] * 200)
     times = np.sort(np.random.default_rng(3).uniform(0, 1e9, 250).astype(np.int64))
-    made = instance.draw_run(0, times, chains, 0.5, 400, 0.8)
-    assert made.chains[:250].tolist() == list(range(250)) and made.until.shape == (401,)
-    slots = np.searchsorted(np.asarray(made.until), np.arange(250), side="right")
+    kept, rounds = instance.draw(0, times, chains, 0.5, 400, 0.8)
     wide = (times[-1] - times[0]) / 500
-    inside = slots <= 400
     expected = np.minimum(1 + (times - times[0]) // wide, 500)
-    np.testing.assert_array_equal(slots[inside], expected[inside])
-    with pytest.raises(LogError, match=r"horizon=501 is too long: 250 chains .* are 500 slots"):
-        instance.draw_run(0, times, chains, 0.5, 501, 0.8)
+    assert kept.tolist() == list(range(int((expected <= 400).sum())))
+    np.testing.assert_array_equal(rounds, expected[expected <= 400])
+    rows, counts = instance.placed(kept + 1000, rounds, 400, 8)
+    assert rows.shape == (400, 8) and counts.max() > 1
+    for t in range(1, 401):
+        assert rows[t - 1, : counts[t - 1]].tolist() == (kept[rounds == t] + 1000).tolist()
+    with pytest.raises(LogError, match=r"horizon=501 is too long: 250 chains .* are 500 rounds"):
+        instance.draw(0, times, chains, 0.5, 501, 0.8)
     with pytest.raises(LogError, match=r"arrival_rate=1.5 must lie in \(0, 1\]"):
-        instance.draw_run(0, times, chains, 1.5, 10, 0.8)
+        instance.draw(0, times, chains, 1.5, 10, 0.8)
 
 
 def test_planted_chances_are_those_after_singletons_are_left_out(generated):
     """Of first conversations the share that is the only one is as the adjusted chances say."""
     log = prepare.load(generated)
     chains = prepare.link(log, Rule())
-    made = instance.tables(log, chains, 0.8)
     kept = linking.subsample(chains.lengths, 0.8, np.random.default_rng(0))
-    chance = np.asarray(made.planted)[np.asarray(made.first)[kept]]
+    chance = instance.planted(log, chains, 0.8)[chains.first[kept]]
     single = chains.lengths[kept] == 1
     spread = np.sqrt((chance * (1 - chance)).sum())
     assert abs(single.sum() - chance.sum()) < 5 * spread
-    raw = np.asarray(instance.tables(log, chains).planted)[np.asarray(made.first)[kept]]
+    raw = instance.planted(log, chains)[chains.first[kept]]
     assert raw.sum() - single.sum() > 5 * spread, "left as they were they would be too large"
 
 
@@ -246,30 +283,47 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     draw = np.random.default_rng(0)
     lengths = np.where(draw.uniform(size=400) < 0.5, 1, 4)
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    nodes = int(lengths.sum())
-    told = np.zeros((2, instance.PROMPT_DIM))
-    told[0, 0] = told[1, 1] = 1.0
-    made = Tables(
-        jnp.asarray(first, jnp.int32), jnp.asarray(lengths, jnp.int32),
-        jnp.asarray(np.repeat(lengths > 1, lengths), jnp.int32), jnp.zeros(nodes),
-        jnp.zeros(nodes), jnp.zeros(nodes), jnp.asarray(told, float),
+    attempts = np.arange(lengths.sum()) - np.repeat(first, lengths)
+    told = np.zeros((lengths.sum(), DIM))
+    told[np.arange(len(told)), np.repeat(lengths > 1, lengths).astype(int)] = np.sqrt(0.5)
+    state = (
+        np.sqrt(0.5)
+        / 2
+        * np.stack(
+            [
+                np.ones(len(told)),
+                attempts / (1 + attempts),
+                np.ones(len(told)),
+                np.zeros(len(told)),
+            ],
+            1,
+        )
+    )
+    told[:, instance.PROMPT_DIM :] = state
+    until = np.minimum(np.arange(horizon + 1) * 7 // 10, 400)
+    rounds = np.repeat(np.arange(1, horizon + 1), np.diff(until))
+    roots, counts = instance.placed(first[draw.permutation(400)[: len(rounds)]], rounds, horizon, 2)
+    made = Replay(
+        contexts=jnp.asarray(told, float),
+        left=jnp.asarray(np.repeat(lengths, lengths) - attempts, float),
+        seeds=jnp.arange(seeds, dtype=jnp.int32),
+        roots=jnp.asarray(np.stack([roots] * seeds), jnp.int32),
+        counts=jnp.asarray(np.stack([counts] * seeds), jnp.int32), rate=0.7,
     )  # fmt: skip
-    until = jnp.minimum(jnp.arange(horizon + 1) * 7 // 10, 400).astype(jnp.int32)
-    order = jnp.asarray(draw.permutation(400), jnp.int32)
-    runs = instance.stacked([Run(rng.run_key(s), order, until) for s in range(seeds)])
 
-    @jax.jit
-    def last_queue(scheduler, tables):
-        one = functools.partial(replay.trace, scheduler, horizon, tables, capacity=400)
-        return jax.vmap(lambda run: one(run).queue_length[-1])(runs)
+    def last_queue(policy, source):
+        played = worlds.play(policy, source, 0.7, source.problem(1, horizon), 400, np.arange(seeds))
+        return played.length[:, -1]
 
-    acqb = Learning(policy=Acqb(alpha_scale=0.1, c1=0.25, estimator="running"))
+    acqb = Acqb(alpha_scale=0.1, c1=0.25)
     seeing = last_queue(acqb, made)
+    alike = np.array(told)
+    alike[:, :2] = [np.sqrt(0.5), 0]
     others = {
-        "blind": last_queue(acqb, made._replace(text=jnp.zeros_like(made.text))),
-        "fifo": last_queue(Ranked(by="fifo"), made),
+        "blind": last_queue(acqb, dataclasses.replace(made, contexts=jnp.asarray(alike, float))),
+        "fifo": last_queue(Ranked(), made),
     }
-    best = last_queue(Ranked(by="clairvoyant"), made)
+    best = last_queue(Optimal(), made)
     assert (seeing >= best).all() and (seeing - best).mean() < 15
     for label, queue in others.items():
         ahead = np.asarray(queue - seeing)

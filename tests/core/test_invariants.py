@@ -1,5 +1,6 @@
 """What holds in every run, whatever the policy, the world and the numbers."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import cqbjax
 from cqbjax import sources
-from cqbjax.core import rng
+from cqbjax.core import rng, simulate
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sweeping import groups, plan, programs
@@ -114,6 +115,65 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
         assert (row[here] == played.world.arrival_rows[slots[here] - 1]).all()
     assert played.overflow == 0
     assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [RandomRouting(), pytest.param(Acqb(estimator="running"), marks=pytest.mark.slow)],
+    ids=["random", "acqb"],
+)
+@QUICK
+@given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.1, 1.0))
+def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate):
+    """Who waits is who came and has not left, row by row; nobody is lost in so many slots."""
+    source = worlds.Batches(source=POOL)
+    problem = source.problem(2, HORIZON)
+    played = worlds.first(worlds.play(policy, source, rate, problem, 2 * CAPACITY, seed, True))
+    seen, waiting = played.decision, collections.Counter()
+    for i in range(HORIZON):
+        assert bool(seen.valid[i]) == bool(waiting.total())
+        query = int(seen.query[i]), int(seen.row[i])
+        if seen.valid[i]:
+            assert waiting[query] > 0, "the served query was not waiting"
+            waiting[query] -= seen.choice[i] < problem.assortment_size
+        for row in played.world.arrival_rows[i][: played.arrives[i]].tolist():
+            waiting[i + 1, row] += 1
+        here = played.queue.arrived[i] > 0
+        slots = zip(played.queue.arrived[i][here], played.queue.row[i][here], strict=True)
+        assert collections.Counter((int(t), int(row)) for t, row in slots) == +waiting
+        assert played.length[i] == waiting.total()
+    assert played.overflow == 0
+
+
+def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
+    drawn = prepared(
+        3, worlds.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(arrivals_a_round=2)
+    )
+    counts = np.bincount(drawn.arrives, minlength=3)
+    assert abs(counts @ np.arange(3) / 4000 - 0.8) < 0.06 and counts.min() > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
+def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
+    """A source that may bring two and never does, beside the source that brings one."""
+    single = prepared(2, POOL, 0.6, POOL.problem(2, HORIZON))
+    problem = POOL.problem(2, HORIZON)
+    rows = jnp.stack([single.world.arrival_rows, jnp.zeros(HORIZON, jnp.int32)], axis=-1)
+    several = single._replace(
+        world=single.world._replace(arrival_rows=rows), arrives=single.arrives.astype(jnp.int32)
+    )
+    both = [(single, problem), (several, problem._replace(arrivals_a_round=2))]
+    seen = []
+    for instance, shapes in both:
+        carry = simulate.start(policy, shapes, instance, CAPACITY)
+        carry, totals = jax.jit(simulate.advance, static_argnums=(1, 5, 6))(
+            policy, shapes, instance, carry, jnp.int32(1), HORIZON, 1
+        )
+        seen.append((totals, carry.queue, carry.newest * carry.arrived, carry.overflow, carry.peak))
+    for mine, theirs in zip(jax.tree.leaves(seen[0]), jax.tree.leaves(seen[1]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert seen[0][0].departures[-1] > 10
 
 
 def prepared(seed, source, rate, problem):

@@ -34,15 +34,15 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
     for t, (arrives, slot, departs, shown) in enumerate(rounds, start=1):
         if slot in model:
             servers = jnp.asarray(shown, jnp.int32)
-            queue = serve(queue, jnp.int32(slot), servers, jnp.bool_(departs))
+            queue = serve(queue, jnp.int32(slot), servers, jnp.bool_(departs), jnp.int32(t))
             model[slot][2] += 1
             for server in shown:
                 model[slot][3][server] += 1
             if departs:
                 del model[slot]
-        queue, taken, lost = push(queue, jnp.int32(10 * t), jnp.int32(t), jnp.bool_(arrives))
+        queue, taken, came, lost = push(queue, jnp.int32(10 * t), jnp.int32(t), jnp.bool_(arrives))
         free = [c for c in range(CAPACITY) if c not in model]
-        assert bool(lost) == (arrives and not free)
+        assert bool(lost) == (arrives and not free) == (arrives and not came)
         if arrives and free:
             assert int(taken) == free[0], "a new query takes the lowest free slot"
             model[free[0]] = [10 * t, t, 0, [0, 0, 0]]
@@ -54,6 +54,41 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
             assert queue.shown[c].tolist() == counts
 
 
+@QUICK
+@given(
+    st.lists(st.booleans(), min_size=CAPACITY, max_size=CAPACITY), st.integers(0, 3), st.booleans()
+)
+def test_several_at_once_are_one_after_another(taken, count, aware):
+    """Each into the lowest free slot, in their order; those without one are lost."""
+    arrived = jnp.asarray(taken, jnp.int32)
+    counts = jnp.ones((CAPACITY, 2), jnp.int32) if aware else None
+    entered = 7 * arrived if aware else None
+    queue = Queue(arrived + 5, arrived, arrived + 3, counts, entered)
+    rows, t = jnp.asarray([10, 20, 30], jnp.int32), jnp.int32(9)
+    several, slot, came, lost = push(queue, rows, t, jnp.int32(count))
+    expected, slots, found = queue, [], 0
+    for row in rows[:count]:
+        expected, last, one, _ = push(expected, row, t, jnp.bool_(True))
+        found += int(one)
+        slots += [int(last)] * int(one)
+    for mine, theirs in zip(jax.tree.leaves(several), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert (int(came), bool(lost)) == (found, found < count)
+    if slots:
+        assert int(slot) == slots[-1]
+
+
+def test_a_query_that_stays_asks_what_comes_next_and_enters_again():
+    queue = Queue(
+        *(jnp.asarray(x, jnp.int32) for x in ([4, 6], [1, 2], [0, 0])), None, jnp.asarray([1, 2])
+    )
+    after = serve(
+        queue, jnp.int32(1), jnp.zeros(1, jnp.int32), jnp.bool_(False), jnp.int32(8), jnp.int32(7)
+    )
+    assert [after.row.tolist(), after.entered.tolist()] == [[4, 7], [1, 8]]
+    assert [after.arrived.tolist(), after.served.tolist()] == [[1, 2], [0, 1]]
+
+
 def filled(arrived, served=None):
     arrived = jnp.asarray(arrived, jnp.int32)
     served = jnp.zeros_like(arrived) if served is None else jnp.asarray(served, jnp.int32)
@@ -62,14 +97,14 @@ def filled(arrived, served=None):
 
 def test_a_full_queue_keeps_what_it_has():
     queue = filled([3, 1, 2])
-    after, _, lost = push(queue, jnp.int32(7), jnp.int32(9), jnp.bool_(True))
+    after, _, _, lost = push(queue, jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert bool(lost)
     for before, now in zip(queue[:3], after[:3], strict=True):
         np.testing.assert_array_equal(before, now)
 
 
 def test_a_reused_slot_forgets_how_often_it_was_served():
-    queue, _, _ = push(filled([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
+    queue, _, _, _ = push(filled([0, 4], [5, 1]), jnp.int32(7), jnp.int32(9), jnp.bool_(True))
     assert queue.served.tolist() == [0, 1]
 
 

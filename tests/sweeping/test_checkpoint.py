@@ -49,7 +49,7 @@ class Stopper(Silent):
 def unrun(monkeypatch):
     """Have groups compile and run nothing: which are run is the question."""
 
-    def run_group(whole, group, progress):
+    def run_group(whole, group, progress, kept):
         progress.doing("compiling", group.labels[0])
         one = group.part
         progress.advance(len(group.runs.seed) * one.problem.horizon)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cqbjax import sources
-from cqbjax.testing import recorded, reference
+from cqbjax.testing import recorded, reference, worlds
 from cqbjax.testing.recorded import Case
 
 # Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
@@ -36,6 +36,9 @@ def cases() -> dict[str, tuple[Case, str]]:
         made[f"disjoint-{size}"] = Case(disjoint, size, rate, HORIZON, seed=size), "running"
         made[f"shared-{size}"] = Case(shared, size, rate, HORIZON, seed=3 + size), "running"
         made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
+    two = worlds.Batches(source=pool())
+    made["batches-1"] = Case(two, 1, 0.6, HORIZON, seed=2), "newton_cg"
+    made["batches-2"] = Case(two, 2, 0.7, HORIZON, seed=5), "newton_cg"
     return made
 
 

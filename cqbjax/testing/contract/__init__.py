@@ -1,9 +1,10 @@
-"""What every policy must obey, as one function that anybody can call on their own policy.
+"""What policies and sources must obey, as functions that anybody can call on their own.
 
-    from cqbjax.testing.contract import check_policy
+    from cqbjax.testing.contract import check_policy, check_source
     check_policy(MyPolicy(epsilon=0.1))
+    check_source(MySource(rows=20))
 
-It plays the policy in small random worlds through the simulator's own round, so what passes here
+The policy is played in small random worlds through the simulator's own round, so what passes here
 runs in `sweep`.
 """
 
@@ -19,8 +20,9 @@ from cqbjax.core.types import Policy, Problem
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
 from cqbjax.testing.contract.declared import check_fields, check_pure
 from cqbjax.testing.contract.instances import draw_instances
+from cqbjax.testing.contract.sources import check_source
 
-__all__ = ["PROBLEM", "ContractError", "check_policy"]
+__all__ = ["PROBLEM", "ContractError", "check_policy", "check_source"]
 
 PROBLEM = Problem(
     num_servers=4,

@@ -1,5 +1,7 @@
 """Random worlds for the checks, drawn by NumPy."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +14,9 @@ ARRIVAL_RATE = 0.6
 
 def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
     """Draw random worlds in which the queue is often empty and often not: leaves [count, ...]."""
-    if problem.num_rows < (1 if problem.pooled else problem.horizon):
-        raise ValueError(
-            f"num_rows={problem.num_rows} must reach horizon={problem.horizon}, unless pooled"
-        )
+    most = problem.horizon * problem.arrivals_a_round
+    if problem.num_rows < (1 if problem.pooled else most):
+        raise ValueError(f"num_rows={problem.num_rows} must reach {most} queries, unless pooled")
     each = [_instance(problem, seed, number) for number in range(count)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
@@ -30,9 +31,12 @@ def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
     else:
         contexts = draw.normal(size=(rows, servers, dim))
         utilities = contexts @ draw.normal(size=dim)
-    arriving = draw.integers(rows, size=problem.horizon)
+    shape = (problem.horizon, problem.arrivals_a_round)
+    arriving = draw.integers(rows, size=shape)
     if not problem.pooled:
-        arriving = np.arange(problem.horizon)
+        arriving = np.arange(math.prod(shape)).reshape(shape)
+    if problem.arrivals_a_round == 1:
+        arriving = arriving[:, 0]
     world = World(
         jnp.asarray(contexts, float),
         jnp.asarray(utilities + 1.0, float),
@@ -40,5 +44,8 @@ def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
         jnp.arange(rows, dtype=jnp.int32),
     )
     arrives = jnp.asarray(draw.uniform(size=problem.horizon) < ARRIVAL_RATE)
+    if (most := problem.arrivals_a_round) > 1:
+        counts = draw.binomial(most, ARRIVAL_RATE / most, size=problem.horizon)
+        arrives = jnp.asarray(counts, jnp.int32)
     choice = jnp.asarray(draw.uniform(size=problem.horizon), float)
     return simulate.Instance(rng.run_key(1000 * seed + number), world, arrives, choice)

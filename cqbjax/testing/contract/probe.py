@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax.core import mnl
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem, is_retry_aware
+from cqbjax.core.types import Action, Feedback, Observation, Problem, is_entry_aware, is_retry_aware
 
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
 # another action and choice. No decision may depend on which.
@@ -27,6 +27,11 @@ class Probe:
     def retry_aware(self) -> bool:
         """Whether the policy asks which servers were shown for each waiting query."""
         return is_retry_aware(self.policy)
+
+    @property
+    def entry_aware(self) -> bool:
+        """Whether the policy asks when each waiting query entered the queue."""
+        return is_entry_aware(self.policy)
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""

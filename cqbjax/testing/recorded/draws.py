@@ -21,13 +21,15 @@ _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 
 def record(case: Case) -> tuple[reference.World, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
-    world = instance_of(case).world
+    instance = instance_of(case)
+    world, several = instance.world, case.problem.arrivals_a_round > 1
     arrival, choice, draws, ranks, lots = _draws(rng.run_key(case.seed), case.problem)
     return reference.World(
         features=floats(world.contexts),
         utilities=floats(world.utilities),
         arrival_index=np.asarray(world.arrival_rows, np.int64),
         scores=scores(case),
+        arrivals=np.asarray(instance.arrives, np.int64) if several else None,
     ), reference.Draws(
         arrival=floats(arrival),
         choice=floats(choice),

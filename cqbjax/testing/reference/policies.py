@@ -99,7 +99,7 @@ class OptimisticPolicy:
 
     def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
         """Start with theta = 0 and the round-robin counter at 0."""
-        self.label, self.draws, self.settings = label, draws, settings
+        self.label, self.world, self.draws, self.settings = label, world, draws, settings
         self.estimator, self.tally = Estimator(world, settings), Tally(world)
         self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
         self.counter = 0
@@ -109,7 +109,9 @@ class OptimisticPolicy:
         probability = min(1.0, self.settings.c1 * t**-0.5)
         if self.label == "cqb_eps":
             probability = 1.0 if t <= self.settings.explore_rounds else self.settings.horizon**-0.5
-        arrived = t > 1 and self.draws.arrival[t - 2] < self.settings.arrival_rate
+        arrived = t > 1 and self.world.arriving(
+            t - 1, self.draws.arrival[t - 2], self.settings.arrival_rate
+        )
         triggered = bool(self.draws.explore[t - 1] < probability)
         return triggered and (self.label in EXPLORE_QUERY or bool(arrived))
 

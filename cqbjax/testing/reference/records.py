@@ -23,6 +23,15 @@ class World:
     utilities: Floats  # [I, N] true utility of server j for a row
     arrival_index: Integers  # [T] row of the query that arrives in round t, if one does
     scores: Floats | None = None  # [I, N] what a router predicts of the utilities
+    # [T] how many arrive in round t, of the first rows of arrival_index [T, A]; None: one at most,
+    # where its uniform is below the rate
+    arrivals: Integers | None = None
+
+    def arriving(self, t: int, uniform: float, rate: float) -> list[int]:
+        """Return the rows of the queries that arrive in round t, in their order."""
+        if self.arrivals is None:
+            return [int(self.arrival_index[t - 1])] if uniform < rate else []
+        return [int(row) for row in self.arrival_index[t - 1][: self.arrivals[t - 1]]]
 
 
 @dataclasses.dataclass(frozen=True)

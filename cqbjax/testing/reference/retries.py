@@ -9,11 +9,14 @@ from cqbjax.testing.reference.records import Assortment, Floats, Settings, Waiti
 
 
 def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:
-    """Return the query that a scheduling rule serves; `waiting` is in slot order."""
-    if rule == "oldest":
-        return min(waiting, key=lambda query: query.arrival_round)
-    if rule == "newest":
-        return max(waiting, key=lambda query: query.arrival_round)
+    """Return the query that a scheduling rule serves, uniformly among several that it leaves.
+
+    `waiting` is in slot order.
+    """
+    if rule in ("oldest", "newest"):
+        rounds = [query.arrival_round for query in waiting]
+        first = min(rounds) if rule == "oldest" else max(rounds)
+        waiting = [query for query in waiting if query.arrival_round == first]
     if rule == "least_served":
         fewest = min(query.served for query in waiting)
         waiting = [query for query in waiting if query.served == fewest]

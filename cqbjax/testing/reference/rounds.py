@@ -34,11 +34,10 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
             agent.learn(query.row, servers, chosen)
             best, _ = best_assortment(utilities, settings.K)
             regret = departure_rate(utilities, best) - departure_rate(utilities, servers)
-        if draws.arrival[t - 1] < settings.arrival_rate:
+        for row in world.arriving(t, draws.arrival[t - 1], settings.arrival_rate):
             if None not in slots:
                 slots.append(None)
-            row, shown = int(world.arrival_index[t - 1]), [0] * world.utilities.shape[1]
-            slots[slots.index(None)] = Waiting(t, row, shown)
+            slots[slots.index(None)] = Waiting(t, row, [0] * world.utilities.shape[1])
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()
