@@ -122,6 +122,8 @@ INSTANCE = (
     "utilities must be finite numbers",
     "arrival_rows must be rows of the contexts in every round with an arrival",
     "prompts must be numbers of the dataset's prompts, or of the rows without one",
+    "arrives must lie in 0 .. arrivals_a_round",
+    "recorded.next must be rows of the contexts",
 )
 
 
@@ -132,16 +134,21 @@ def instance_faults(problem: Problem, world: World, arrives: Array) -> Array:
     Args:
         problem: the shapes.
         world: leaves [S, ...].
-        arrives: [S, T] A(t).
+        arrives: [S, T] A(t), or how many arrive.
     """
 
     def one(world: World, arrives: Array) -> Array:
-        rows, prompts = world.arrival_rows, world.prompts
+        prompts, most = world.prompts, problem.arrivals_a_round
+        rows = world.arrival_rows.reshape(-1, most)
+        following = jnp.zeros(1, int) if world.recorded is None else world.recorded.next
+        coming = jnp.arange(most) < arrives[:, None]
         wrong = (
             ~jnp.all(jnp.isfinite(world.contexts)),
             ~jnp.all(jnp.isfinite(world.utilities)),
-            jnp.any((arrives > 0) & ((rows < 0) | (rows >= problem.num_rows))),
+            jnp.any(coming & ((rows < 0) | (rows >= problem.num_rows))),
             jnp.any((prompts < 0) | (prompts >= (problem.num_prompts or problem.num_rows))),
+            jnp.any((arrives < 0) | (arrives > most)),
+            jnp.any((following < 0) | (following >= problem.num_rows)),
         )
         return jnp.select(wrong, range(1, len(wrong) + 1), 0)
 

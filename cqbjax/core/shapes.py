@@ -9,7 +9,16 @@ from jax import Array
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.contract import require
-from cqbjax.core.types import Action, Feedback, Policy, Problem, Source, World, has_own_arrivals
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Policy,
+    Problem,
+    Recorded,
+    Source,
+    World,
+    has_own_arrivals,
+)
 
 
 def check_policy(policy: Policy, problem: Problem) -> None:
@@ -76,21 +85,38 @@ def check_source(source: Source, problem: Problem) -> None:
 
     rate = jax.ShapeDtypeStruct((), jnp.result_type(float))
     world, own = jax.eval_shape(draw, source, rate)
-    wanted = {name: (of.shape, of.dtype) for name, of in _world(problem)._asdict().items()}
-    _check("World", "world", world, **wanted)
+    wanted = _world(problem, world.recorded is not None)
+    _check("World", "world", world, **_shapes(wanted))
+    if wanted.recorded is not None:
+        _check("World.recorded", "world", world.recorded, **_shapes(wanted.recorded))
+    most = problem.arrivals_a_round
+    require(
+        most == 1 or (most > 1 and has_own_arrivals(source)),
+        f"arrivals_a_round={most} must be 1, or more with a method `arrives`",
+    )
     if has_own_arrivals(source):
-        fine = getattr(own, "shape", None) == (problem.horizon,) and own.dtype == jnp.bool_
-        require(fine, f"arrives must return bool[{problem.horizon}], and it returns {_told(own)}")
+        kind = jnp.dtype(jnp.bool_ if most == 1 else jnp.int32)
+        fine = getattr(own, "shape", None) == (problem.horizon,) and own.dtype == kind
+        require(fine, f"arrives must return {kind}[{problem.horizon}], and it returns {_told(own)}")
 
 
-def _world(problem: Problem) -> World:
+def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Return the shapes and types of a named tuple's arrays."""
+    there = {field: of for field, of in tree._asdict().items() if hasattr(of, "dtype")}
+    return {field: (of.shape, of.dtype) for field, of in there.items()}
+
+
+def _world(problem: Problem, recorded: bool = False) -> World:
     """Return the shapes of a run's instance."""
-    rows = problem.num_rows
+    rows, most = problem.num_rows, problem.arrivals_a_round
+    several = () if most == 1 else (most,)
     real: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
     whole: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    truth: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
     return World(
         real(problem.contexts_shape), real((rows, problem.num_servers)),
-        whole((problem.horizon,)), whole((rows,)),
+        whole((problem.horizon, *several)), whole((rows,)),
+        Recorded(truth((rows,)), whole((rows,))) if recorded else None,
     )  # fmt: skip
 
 
