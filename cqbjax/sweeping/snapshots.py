@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core.files import write_atomic
@@ -61,7 +62,9 @@ class Snapshots:
         path = self._path(chunk)
         if path is None or not (always or time.monotonic() - self._last >= SECONDS):
             return
-        arrays = {str(i): _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+        arrays: dict[str, Any] = {
+            str(i): _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))
+        }
         write_atomic(path, lambda file: np.savez(file, **arrays))
         self._last = time.monotonic()
 
@@ -83,7 +86,7 @@ def _plain(leaf: Any) -> np.ndarray:
 def _as(kept: np.ndarray, leaf: Any) -> Any:
     """Return numbers as what they were: a leaf of the same kind tells it."""
     if _is_key(leaf):
-        return jax.random.wrap_key_data(kept, impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(jnp.asarray(kept), impl=jax.random.key_impl(leaf))
     return kept
 
 
