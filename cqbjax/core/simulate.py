@@ -87,12 +87,18 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         source: where queries come from.
         arrival_rate: [] lambda, queries a round.
         problem: shapes.
+
+    Raises:
+        ValueError: several queries may come in a round, and the source does not say when.
     """
     rounds = jnp.arange(1, problem.horizon + 1)
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
     world = source.world(key, arrival_rate, problem)
     if has_own_arrivals(source):
         arrives = source.arrives(key, arrival_rate, problem.horizon)
+    elif problem.arrivals_a_round > 1:
+        most = problem.arrivals_a_round
+        raise ValueError(f"arrivals_a_round={most} needs a source with a method `arrives`")
     else:
         arrives = uniforms < arrival_rate
     return Instance(

@@ -168,8 +168,8 @@ class Batches:
         """Draw how many come: any in 7 rounds of 10 lambda, two in 3 of these."""
         rounds = jnp.arange(1, horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-        first, second = ((uniform < share * arrival_rate).astype(jnp.int32) for share in (0.7, 0.3))
-        return first + second
+        bounds = jnp.asarray([0.7, 0.3], uniform.dtype) * arrival_rate
+        return jnp.sum(uniform[:, None] < bounds, axis=-1, dtype=jnp.int32)
 
 
 def unit_vectors(servers: int, dim: int = 384, prompts: int = 1000) -> sources.Routing:

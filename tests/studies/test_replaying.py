@@ -1,16 +1,25 @@
 """The study of a log: its points, its words, and what is stored and shown of it."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from composing import composed
+from composing import called, composed
 from logs import embedder
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from cqbjax import beliefs
 from cqbjax.chains import prepare
+from cqbjax.chains.linking import Rule
+from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make_policies
 from cqbjax.core.labels import is_papers_data
@@ -19,7 +28,8 @@ from cqbjax.results import stored as results
 from cqbjax.studies import replaying
 from cqbjax.sweeping.progress import Silent
 
-TINY = ("num_seeds=2", "horizon=60", "record_every=5", "replay.segment=30", "table_rounds=[30,60]",
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
         "policy=[optimal]", "compared=null", "replay.schedules={a: fifo, b: random}")  # fmt: skip
 
 
@@ -96,7 +106,9 @@ def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
      (("+replay.gap=5",), "replay.gap is no key; replay has threshold"),
      (("replay.singles=1",), "singles=1 must be a share"),
      (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
-     (("replay.segment=7",), "segment=7 must divide horizon=60"),
+     (("+replay.segment=7",), "replay.segment is no key"),
+     (("record_every=7",), "record_every=7 must divide horizon=60"),
+     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
      (("horizon=90000",), "is too long"),
      (("replay.source=nowhere",), "nowhere: no such file or folder")],
 )  # fmt: skip
@@ -109,18 +121,60 @@ def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, 
 def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(generated):
     log = prepare.load(generated)
     real = log._replace(frame=log.frame.drop("planted"), name="WildChat-1M", stand_in="")
-    made = config(generated)
-    assert "informed" in replaying.schedulers(made, {}, log)
-    assert "informed" not in replaying.schedulers(made, {}, real)
+    made, chains = config(generated), prepare.link(log, Rule())
+    assert "informed" in replaying.schedules(made, {}, log, chains)
+    assert "informed" not in replaying.schedules(made, {}, real, chains)
     assert is_papers_data(real.name, real.stand_in)
     assert not is_papers_data(log.name, log.stand_in)
 
 
-def test_acqb_is_given_the_estimator_that_needs_no_table(generated):
-    made = config(generated)
-    chosen = replaying.schedulers(made, make_policies(made.policy), prepare.load(generated))
-    assert chosen["acqb"].policy.estimator == "running" and "optimal" not in chosen
-    assert chosen["acqb"].policy.alpha_scale == 0.2
+def test_policies_and_schedules_stand_side_by_side(generated):
+    made, log = config(generated), prepare.load(generated)
+    chains = prepare.link(log, Rule())
+    chosen = replaying.schedules(made, make_policies(made.policy), log, chains)
+    assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
+    assert chosen["acqb"].alpha_scale == 0.2
+    # A chain's state changes while it waits: its estimator reads no table of contexts.
+    problem = replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
+    assert isinstance(beliefs.choose(chosen["acqb"].estimator, problem), beliefs.Blocks)
+    made.replay.schedules = {"acqb": "fifo"}
+    with pytest.raises(ValueError, match="replay.schedules.acqb has the label of a policy"):
+        replaying.schedules(made, make_policies(made.policy), log, chains)
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
+    """The process is ended by the system after some rounds; then the command is given again."""
+    words = [
+        "experiment=wildchat", f"data_dir={generated}", "num_seeds=2", "horizon=900",
+        "record_every=6", "table_rounds=[450,900]", "policy=[optimal,acqb]",
+        "~replay.schedules.fifo", "~replay.schedules.fifo_chain", "~replay.schedules.random",
+        "~replay.schedules.sjf", "~replay.schedules.informed",
+    ]  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = called("run", *words, f"results_dir={whole}")
+    assert done.returncode == 0, done.stderr
+    script = str(REPOSITORY / "scripts" / "run.py")
+    often = "import runpy, sys; from cqbjax.sweeping import snapshots; snapshots.SECONDS = 0.0; "
+    often += f"sys.argv[0] = {script!r}; runpy.run_path({script!r}, run_name='__main__')"
+    run = subprocess.Popen(
+        [sys.executable, "-c", often, *words, f"results_dir={killed}"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    unfinished = killed / "data" / "wildchat" / ".unfinished"
+    deadline = time.monotonic() + 600
+    while not list(unfinished.glob("*.snapshot")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, "it was still running"
+    assert list(unfinished.glob("*")) and not list(killed.rglob("*.nc"))
+    again = called("run", *words, f"results_dir={killed}")
+    assert again.returncode == 0, again.stderr
+    assert not unfinished.exists()
+    one, other = (results.load(folder / "data" / "wildchat") for folder in (whole, killed))
+    for name in ("queue_length", "departures", "explored", "optimal_queue_length"):
+        np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.slow

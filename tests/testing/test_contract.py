@@ -244,5 +244,5 @@ def test_a_policy_must_say_whether_it_is_informed():
 
 
 def test_the_problem_must_have_a_row_for_every_arrival():
-    with pytest.raises(ValueError, match="num_rows=12 must reach horizon=48"):
+    with pytest.raises(ValueError, match="num_rows=12 must reach 48 queries"):
         check_policy(EpsilonGreedy(), PROBLEM._replace(pooled=False))

@@ -68,7 +68,9 @@ class BaselinePolicy:
             index, servers = best_pair(waiting, utilities, self.settings.K)
             return waiting[index], servers, False
         rule = "uniform" if self.label == "random" else "oldest"
-        query = pick_query(rule, waiting, self.draws.query[t - 1])
+        # The queueing bandits draw nothing: of several oldest ones the first in slot order.
+        lot = 0.0 if self.label.startswith("q_") else self.draws.query[t - 1]
+        query = pick_query(rule, waiting, lot)
         if self.label == "rand_rout_fallback":
             lots = self.draws.lots[t - 1]
             return query, next_assortment(lots, query.shown, self.settings.K), False

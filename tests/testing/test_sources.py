@@ -1,0 +1,139 @@
+"""The contract of sources: those of the package keep it, and planted faults are found."""
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax import sources
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Recorded
+from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.testing import worlds
+from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source
+
+POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
+SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        POOL,
+        SYNTHETIC,
+        sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared"),
+        sources.Arriving(source=POOL, process=sources.Bursty()),
+        sources.Arriving(source=POOL, process=sources.traced(np.arange(20.0))),
+        worlds.Batches(source=POOL),
+    ],
+    ids=["pool", "synthetic", "shared", "bursty", "traced", "batches"],
+)
+def test_contract_of_the_source(source):
+    check_source(source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
+def test_a_policy_keeps_its_contract_where_several_arrive(policy):
+    check_policy(policy, PROBLEM._replace(arrivals_a_round=2), uncompiled=False)
+
+
+CALLS = itertools.count()
+
+
+@pytree
+class Faulty:
+    """The pool in batches with one part exchanged.
+
+    Attributes:
+        shape: changes the problem.
+        draw: changes the world.
+        come: changes who arrives.
+    """
+
+    shape: Any = static(default=lambda problem: problem)
+    draw: Any = static(default=lambda world: world)
+    come: Any = static(default=lambda arrives: arrives)
+
+    good = worlds.Batches(source=POOL)
+    check = good.check
+    uniform_service = good.uniform_service
+
+    def problem(self, assortment_size, horizon):
+        return self.shape(self.good.problem(assortment_size, horizon))
+
+    def world(self, key, arrival_rate, problem):
+        return self.draw(self.good.world(key, arrival_rate, problem))
+
+    def arrives(self, key, arrival_rate, horizon):
+        return self.come(self.good.arrives(key, arrival_rate, horizon))
+
+
+def recorded(world, following):
+    rows = world.utilities.shape[0]
+    return world._replace(recorded=Recorded(jnp.zeros(rows, bool), jnp.arange(rows) + following))
+
+
+FAULTS = {
+    "contexts must be float[6, 2], and it is float32[5, 2]": dict(
+        draw=lambda world: world._replace(contexts=world.contexts[:5])
+    ),
+    "utilities must be float[6, 4], and it is float32[6, 3]": dict(
+        draw=lambda world: world._replace(utilities=world.utilities[:, :3])
+    ),
+    "arrival_rows must be int32[48, 2], and it is int32[48]": dict(
+        draw=lambda world: world._replace(arrival_rows=world.arrival_rows[:, 0])
+    ),
+    "arrival_rows must be rows in 0..5": dict(
+        draw=lambda world: world._replace(arrival_rows=world.arrival_rows + 1)
+    ),
+    "prompts must be int32[6], and it is float32[6]": dict(
+        draw=lambda world: world._replace(prompts=world.prompts * 1.0)
+    ),
+    "utilities must be finite": dict(
+        draw=lambda world: world._replace(utilities=world.utilities * jnp.nan)
+    ),
+    "recorded.next must be rows in 0..5": dict(draw=lambda world: recorded(world, 1)),
+    "recorded.satisfied must be bool[6]": dict(
+        draw=lambda world: world._replace(recorded=Recorded(world.prompts, world.prompts))
+    ),
+    "arrives must be int32[48], and it is int32[47]": dict(come=lambda arrives: arrives[1:]),
+    "arrives must be int32[48], and it is bool[48]": dict(come=lambda arrives: arrives > 0),
+    "arrives must lie in 0..2": dict(come=lambda arrives: 2 * arrives),
+    "arrivals_a_round=0 must be 1": dict(shape=lambda p: p._replace(arrivals_a_round=0)),
+    "age_column=2 must lie in 0..1": dict(shape=lambda p: p._replace(age_column=2)),
+    "the same key must give the same draws": dict(
+        draw=lambda world: world._replace(utilities=world.utilities + next(CALLS))
+    ),
+    "any horizon, and arrives differ": dict(come=lambda arrives: arrives[::-1]),
+    "any horizon, and queries differ": dict(
+        draw=lambda world: world._replace(arrival_rows=world.arrival_rows[::-1])
+    ),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_a_planted_fault_is_found(message):
+    with pytest.raises(ContractError) as refusal:
+        check_source(Faulty(**FAULTS[message]))
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_without_a_fault_nothing_is_found():
+    check_source(Faulty(draw=lambda world: recorded(world, 0)))
+
+
+def test_several_arrivals_must_be_the_sources_own():
+    @pytree
+    class Silent:
+        good = worlds.Batches(source=POOL)
+        problem, world = good.problem, good.world
+
+    with pytest.raises(ContractError, match="arrivals_a_round=2 must be 1, or more with a method"):
+        check_source(Silent())
+    with pytest.raises(ValueError, match="arrivals_a_round=2 needs a source with a method"):
+        simulate.draw_instance(rng.run_key(0), Silent(), jnp.float32(0.4), Silent().problem(1, 8))
