@@ -1,0 +1,241 @@
+"""Which code a number follows from: the modules that a computation imports, in any depth.
+
+A key of stored results holds this digest, so that an edit of the round, of a policy or of a module
+that a user's policy imports makes another key, and an edit of what only draws makes none. Modules
+are found by reading imports, those inside functions too; nothing is imported for it. What Python
+and its installed packages hold is left out, but for this package and for where the classes of a
+computation themselves live.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import textwrap
+import types
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cqbjax.core.files import content_key, sha256
+
+OWN = "cqbjax"
+# What watches a computation, or stores what came of it, changes no number.
+LOOKING_ON = ("cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint", "cqbjax.core.code")
+
+
+def digest(entries: Iterable[str], *parts: Any) -> str:
+    """Hash the code that a computation runs.
+
+    Args:
+        entries: names of modules where it begins.
+        parts: classes, functions, and trees, whose dataclasses count. Each stands for its module
+            and all that this imports, in any depth. What a notebook defines counts with its own
+            source text; if that cannot be told, no two digests are alike.
+    """
+    modules, texts = set(entries), set[str]()
+    for root in _roots(parts):
+        if _file_of(root.__module__) is None:
+            texts |= set(_written(root, modules, set()))
+        else:
+            modules.add(root.__module__)
+    files = {name: _parsed(file).digest for name, file in _reached(modules).items()}
+    return content_key(*(f"{name} {files[name]}" for name in sorted(files)), *sorted(texts))
+
+
+def modules(entries: Iterable[str], *parts: Any) -> list[str]:
+    """Return the names of the modules that `digest` counts, in order."""
+    return sorted(_reached({*entries, *(root.__module__ for root in _roots(parts))}))
+
+
+def _roots(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the classes and functions in trees."""
+    for part in parts:
+        if isinstance(part, type | types.FunctionType):
+            yield part
+        elif isinstance(part, dict):
+            yield from _roots(part.values())
+        elif isinstance(part, list | tuple):
+            yield from _roots(part)
+        elif dataclasses.is_dataclass(part):
+            yield from (kind for kind in inspect.getmro(type(part)) if kind is not object)
+            yield from _roots(getattr(part, field.name) for field in dataclasses.fields(part))
+
+
+class _Parsed(NamedTuple):
+    """A module's file.
+
+    Attributes:
+        digest: of its content.
+        imports: what it imports: a module, and a name taken from it or nothing.
+        passes_on: whether it is a package's list of names, and holds no code.
+    """
+
+    digest: str
+    imports: tuple[tuple[str, str], ...]
+    passes_on: bool
+
+
+def _parsed(file: Path) -> _Parsed:
+    """Parse a file, once for each content."""
+    state = file.stat()
+    return _parsed_once(file, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_once(file: Path, *_: int) -> _Parsed:
+    tree = ast.parse(file.read_bytes())
+    passes_on = file.name == "__init__.py" and all(map(_is_listing, tree.body))
+    return _Parsed(sha256(file), tuple(_imports(tree.body)), passes_on)
+
+
+def _is_listing(statement: ast.stmt) -> bool:
+    """Tell whether a statement is a docstring, an import or the list of names."""
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(to, ast.Name) and to.id == "__all__" for to in statement.targets)
+    docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return docstring or isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Yield what statements import, but for what is imported for types alone."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((name.name, "") for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((module, name.name) for name in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _imports(node.orelse)
+        else:
+            yield from _imports(ast.iter_child_nodes(node))
+
+
+def _reached(roots: set[str]) -> dict[str, Path]:
+    """Return the files of modules and of all that they import, by the modules' names."""
+    tops = {name.partition(".")[0] for name in roots}
+    own = frozenset({OWN, *tops} - sys.stdlib_module_names)
+    reached: dict[str, Path] = {}
+    left = list(roots)
+    while left:
+        name = left.pop()
+        file = _file(name, own)
+        if file is None or name in reached or name in LOOKING_ON:
+            continue
+        reached[name] = file
+        for module, taken in _parsed(file).imports:
+            left += _named(_whole(module, name, file), taken, own)
+        if not name.startswith(f"{OWN}."):
+            parents = name.split(".")[:-1]
+            left += [".".join(parents[: i + 1]) for i in range(len(parents))]
+    return reached
+
+
+def _whole(module: str, importer: str, file: Path) -> str:
+    """Return a module's full name, as the importing one means it."""
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    package = importer.split(".") if file.name == "__init__.py" else importer.split(".")[:-1]
+    base = package[: len(package) - level + 1]
+    return ".".join([*base, *filter(None, [module.lstrip(".")])])
+
+
+def _named(module: str, taken: str, own: frozenset[str]) -> list[str]:
+    """Return the modules behind `from module import taken`."""
+    if taken and _file(f"{module}.{taken}", own) is not None:
+        return [f"{module}.{taken}"]
+    file = _file(module, own)
+    if file is not None and taken and _parsed(file).passes_on:
+        for inner, name in _parsed(file).imports:
+            if name == taken:
+                return _named(_whole(inner, module, file), taken, own)
+    return [module]
+
+
+def _file(name: str, own: frozenset[str]) -> Path | None:
+    """Return the file of a module that counts, without importing anything."""
+    top, *rest = name.split(".")
+    base = _file_of(top)
+    if base is None or (top not in own and _is_installed(base)):
+        return None
+    if not rest:
+        return base if base.suffix == ".py" else None
+    folder = base.parent if base.name == "__init__.py" else base
+    inner = folder.joinpath(*rest)
+    for file in (inner.with_name(f"{inner.name}.py"), inner / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _file_of(name: str) -> Path | None:
+    """Return where a module is: its file, or the folder of a package without `__init__`."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        found = getattr(loaded, "__file__", None)
+        places = list(getattr(loaded, "__path__", []))
+    else:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        found = None if spec is None or not spec.has_location else spec.origin
+        places = list(spec.submodule_search_locations or []) if spec else []
+    return Path(found) if found else Path(places[0]) if places else None
+
+
+@functools.cache
+def _is_installed(file: Path) -> bool:
+    """Tell whether a file is Python's or an installed package's."""
+    places = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+    return any(file.is_relative_to(place) for place in places) or "site-packages" in file.parts
+
+
+def _written(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str]:
+    """Yield the source texts of a class or function of a notebook, and of what it uses there.
+
+    Modules that it uses are added to `modules`.
+    """
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, types.ModuleType):
+        modules.add(thing.__name__)
+    elif isinstance(thing, type | types.FunctionType):
+        if _file_of(thing.__module__) is not None:
+            modules.add(thing.__module__)
+        elif isinstance(thing, type):
+            for kind in thing.__mro__[1:-1]:
+                yield from _written(kind, modules, seen)
+            for name, member in vars(thing).items():
+                inner = inspect.unwrap(getattr(member, "fget", None) or member)
+                if isinstance(getattr(inner, "__func__", inner), types.FunctionType):
+                    yield from _written(getattr(inner, "__func__", inner), modules, seen)
+                elif not name.startswith("__"):
+                    yield f"{name}={member!r}"
+        elif thing.__code__.co_filename != "<string>":  # but for what dataclasses make
+            yield _text(thing)
+            for name in _names(thing.__code__):
+                if name in thing.__globals__:
+                    yield from _written(thing.__globals__[name], modules, seen)
+    else:
+        yield repr(thing) if isinstance(thing, str | int | float | tuple) else uuid.uuid4().hex
+
+
+def _text(function: types.FunctionType) -> str:
+    """Return a function's source text; something unique where it cannot be told."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return uuid.uuid4().hex
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names that code reads, functions inside it included."""
+    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return {*code.co_names, *(name for names in inner for name in names)}
