@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.offline import fits, training
-from cqbjax.offline.learnt import Learnt, Trained
+from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.policies import Optimal
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle

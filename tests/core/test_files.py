@@ -22,7 +22,7 @@ def squares(tmp_path):
         computed.append(1)
         return np.arange(5) ** 2
 
-    return path, computed, lambda: files.memo(path, compute, np.save, np.load)
+    return path, computed, lambda: files.memo(path, compute)
 
 
 def test_a_result_is_computed_once_and_read_ever_after(squares):
@@ -36,8 +36,9 @@ def test_the_first_answer_is_what_the_file_holds(tmp_path):
     def save(file, value):
         np.save(file, value.astype(np.float16))
 
+    half = files.ARRAY._replace(save=save)
     first, second = (
-        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), save, np.load) for _ in range(2)
+        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), half) for _ in range(2)
     )
     assert first == second == np.float16(1 / 3)
 
@@ -68,9 +69,9 @@ def test_nothing_is_kept_of_what_fails(tmp_path):
 
     path = tmp_path / "x.npy"
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, fail, np.save, np.load)
+        files.memo(path, fail)
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, lambda: np.zeros(2), fail, np.load)
+        files.memo(path, lambda: np.zeros(2), files.ARRAY._replace(save=fail))
     assert not path.exists() and hidden(tmp_path) == []
 
 

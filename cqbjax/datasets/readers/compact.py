@@ -50,6 +50,17 @@ def read_compact(
     return table
 
 
+def to_frame(table: RoutingTable) -> pl.DataFrame:
+    """Return a table in the compact form, its name, what it stands in for and notes apart."""
+    columns = zip(REQUIRED, (table.prompt_ids, table.prompts, table.origins), strict=True)
+    frame = pl.DataFrame(dict(columns))
+    for prefix, matrix in ((SCORE, table.performance), (COST, table.cost)):
+        frame = frame.with_columns(
+            pl.Series(prefix + server, matrix[:, j]) for j, server in enumerate(table.servers)
+        )
+    return frame
+
+
 def read_frame(path: pathlib.Path) -> pl.DataFrame:
     """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
     if not path.is_file():
