@@ -2,6 +2,8 @@
 
 import io
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -101,3 +103,42 @@ def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         files.write_atomic(target, half)
     assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+
+
+def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tmp_path):
+    paths = {number: tmp_path / f"{number}.npy" for number in range(4)}
+    asked = []
+
+    def compute(missing, dies=False):
+        asked.append(missing)
+        for number in missing:
+            if dies and number == 2:
+                raise KeyboardInterrupt
+            yield number, np.full(2, number)
+
+    files.memo(paths[1], lambda: np.full(2, 1))
+    with pytest.raises(KeyboardInterrupt):
+        files.keep(paths, lambda missing: compute(missing, dies=True))
+    for _ in range(2):
+        kept = files.keep(paths, compute)
+        assert [int(kept[number][0]) for number in paths] == [0, 1, 2, 3]
+    assert asked == [[0, 2, 3], [2, 3]] and hidden(tmp_path) == []
+
+
+def test_two_writers_at_once_leave_one_whole_file(tmp_path):
+    """Each writes half, waits for the other's half, and ends: as on two nodes of one home."""
+    path, half = tmp_path / "big.npy", threading.Barrier(2, timeout=20)
+
+    def writer(content):
+        def write(file):
+            file.write(content[:500])
+            file.flush()
+            half.wait()
+            file.write(content[500:])
+
+        return write
+
+    contents = [bytes([letter]) * 1000 for letter in b"ab"]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: files.write_atomic(path, writer(one)), contents))
+    assert path.read_bytes() in contents and hidden(tmp_path) == []

@@ -1,7 +1,9 @@
 """Policies trained offline: the right seed's, trained once, without a look at the pool."""
 
 import dataclasses
+import importlib
 import json
+import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -281,6 +283,43 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="not readable, delete it to make it again"):
         training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+
+
+OWN_ROUTER = """
+import dataclasses
+import numpy as np
+from own_level import LEVEL
+
+class Fitted:
+    def predict(self, embeddings):
+        return np.full((len(embeddings), 11), LEVEL)
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    def tune(self, split, *, rho, seed):
+        return self
+
+    def fit(self, split, *, rho, seed):
+        return Fitted()
+"""
+
+
+def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
+    dataset, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_router.py").write_text(OWN_ROUTER)
+    said = []
+    for level in (1.0, 1.0, 25.0):
+        (tmp_path / "own_level.py").write_text(f"LEVEL = {level}\n")
+        for name in ("own_router", "own_level"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        router = importlib.import_module("own_router").Level()
+        made = training.per_seed({"own": Trained(router)}, dataset, [5], tmp_path / "fits", 5)
+        said.append(float(made["own"].policies[0].scores[0, 0]))
+    assert said == [1.0, 1.0, 25.0]
+    assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
 
 
 @pytest.mark.slow

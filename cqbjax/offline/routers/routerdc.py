@@ -204,7 +204,8 @@ class RouterDC:
 
         def score(queries: Floats) -> Floats:
             # A cosine in [-1, 1]: the order within a prompt is what was learnt.
-            query, servers = model.apply(params, jnp.asarray(queries, jnp.float32))
+            outputs = model.apply(params, jnp.asarray(queries, jnp.float32))
+            query, servers = cast(tuple[Array, Array], outputs)
             return np.asarray(query @ servers.T)
 
         return Fitted(score, x.shape[1])
