@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from cqbjax.datasets.readers.compact import opened
 from cqbjax.datasets.table import TableError
 
 MODEL_COLUMNS = ("model", "usd_per_million_input", "usd_per_million_output", "source", "date")
@@ -169,12 +170,9 @@ def _unpriced(names: Sequence[str]) -> str:
 
 
 def _read(path: pathlib.Path, columns: tuple[str, ...]) -> pl.DataFrame:
-    if not path.is_file():
-        raise TableError(f"{path}: no such price file.")
-    try:
-        frame = pl.read_csv(path, infer_schema=False, comment_prefix="#")
-    except pl.exceptions.PolarsError as error:
-        raise TableError(f"{path}: not a CSV: {str(error).splitlines()[0]}.") from error
+    frame = opened(
+        path, lambda file: pl.read_csv(file, infer_schema=False, comment_prefix="#"), "csv"
+    )
     for column in columns:
         if column not in frame.columns:
             raise TableError(f"{path}: column {column!r} is missing.")
