@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 import textwrap
@@ -25,7 +26,10 @@ from cqbjax.core.files import content_key, sha256
 
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
-LOOKING_ON = ("cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint", "cqbjax.core.code")
+LOOKING_ON = (
+    "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint",
+    "cqbjax.sweeping.snapshots", "cqbjax.core.code",
+)  # fmt: skip
 
 
 def digest(entries: Iterable[str], *parts: Any) -> str:
@@ -43,8 +47,7 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
             texts |= set(_written(root, modules, set()))
         else:
             modules.add(root.__module__)
-    files = {name: _parsed(file).digest for name, file in _reached(modules).items()}
-    return content_key(*(f"{name} {files[name]}" for name in sorted(files)), *sorted(texts))
+    return content_key(_of_modules(frozenset(modules)), *sorted(texts))
 
 
 def modules(entries: Iterable[str], *parts: Any) -> list[str]:
@@ -64,6 +67,30 @@ def _roots(parts: Iterable[Any]) -> Iterator[Any]:
         elif dataclasses.is_dataclass(part):
             yield from (kind for kind in inspect.getmro(type(part)) if kind is not object)
             yield from _roots(getattr(part, field.name) for field in dataclasses.fields(part))
+
+
+def _of_modules(roots: frozenset[str]) -> str:
+    """Hash modules and all that they import; where no file has changed since, as before."""
+    places = frozenset((name, _file_of(name)) for name in roots)
+    key, states = _hashed.get(places, ("", {}))
+    if not states or any(_state(file) != state for file, state in states.items()):
+        reached = _reached(set(roots))
+        states = {os.fspath(file): _state(os.fspath(file)) for file in reached.values()}
+        key = content_key(*(f"{name} {_parsed(reached[name]).digest}" for name in sorted(reached)))
+        _hashed[places] = key, states
+    return key
+
+
+# Modules and where they are -> their digest, and each file that they reach with its state then.
+_hashed: dict[frozenset[Any], tuple[str, dict[str, tuple[int, int] | None]]] = {}
+
+
+def _state(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 class _Parsed(NamedTuple):
