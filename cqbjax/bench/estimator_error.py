@@ -19,9 +19,8 @@ from cqbjax import datasets
 from cqbjax.beliefs import gaussian
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem, Source
-from cqbjax.offline import fits, training
+from cqbjax.offline import Projected, fits, training
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.learnt import Projected
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping.parts import PerSeed

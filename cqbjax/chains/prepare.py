@@ -5,24 +5,24 @@ and `meta.json`, which is written last. Chains are linked when they are wanted, 
 seconds and the rule is a setting.
 """
 
-import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import rich.progress
 
 from cqbjax.chains import linking, reading, shards
 from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.reading import Reading
 from cqbjax.chains.shards import LogError
-from cqbjax.core.files import content_key, write_atomic
+from cqbjax.core.files import ARRAY, read, write
 from cqbjax.datasets import cache, fetch
+from cqbjax.datasets.cache import Prepared
 from cqbjax.datasets.embedding import embed, model_identity
-from cqbjax.datasets.prepare import Embed, Prepared
+from cqbjax.datasets.load import EMBEDDINGS
+from cqbjax.datasets.prepare import Embed
+from cqbjax.datasets.progress import steps
 
 NAME, TITLE, REPOSITORY = "wildchat", "WildChat-1M", "allenai/WildChat-1M"
 FILES = ("data/train-*", "train-*")
@@ -78,38 +78,32 @@ def prepare(
         ValueError: one sentence saying what is wrong with the files, the model or the encoder.
     """
     counter = reading.token_counter(tokens)
-    where = "" if source is None else f".{content_key(str(Path(source).resolve()))[:8]}"
-    record = cache.cache_folder(data_dir) / f"{NAME}{where}.checksums.json"
-    path, revision = _get(data_dir, source, revision, record)
-    files = _shards(path)
-    shards.check(files, model)
-    root = path if path.is_dir() else path.parent
-    lines = fetch.verify(files, root, record, revision)
-    identity = "given" if embedder else model_identity(encoder)
-    key = content_key(FORMAT, NAME, model, tokens, identity, *lines)
-    if cache.is_built(data_dir, key):
-        cache.point(data_dir, NAME, key)
-        return Prepared(key, False, revision)
-    folder = cache.cache_folder(data_dir) / key
-    with _bar(progress, "reading conversations", shards.count(files)) as advance:
-        said = reading.read_log(files, model, folder, counter, advance)
-    texts = tuple(reading.load_texts(folder))
-    if embedder:
-        vectors = embedder(texts)
-    else:
+
+    def inventory(path: Path) -> list[Path]:
+        files = _shards(path)
+        shards.check(files, model)
+        return files
+
+    got = fetch.get(NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision, inventory)
+
+    def write_files(folder: Path) -> dict[str, Any]:
+        with steps(progress, "reading conversations", shards.count(got.files)) as advance:
+            said = reading.read_log(got.files, model, folder, counter, advance)
+        texts = tuple(reading.load_texts(folder))
         kept = cache.cache_folder(data_dir) / "embeddings"
-        vectors = embed(texts, kept, encoder, batch_size, progress)
-    half = np.asarray(vectors, np.float32).astype(np.float16)
-    write_atomic(folder / "embeddings.npy", lambda file: np.save(file, half, allow_pickle=False))
-    if (truth := root / TRUTH).is_file():
-        shutil.copyfile(truth, folder / TRUTH)
-    meta = {
-        "stand_in": shards.stand_in(files), "model": model, "encoder": encoder, "tokens": tokens,
-        "reading": said._asdict(),
-    }  # fmt: skip
-    cache.write_json(folder / "meta.json", meta)
-    cache.point(data_dir, NAME, key)
-    return Prepared(key, True, revision)
+        encode = embedder or (lambda texts: embed(texts, kept, encoder, batch_size, progress))
+        half = np.asarray(encode(texts), np.float32).astype(np.float16)
+        write(folder / EMBEDDINGS, ARRAY, half)
+        if (truth := got.root / TRUTH).is_file():
+            shutil.copyfile(truth, folder / TRUTH)
+        return {
+            "stand_in": shards.stand_in(got.files), "model": model, "encoder": encoder,
+            "tokens": tokens, "reading": said._asdict(),
+        }  # fmt: skip
+
+    identity = "given" if embedder else model_identity(encoder)
+    depends_on = (FORMAT, NAME, model, tokens, identity, *got.contents)
+    return cache.build(data_dir, NAME, depends_on, got.revision, write_files)
 
 
 def load(data_dir: Path) -> Log:
@@ -118,24 +112,22 @@ def load(data_dir: Path) -> Log:
     Raises:
         LogError: none was.
     """
-    pointer = cache.cache_folder(data_dir) / f"{NAME}.json"
-    key = str(cache.read_json(pointer).get("entry", "")) if pointer.is_file() else ""
-    if not key or not cache.is_built(data_dir, key):
+    entry = cache.current(data_dir, NAME)
+    if entry is None:
         raise LogError(
             f"{data_dir}: no conversation log is prepared there: prepare_data.py dataset={NAME} "
             f"data_dir={data_dir} downloads WildChat-1M, source=PATH reads a local copy, and "
             "made_up=N generates one."
         )
-    folder = cache.cache_folder(data_dir) / key
-    meta = cache.read_json(folder / "meta.json")
+    folder, meta = entry.folder, entry.meta
     frame = reading.load(folder)
     if (folder / TRUTH).is_file():
         planted = pl.read_parquet(folder / TRUTH, columns=["row", "planted"])
         frame = frame.join(planted, on="row", how="left", maintain_order="left")
     stand_in = str(meta["stand_in"])
     name = f"{TITLE} (generated)" if stand_in else TITLE
-    embeddings = np.load(folder / "embeddings.npy", allow_pickle=False)
-    return Log(frame, embeddings, name, stand_in, Reading(**meta["reading"]), key)
+    embeddings = read(folder / EMBEDDINGS, ARRAY)
+    return Log(frame, embeddings, name, stand_in, Reading(**meta["reading"]), entry.key)
 
 
 def describe(log: Log, chains: Chains, rule: Rule) -> list[str]:
@@ -167,22 +159,7 @@ def link(log: Log, rule: Rule) -> Chains:
     return linking.link(log.frame, log.embeddings, rule)
 
 
-def _get(
-    data_dir: Path, source: Path | None, revision: str | None, record: Path
-) -> tuple[Path, str]:
-    """Return where the shards lie and the commit they are of."""
-    if source is not None:
-        return Path(source), "local"
-    recorded = cache.read_json(record) if record.is_file() else {}
-    pinned, folder = recorded.get("revision"), data_dir / NAME
-    if pinned and revision in (None, pinned):
-        if all((folder / file).is_file() for file in recorded["files"]):
-            return folder, str(pinned)
-        revision = str(pinned)
-    return folder, fetch.download(REPOSITORY, FILES[:1], revision, folder)
-
-
-def _shards(path: Path) -> Sequence[Path]:
+def _shards(path: Path) -> list[Path]:
     """Return the shards of a source: itself, or the Parquet files of a folder."""
     if path.is_file():
         return [path]
@@ -193,15 +170,3 @@ def _shards(path: Path) -> Sequence[Path]:
     if not files:
         raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
     return files
-
-
-@contextlib.contextmanager
-def _bar(shown: bool, what: str, total: int) -> Iterator[Callable[[int], Any]]:
-    """Draw a progress bar; the function that it gives moves it."""
-    columns = (
-        *rich.progress.Progress.get_default_columns(),
-        rich.progress.MofNCompleteColumn(),
-    )
-    with rich.progress.Progress(*columns, disable=not shown) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda rows: bar.advance(task, rows)

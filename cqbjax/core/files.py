@@ -1,15 +1,16 @@
-"""Small file habits: atomic writes, results kept on disk, checksums."""
+"""Files written whole or not at all, results kept in them under a key, checksums."""
 
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable
-from typing import IO, Any, TypeVar
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-T = TypeVar("T")
+K = TypeVar("K")
 
 
 def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
@@ -20,7 +21,8 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
         content: what to write, or a function that writes it, given the open binary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Of nobody else: two nodes with one home may well share a process id.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
     try:
         with partial.open("wb") as file:
             content(file) if callable(content) else file.write(content)
@@ -31,47 +33,83 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
         partial.unlink(missing_ok=True)
 
 
-def memo(
-    path: pathlib.Path,
-    compute: Callable[[], T],
-    save: Callable[[IO[bytes], T], Any],
-    load: Callable[[pathlib.Path], T],
-) -> T:
-    """Return what a file holds; where there is no file yet, compute it and write the file first.
+class Form(NamedTuple):
+    """How a result lies in a file.
 
-    What comes back was read from the file the first time too, so that no later call can differ.
+    Attributes:
+        suffix: the ending of the file's name.
+        save: writes a result to an open binary file.
+        load: reads the file at a path.
+    """
 
-    Args:
-        path: of the file; its name must tell apart all that the result depends on.
-        compute: makes the result. It is called at most once, and not where the file stands.
-        save: writes the result to an open binary file, as `numpy.save` does.
-        load: reads the file.
+    suffix: str
+    save: Callable[[IO[bytes], Any], Any]
+    load: Callable[[pathlib.Path], Any]
+
+
+def _save_json(file: IO[bytes], content: Any) -> None:
+    file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return dict(file)
+
+
+ARRAY = Form(".npy", lambda file, array: np.save(file, array, allow_pickle=False), np.load)
+ARRAYS = Form(".npz", lambda file, arrays: np.savez(file, **arrays), _load_arrays)
+JSON = Form(".json", _save_json, lambda path: json.loads(path.read_bytes()))
+
+
+def write(path: pathlib.Path, form: Form, content: Any) -> None:
+    """Write a result to a file, whole or not at all."""
+    write_atomic(path, lambda file: form.save(file, content))
+
+
+def read(path: pathlib.Path, form: Form) -> Any:
+    """Return what a file holds.
 
     Raises:
         ValueError: the file is damaged.
     """
-    if not path.is_file():
-        result = compute()
-        write_atomic(path, lambda file: save(file, result))
     try:
-        return load(path)
+        return form.load(path)
+    except FileNotFoundError:
+        raise
     except Exception as error:  # of whatever library reads the file
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: not readable, delete it to make it again: {reason}") from error
 
 
-def save_json(file: IO[bytes], content: Any) -> None:
-    """Write JSON values to an open binary file."""
-    file.write(json.dumps(content).encode())
+def keep(
+    paths: Mapping[K, pathlib.Path],
+    compute: Callable[[list[K]], Iterable[tuple[K, Any]]],
+    form: Form = ARRAY,
+) -> dict[K, Any]:
+    """Return what files hold; what has no file yet is computed and written first.
 
+    What comes back was read from the file the first time too, so that no later call can differ.
+    Processes that do the same at once write the same: each file is whole at any time.
 
-def load_json(path: pathlib.Path) -> Any:
-    """Read a file of JSON.
+    Args:
+        paths: by whatever tells results apart; a file's name must tell apart all that its result
+            depends on.
+        compute: given what has no file, yields each with its result, which is written before the
+            next is asked for. It is not called where every file stands.
+        form: of the files.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: a file is damaged.
     """
-    return json.loads(path.read_bytes())
+    missing = [one for one, path in paths.items() if not path.is_file()]
+    for one, result in compute(missing) if missing else ():
+        write(paths[one], form, result)
+    return {one: read(path, form) for one, path in paths.items()}
+
+
+def memo(path: pathlib.Path, compute: Callable[[], Any], form: Form = ARRAY) -> Any:
+    """Return what a file holds, computed and written first where there is none: `keep` of one."""
+    return keep({path: path}, lambda _: [(path, compute())], form)[path]
 
 
 def sha256(path: pathlib.Path) -> str:

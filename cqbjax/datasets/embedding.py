@@ -4,15 +4,14 @@ The key is the model's identity and the prompts themselves, so that a changed pr
 never meet stale vectors. Work is stored in shards: a killed run loses one shard at most.
 """
 
-import functools
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import rich.progress
 
-from cqbjax.core.files import content_key, memo, sha256
+from cqbjax.core.files import content_key, keep, memo, sha256
+from cqbjax.datasets.progress import steps
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SHARD = 512
@@ -63,16 +62,24 @@ def embed(
         raise EmbeddingError(
             f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
         )
-    cache_dir = pathlib.Path(cache_dir)
     key = embedding_key(prompts, model, truncation_side)
-    shards = cache_dir / f"{key}.shards.{shard_size}"
+    whole = pathlib.Path(cache_dir) / f"{key}.npy"
+    shards = whole.with_suffix(f".shards.{shard_size}")
+    starts = range(0, len(prompts), shard_size)
+
+    def embedded(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+        encode = load(model, batch_size) if load else _load(model, batch_size, truncation_side)
+        with steps(progress, "embedding prompts", len(prompts)) as done:
+            done(len(prompts) - len(missing) * shard_size)
+            for start in missing:
+                yield start, _vectors(encode, list(prompts[start : start + shard_size]), start)
+                done(shard_size)
 
     def join() -> np.ndarray:
-        make = load or functools.partial(_load, truncation_side=truncation_side)
-        encoder = functools.cache(lambda: make(model, batch_size))
-        return np.concatenate(_shards(list(prompts), shards, shard_size, progress, encoder))
+        parts = keep({start: shards / f"{start:09d}.npy" for start in starts}, embedded)
+        return np.concatenate(list(parts.values()))
 
-    joined = memo(cache_dir / f"{key}.npy", join, np.save, np.load)
+    joined = memo(whole, join)
     shutil.rmtree(shards, ignore_errors=True)
     return joined.astype(np.float32)
 
@@ -115,35 +122,9 @@ def model_identity(model: str) -> str:
     return content_key(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
 
 
-def _shards(
-    prompts: list[str],
-    folder: pathlib.Path,
-    size: int,
-    progress: bool,
-    load: Callable[[], Encode],
-) -> list[np.ndarray]:
-    """Return float16 parts [size, d] in order, computing only those not on disk.
-
-    `load` makes the encoder, which waits until something is left to embed.
-    """
-    parts = []
-    with rich.progress.Progress(
-        *rich.progress.Progress.get_default_columns(),
-        rich.progress.MofNCompleteColumn(),
-        disable=not progress,
-    ) as bar:
-        task = bar.add_task("embedding prompts", total=len(prompts))
-        for start in range(0, len(prompts), size):
-            texts = prompts[start : start + size]
-            compute = functools.partial(_vectors, load, texts, start)
-            parts.append(memo(folder / f"{start:09d}.npy", compute, np.save, np.load))
-            bar.advance(task, len(texts))
-    return parts
-
-
-def _vectors(load: Callable[[], Encode], texts: list[str], start: int) -> np.ndarray:
+def _vectors(encode: Encode, texts: list[str], start: int) -> np.ndarray:
     """Return the texts' embeddings [texts, d] float16; `start` is the first one's number."""
-    vectors = np.asarray(load()(texts))
+    vectors = np.asarray(encode(texts))
     if vectors.ndim != 2 or vectors.shape[0] != len(texts):
         raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {len(texts)} prompts.")
     finite = np.isfinite(vectors).all(axis=1)
@@ -153,7 +134,7 @@ def _vectors(load: Callable[[], Encode], texts: list[str], start: int) -> np.nda
     return vectors.astype(np.float16)
 
 
-def _load(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:
+def _load(model: str, batch_size: int, truncation_side: str) -> Encode:
     """Load a sentence-transformers model; importing it takes seconds, so that waits until here."""
     try:
         from sentence_transformers import SentenceTransformer

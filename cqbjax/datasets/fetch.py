@@ -9,12 +9,70 @@ import glob
 import hashlib
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from cqbjax.core.files import sha256
-from cqbjax.datasets.cache import read_json, write_json
+from cqbjax.core.files import JSON, content_key, read, sha256, write
+from cqbjax.datasets.cache import cache_folder
 from cqbjax.datasets.table import TableError
+
+
+class Files(NamedTuple):
+    """A dataset's files, verified.
+
+    Attributes:
+        path: the file or folder that holds them.
+        root: the folder that holds them.
+        files: what is to be read.
+        revision: the commit that they are of, or "local".
+        contents: "name sha256" of each file, which a build depends on.
+    """
+
+    path: pathlib.Path
+    root: pathlib.Path
+    files: list[pathlib.Path]
+    revision: str
+    contents: list[str]
+
+
+def get(
+    name: str,
+    data_dir: pathlib.Path,
+    source: str | pathlib.Path | None,
+    hub: tuple[str, Sequence[str], str | None],
+    revision: str | None,
+    inventory: Callable[[pathlib.Path], list[pathlib.Path]],
+) -> Files:
+    """Get a dataset's files and verify them against the record of the first time.
+
+    Args:
+        name: of the dataset; a download goes to `data_dir/<name>/`.
+        data_dir: the folder of data.
+        source: a local file or folder instead of a download.
+        hub: dataset repository (empty for none), patterns of the files wanted, and the commit that
+            is read the first time unless another is asked for (the newest when None).
+        revision: the commit wanted; None is that of the first time.
+        inventory: lists the files that a path consists of, or refuses them.
+
+    Raises:
+        ValueError: one sentence, as `download` and `verify`.
+    """
+    where = "" if source is None else f".{content_key(str(pathlib.Path(source).resolve()))[:8]}"
+    record = cache_folder(data_dir) / f"{name}{where}.checksums.json"
+    known = read(record, JSON) if record.is_file() else {}
+    repository, patterns, first = hub
+    if source is not None:
+        path, revision = pathlib.Path(source), "local"
+    elif not repository:
+        raise TableError(f"dataset {name}: has no download, give source=PATH.")
+    else:
+        path, pinned = data_dir / name, known.get("revision")
+        revision = revision or pinned or first
+        there = all((path / file).is_file() for file in known.get("files", ()))
+        if pinned is None or revision != pinned or not there:
+            revision = download(repository, patterns, revision, path)
+    files, root = inventory(path), path if path.is_dir() else path.parent
+    return Files(path, root, files, str(revision), verify(files, root, record, str(revision)))
 
 
 def download(
@@ -122,7 +180,7 @@ def verify(
     Raises:
         TableError: a size or checksum differs from the record, or a recorded file is not there.
     """
-    known = read_json(record) if record.is_file() else {}
+    known = read(record, JSON) if record.is_file() else {}
     same_commit = known.get("revision") == revision  # another commit may hold other bytes
     entries: dict[str, dict[str, Any]] = dict(known.get("files", {})) if same_commit else {}
     names = [file.relative_to(root).as_posix() for file in files]
@@ -152,7 +210,7 @@ def verify(
         lines.append(f"{name} {digest}")
     fresh = {"revision": revision, "files": entries}
     if fresh != known:
-        write_json(record, fresh)
+        write(record, JSON, fresh)
     return lines
 
 

@@ -1,13 +1,19 @@
 """Loading a dataset by its name: what was prepared, else the files with embeddings beside them."""
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 
-from cqbjax.datasets.cache import load_cached
-from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, OWN, Dataset
+from cqbjax.core.files import ARRAY, write, write_atomic
+from cqbjax.datasets.cache import current
+from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, OWN
+from cqbjax.datasets.readers.compact import read_compact, to_frame
 from cqbjax.datasets.readers.embeddings import read_embeddings
-from cqbjax.datasets.table import RoutingTable, TableError, complete
+from cqbjax.datasets.table import RoutingTable, TableError, check_table, complete
+
+TABLE, EMBEDDINGS = "table.parquet", "embeddings.npy"  # of an entry
 
 
 def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable, np.ndarray]:
@@ -29,14 +35,41 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
         ValueError: one sentence: an unknown name, no data, a bad file, or embeddings that do not
             fit the table.
     """
-    cached = load_cached(name, pathlib.Path(data_dir))
-    if cached is not None:
-        return cached
-    folder = pathlib.Path(data_dir) / name
-    file = folder / EMBEDDINGS_FILE
-    if name in CATALOGUE and file.is_file():
-        return _beside(CATALOGUE[name], folder, file)
-    raise TableError(_unprepared(name, pathlib.Path(data_dir)))
+    data_dir = pathlib.Path(data_dir)
+    if entry := current(data_dir, name):
+        table_file, said = entry.folder / TABLE, entry.meta
+        table = read_compact(table_file, said["name"], said["stand_in"])
+        table = dataclasses.replace(table, notes=tuple(said["notes"]))
+        check_table(table, str(table_file))
+        return table, read_embeddings(entry.folder / EMBEDDINGS, table.num_prompts)
+    folder = data_dir / name
+    if name not in CATALOGUE or not (folder / EMBEDDINGS_FILE).is_file():
+        raise TableError(_unprepared(name, data_dir))
+    listed = CATALOGUE[name]
+    raw = listed.read(folder, None)
+    embeddings = read_embeddings(folder / EMBEDDINGS_FILE, raw.num_prompts)
+    table, dropped = complete(
+        raw, listed.drop_servers_below, listed.drop_incomplete_prompts, str(folder)
+    )
+    return table, embeddings[dropped.kept_rows]
+
+
+def save_dataset(
+    folder: pathlib.Path, table: RoutingTable, embeddings: np.ndarray
+) -> dict[str, Any]:
+    """Write the files of an entry and return what is to be said of it.
+
+    Args:
+        folder: of the entry.
+        table: complete table.
+        embeddings: [P, d] float32; kept as float16 where that loses nothing, as of the encoder's.
+    """
+    write_atomic(folder / TABLE, to_frame(table).write_parquet)
+    whole = embeddings.astype(np.float32)
+    with np.errstate(over="ignore"):
+        half = whole.astype(np.float16)
+    write(folder / EMBEDDINGS, ARRAY, half if np.array_equal(half, whole) else whole)
+    return {"name": table.name, "stand_in": table.stand_in, "notes": list(table.notes)}
 
 
 def _unprepared(name: str, data_dir: pathlib.Path) -> str:
@@ -52,14 +85,3 @@ def _unprepared(name: str, data_dir: pathlib.Path) -> str:
         f"own, and no {name!r} is prepared in {data_dir / 'cache'}: {script} dataset={OWN} "
         f"name={name} source=FILE."
     )
-
-
-def _beside(
-    entry: Dataset, folder: pathlib.Path, file: pathlib.Path
-) -> tuple[RoutingTable, np.ndarray]:
-    raw = entry.read(folder, None)
-    embeddings = read_embeddings(file, raw.num_prompts)
-    table, dropped = complete(
-        raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(folder)
-    )
-    return table, embeddings[dropped.kept_rows]

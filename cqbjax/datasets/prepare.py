@@ -4,14 +4,16 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cqbjax.core.files import content_key, sha256
-from cqbjax.datasets import cache, fetch
+from cqbjax.core.files import sha256
+from cqbjax.datasets import fetch
+from cqbjax.datasets.cache import Prepared, build, cache_folder
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
 from cqbjax.datasets.embedding import DEFAULT_MODEL, RIGHT, embed, encoder_identity
+from cqbjax.datasets.load import save_dataset
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import TableError, complete
@@ -20,20 +22,6 @@ FORMAT = "2"  # raise when the same files would give another table or another la
 LONGEST = 1.01  # a unit vector in half precision is a little longer than 1
 
 Embed = Callable[[tuple[str, ...]], np.ndarray]
-
-
-class Prepared(NamedTuple):
-    """Say what `prepare` did.
-
-    Attributes:
-        key: content hash of the entry.
-        built: False when it was there already.
-        revision: the commit downloaded, or "local".
-    """
-
-    key: str
-    built: bool
-    revision: str
 
 
 def prepare(
@@ -73,69 +61,34 @@ def prepare(
         ValueError: one sentence saying what is wrong with the name, files, table or encoder.
     """
     entry = dataset(name) if isinstance(name, str) else name
-    name, data_dir = entry.name, pathlib.Path(data_dir)
+    data_dir = pathlib.Path(data_dir)
     priced, own = _prices(entry, prices), _existing("embeddings", embeddings)
-    record = _record(entry, data_dir, source)
-    path, revision = _get(entry, data_dir, source, revision, record)
-    root = path if path.is_dir() else path.parent
-    lines = fetch.verify(fetch.inventory(path, entry.files), root, record, revision)
-    given = _given(own, path, truncation_side)
+    hub = (entry.repository, entry.files, entry.revision or None)
+    got = fetch.get(
+        entry.name, data_dir, source, hub, revision,
+        functools.partial(fetch.inventory, patterns=entry.files),
+    )  # fmt: skip
+    given = _given(own, got.path, truncation_side)
     side = truncation_side or RIGHT
     encoder = f"embeddings {sha256(given)}" if given else encoder_identity(model, side)
-    key = content_key(FORMAT, name, _settings(entry, priced), encoder, *lines)
-    if cache.is_built(data_dir, key):
-        cache.point(data_dir, name, key)
-        return Prepared(key, False, revision)
-    raw = entry.read(path, priced)
-    table, dropped = complete(
-        raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(path)
-    )
-    if given:
-        vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
-        table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
-    else:
-        encode = functools.partial(
-            embed, cache_dir=cache.cache_folder(data_dir) / "embeddings", model=model,
-            batch_size=batch_size, progress=progress, truncation_side=side,
-        )  # fmt: skip
-        vectors = (embedder or encode)(table.prompts)
-    cache.store(data_dir, key, table, vectors)
-    cache.point(data_dir, name, key)
-    return Prepared(key, True, revision)
 
+    def write_files(folder: pathlib.Path) -> dict[str, Any]:
+        raw = entry.read(got.path, priced)
+        table, dropped = complete(
+            raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(got.path)
+        )
+        if given:
+            vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
+            table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
+        elif embedder:
+            vectors = embedder(table.prompts)
+        else:
+            kept = cache_folder(data_dir) / "embeddings"
+            vectors = embed(table.prompts, kept, model, batch_size, progress, truncation_side=side)
+        return save_dataset(folder, table, vectors)
 
-def _get(
-    entry: Dataset,
-    data_dir: pathlib.Path,
-    source: str | pathlib.Path | None,
-    revision: str | None,
-    record: pathlib.Path,
-) -> tuple[pathlib.Path, str]:
-    """Return where the files lie and the commit they are of."""
-    if source is not None:
-        return pathlib.Path(source), "local"
-    if not entry.repository:
-        raise TableError(f"dataset {entry.name}: has no download, give source=PATH.")
-    recorded = cache.read_json(record) if record.is_file() else {}
-    pinned = recorded.get("revision")
-    revision = revision or pinned or entry.revision or None
-    folder = data_dir / entry.name
-    complete_already = (
-        pinned is not None
-        and revision == pinned
-        and all((folder / file).is_file() for file in recorded["files"])
-    )
-    if complete_already:
-        return folder, str(pinned)
-    return folder, fetch.download(entry.repository, entry.files, revision, folder)
-
-
-def _record(
-    entry: Dataset, data_dir: pathlib.Path, source: str | pathlib.Path | None
-) -> pathlib.Path:
-    """Return the checksums file: one of the download, one of each local path."""
-    where = "" if source is None else f".{content_key(str(pathlib.Path(source).resolve()))[:8]}"
-    return cache.cache_folder(data_dir) / f"{entry.name}{where}.checksums.json"
+    depends_on = (FORMAT, entry.name, _settings(entry, priced), encoder, *got.contents)
+    return build(data_dir, entry.name, depends_on, got.revision, write_files)
 
 
 def _prices(entry: Dataset, prices: str | pathlib.Path | None) -> pathlib.Path | None:

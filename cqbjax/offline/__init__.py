@@ -19,12 +19,13 @@ Each module imports only those before it::
 
     contrastive                 the head of Algorithm 3: its settings, sample, pairs and loss
     projection routers/         its network, training and file; one router a module
-    learnt                      the words
-    fits                        what fits are made from; routers' fits, kept by content
-    heads warm                  the heads' fits; the priors
+    fits                        a fit a seed, kept by all that it depends on; those of routers
+    heads                       those of heads
+    priors                      ACQB's prior from logs, and its fits
+    policies                    the words
     training                    from words to policies, for every seed
 """
 
-from cqbjax.offline.learnt import Learnt, Projected, Trained, Warm
+from cqbjax.offline.policies import Learnt, Projected, Trained, Warm
 
 __all__ = ["Learnt", "Projected", "Trained", "Warm"]

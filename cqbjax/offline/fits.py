@@ -1,4 +1,4 @@
-"""Fits of routers, made once and kept by content; what all fits are made from and where they lie.
+"""Fits, made once a seed and kept under a key of all that they depend on.
 
 A fit knows neither K nor the arrival rate: the points of a study share it.
 """
@@ -6,26 +6,26 @@ A fit knows neither K nor the arrival rate: the points of a study share it.
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import importlib.metadata
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import platformdirs
 import threadpoolctl
 
-from cqbjax.core.files import content_key, load_json, memo, save_json
-from cqbjax.datasets import DatasetSource, Split
-from cqbjax.offline.routers import OfflineSplit, Router
-from cqbjax.offline.routers.base import is_on_departures
-from cqbjax.sweeping.progress import Reporter
+from cqbjax.core.code import digest
+from cqbjax.core.files import ARRAY, JSON, Form, arrays_digest, content_key, keep
+from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
+from cqbjax.sweeping.progress import Reporter, Silent
 
-FORMAT = "1"  # raise when the same settings would give another fit
+if TYPE_CHECKING:  # how a dataset is read decides no fit, what was read does
+    from cqbjax.datasets import DatasetSource
+
 # Libraries whose versions are part of a fit's key.
-FITTING = ("scikit-learn", "jax", "flax", "optax", "numpy")
+FITTING = ("scikit-learn", "scipy", "jax", "flax", "optax", "numpy")
 # scikit-learn's fits are small: on a busy machine threads that wait for each other cost seven times
 # as much processor time as one.
 ONE_THREAD = 1
@@ -37,27 +37,38 @@ class Data(NamedTuple):
     Attributes:
         source: the dataset.
         embeddings: [P, d] float32.
-        digest: of the source, whatever its rho.
+        rho: weight of the cost in what is learnt.
         folder: where fits are kept.
+        progress: told of the fits.
     """
 
-    source: DatasetSource
+    source: "DatasetSource"
     embeddings: np.ndarray
-    digest: str
+    rho: float
     folder: pathlib.Path
+    progress: Reporter
 
     def offline(self, rows: np.ndarray) -> OfflineSplit:
         """Return what a router may learn from: these rows of the table."""
-        table = self.source.table
+        source = self.source
         return OfflineSplit(
-            self.embeddings[rows], table.performance[rows], self.source.cost[rows],
-            self.source.probabilities[rows],
+            self.embeddings[rows], source.table.performance[rows], source.cost[rows],
+            source.probabilities[rows],
         )  # fmt: skip
 
-    def settings(self, router: Router) -> tuple[Any, ...]:
-        """Return what of the dataset decides a router's fit beyond the digest."""
-        rho = self.source.rho
-        return (rho, self.source.departure_digest) if is_on_departures(router) else (rho,)
+    def path(self, seed: int, form: Form, module: str, settings: Sequence[Any]) -> pathlib.Path:
+        """Return the file of a fit, named by data, split, settings, code and library versions.
+
+        Args:
+            seed: of the fit, and of the split that it learns from.
+            form: of the file.
+            module: that makes the fit; its code counts, and that of the settings' classes.
+            settings: whatever else decides what comes out, by its `repr`.
+        """
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
+        words = (*versions, digest([module], *settings), self.source.digest, str(seed))
+        split = arrays_digest(self.source.split(seed))
+        return self.folder / f"{content_key(*words, split, *map(repr, settings))}{form.suffix}"
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
@@ -67,51 +78,66 @@ def cache_folder(cache_dir: str | None) -> pathlib.Path:
     return pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "fits"
 
 
-def read(source: DatasetSource, cache_dir: pathlib.Path) -> Data:
-    """Return the data of a dataset's fits."""
-    return Data(source, source.embeddings, source.digest, cache_dir / source.dataset)
+def read(
+    source: "DatasetSource", cache_dir: pathlib.Path, progress: Reporter | None = None
+) -> Data:
+    """Return what a dataset's fits are made from; they lie in `cache_dir/<dataset>/`."""
+    folder = cache_dir / source.dataset
+    return Data(source, source.embeddings, source.rho, folder, progress or Silent())
 
 
-def fit_key(data: Data, parts: Split, seed: int, *settings: Any) -> str:
-    """Hash what a fit depends on.
+def kept(
+    data: Data,
+    what: str,
+    paths: Mapping[int, pathlib.Path],
+    form: Form,
+    fit: Callable[[Sequence[int]], Iterable[Any]],
+    at_once: int = 1,
+) -> dict[int, Any]:
+    """Return what was fitted for each seed, read from its file, where need be fitted first.
 
     Args:
         data: from `read`.
-        parts: the seed's split.
-        seed: of the fit.
-        settings: whatever else decides what comes out, by its `repr`.
+        what: is being done, for the progress bar.
+        paths: seed -> file, from `Data.path`.
+        form: of the files.
+        fit: fits for some seeds, in their order.
+        at_once: seeds that are fitted together.
+
+    Raises:
+        ValueError: a damaged file.
     """
-    split = hashlib.sha256(
-        np.concatenate([parts.pool, [-1], parts.offline]).astype(np.int64).tobytes()
-    )
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
-    words = (FORMAT, *versions, data.digest, split.hexdigest(), str(seed), *map(repr, settings))
-    return content_key(*words)
+
+    def fitted(missing: list[int]) -> Iterator[tuple[int, Any]]:
+        with data.progress.steps(what, len(missing)) as done:
+            for start in range(0, len(missing), at_once):
+                some = missing[start : start + at_once]
+                with threadpoolctl.threadpool_limits(ONE_THREAD):
+                    made = list(fit(some))
+                yield from zip(some, made, strict=True)
+                done(len(some))
+
+    return keep(paths, fitted, form)
 
 
 def pool_scores(
-    label: str, router: Router, data: Data, splits: Mapping[int, Split],
-    tuning_seed: int | None, progress: Reporter,
-) -> list[np.ndarray]:  # fmt: skip
-    """Return each seed's predicted utilities [I, N] of its pool, fitted or kept.
+    label: str, router: Router, data: Data, seeds: Sequence[int], tuning_seed: int | None
+) -> list[np.ndarray]:
+    """Return each seed's predicted utilities [I, N] of its pool.
 
     Args:
         label: of the policy, for the progress bar.
         router: settings.
         data: from `read`.
-        splits: seed -> its split.
-        tuning_seed: as in `training.per_seed`.
-        progress: told of the fits.
+        seeds: [S] of the runs.
+        tuning_seed: whose offline split chooses the hyper-parameters; None is each seed's own.
     """
-    by_seed = []
-    with warned_once(len(splits)), progress.steps(f"fitting {label}", len(splits)) as done:
-        if tuning_seed is not None:
-            router = tuned(router, data, tuning_seed)
-        for seed, parts in splits.items():
-            fixed = tuned(router, data, seed) if tuning_seed is None else router
-            by_seed.append(scores(fixed, data, parts, seed))
-            done(1)
-    return by_seed
+    with warned_once(len(seeds)):
+        if tuning_seed is None:
+            routers = tuned_each(router, data, seeds)
+        else:
+            routers = dict.fromkeys(seeds, tuned(router, data, tuning_seed))
+        return list(scores(routers, data, label).values())
 
 
 @contextlib.contextmanager
@@ -125,45 +151,55 @@ def warned_once(seeds: int) -> Iterator[None]:
         warnings.warn(f"{sentence} ({many} of {seeds} seeds)", category, stacklevel=3)
 
 
-def scores(router: Router, data: Data, parts: Split, seed: int) -> np.ndarray:
-    """Return predicted utilities [I, N] of a seed's pool, fitted on its offline split or kept.
+def scores(routers: Mapping[int, Router], data: Data, label: str = "") -> dict[int, np.ndarray]:
+    """Return seed -> predicted utilities [I, N] of its pool, fitted on its offline split or kept.
 
     Args:
-        router: settings.
+        routers: seed -> settings.
         data: from `read`.
-        parts: the seed's split.
-        seed: of the fit.
+        label: of the policy, for the progress bar.
     """
-    rho = data.source.rho
-    path = data.folder / f"{fit_key(data, parts, seed, router, *data.settings(router))}.npy"
 
-    def fit() -> np.ndarray:
-        with threadpoolctl.threadpool_limits(ONE_THREAD):
-            fitted = router.fit(data.offline(parts.offline), rho=rho, seed=seed)
-        return np.asarray(fitted.predict(data.embeddings[parts.pool]), np.float32)
+    def fit(seeds: Sequence[int]) -> Iterator[np.ndarray]:
+        for seed in seeds:
+            split = data.source.split(seed)
+            fitted = routers[seed].fit(data.offline(split.offline), rho=data.rho, seed=seed)
+            yield np.asarray(fitted.predict(data.embeddings[split.pool]), np.float32)
 
-    return memo(path, fit, np.save, np.load)
+    paths = {
+        seed: data.path(seed, ARRAY, __name__, _settings(router, data))
+        for seed, router in routers.items()
+    }
+    return kept(data, f"fitting {label}", paths, ARRAY, fit)
+
+
+def tuned_each(router: Router, data: Data, seeds: Sequence[int]) -> dict[int, Router]:
+    """Return seed -> the router with hyper-parameters cross-validated on its offline split."""
+
+    def tune(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+        for seed in seeds:
+            split = data.offline(data.source.split(seed).offline)
+            chosen: Any = router.tune(split, rho=data.rho, seed=seed)
+            yield dataclasses.asdict(chosen)
+
+    settings = ("tuned", *_settings(router, data))
+    paths = {seed: data.path(seed, JSON, __name__, settings) for seed in seeds}
+    chosen = kept(data, f"tuning {type(router).__name__}", paths, JSON, tune)
+    return {
+        seed: type(router)(**{key: _frozen(value) for key, value in fields.items()})
+        for seed, fields in chosen.items()
+    }
 
 
 def tuned(router: Router, data: Data, seed: int) -> Router:
-    """Return the router with hyper-parameters cross-validated on the offline split of `seed`.
+    """Return the router with hyper-parameters cross-validated on the offline split of `seed`."""
+    return tuned_each(router, data, [seed])[seed]
 
-    Args:
-        router: settings.
-        data: from `read`.
-        seed: of the split, and of the folds.
-    """
-    parts, rho = data.source.split(seed), data.source.rho
-    settings = ("tuned", router, *data.settings(router))
-    path = data.folder / f"{fit_key(data, parts, seed, *settings)}.json"
 
-    def tune() -> dict[str, Any]:
-        with threadpoolctl.threadpool_limits(ONE_THREAD):
-            chosen = router.tune(data.offline(parts.offline), rho=rho, seed=seed)
-        return dataclasses.asdict(chosen)  # type: ignore[call-overload]
-
-    fields = memo(path, tune, save_json, load_json)
-    return type(router)(**{key: _frozen(value) for key, value in fields.items()})
+def _settings(router: Router, data: Data) -> tuple[Any, ...]:
+    """Return what decides a router's fit, beside scores and costs."""
+    on_departures = is_on_departures(router)
+    return router, data.rho, *([data.source.departure_digest] if on_departures else [])
 
 
 def _frozen(value: Any) -> Any:

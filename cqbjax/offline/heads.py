@@ -1,6 +1,5 @@
-"""Contrastive heads of a study's seeds, trained together and kept by content, a file each."""
+"""Contrastive heads of a study's seeds, trained together and kept, a file each."""
 
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
@@ -8,110 +7,54 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import rng
-from cqbjax.datasets import DatasetSource, Split, raw_utility
+from cqbjax.datasets import raw_utility
 from cqbjax.offline import projection
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, fit_key, read
-from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.offline.fits import Data, kept
+from cqbjax.offline.projection import HEADS, Head
 
 # Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
 HEADS_AT_ONCE = 20
 
 
-def head_files(
-    source: DatasetSource,
-    seeds: Sequence[int],
-    cache_dir: pathlib.Path,
-    head: ContrastiveConfig,
-    progress: Reporter | None = None,
-) -> list[pathlib.Path]:
-    """Return the file of each seed's contrastive head; those that are not there yet are trained.
-
-    `projection.load_heads` reads one, `projection.project` applies it.
+def trained(
+    config: ContrastiveConfig, data: Data, seeds: Sequence[int], label: str = "acqb_cl"
+) -> dict[int, Head]:
+    """Return each seed's head, trained on its offline split or kept.
 
     Args:
-        source: the dataset.
+        config: settings.
+        data: from `fits.read`; heads lie at `data.folder/head_<seed>_<hash>.msgpack`.
         seeds: [S] of the runs.
-        cache_dir: heads lie at `cache_dir/<dataset>/head_<seed>_<hash>.msgpack`.
-        head: settings.
-        progress: told of the training.
+        label: of the policy, for the progress bar.
 
     Raises:
-        ValueError: an evaluation prompt in a split, or a head that learns nothing.
+        ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
-    data = read(source, cache_dir)
-    splits = {int(seed): source.split(int(seed)) for seed in seeds}
-    return kept_heads("acqb_cl", head, data, splits, progress or Silent())
+    source, settings = data.source, (config, data.rho)
+    paths = {seed: data.path(seed, HEADS, __name__, settings) for seed in seeds}
+    paths = {seed: path.with_name(f"head_{seed}_{path.name}") for seed, path in paths.items()}
+
+    def fit(seeds: Sequence[int]) -> Iterator[Head]:
+        available = np.zeros((len(seeds), source.table.num_prompts), bool)
+        for row, seed in zip(available, seeds, strict=True):
+            row[source.split(seed).offline] = True
+        rounds = [rng.round_key(rng.run_key(seed), 0) for seed in seeds]
+        keys = jnp.stack([rng.stream_key(key, rng.Stream.HEAD) for key in rounds])
+        utilities = raw_utility(source.table.performance, source.cost, data.rho)
+        stacked, _ = projection.fit_heads(keys, data.embeddings, utilities, available, config)
+        for i in range(len(seeds)):
+            yield Head(jax.tree.map(lambda leaf: leaf[i], stacked), config)  # noqa: B023
+
+    return kept(data, f"fitting {label}", paths, HEADS, fit, HEADS_AT_ONCE)
 
 
-def pool_contexts(
-    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
-) -> list[np.ndarray]:
-    """Return each seed's projected contexts [I, e] of its pool; arguments as `kept_heads`."""
-    pools = {seed: parts.pool for seed, parts in splits.items()}
-    return list(_projected(label, head, data, splits, progress, pools).values())
-
-
-def all_contexts(
-    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
+def contexts(
+    config: ContrastiveConfig, data: Data, rows: Mapping[int, np.ndarray], label: str
 ) -> dict[int, np.ndarray]:
-    """Return the contexts of all prompts by each seed's head [P, e]; arguments as `kept_heads`."""
-    every = dict.fromkeys(splits, np.arange(len(data.embeddings)))
-    return _projected(label, head, data, splits, progress, every)
-
-
-def _projected(
-    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split],
-    progress: Reporter, rows: Mapping[int, np.ndarray],
-) -> dict[int, np.ndarray]:  # fmt: skip
-    """Return the contexts of some prompts of each seed, by its head."""
-    by_seed, paths = {}, kept_heads(label, head, data, splits, progress)
-    for seed, path in zip(splits, paths, strict=True):
-        params, config = projection.load_heads(path)
-        prompts = jnp.asarray(data.embeddings[rows[seed]])
-        by_seed[seed] = np.asarray(projection.project(params, prompts, config))
-    return by_seed
-
-
-def kept_heads(
-    label: str, head: ContrastiveConfig, data: Data, splits: Mapping[int, Split], progress: Reporter
-) -> list[pathlib.Path]:
-    """Train the heads that are not kept yet and return the file of every seed's.
-
-    Args:
-        label: of the policy, for the progress bar.
-        head: settings.
-        data: from `fits.read`.
-        splits: seed -> its split.
-        progress: told of the training.
-    """
-    rho = data.source.rho
-    keys = {seed: fit_key(data, parts, seed, head, rho) for seed, parts in splits.items()}
-    paths = {seed: data.folder / f"head_{seed}_{key}.msgpack" for seed, key in keys.items()}
-    missing = [seed for seed, path in paths.items() if not path.is_file()]
-    with progress.steps(f"fitting {label}", len(missing)) as done:
-        for batch in _batches(missing, HEADS_AT_ONCE):
-            stacked = _fit_heads(head, data, [splits[seed] for seed in batch], batch)
-            for i, seed in enumerate(batch):
-                params = jax.tree.map(lambda leaf: leaf[i], stacked)  # noqa: B023
-                projection.save_heads(paths[seed], params, head)
-            done(len(batch))
-    return list(paths.values())
-
-
-def _fit_heads(
-    head: ContrastiveConfig, data: Data, splits: Sequence[Split], seeds: Sequence[int]
-) -> projection.Params:
-    """Train the heads of these seeds at once, each on its own offline split."""
-    table, source = data.source.table, data.source
-    available = np.zeros((len(seeds), table.num_prompts), bool)
-    for row, parts in zip(available, splits, strict=True):
-        row[parts.offline] = True
-    keys = [rng.stream_key(rng.round_key(rng.run_key(seed), 0), rng.Stream.HEAD) for seed in seeds]
-    utilities = raw_utility(table.performance, source.cost, source.rho)
-    return projection.fit_heads(jnp.stack(keys), data.embeddings, utilities, available, head)[0]
-
-
-def _batches(seeds: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(seeds), size):
-        yield seeds[start : start + size]
+    """Return each seed's contexts [rows, e] of some prompts by its head; arguments as `trained`."""
+    heads = trained(config, data, list(rows), label)
+    return {
+        seed: np.asarray(projection.project(head.params, data.embeddings[rows[seed]], head.config))
+        for seed, head in heads.items()
+    }

@@ -7,7 +7,7 @@ open.
 
 import dataclasses
 import pathlib
-from typing import Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 import flax.linen as nn
 import flax.serialization
@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from cqbjax.core.files import write_atomic
+from cqbjax.core.files import Form, read, write
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     Pairs,
@@ -31,6 +31,13 @@ from cqbjax.offline.contrastive import (
 
 Params = dict[str, Any]
 FORMAT = 1
+
+
+class Head(NamedTuple):
+    """Trained parameters (of one head, or stacked over seeds) and their settings."""
+
+    params: Params
+    config: ContrastiveConfig
 
 
 class History(NamedTuple):
@@ -261,34 +268,33 @@ def _check_shapes(embeddings: Array, utilities: Array, available: Array | None) 
         )
 
 
+def _save(file: IO[bytes], head: Head) -> None:
+    settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v is not None}
+    params = jax.tree.map(np.asarray, head.params)
+    content = {"format": FORMAT, "config": settings, "params": params}
+    file.write(flax.serialization.msgpack_serialize(content))
+
+
+def _load(path: pathlib.Path) -> Head:
+    content = flax.serialization.msgpack_restore(path.read_bytes())
+    if content["format"] != FORMAT:
+        raise ValueError(f"heads of format {content['format']}, this version reads {FORMAT}")
+    return Head(content["params"], ContrastiveConfig(**content["config"]))
+
+
+# flax's msgpack serialisation keeps every bit of the arrays.
+HEADS = Form(".msgpack", _save, _load)
+
+
 def save_heads(path: pathlib.Path, params: Params, config: ContrastiveConfig) -> None:
-    """Write heads (one, or stacked over seeds) and their settings to one file, atomically.
-
-    The format is flax's msgpack serialisation, which keeps every bit of the arrays.
-    """
-    record = {
-        "format": FORMAT,
-        "config": {k: v for k, v in dataclasses.asdict(config).items() if v is not None},
-        "params": jax.tree.map(np.asarray, params),
-    }
-    write_atomic(path, flax.serialization.msgpack_serialize(record))
+    """Write heads (one, or stacked over seeds) and their settings to one file, atomically."""
+    write(path, HEADS, Head(params, config))
 
 
-def load_heads(path: pathlib.Path) -> tuple[Params, ContrastiveConfig]:
+def load_heads(path: pathlib.Path) -> Head:
     """Read heads written by `save_heads`, bit for bit.
 
     Raises:
         ValueError: If the file is truncated, not such a file, or of another format.
     """
-    try:
-        record = flax.serialization.msgpack_restore(path.read_bytes())
-        version, params, settings = record["format"], record["params"], record["config"]
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} is not a complete file of projection heads, delete it to train again: {error}"
-        ) from error
-    if version != FORMAT:
-        raise ValueError(f"{path} has heads of format {version}; this version reads {FORMAT}.")
-    return params, ContrastiveConfig(**settings)
+    return read(path, HEADS)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource
-from cqbjax.offline.fits import pool_scores, read
-from cqbjax.offline.learnt import Learnt, Projected, Trained, Warm
+from cqbjax.offline.fits import read
+from cqbjax.offline.policies import Learnt
 from cqbjax.sweeping.parts import PerSeed
-from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.sweeping.progress import Reporter
 
 
 def per_seed(
@@ -37,28 +37,12 @@ def per_seed(
     Raises:
         ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
     """
-    progress = progress or Silent()
-    if not any(isinstance(policy, Learnt) for policy in policies.values()):
-        return dict(policies)  # type: ignore[arg-type]
-    data = read(source, cache_dir)
-    splits = {int(seed): source.split(int(seed)) for seed in seeds}
+    data, seeds = read(source, cache_dir, progress), [int(seed) for seed in seeds]
     made: dict[str, Policy | PerSeed] = {}
     for label, policy in policies.items():
-        if isinstance(policy, Trained):
-            rows = pool_scores(label, policy.router, data, splits, tuning_seed, progress)
-            made[label] = PerSeed([policy.policy(each) for each in rows])
-        elif isinstance(policy, Projected):
-            # Brings flax and optax, slow to import: only where a head is trained or used.
-            from cqbjax.offline.heads import pool_contexts
-
-            rows = pool_contexts(label, policy.head, data, splits, progress)
-            made[label] = PerSeed([policy.policy(each) for each in rows])
-        elif isinstance(policy, Warm):
-            # Brings scikit-learn and SciPy, slow to import too.
-            from cqbjax.offline.warm import pool_priors
-
-            priors = pool_priors(label, policy, data, splits, progress)
-            made[label] = PerSeed([policy.policy(each) for each in priors])
+        if isinstance(policy, Learnt):
+            fitted = policy.fitted(label, data, seeds, tuning_seed)
+            made[label] = PerSeed([policy.policy(each) for each in fitted])  # type: ignore[arg-type]
         else:
             made[label] = policy
     return made

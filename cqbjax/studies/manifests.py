@@ -19,7 +19,7 @@ from cqbjax.core import backend
 from cqbjax.core.code import digest
 from cqbjax.core.files import content_key, sha256
 from cqbjax.datasets import DatasetSource
-from cqbjax.offline.learnt import Learnt
+from cqbjax.offline import Learnt
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.sweeping import checkpoint
 

@@ -18,10 +18,9 @@ from sklearn.linear_model import Ridge
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
-from cqbjax.offline import fits, heads, projection
+from cqbjax.offline import Learnt, Projected, Trained, fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data
-from cqbjax.offline.learnt import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
 from cqbjax.policies import Intercept, with_intercept
@@ -87,12 +86,11 @@ def head_table(
         each with its 95% interval _low and _high.
     """
     progress = progress or Silent()
-    data = fits.read(source, cache_dir)
-    paths = heads.head_files(source, seeds, cache_dir, head, progress)
+    data = fits.read(source, cache_dir, progress)
+    trained = heads.trained(head, data, list(seeds))
     by_statistic: dict[tuple[str, str], list[float]] = {}
-    with progress.steps("nearest neighbours", len(paths)) as done:
-        for seed, path in zip(seeds, paths, strict=True):
-            params, config = projection.load_heads(path)
+    with progress.steps("nearest neighbours", len(trained)) as done:
+        for seed, (params, config) in trained.items():
             z = np.asarray(projection.project(params, data.embeddings, config))
             for statistic, features, value in measured(data.embeddings, z, source, seed):
                 by_statistic.setdefault((statistic, features), []).append(value)
@@ -210,7 +208,7 @@ def _rows(
         row |= {f"once_{key}": value for key, value in once.items()}
     yield row
     if label not in OTHER_KNN:
-        blind = data._replace(source=dataclasses.replace(data.source, rho=0.0))
+        blind = data._replace(rho=0.0)
         row = {"policy": f"{style_of(label).name}, performance only", "seed": seed}
         yield row | _judged(own, blind, seed, data.source)
 
@@ -218,7 +216,7 @@ def _rows(
 def _judged(router: Router, data: Data, seed: int, source: DatasetSource) -> dict[str, Any]:
     """Fit a router on `data` and say what it chose and what it serves in the world of `source`."""
     parts = source.split(seed)
-    server = fits.scores(router, data, parts, seed).argmax(axis=1)
+    server = fits.scores({seed: router}, data)[seed].argmax(axis=1)
     return {"chosen": hyper_parameters(router)} | served(source, parts, server)
 
 

@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.offline import fits, training
-from cqbjax.offline.learnt import Learnt, Trained
+from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
 from cqbjax.sweeping.checks import check_batch, check_sweep, with_yardstick

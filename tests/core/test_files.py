@@ -2,6 +2,8 @@
 
 import io
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def squares(tmp_path):
         computed.append(1)
         return np.arange(5) ** 2
 
-    return path, computed, lambda: files.memo(path, compute, np.save, np.load)
+    return path, computed, lambda: files.memo(path, compute)
 
 
 def test_a_result_is_computed_once_and_read_ever_after(squares):
@@ -36,8 +38,9 @@ def test_the_first_answer_is_what_the_file_holds(tmp_path):
     def save(file, value):
         np.save(file, value.astype(np.float16))
 
+    half = files.ARRAY._replace(save=save)
     first, second = (
-        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), save, np.load) for _ in range(2)
+        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), half) for _ in range(2)
     )
     assert first == second == np.float16(1 / 3)
 
@@ -68,9 +71,9 @@ def test_nothing_is_kept_of_what_fails(tmp_path):
 
     path = tmp_path / "x.npy"
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, fail, np.save, np.load)
+        files.memo(path, fail)
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, lambda: np.zeros(2), fail, np.load)
+        files.memo(path, lambda: np.zeros(2), files.ARRAY._replace(save=fail))
     assert not path.exists() and hidden(tmp_path) == []
 
 
@@ -100,3 +103,42 @@ def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         files.write_atomic(target, half)
     assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+
+
+def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tmp_path):
+    paths = {number: tmp_path / f"{number}.npy" for number in range(4)}
+    asked = []
+
+    def compute(missing, dies=False):
+        asked.append(missing)
+        for number in missing:
+            if dies and number == 2:
+                raise KeyboardInterrupt
+            yield number, np.full(2, number)
+
+    files.memo(paths[1], lambda: np.full(2, 1))
+    with pytest.raises(KeyboardInterrupt):
+        files.keep(paths, lambda missing: compute(missing, dies=True))
+    for _ in range(2):
+        kept = files.keep(paths, compute)
+        assert [int(kept[number][0]) for number in paths] == [0, 1, 2, 3]
+    assert asked == [[0, 2, 3], [2, 3]] and hidden(tmp_path) == []
+
+
+def test_two_writers_at_once_leave_one_whole_file(tmp_path):
+    """Each writes half, waits for the other's half, and ends: as on two nodes of one home."""
+    path, half = tmp_path / "big.npy", threading.Barrier(2, timeout=20)
+
+    def writer(content):
+        def write(file):
+            file.write(content[:500])
+            file.flush()
+            half.wait()
+            file.write(content[500:])
+
+        return write
+
+    contents = [bytes([letter]) * 1000 for letter in b"ab"]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: files.write_atomic(path, writer(one)), contents))
+    assert path.read_bytes() in contents and hidden(tmp_path) == []

@@ -18,7 +18,8 @@ import pytest
 
 from cqbjax import datasets as ds
 from cqbjax.commands import prepare_data
-from cqbjax.datasets import cache, fetch
+from cqbjax.core import files
+from cqbjax.datasets import fetch
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
@@ -539,15 +540,15 @@ def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch
     source = tmp_path / "source"
     source.mkdir()
     schemas.write_embedllm(source)
-    write_json = cache.write_json
+    write_atomic = files.write_atomic
 
     def killed(path, content):
         if path.name == "meta.json":
             raise KeyboardInterrupt
-        write_json(path, content)
+        write_atomic(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "write_json", killed)
+        patch.setattr(files, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "data", "embedllm", source=source)
     with pytest.raises(ds.TableError, match="nothing prepared"):

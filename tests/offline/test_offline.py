@@ -1,7 +1,9 @@
 """Policies trained offline: the right seed's, trained once, without a look at the pool."""
 
 import dataclasses
+import importlib
 import json
+import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -283,14 +285,51 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
 
 
+OWN_ROUTER = """
+import dataclasses
+import numpy as np
+from own_level import LEVEL
+
+class Fitted:
+    def predict(self, embeddings):
+        return np.full((len(embeddings), 11), LEVEL)
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    def tune(self, split, *, rho, seed):
+        return self
+
+    def fit(self, split, *, rho, seed):
+        return Fitted()
+"""
+
+
+def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
+    dataset, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_router.py").write_text(OWN_ROUTER)
+    said = []
+    for level in (1.0, 1.0, 25.0):
+        (tmp_path / "own_level.py").write_text(f"LEVEL = {level}\n")
+        for name in ("own_router", "own_level"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        router = importlib.import_module("own_router").Level()
+        made = training.per_seed({"own": Trained(router)}, dataset, [5], tmp_path / "fits", 5)
+        said.append(float(made["own"].policies[0].scores[0, 0]))
+    assert said == [1.0, 1.0, 25.0]
+    assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
+
+
 @pytest.mark.slow
 def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
     hashed, real = [], source.arrays_digest
     monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
-    digests = {fits.read(dataset, tmp_path / name).digest for name in ("a", "b", "c")}
     training.per_seed({"zero": Trained(Zero())}, dataset, SEEDS, tmp_path, None)
-    heads.head_files(dataset, SEEDS[:1], tmp_path, SMALL_HEAD)
-    assert len(hashed) == len(digests) == 1
+    heads.trained(SMALL_HEAD, fits.read(dataset, tmp_path), SEEDS[:1])
+    assert len(hashed) == 1
+    digests = {dataset.digest}
     for field in ("performance", "cost", "contexts"):
         table, cost = dataset.table, dataset.cost
         world = dataset.queries
@@ -301,7 +340,7 @@ def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_pa
         else:
             world = dataclasses.replace(world, contexts=world.contexts / 2)
         other = dataclasses.replace(dataset, table=table, cost=cost, queries=world)
-        digests.add(fits.read(other, tmp_path).digest)
+        digests.add(other.digest)
     assert len(digests) == 4
 
 
@@ -312,20 +351,21 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
     made = training.per_seed(
         {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
     )
-    files = heads.head_files(dataset, SEEDS, tmp_path, SMALL_HEAD)
+    users = heads.trained(SMALL_HEAD, fits.read(dataset, tmp_path), SEEDS)
     assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
-    assert [file.name.split("_")[1] for file in files] == [str(seed) for seed in SEEDS]
-    for i, (file, seed) in enumerate(zip(files, SEEDS, strict=True)):
-        params, config = projection.load_heads(file)
-        assert config == SMALL_HEAD
+    files = {int(path.name.split("_")[1]): path for path in tmp_path.rglob("head_*.msgpack")}
+    assert set(files) == set(SEEDS)
+    for i, seed in enumerate(SEEDS):
+        params, config = users[seed]
+        assert config == projection.load_heads(files[seed]).config == SMALL_HEAD
         trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
         assert jax.tree.structure(params) == jax.tree.structure(trained)
         for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):
             np.testing.assert_array_equal(one.view(np.uint32), two.view(np.uint32))
         z = projection.project(params, dataset.queries.contexts[dataset.split(seed).pool], config)
         np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].view.contexts)
-    files[0].write_bytes(files[0].read_bytes()[:50])
-    with pytest.raises(ValueError, match="not a complete file of projection heads, delete it"):
+    files[2].write_bytes(files[2].read_bytes()[:50])
+    with pytest.raises(ValueError, match="head_2_.*not readable, delete it to make it again"):
         training.per_seed(
             {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
         )
@@ -340,8 +380,11 @@ def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset,
     split = data.offline(dataset.split(77).offline)
     chosen = router.tune(split, rho=5.0, seed=77)
     assert fits.tuned(router, data, 77) == chosen == fits.tuned(router, data, 77)
-    free, fixed = (one.fit(split, rho=5.0, seed=77) for one in (router, chosen))
-    assert free.choices == fixed.choices and len(chosen.grid) == 1
+    free, fixed = (
+        one.fit(split, rho=5.0, seed=77).predict(data.embeddings) for one in (router, chosen)
+    )
+    np.testing.assert_array_equal(free, fixed)
+    assert len(chosen.grid) == 1 < len(router.grid)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from cqbjax.datasets import DatasetSource, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.offline import fits, heads, learnt, projection
+from cqbjax.offline import Projected, Trained, fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
@@ -80,21 +80,17 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
 ):
     turned = [projection.init_head(jax.random.key(0), 4, IDENTITY) for _ in SEEDS]
     turned[1:] = [jax.tree.map(lambda leaf: 0.0 * leaf + 0.1, head) for head in turned[1:]]
-    paths = [tmp_path / f"head_{seed}.msgpack" for seed in SEEDS]
-    for path, head in zip(paths, turned, strict=True):
-        projection.save_heads(path, head, IDENTITY)
+    trained = {s: projection.Head(p, IDENTITY) for s, p in zip(SEEDS, turned, strict=True)}
 
     def table(some):
-        chosen = slice(0, some)
-        monkeypatch.setattr(heads, "head_files", lambda *_: paths[chosen])
-        return offline_value.head_table(source, SEEDS[chosen], tmp_path, IDENTITY)
+        monkeypatch.setattr(heads, "trained", lambda _, __, some: {k: trained[k] for k in some})
+        return offline_value.head_table(source, SEEDS[:some], tmp_path, IDENTITY)
 
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
     made = table(3).filter(statistic="10-NN error")
     x, z = np.asarray(source.queries.contexts), []
-    for seed, path in zip(SEEDS, paths, strict=True):
-        params, config = projection.load_heads(path)
+    for seed, (params, config) in trained.items():
         table_z = np.asarray(projection.project(params, x, config))
         both = [offline_value.nearest(t, source, source.split(seed)) for t in (x, table_z)]
         z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
@@ -159,15 +155,15 @@ def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
 
 
 def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
-    head = learnt.Projected(Acqb(), IDENTITY)
+    head = Projected(Acqb(), IDENTITY)
     policies = {
-        "zero": learnt.Trained(Zero()),
-        "zero_priority": learnt.Trained(Zero(), "joint"),
+        "zero": Trained(Zero()),
+        "zero_priority": Trained(Zero(), "joint"),
         "random": RandomRouting(),
         "acqb_cl": head,
     }
     assert offline_value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
-    more = offline_value.chosen_of({"knn": learnt.Trained(KNN())}).routers
+    more = offline_value.chosen_of({"knn": Trained(KNN())}).routers
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 

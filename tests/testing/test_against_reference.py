@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import recorded
+from recorded import Case
 
 from cqbjax import sources
-from cqbjax.testing import recorded, reference, worlds
-from cqbjax.testing.recorded import Case
+from cqbjax.testing import reference, worlds
 
 # Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
 # Half of them suffice, but for `newton_cg` at K = 3, which needs more than 8.

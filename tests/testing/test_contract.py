@@ -16,7 +16,7 @@ import pytest
 from cqbjax.commands._hydra import offer_policies
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Problem
-from cqbjax.offline import learnt
+from cqbjax.offline import Learnt, Projected, Warm
 from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.studies import resolvers
@@ -44,11 +44,11 @@ def configured(label: str) -> Any:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra.compose("config", overrides=[f"policy=[{label}]"])
     policy = hydra.utils.instantiate(config.policy[label])
-    if isinstance(policy, learnt.Warm):
+    if isinstance(policy, Warm):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
         return policy.policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
-    if isinstance(policy, learnt.Learnt):
-        columns = 4 if isinstance(policy, learnt.Projected) else SINGLE.num_servers
+    if isinstance(policy, Learnt):
+        columns = 4 if isinstance(policy, Projected) else SINGLE.num_servers
         return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
     return policy
 

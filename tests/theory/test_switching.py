@@ -6,15 +6,16 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import recorded
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from recorded import Case
 
 from cqbjax import sources
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from cqbjax.testing import recorded, reference
-from cqbjax.testing.recorded import Case
+from cqbjax.testing import reference
 from cqbjax.theory import lemma, switching
 
 HORIZON = 20

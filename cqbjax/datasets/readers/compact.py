@@ -5,13 +5,15 @@ table takes; any other column is left alone.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
+T = TypeVar("T")
 SCORE, COST = "score|", "cost|"
 REQUIRED = ("prompt_id", "prompt", "source")
 
@@ -50,21 +52,35 @@ def read_compact(
     return table
 
 
-def read_frame(path: pathlib.Path) -> pl.DataFrame:
-    """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
+def to_frame(table: RoutingTable) -> pl.DataFrame:
+    """Return a table in the compact form, its name, what it stands in for and notes apart."""
+    columns = zip(REQUIRED, (table.prompt_ids, table.prompts, table.origins), strict=True)
+    frame = pl.DataFrame(dict(columns))
+    for prefix, matrix in ((SCORE, table.performance), (COST, table.cost)):
+        frame = frame.with_columns(
+            pl.Series(prefix + server, matrix[:, j]) for j, server in enumerate(table.servers)
+        )
+    return frame
+
+
+def opened(path: pathlib.Path, read: Callable[[pathlib.Path], T], kind: str) -> T:
+    """Return what `read` makes of a file, or say in one sentence why it cannot be read."""
     if not path.is_file():
         raise TableError(f"{path}: no such file.")
     try:
-        if path.suffix == ".parquet":
-            return pl.read_parquet(path)
-        if path.suffix == ".csv":
-            return pl.read_csv(path, infer_schema_length=None)
+        return read(path)
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise TableError(
-            f"{path}: not readable, cut short or not {path.suffix[1:]}: {reason}."
-        ) from error
-    raise TableError(f"{path}: must end in .parquet or .csv.")
+        reason = str(error).partition("\n")[0]
+        raise TableError(f"{path}: not readable, cut short or not {kind}: {reason}.") from error
+
+
+def read_frame(path: pathlib.Path) -> pl.DataFrame:
+    """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
+    if path.suffix == ".csv":
+        return opened(path, lambda file: pl.read_csv(file, infer_schema_length=None), "csv")
+    if path.is_file() and path.suffix != ".parquet":
+        raise TableError(f"{path}: must end in .parquet or .csv.")
+    return opened(path, pl.read_parquet, "parquet")
 
 
 def _servers(frame: pl.DataFrame, path: pathlib.Path) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-import rich.progress
 
+from cqbjax.datasets.progress import steps
 from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
@@ -116,14 +116,14 @@ def read_embedllm(
     price_list = read_size_prices(prices if prices is not None else shipped("embedllm"))
     files = _files(path)
     long = _Long()
-    with rich.progress.Progress(disable=not progress) as bar:
-        for file in files:
-            task = bar.add_task(f"reading {file.name}", total=file.stat().st_size)
-            first = 0
+    for file in files:
+        first = read = 0
+        with steps(progress, f"reading {file.name}", file.stat().st_size) as done:
             for block, position in _blocks(file, block_bytes):
                 long.add(block, file, first)
                 first += block.height
-                bar.update(task, completed=position)
+                done(position - read)
+                read = position
     servers = tuple(long.servers)
     scores = long.scores[: len(long.prompts), : len(servers)].copy()
     repeated = long.rows - int((~np.isnan(scores)).sum())

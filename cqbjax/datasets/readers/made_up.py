@@ -94,21 +94,16 @@ def write_embedllm(
     texts = prompts(count, seed)
     cuts = (0, count // 2, 3 * count // 4, count)
     for part, first, last in zip(("train", "val", "test"), cuts[:-1], cuts[1:], strict=True):
-        rows = [
-            (str(i), llm, str(j), llm, texts[i], int(labels[i, j]))
-            for i in range(first, last)
-            for j, llm in enumerate(EMBEDLLM_LLMS)
-        ]
-        pl.DataFrame(
-            {
-                "prompt_id": [row[0] for row in rows],
-                "model_id": [row[2] for row in rows],
-                "model_name": [row[3] for row in rows],
-                "category": ["synthetic-mmlu"] * len(rows),
-                "prompt": [row[4] for row in rows],
-                "label": [row[5] for row in rows],
-            }
-        ).write_csv(folder / f"{part}.csv")
+        rows = [(i, j) for i in range(first, last) for j in range(len(EMBEDLLM_LLMS))]
+        columns = {
+            "prompt_id": [str(i) for i, _ in rows],
+            "model_id": [str(j) for _, j in rows],
+            "model_name": [EMBEDLLM_LLMS[j] for _, j in rows],
+            "category": ["synthetic-mmlu"] * len(rows),
+            "prompt": [texts[i] for i, _ in rows],
+            "label": [int(labels[i, j]) for i, j in rows],
+        }
+        pl.DataFrame(columns).write_csv(folder / f"{part}.csv")
     return labels.astype(float), tuple(texts)
 
 
@@ -121,7 +116,7 @@ def write_sprout(folder: pathlib.Path, count: int = 16, seed: int = 0) -> dict[s
         "num_input_tokens": rng.integers(10, 400, shape),
         "num_output_tokens": rng.integers(1, 900, shape),
     }
-    texts = prompts(count, seed)
+    texts, tokens = prompts(count, seed), ("num_input_tokens", "num_output_tokens")
     cuts = (0, count // 2, 3 * count // 4, count)
     (folder / "data").mkdir(parents=True, exist_ok=True)
     for part, first, last in zip(("train", "validation", "test"), cuts[:-1], cuts[1:], strict=True):
@@ -139,12 +134,8 @@ def write_sprout(folder: pathlib.Path, count: int = 16, seed: int = 0) -> dict[s
             pl.Series(
                 llm,
                 [
-                    {
-                        "num_input_tokens": int(truth["num_input_tokens"][i, j]),
-                        "num_output_tokens": int(truth["num_output_tokens"][i, j]),
-                        "response": "a long response",
-                        "score": float(truth["score"][i, j]),
-                    }
+                    {key: truth[key][i, j].item() for key in tokens}
+                    | {"response": "a long response", "score": float(truth["score"][i, j])}
                     for i in rows
                 ],
             )

@@ -31,7 +31,7 @@ def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
     from pandas.core.indexes import base
     from pandas.core.internals import managers
 
-    table: dict[tuple[str, str], Callable[..., Any]] = {
+    allowed: dict[tuple[str, str], Callable[..., Any]] = {
         ("_codecs", "encode"): _encode_latin1,
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
@@ -40,30 +40,30 @@ def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
         ("pandas.core.internals.managers", "BlockManager"): managers.BlockManager,
     }
     for core in ("numpy.core", "numpy._core"):  # renamed in numpy 2
-        table[(f"{core}.multiarray", "_reconstruct")] = multiarray._reconstruct
-        table[(f"{core}.numeric", "_frombuffer")] = numeric._frombuffer  # type: ignore[attr-defined]  # not in the stubs
+        allowed[(f"{core}.multiarray", "_reconstruct")] = multiarray._reconstruct
+        allowed[(f"{core}.numeric", "_frombuffer")] = numeric._frombuffer  # type: ignore[attr-defined]  # not in the stubs
     for module in ("builtins", "__builtin__"):  # protocol 2 spells it as Python 2 did
-        table[(module, "slice")] = slice
+        allowed[(module, "slice")] = slice
     for module in ("pandas", "pandas.core.frame"):
-        table[(module, "DataFrame")] = pd.DataFrame
+        allowed[(module, "DataFrame")] = pd.DataFrame
     for module in ("pandas", "pandas.core.indexes.base"):
-        table[(module, "Index")] = pd.Index
+        allowed[(module, "Index")] = pd.Index
     for module in ("pandas", "pandas.core.indexes.range"):
-        table[(module, "RangeIndex")] = pd.RangeIndex
+        allowed[(module, "RangeIndex")] = pd.RangeIndex
     for name in ("Int64Index", "Float64Index"):  # gone since pandas 2, a plain Index now
-        table[("pandas.core.indexes.numeric", name)] = pd.Index
-    return table
+        allowed[("pandas.core.indexes.numeric", name)] = pd.Index
+    return allowed
 
 
 class _FrameUnpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
-        self._table = _allowed()
+        self._allowed = _allowed()
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._table:
+        if (module, name) not in self._allowed:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed")
-        return self._table[(module, name)]
+        return self._allowed[(module, name)]
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError(f"it asks for the outside object {pid!r}")

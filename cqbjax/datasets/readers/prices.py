@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from cqbjax.datasets.readers.compact import opened
 from cqbjax.datasets.table import TableError
 
 MODEL_COLUMNS = ("model", "usd_per_million_input", "usd_per_million_output", "source", "date")
@@ -63,11 +64,11 @@ def read_prices(path: str | pathlib.Path) -> dict[str, Price]:
     path = pathlib.Path(path)
     frame = _read(path, MODEL_COLUMNS)
     prices: dict[str, Price] = {}
-    for row, record in enumerate(frame.iter_rows(named=True)):
-        _refuse_twice(record["model"], prices, path, row)
-        prices[record["model"]] = Price(
-            _usd(record, "usd_per_million_input", path, row),
-            _usd(record, "usd_per_million_output", path, row),
+    for row, cells in enumerate(frame.iter_rows(named=True)):
+        _refuse_twice(cells["model"], prices, path, row)
+        prices[cells["model"]] = Price(
+            _usd(cells, "usd_per_million_input", path, row),
+            _usd(cells, "usd_per_million_output", path, row),
         )
     return prices
 
@@ -82,17 +83,17 @@ def read_size_prices(path: str | pathlib.Path) -> SizePrices:
     path = pathlib.Path(path)
     frame = _read(path, CLASS_COLUMNS)
     classes: dict[str, dict[str, float]] = {"dense": {}, "mixture": {}, "model": {}}
-    for row, record in enumerate(frame.iter_rows(named=True)):
-        kind = record["kind"]
+    for row, cells in enumerate(frame.iter_rows(named=True)):
+        kind = cells["kind"]
         if kind not in classes:
             raise TableError(
                 f"{path}: row {row}, column 'kind' must be dense, mixture or model, got {kind!r}."
             )
         if kind != "model":
-            _number(record, "key", path, row)
-        key = _same(record["key"] or "") if kind == "model" else record["key"]
+            _number(cells, "key", path, row)
+        key = _same(cells["key"] or "") if kind == "model" else cells["key"]
         _refuse_twice(key, classes[kind], path, row)
-        classes[kind][key] = _usd(record, "usd_per_million_tokens", path, row)
+        classes[kind][key] = _usd(cells, "usd_per_million_tokens", path, row)
     dense, mixture = (
         tuple(sorted((float(key), price) for key, price in classes[kind].items()))
         for kind in ("dense", "mixture")
@@ -169,29 +170,26 @@ def _unpriced(names: Sequence[str]) -> str:
 
 
 def _read(path: pathlib.Path, columns: tuple[str, ...]) -> pl.DataFrame:
-    if not path.is_file():
-        raise TableError(f"{path}: no such price file.")
-    try:
-        frame = pl.read_csv(path, infer_schema=False, comment_prefix="#")
-    except pl.exceptions.PolarsError as error:
-        raise TableError(f"{path}: not a CSV: {str(error).splitlines()[0]}.") from error
+    frame = opened(
+        path, lambda file: pl.read_csv(file, infer_schema=False, comment_prefix="#"), "csv"
+    )
     for column in columns:
         if column not in frame.columns:
             raise TableError(f"{path}: column {column!r} is missing.")
     return frame
 
 
-def _number(record: dict[str, str | None], column: str, path: pathlib.Path, row: int) -> float:
+def _number(cells: dict[str, str | None], column: str, path: pathlib.Path, row: int) -> float:
     try:
-        return float(record[column] or "")
+        return float(cells[column] or "")
     except ValueError as error:
         raise TableError(
-            f"{path}: row {row}, column {column!r} must be a number, got {record[column]!r}."
+            f"{path}: row {row}, column {column!r} must be a number, got {cells[column]!r}."
         ) from error
 
 
-def _usd(record: dict[str, str | None], column: str, path: pathlib.Path, row: int) -> float:
-    value = _number(record, column, path, row)
+def _usd(cells: dict[str, str | None], column: str, path: pathlib.Path, row: int) -> float:
+    value = _number(cells, column, path, row)
     if not 0 <= value < float("inf"):
         raise TableError(f"{path}: row {row}, column {column!r} must be at least 0, got {value}.")
     return value

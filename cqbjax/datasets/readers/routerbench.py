@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import numbers
+from cqbjax.datasets.readers.compact import numbers, opened
 from cqbjax.datasets.readers.pickles import read_pickled_frame
 from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
@@ -111,11 +111,7 @@ def _read_one(file: pathlib.Path) -> pl.DataFrame:
     if file.suffix == ".pkl":
         frame = read_pickled_frame(file)
     else:
-        try:
-            frame = pl.read_csv(file, infer_schema=False)
-        except pl.exceptions.PolarsError as error:
-            reason = str(error).splitlines()[0]
-            raise TableError(f"{file}: not readable or cut short: {reason}.") from error
+        frame = opened(file, lambda path: pl.read_csv(path, infer_schema=False), "csv")
     for column in REQUIRED:
         if column not in frame.columns:
             raise TableError(f"{file}: column {column!r} is missing.")

@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import numbers
+from cqbjax.datasets.readers.compact import numbers, opened
 from cqbjax.datasets.readers.prices import Price, prices_by_name, read_prices, shipped
 from cqbjax.datasets.table import (
     RoutingTable,
@@ -89,11 +89,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _schema(file: pathlib.Path) -> pl.Schema:
-    try:
-        return pl.read_parquet_schema(file)  # type: ignore[return-value]
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise TableError(f"{file}: not readable, cut short or not Parquet: {reason}.") from error
+    return opened(file, pl.read_parquet_schema, "parquet")  # type: ignore[return-value]
 
 
 def _servers(file: pathlib.Path) -> tuple[str, ...]:

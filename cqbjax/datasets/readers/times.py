@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from cqbjax.datasets.readers.compact import opened
 from cqbjax.datasets.table import TableError
 
 
@@ -20,14 +21,7 @@ def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
         TableError: naming the file, and the column or the first row that is wrong.
     """
     path = Path(path)
-    if not path.is_file():
-        raise TableError(f"{path}: no such file.")
-    try:
-        frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise TableError(
-            f"{path}: not a Parquet or CSV table: {str(error).partition(chr(10))[0]}."
-        ) from error
+    frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
     name = column or next((c for c in frame.columns if c.lower() == "timestamp"), "timestamp")
     if name not in frame.columns:
         raise TableError(f"{path}: lacks column {name!r}, it has {', '.join(frame.columns)}.")

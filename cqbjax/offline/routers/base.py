@@ -6,15 +6,16 @@ predicts the utility of every server for any embedding.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.integer]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,31 @@ class OfflineSplit:
 class FittedRouter(Protocol):
     """A trained router."""
 
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the hyper-parameters that validation chose, by name."""
-        ...
-
     def predict(self, embeddings: Floats) -> Floats:
         """Predict the utility [P, N] of every server for embeddings [P, d]; higher is better."""
         ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained router: what predicts, and the dimension d that it was trained on."""
+
+    score: Callable[[Floats], Floats]
+    dimension: int
+
+    def predict(self, embeddings: Floats) -> Floats:
+        """Predict the utility [P, N] of every server for embeddings [P, d].
+
+        Raises:
+            ValueError: If they are not [P, d] or hold a value that is not finite.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dimension:
+            raise ValueError(
+                f"embeddings to route have shape {embeddings.shape}; the router was trained on "
+                f"[n, {self.dimension}]."
+            )
+        _require(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
+        return self.score(embeddings)
 
 
 class Router(Protocol):
@@ -133,26 +151,32 @@ def is_on_departures(router: Router) -> bool:
     return bool(getattr(router, "on_departures", False))
 
 
-def check_queries(embeddings: Floats, dimension: int) -> Floats:
-    """Return embeddings [P, d] to predict for, checked against the training dimension.
-
-    Raises:
-        ValueError: If they are not [P, d] or hold a value that is not finite.
-    """
-    if embeddings.ndim != 2 or embeddings.shape[1] != dimension:
-        raise ValueError(
-            f"embeddings to route have shape {embeddings.shape}; the router was trained on "
-            f"[n, {dimension}]."
-        )
-    _require(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
-    return embeddings
-
-
 def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
     """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
     from sklearn.model_selection import KFold  # slow to import, and needed only where one fits
 
     yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
+
+
+def of_least_loss(
+    grid: Sequence[T], loss: Callable[[T, Indices, Indices], float], n: int, count: int, seed: int
+) -> T:
+    """Choose a hyper-parameter by cross-validation; the first of the grid where they tie.
+
+    Args:
+        grid: to choose from; one value is returned as it is.
+        loss: of a value, the training rows and the held-out rows.
+        n: rows in all.
+        count: folds.
+        seed: of the folds.
+    """
+    if len(grid) == 1:
+        return grid[0]
+    total = dict.fromkeys(grid, 0.0)
+    for train, held in folds(n, count, seed):
+        for value in total:
+            total[value] += loss(value, train, held)
+    return min(total, key=total.__getitem__)
 
 
 def check_grid(name: str, values: tuple[int, ...]) -> None:

@@ -3,28 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
-from cqbjax.offline.routers.base import Floats, OfflineSplit, check_grid
-from cqbjax.offline.routers.knn import Neighbourhood, choose_k, squared_error
+from cqbjax.offline.routers.base import Fitted, OfflineSplit, check_grid
+from cqbjax.offline.routers.knn import choose_k, regressor, squared_error
 
 GRID = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-@dataclass(frozen=True)
-class FittedCarrot:
-    """The two plug-in estimators."""
-
-    performance: Neighbourhood
-    cost: Neighbourhood
-    rho: float
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the k chosen for each."""
-        return {"k_performance": self.performance.k, "k_cost": self.cost.k}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict performance minus rho times predicted cost."""
-        return self.performance.predict(embeddings) - self.rho * self.cost.predict(embeddings)
 
 
 @dataclass(frozen=True)
@@ -64,11 +46,9 @@ class Carrot:
         )
         return performance, cost
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedCarrot:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose both k on the split and store them."""
-        k_performance, k_cost = self.choose(split, seed)
-        return FittedCarrot(
-            Neighbourhood(split.embeddings, split.performance, k_performance),
-            Neighbourhood(split.embeddings, split.cost, k_cost),
-            rho,
-        )
+        x, (k_performance, k_cost) = split.embeddings, self.choose(split, seed)
+        performance = regressor(x, split.performance, k_performance)
+        cost = regressor(x, split.cost, k_cost)
+        return Fitted(lambda queries: performance(queries) - rho * cost(queries), x.shape[1])

@@ -11,11 +11,11 @@ import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
 from cqbjax.offline.routers.base import (
+    Fitted,
     Floats,
     Indices,
     OfflineSplit,
     check_grid,
-    check_queries,
     folds,
     warn_at_end,
 )
@@ -103,36 +103,13 @@ def choose_k(
     return chosen
 
 
-@dataclass(frozen=True)
-class Neighbourhood:
-    """A k-nearest-neighbour regressor from embeddings [P, d] to the mean of values [n, N]."""
+def regressor(stored: Floats, values: Floats, k: int) -> Callable[[Floats], Floats]:
+    """Return what averages values [n, N] over the k rows of stored [n, d] nearest to a query."""
 
-    embeddings: Floats
-    values: Floats
-    k: int
+    def predict(queries: Floats) -> Floats:
+        return np.stack([values[row].mean(axis=0) for row in neighbours(stored, queries, k)])
 
-    def predict(self, embeddings: Floats) -> Floats:
-        """Average the k nearest rows of values, [P, N]."""
-        queries = check_queries(embeddings, self.embeddings.shape[1])
-        order = neighbours(self.embeddings, queries, self.k)
-        return np.stack([self.values[row].mean(axis=0) for row in order])
-
-
-@dataclass(frozen=True)
-class FittedKNN:
-    """Performance by neighbours and each server's weighted mean cost [N]."""
-
-    performance: Neighbourhood
-    weighted_cost: Floats
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the k chosen."""
-        return {"k": self.performance.k}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict performance minus rho times the server's mean cost."""
-        return self.performance.predict(embeddings) - self.weighted_cost
+    return predict
 
 
 @dataclass(frozen=True)
@@ -169,7 +146,8 @@ class KNN:
             loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
         return choose_k(split.embeddings, split.performance, loss, self.grid, self.fold_count, seed)
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedKNN:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose k on the split and store it."""
-        stored = Neighbourhood(split.embeddings, split.performance, self.choose(split, rho, seed))
-        return FittedKNN(stored, rho * split.cost.mean(axis=0))
+        x, weighted_cost = split.embeddings, rho * split.cost.mean(axis=0)
+        performance = regressor(x, split.performance, self.choose(split, rho, seed))
+        return Fitted(lambda queries: performance(queries) - weighted_cost, x.shape[1])

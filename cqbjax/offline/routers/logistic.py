@@ -7,12 +7,13 @@ of a departure.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries, folds
+from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
 
 RIDGES = (0.3, 1.0, 3.0, 10.0)
 MOST_STEPS = 500
@@ -52,25 +53,6 @@ def cross_entropy(departure: Floats, log_odds: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class FittedLogistic:
-    """theta [N, d] and intercepts [N]."""
-
-    theta: Floats
-    intercept: Floats
-    ridge: float
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the ridge chosen."""
-        return {"ridge": self.ridge}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict the log-odds of a departure."""
-        queries = check_queries(embeddings, self.theta.shape[1])
-        return queries @ self.theta.T + self.intercept
-
-
-@dataclass(frozen=True)
 class Logistic:
     """Route by the predicted log-odds that a server's answer satisfies the user.
 
@@ -99,23 +81,20 @@ class Logistic:
 
     def choose(self, split: OfflineSplit, seed: int) -> float:
         """Choose the ridge by cross-validation; the greater one where they tie."""
-        if len(self.ridges) == 1:
-            return self.ridges[0]
-        departure, losses = split.labels(), dict.fromkeys(sorted(self.ridges, reverse=True), 0.0)
-        for train, held in folds(len(departure), self.fold_count, seed):
-            for ridge in losses:
-                fitted = _fit(split.take(train), ridge)
-                losses[ridge] += cross_entropy(
-                    departure[held], fitted.predict(split.embeddings[held])
-                )
-        return min(losses, key=losses.__getitem__)
+        x, departure = split.embeddings, split.labels()
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedLogistic:
+        def loss(ridge: float, train: Indices, held: Indices) -> float:
+            return cross_entropy(departure[held], _log_odds(split.take(train), ridge)(x[held]))
+
+        grid = sorted(self.ridges, reverse=True)
+        return of_least_loss(grid, loss, len(x), self.fold_count, seed)
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the ridge on the split and fit every server."""
         del rho
-        return _fit(split, self.choose(split, seed))
+        return Fitted(_log_odds(split, self.choose(split, seed)), split.embeddings.shape[1])
 
 
-def _fit(split: OfflineSplit, ridge: float) -> FittedLogistic:
-    fitted = fit_log_odds(split.embeddings, split.labels(), ridge, intercept=True)
-    return FittedLogistic(*fitted, ridge)
+def _log_odds(split: OfflineSplit, ridge: float) -> Callable[[Floats], Floats]:
+    theta, constant = fit_log_odds(split.embeddings, split.labels(), ridge, intercept=True)
+    return lambda x: x @ theta.T + constant

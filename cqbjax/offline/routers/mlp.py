@@ -2,34 +2,20 @@
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
-from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries, folds
+from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
 
 
-@dataclass(frozen=True)
-class FittedMLP:
-    """Networks (one for all servers, or one each) and each server's weighted mean cost [N]."""
-
-    networks: tuple[MLPRegressor, ...]
-    weighted_cost: Floats
-    dimension: int
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the number and the width of the hidden layers."""
-        sizes = self.networks[0].hidden_layer_sizes
-        return {"layers": len(sizes), "width": sizes[0]}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict performance minus rho times the server's mean cost."""
-        queries = check_queries(embeddings, self.dimension).astype(np.float32)
-        columns = [network.predict(queries).reshape(len(queries), -1) for network in self.networks]
-        return np.concatenate(columns, axis=1) - self.weighted_cost
+def predicted(networks: Sequence[MLPRegressor], x: Floats) -> Floats:
+    """Predict performance [P, N] by one network for all servers, or one each."""
+    single = x.astype(np.float32)
+    return np.concatenate([one.predict(single).reshape(len(x), -1) for one in networks], axis=1)
 
 
 @dataclass(frozen=True)
@@ -64,24 +50,22 @@ class MLP:
         del rho
         return dataclasses.replace(self, grid=(self.choose(split, seed),))
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedMLP:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the hidden layers on the split and train on all of it."""
         sizes = self.choose(split, seed)
         networks = self.train(split.embeddings, split.performance, sizes, seed)
-        return FittedMLP(networks, rho * split.cost.mean(axis=0), split.embeddings.shape[1])
+        weighted_cost = rho * split.cost.mean(axis=0)
+        return Fitted(lambda x: predicted(networks, x) - weighted_cost, split.embeddings.shape[1])
 
     def choose(self, split: OfflineSplit, seed: int) -> tuple[int, ...]:
         """Choose the hidden layers by cross-validated squared error of performance."""
-        if len(self.grid) == 1:
-            return self.grid[0]
-        error = np.zeros(len(self.grid))
         x, y = split.embeddings, split.performance
-        free = np.zeros(y.shape[1])
-        for train, held in folds(len(x), self.fold_count, seed):
-            for i, sizes in enumerate(self.grid):
-                fitted = FittedMLP(self.train(x[train], y[train], sizes, seed), free, x.shape[1])
-                error[i] += ((fitted.predict(x[held]) - y[held]) ** 2).sum()
-        return self.grid[int(np.argmin(error))]
+
+        def error(sizes: tuple[int, ...], train: Indices, held: Indices) -> float:
+            networks = self.train(x[train], y[train], sizes, seed)
+            return ((predicted(networks, x[held]) - y[held]) ** 2).sum()
+
+        return of_least_loss(self.grid, error, len(x), self.fold_count, seed)
 
     def train(
         self, x: Floats, y: Floats, sizes: tuple[int, ...], seed: int

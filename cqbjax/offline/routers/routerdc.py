@@ -16,7 +16,7 @@ import optax
 from jax import Array
 from sklearn.cluster import KMeans
 
-from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries
+from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit
 
 Params = dict[str, Any]
 PADDED = 256  # rows to a multiple of which a split is padded
@@ -148,29 +148,6 @@ def train(
 
 
 @dataclass(frozen=True)
-class FittedRouterDC:
-    """Trained parameters; a prediction is a cosine, which ranks servers but is not a utility."""
-
-    params: Params
-    servers: int
-    width: int
-    dimension: int
-    loss: Floats
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return nothing: the authors tune nothing."""
-        return {}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Score servers by cosine in [-1, 1]: the order within a prompt is what was learnt."""
-        queries = jnp.asarray(check_queries(embeddings, self.dimension), jnp.float32)
-        model = DualModel(self.servers, self.width)
-        query, servers = cast(tuple[Array, Array], model.apply(self.params, queries))
-        return np.asarray(query @ servers.T)
-
-
-@dataclass(frozen=True)
 class RouterDC:
     """Route by the cosine of a projected query and learnt server embeddings.
 
@@ -213,7 +190,7 @@ class RouterDC:
         del split, rho, seed
         return self
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedRouterDC:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Cluster the split, then train the projection and the server embeddings."""
         # Splits of nearly one size, as seeds have them, then share a compiled program.
         padding = -len(split.embeddings) % PADDED
@@ -222,9 +199,16 @@ class RouterDC:
             for values in (split.embeddings, split.utility(rho))
         )
         grouping = group(split.embeddings, self.clusters, seed, padding)
-        params, losses = train(jax.random.key(seed), x, target, grouping, self)
-        dimension = split.embeddings.shape[1]
-        return FittedRouterDC(params, target.shape[1], self.width, dimension, np.asarray(losses))
+        params, _ = train(jax.random.key(seed), x, target, grouping, self)
+        model = DualModel(target.shape[1], self.width)
+
+        def score(queries: Floats) -> Floats:
+            # A cosine in [-1, 1]: the order within a prompt is what was learnt.
+            outputs = model.apply(params, jnp.asarray(queries, jnp.float32))
+            query, servers = cast(tuple[Array, Array], outputs)
+            return np.asarray(query @ servers.T)
+
+        return Fitted(score, x.shape[1])
 
 
 def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:

@@ -7,11 +7,12 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from cqbjax.offline.routers.base import (
+    Fitted,
     Floats,
+    Indices,
     OfflineSplit,
     check_grid,
-    check_queries,
-    folds,
+    of_least_loss,
     warn_at_end,
 )
 
@@ -43,24 +44,6 @@ def cluster_errors(embeddings: Floats, performance: Floats, count: int, seed: in
 
 
 @dataclass(frozen=True)
-class FittedUMR:
-    """Cluster errors and each server's weighted mean cost [N]."""
-
-    clusters: Clusters
-    weighted_cost: Floats
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the number of clusters."""
-        return {"clusters": len(self.clusters.centres)}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict one minus the cluster's error, minus rho times the server's mean cost."""
-        queries = check_queries(embeddings, self.clusters.centres.shape[1])
-        return self.clusters.performance(queries) - self.weighted_cost
-
-
-@dataclass(frozen=True)
 class UMR:
     """Route by cluster-level error and model cost, argmin error_m(cluster) + rho * cost_m.
 
@@ -81,22 +64,21 @@ class UMR:
         del rho
         return dataclasses.replace(self, grid=(self.choose(split, seed),))
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedUMR:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the number of clusters by squared error and cluster the whole split."""
         count = self.choose(split, seed)
         clusters = cluster_errors(split.embeddings, split.performance, count, seed)
-        return FittedUMR(clusters, rho * split.cost.mean(axis=0))
+        weighted_cost = rho * split.cost.mean(axis=0)
+        return Fitted(lambda x: clusters.performance(x) - weighted_cost, split.embeddings.shape[1])
 
     def choose(self, split: OfflineSplit, seed: int) -> int:
         """Choose the number of clusters by cross-validated squared error of performance."""
-        if len(self.grid) == 1:
-            return self.grid[0]
-        error = np.zeros(len(self.grid))
-        for train, held in folds(len(split.embeddings), self.fold_count, seed):
-            x, y = split.embeddings, split.performance
-            for i, count in enumerate(self.grid):
-                predicted = cluster_errors(x[train], y[train], count, seed).performance(x[held])
-                error[i] += ((predicted - y[held]) ** 2).sum()
-        chosen = self.grid[int(np.argmin(error))]
+        x, y = split.embeddings, split.performance
+
+        def error(count: int, train: Indices, held: Indices) -> float:
+            predicted = cluster_errors(x[train], y[train], count, seed).performance(x[held])
+            return ((predicted - y[held]) ** 2).sum()
+
+        chosen = of_least_loss(self.grid, error, len(x), self.fold_count, seed)
         warn_at_end("UMR's number of clusters", chosen, self.grid)
         return chosen

@@ -4,25 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import Floats, OfflineSplit, check_queries
-
-
-@dataclass(frozen=True)
-class FittedZero:
-    """Mean utility [N] of each server on the offline split."""
-
-    mean_utility: Floats
-    dimension: int
-
-    @property
-    def choices(self) -> dict[str, float]:
-        """Return the server chosen."""
-        return {"server": int(np.argmax(self.mean_utility))}
-
-    def predict(self, embeddings: Floats) -> Floats:
-        """Predict the same mean utilities for every prompt."""
-        queries = check_queries(embeddings, self.dimension)
-        return np.tile(self.mean_utility, (len(queries), 1))
+from cqbjax.offline.routers.base import Fitted, OfflineSplit
 
 
 @dataclass(frozen=True)
@@ -37,6 +19,7 @@ class Zero:
         del split, rho, seed
         return self
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> FittedZero:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Average the utilities; nothing is random."""
-        return FittedZero(split.utility(rho).mean(axis=0), split.embeddings.shape[1])
+        mean = split.utility(rho).mean(axis=0)
+        return Fitted(lambda x: np.tile(mean, (len(x), 1)), split.embeddings.shape[1])

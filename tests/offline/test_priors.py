@@ -9,7 +9,7 @@ import scipy.optimize
 from cqbjax import datasets
 from cqbjax.bench import estimator_error
 from cqbjax.core import rng, simulate
-from cqbjax.offline import Trained, Warm, warm
+from cqbjax.offline import Trained, Warm, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import Acqb, OnContexts, Replaced
@@ -49,7 +49,7 @@ def test_an_intercept_is_not_shrunk():
 
 def test_the_prior_is_theta_0_and_a_root_of_v_0():
     offline, departure, pool = logs()
-    prior = warm.fit_prior(offline, departure, pool, WEIGHT, RIDGE, LAMBDA0)
+    prior = priors.fit_prior(offline, departure, pool, WEIGHT, RIDGE, LAMBDA0)
     theta, _ = fit_log_odds(offline, departure, RIDGE, intercept=False)
     np.testing.assert_allclose(prior.offset, pool @ theta.T, rtol=1e-9)
     design = LAMBDA0 * np.eye(4) + WEIGHT * offline.T @ offline
@@ -59,7 +59,7 @@ def test_the_prior_is_theta_0_and_a_root_of_v_0():
 
 def test_logs_of_no_weight_leave_v_0_as_it_was():
     offline, departure, pool = logs()
-    prior = warm.fit_prior(offline, departure, pool, 0.0, RIDGE, LAMBDA0)
+    prior = priors.fit_prior(offline, departure, pool, 0.0, RIDGE, LAMBDA0)
     np.testing.assert_allclose(prior.contexts, pool, rtol=1e-9)
 
 
@@ -78,7 +78,7 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
     problem = source.problem(size, 60)
     key = rng.run_key(3)
     pool = np.asarray(source.pool(key))
-    prior = warm.fit_prior(offline, departure, contexts[pool], WEIGHT, RIDGE, LAMBDA0)
+    prior = priors.fit_prior(offline, departure, contexts[pool], WEIGHT, RIDGE, LAMBDA0)
     acqb = Acqb(
         lambda0=LAMBDA0, alpha_scale=0.4, c1=0.5, estimator="newton_cg", exact_steps=12,
         offset=jnp.asarray(prior.offset),
@@ -120,7 +120,7 @@ def test_thompson_samples_begin_at_the_prior():
     offline, departure, contexts = logs(rows=6)
     source = world(contexts)
     problem = source.problem(1, 8)
-    prior = warm.fit_prior(offline, departure, contexts, WEIGHT, RIDGE, LAMBDA0)
+    prior = priors.fit_prior(offline, departure, contexts, WEIGHT, RIDGE, LAMBDA0)
     shown = jnp.asarray(prior.contexts)
     acqb = Acqb(estimator="newton_cg", lambda0=LAMBDA0, offset=jnp.asarray(prior.offset))
     belief = acqb._belief(problem)
@@ -150,8 +150,8 @@ def test_the_estimate_stays_within_two_percent_of_alpha_with_a_prior(shared_data
     source = datasets.dataset_source("routerbench", shared_data)
     policy = Warm(base=Acqb(alpha_scale=0.3, c1=0.25, retry="posterior"))
     parts = source.split(0)
-    features = policy.contexts(source.embeddings.astype(float))
-    prior = warm.fit_prior(
+    features = priors.extended(source.embeddings, policy.share)
+    prior = priors.fit_prior(
         features[parts.offline], source.probabilities[parts.offline], features[parts.pool],
         policy.weight, policy.ridge, 1.0,
     )  # fmt: skip

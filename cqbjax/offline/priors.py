@@ -12,20 +12,29 @@ ACQB itself on contexts sqrt(lambda0) V_0^(-1/2) x, whose utilities are known bu
 learnt: x'theta_0 + x~'theta~. So nothing in ACQB knows of priors but the offset.
 """
 
-import pathlib
-from collections.abc import Mapping
-from typing import IO, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-import threadpoolctl
 
-from cqbjax.core.files import memo
-from cqbjax.datasets import Split
-from cqbjax.offline.fits import ONE_THREAD, Data, fit_key
-from cqbjax.offline.learnt import Warm
+from cqbjax.core.files import ARRAYS
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.fits import Data, kept
+from cqbjax.offline.heads import contexts
 from cqbjax.offline.routers.logistic import fit_log_odds
-from cqbjax.sweeping.progress import Reporter
+from cqbjax.policies import with_intercept
+
+
+class Settings(NamedTuple):
+    """What decides a prior, as in `policies.Warm`; lambda0 is ACQB's."""
+
+    weight: float
+    ridge: float
+    share: float
+    head: ContrastiveConfig | None
+    lambda0: float
 
 
 class Prior(NamedTuple):
@@ -38,6 +47,13 @@ class Prior(NamedTuple):
 
     contexts: np.ndarray
     offset: np.ndarray
+
+
+def extended(embeddings: np.ndarray, share: float) -> np.ndarray:
+    """Return the contexts f before they are whitened: [..., d] -> [..., e] in float64."""
+    if share == 0:
+        return embeddings.astype(float)
+    return np.asarray(with_intercept(jnp.asarray(embeddings, float), share), float)
 
 
 def fit_prior(
@@ -62,57 +78,31 @@ def fit_prior(
     return Prior(np.sqrt(lambda0) * whitened, pool @ theta.T)
 
 
-def pool_priors(
-    label: str, policy: Warm, data: Data, splits: Mapping[int, Split], progress: Reporter
-) -> list[Prior]:
+def pool_priors(label: str, settings: Settings, data: Data, seeds: Sequence[int]) -> list[Prior]:
     """Return each seed's prior, fitted on its offline split or kept.
 
     Args:
         label: of the policy, for the progress bar.
-        policy: its settings.
+        settings: of all seeds.
         data: from `fits.read`.
-        splits: seed -> its split.
-        progress: told of the fits.
+        seeds: [S] of the runs.
     """
-    features, by_seed = _features(label, policy, data, splits, progress), []
-    with progress.steps(f"fitting {label}", len(splits)) as done:
-        for seed, parts in splits.items():
-            by_seed.append(_prior(policy, data, parts, seed, features[seed]))
-            done(1)
-    return by_seed
+    source = data.source
+    features = dict.fromkeys(seeds, data.embeddings)
+    if settings.head is not None:
+        every = np.arange(len(data.embeddings))
+        features = contexts(settings.head, data, dict.fromkeys(seeds, every), label)
 
-
-def _prior(policy: Warm, data: Data, parts: Split, seed: int, features: np.ndarray) -> Prior:
-    words = ("warm", policy.settings, data.source.rho, data.source.departure_digest)
-    path = data.folder / f"{fit_key(data, parts, seed, *words)}.npz"
-
-    def fit() -> Prior:
-        with threadpoolctl.threadpool_limits(ONE_THREAD):
-            return fit_prior(
-                features[parts.offline], data.source.probabilities[parts.offline],
-                features[parts.pool], policy.weight, policy.ridge, float(policy.base.lambda0),
+    def fit(seeds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+        for seed in seeds:
+            parts, shown = source.split(seed), extended(features[seed], settings.share)
+            prior = fit_prior(
+                shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
+                settings.weight, settings.ridge, settings.lambda0,
             )  # fmt: skip
+            yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
 
-    return memo(path, fit, _save, _load)
-
-
-def _save(file: IO[bytes], prior: Prior) -> None:
-    np.savez(file, **{name: part.astype(np.float32) for name, part in prior._asdict().items()})
-
-
-def _load(path: pathlib.Path) -> Prior:
-    with np.load(path) as kept:
-        return Prior(**{name: kept[name] for name in Prior._fields})
-
-
-def _features(
-    label: str, policy: Warm, data: Data, splits: Mapping[int, Split], progress: Reporter
-) -> Mapping[int, np.ndarray]:
-    """Return f of every prompt [P, e] in float64, for each seed: the head is a seed's own."""
-    if policy.head is None:
-        same = policy.contexts(data.embeddings.astype(float))
-        return dict.fromkeys(splits, same)
-    from cqbjax.offline.heads import all_contexts
-
-    projected = all_contexts(label, policy.head, data, splits, progress)
-    return {seed: policy.contexts(each.astype(float)) for seed, each in projected.items()}
+    depends_on = (settings, data.rho, source.departure_digest)
+    paths = {seed: data.path(seed, ARRAYS, __name__, depends_on) for seed in seeds}
+    made = kept(data, f"fitting {label}", paths, ARRAYS, fit)
+    return [Prior(**one) for one in made.values()]

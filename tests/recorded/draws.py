@@ -14,7 +14,7 @@ from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.testing.recorded.cases import Case
+from recorded.cases import Case
 
 _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from cqbjax.core.pytree import kind_of, pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.testing.recorded.cases import Case, policy
-from cqbjax.testing.recorded.draws import scores
+from recorded.cases import Case, policy
+from recorded.draws import scores
 
 
 @pytree

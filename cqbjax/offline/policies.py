@@ -1,8 +1,12 @@
-"""The words with which a configuration names a policy that learns offline: no fit is here."""
+"""The policies that learn offline, as a configuration names them.
+
+Each says how what it goes by is `fitted` for every seed and how that makes a `policy`; what fits
+with it is imported where it does, since flax, optax, scikit-learn and SciPy are slow to import.
+"""
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +15,10 @@ from cqbjax.core.pytree import check_words
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
 from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.fits import Data, pool_scores
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
-from cqbjax.policies import Acqb, OnContexts, Replaced, Routed, with_intercept
+from cqbjax.policies import Acqb, OnContexts, Replaced, Routed
 from cqbjax.policies.retries import Retry, check_precision
 
 
@@ -49,6 +54,12 @@ class Trained:
                 f"logistic does, and {type(self.router).__name__} predicts scores"
             )
 
+    def fitted(
+        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    ) -> list[np.ndarray]:
+        """Return each seed's predicted utilities [I, N] of its pool."""
+        return pool_scores(label, self.router, data, seeds, tuning_seed)
+
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
         return Routed(
@@ -82,6 +93,15 @@ class Projected:
         if hasattr(self.base, "check"):
             self.base.check(problem)
 
+    def fitted(
+        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    ) -> list[np.ndarray]:
+        """Return each seed's contexts [I, e] of its pool."""
+        from cqbjax.offline.heads import contexts
+
+        pools = {seed: data.source.split(seed).pool for seed in seeds}
+        return list(contexts(self.head, data, pools, label).values())
+
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from projected contexts [I, e] of its pool."""
         view = Replaced(contexts=jnp.asarray(rows, float))
@@ -94,7 +114,7 @@ class Projected:
 
 @dataclasses.dataclass(frozen=True)
 class Warm:
-    """ACQB that starts from the offline split: a prior of theta and of V (`warm`).
+    """ACQB that starts from the offline split: a prior of theta and of V (`priors`).
 
     Attributes:
         base: ACQB.
@@ -110,11 +130,6 @@ class Warm:
     ridge: float = 1.0
     share: float = 0.5
     head: ContrastiveConfig | None = None
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """Return what decides the prior."""
-        return self.weight, self.ridge, self.share, self.head, float(self.base.lambda0)
 
     def check(self, problem: Problem) -> None:
         """Refuse settings out of range.
@@ -132,14 +147,18 @@ class Warm:
             raise ValueError(f"share={self.share} must be below 1")
         self._acqb().check(problem)
 
-    def contexts(self, embeddings: np.ndarray) -> np.ndarray:
-        """Return the contexts before they are whitened: [..., d] -> [..., e]."""
-        if self.share == 0:
-            return embeddings
-        return np.asarray(with_intercept(jnp.asarray(embeddings, float), self.share), float)
-
     def _acqb(self) -> Acqb:
         return dataclasses.replace(self.base, estimator="newton_cg")
+
+    def fitted(
+        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    ) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+        """Return each seed's prior: contexts [I, e] and offset [I, N] of its pool."""
+        from cqbjax.offline.priors import Settings, pool_priors
+
+        lambda0 = float(self.base.lambda0)
+        settings = Settings(self.weight, self.ridge, self.share, self.head, lambda0)
+        return pool_priors(label, settings, data, seeds)
 
     def policy(self, prior: tuple[np.ndarray, np.ndarray]) -> Policy:
         """Make one seed's policy from its prior: contexts [I, e] and offset [I, N]."""

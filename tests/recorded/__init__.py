@@ -17,9 +17,9 @@ from cqbjax.core import metrics, simulate
 from cqbjax.core.types import Problem
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.testing.recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels, policy
-from cqbjax.testing.recorded.draws import floats, instance_of, record
-from cqbjax.testing.recorded.switched import Switched, switched
+from recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels, policy
+from recorded.draws import floats, instance_of, record
+from recorded.switched import Switched, switched
 
 __all__ = ["BANDITS", "OPTIMISTIC", "SIMPLE", "Case", "labels", "play", "policy", "record"]
 
