@@ -11,13 +11,16 @@ list leaves it at the preset's; `+dry=true` counts round-runs and stops. Writes
 `tables/sensitivity_<name>` and `figures/sensitivity_<name>` under `results_dir`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf, open_dict
 
 from cqbjax.commands import WATCH
-from cqbjax.commands._hydra import make, start
+from cqbjax.commands._hydra import make
+from cqbjax.commands._multirun import Job
+from cqbjax.commands._start import start
 from cqbjax.core import backend
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import sensitivity as sensitivity_figures
@@ -76,13 +79,18 @@ def main() -> None:
     start(measure)
 
 
-def measure(config: DictConfig) -> None:
+def measure(jobs: Sequence[Job]) -> None:
     """Run the study at every point of an experiment, write table and figure, say what is best."""
     backend.configure()
-    with open_dict(config):
-        config.first_seed = FIRST_SEED
+    config = jobs[0].config
+    for job in jobs:
+        job.config.first_seed = FIRST_SEED
     console = showing.console()
-    points = [grid.settle(point, make(point.config.source)) for point in grid.compose(config)]
+    points = [
+        grid.settle(point, make(point.config.source))
+        for job in jobs
+        for point in grid.compose(job.config, job.swept)
+    ]
     console.print(cost(points), markup=False)
     if config.get("dry"):
         return

@@ -6,6 +6,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 BY_RULE = "by_rule"
+# Keys whose values are dimensions of a result: a list in one is no grid.
+DIMENSIONS = ("arrival_rate", "policy")
 # A list in one of these is a grid.
 GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
 # Read by the synthetic source alone.
@@ -141,6 +143,24 @@ def _check_rates(config: DictConfig) -> None:
     rates = config.arrival_rate
     fine = rates is None or rates == BY_RULE or all(_number(rate) for rate in listed(rates))
     _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
+
+
+def as_stored(value: Any) -> Any:
+    """Return a swept value as a number or a text, which a coordinate can hold."""
+    return value if _number(value) else str(value)
+
+
+def check_name(name: Any) -> None:
+    """Refuse a name of results that is no plain file name: it would lead out of their folder.
+
+    Raises:
+        ValueError: saying what a name may be.
+    """
+    plain = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not plain or not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise ValueError(
+            f"name={name} must be a word that can name a file: no / or \\, no dot at its beginning"
+        )
 
 
 def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:

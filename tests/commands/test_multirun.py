@@ -1,12 +1,13 @@
 """Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
 
+import hydra
 import pytest
 from composing import called, refused
-from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.commands import _hydra, _jobs
+from cqbjax.commands import _multirun
 from cqbjax.results import stored as results
 from cqbjax.store import shards
 
@@ -14,11 +15,10 @@ GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
 
 @pytest.fixture
-def loader():
-    """Return Hydra's loader of our configurations, and the configuration of a multirun."""
-    GlobalHydra.instance().clear()
-    yield _hydra.loader()
-    GlobalHydra.instance().clear()
+def started():
+    """Hydra, initialised with our configurations."""
+    with _multirun.initialised():
+        yield
 
 
 JOBS = [
@@ -33,30 +33,46 @@ JOBS = [
 
 
 @pytest.mark.slow
-def test_a_job_is_composed_as_hydra_does(loader):
-    made, config = loader
-    for job, words in zip(_jobs.compose(made, config, JOBS), JOBS, strict=True):
-        theirs = made.load_sweep_config(config, words)
+def test_a_job_is_composed_as_hydra_does(started):
+    for job, words in zip(_multirun.compose(JOBS), JOBS, strict=True):
+        theirs = hydra.compose("config", words)
         OmegaConf.set_struct(theirs, False)
-        del theirs["hydra"]
+        del job.config["grid"]
         assert OmegaConf.to_yaml(job.config) == OmegaConf.to_yaml(theirs)
         assert OmegaConf.to_yaml(job.config, resolve=True) == OmegaConf.to_yaml(
             theirs, resolve=True
         )
 
 
-def test_jobs_that_differ_in_values_alone_are_composed_once(loader, monkeypatch):
-    made, config = loader
-    calls, real = [], made.load_sweep_config
-    monkeypatch.setattr(made, "load_sweep_config", lambda *a: calls.append(a[1]) or real(*a))
+def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch):
+    calls, real = [], hydra.compose
+    monkeypatch.setattr(hydra, "compose", lambda *a, **k: calls.append(a[1]) or real(*a, **k))
     words = [
         [f"alpha_scale={a}", f"preset={p}"] for a in (0.1, 0.2, 0.3) for p in ("tuned", "theory")
     ]
-    jobs = _jobs.compose(made, config, words)
+    jobs = _multirun.compose(words)
     assert calls == [["preset=tuned"], ["preset=theory"]]
     assert jobs[0].swept == {"alpha_scale": 0.1, "preset": "tuned"}
     assert jobs[3].config.alpha_scale == 0.2 and jobs[3].config.kappa == 4.0
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
+
+
+def test_words_are_combined_as_hydras_own_sweeper_does(started):
+    words = [
+        "K=1,2",
+        "+policy.acqb.optimism=ucb",
+        "c1=range(0,2)",
+        "title='a, b'",
+        "~policy.random",
+    ]
+    assert _multirun.combinations(words) == [
+        [f"K={k}", "+policy.acqb.optimism=ucb", f"c1={c}", "title='a, b'", "~policy.random"]
+        for k in (1, 2)
+        for c in (0, 1)
+    ]
+    assert _multirun.combinations(["K=1,2", "K=3"]) == [["K=3"]], "the last word counts"
+    with pytest.raises(HydraException, match=r"c1=interval\(0,1\) is for a search"):
+        _multirun.combinations(["c1=interval(0,1)"])
 
 
 @pytest.mark.slow
@@ -96,6 +112,13 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     shards.write(foreign, added)
     with pytest.raises(results.ResultError, match="2 versions of the code computed"):
         cqbjax.results.load(folder)
+
+
+@pytest.mark.slow
+def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_path):
+    said = refused(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
+    assert said.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
+    assert said.startswith("error: hydra/launcher=basic starts points one by one")
 
 
 @pytest.mark.slow

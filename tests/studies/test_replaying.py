@@ -127,7 +127,7 @@ def test_acqb_is_given_the_estimator_that_needs_no_table(generated):
 def test_the_command_prepares_a_log_and_says_what_it_linked(
     generated, tmp_path, monkeypatch, capsys
 ):
-    words = OmegaConf.load(CONF / "prepare" / "config.yaml")
+    words = OmegaConf.load(CONF / "prepare.yaml")
     del words["hydra"], words["defaults"]
     changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
     made = OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
