@@ -2,6 +2,7 @@
 
 import hydra
 import pytest
+import xarray as xr
 from composing import called, refused
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -10,6 +11,7 @@ import cqbjax
 from cqbjax.commands import _multirun
 from cqbjax.results import stored as results
 from cqbjax.store import shards
+from cqbjax.studies import grid
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -75,6 +77,40 @@ def test_words_are_combined_as_hydras_own_sweeper_does(started):
         _multirun.combinations(["c1=interval(0,1)"])
 
 
+LISTS = {
+    "alpha_scale=[0.1,0.3]": "alpha_scale=0.1,0.3",
+    "source=routerbench source.rho=[2.0,4] K=[1,2]": "source=routerbench source.rho=2.0,4 K=1,2",
+    "policy=[acqb] policy.acqb.c1=[0.1,1]": "policy=[acqb] policy.acqb.c1=0.1,1",
+    "experiment=synthetic_slackness c1=[0,1]": "experiment=synthetic_slackness c1=0,1 "
+    "K=1,2 slackness=0.05,0.03,0.01",
+    "tuning_seed=[0,null]": "tuning_seed=0,null",
+}
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_a_list_gives_the_points_of_a_multirun(words, started):
+    (job,) = _multirun.compose([words.split()])
+    jobs = _multirun.compose(_multirun.combinations(LISTS[words].split()))
+    theirs = [point for job in jobs for point in grid.compose(job.config, job.swept)]
+    ours = grid.compose(job.config)
+    assert [point.name for point in ours] == [point.name for point in theirs]
+    assert [point.varied for point in ours] == [point.varied for point in theirs]
+    assert [point.config for point in ours] == [point.config for point in theirs]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "arrival_rate=[0.5,0.6]", "table_rounds=[100,200]", "figure_policies=[acqb]",
+        "experiment=theory_regret", "experiment=wildchat_sensitivity",
+        "experiment=routerbench K=1",
+    ],
+)  # fmt: skip
+def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
+    (job,) = _multirun.compose([words.split()])
+    assert job.config.grid == []
+
+
 @pytest.mark.slow
 def test_what_hydra_refuses_of_a_job_is_refused():
     said = refused(["-m", "alpha=0.1,0.2"])
@@ -112,6 +148,19 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     shards.write(foreign, added)
     with pytest.raises(results.ResultError, match="2 versions of the code computed"):
         cqbjax.results.load(folder)
+
+
+@pytest.mark.slow
+def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
+    words = ("policy=[random]", "num_seeds=2", "horizon=12", f"results_dir={tmp_path}")
+    assert called("run", "name=one", *words, "slackness=[0.03,0.04]", "c1=[0,1]").returncode == 0
+    done = called("run", "-m", "name=many", *words, "slackness=0.03,0.04", "c1=0,1")
+    assert done.returncode == 0, done.stderr
+    one, many = (cqbjax.results.load(tmp_path / "data" / name) for name in ("one", "many"))
+    assert {"slackness": 2, "c1": 2}.items() <= dict(one.sizes).items()
+    times = ["seconds_per_round", "compile_seconds"]
+    one, many = (data.drop_vars(times).drop_attrs() for data in (one, many))
+    xr.testing.assert_identical(one, many)
 
 
 @pytest.mark.slow
