@@ -8,11 +8,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-import hydra
 import pytest
 
+from cqbjax.commands import _multirun
 from cqbjax.core import backend
-from cqbjax.studies import resolvers
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"
@@ -23,9 +22,9 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def composed(*overrides):
-    resolvers.register()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", overrides=list(overrides))
+    with _multirun.initialised():
+        (job,) = _multirun.compose([overrides])
+    return job.config
 
 
 class Called(NamedTuple):

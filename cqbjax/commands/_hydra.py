@@ -1,48 +1,30 @@
-"""All that commands have to do with Hydra: where configurations are, how one is composed and made.
+"""Configurations: where they are, what of the user's own is found, what is made of them.
 
-Hydra refuses wrong words by itself; here, and nowhere else, its pages become sentences. No other
-room of the package knows Hydra.
+Here and in `_start.py` and `_multirun.py` is all that knows Hydra, by its public names alone.
+
+`conf/router/knn.yaml`, or such a file of the user's own, is offered as the policies `knn`,
+`knn_priority`, `knn_fallback_least_served` and so on: a router, what it does with a retry, and how
+it schedules. A file for each would be nine for a router.
 """
 
 import functools
-import gc
-import os
+import itertools
 import pickle
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_automatic_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.errors import (
-    HydraException,
-    InstantiationException,
-    MissingConfigException,
-    OverrideParseException,
-)
+from hydra.core.config_store import ConfigStore
+from hydra.errors import InstantiationException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    OmegaConfBaseException,
-)
-
-from cqbjax.commands._pairings import PAIRED, offer_routers
-from cqbjax.commands._refusing import first_line, refusing
-from cqbjax.studies import resolvers
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 if TYPE_CHECKING:
-    from cqbjax.commands._jobs import Job
     from cqbjax.core.types import Policy
     from cqbjax.offline import Learnt
 
@@ -50,70 +32,30 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parents[1]
 CONF = next(path for path in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if path.is_dir())
 
-# New objects at which Python looks for unreachable cycles; 700 by itself. Imports and tracing make
-# objects that stay: looking at all of them again and again took a tenth of a study's start.
-_COLLECTED_AT = 50_000
-
-
-def start(
-    task: Callable[[DictConfig], None],
-    folder: Path = CONF,
-    together: "Callable[[Sequence[Job]], Sequence[Any]] | None" = None,
-) -> None:
-    """Run a command on the configuration that the words of the command line make.
-
-    The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
-    (`_target_: my_policy.MyPolicy`) are found in the current folder.
-
-    Args:
-        task: takes the configuration; the command is called by the name of its module.
-        folder: where its `config.yaml` is.
-        together: takes all jobs of a multirun, and returns a value for each; None runs the task on
-            one after another.
-
-    Raises:
-        SystemExit: of status 2, after one sentence, for what Hydra or the task refuses.
-    """
-    # Hydra's own answer to a wrong word is a page; its error alone is what `_sentence` needs.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    gc.set_threshold(_COLLECTED_AT)
-    resolvers.register()
-    Plugins.instance().register(OwnChoices)
-    # Last, so that no file of the user's hides a module that is installed.
-    sys.path.append(os.getcwd())
-    refuse = functools.partial(
-        refusing, HydraException, OmegaConfBaseException, yaml.YAMLError, sentence=_sentence
-    )
-
-    @functools.wraps(task)
-    def refusing_task(config: DictConfig) -> None:
-        # Hydra would print its own page for an error that leaves the task.
-        with refuse():
-            task(config)
-
-    if together is not None:
-        refusing_task.together = together  # type: ignore[attr-defined]  # BatchLauncher's
-
-    with refuse():
-        _check_own()
-        offer_policies()
-        hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
-            refusing_task
-        )()
-
-
-def loader() -> tuple[ConfigLoaderImpl, DictConfig]:
-    """Return Hydra's loader of our configurations, and the configuration of a multirun."""
-    resolvers.register()
-    offer_policies()
-    path = create_automatic_config_search_path(None, None, str(CONF))
-    made = ConfigLoaderImpl(config_search_path=path)
-    return made, made.load_configuration("config", [], RunMode.MULTIRUN)
+# What stands in a router's label, and what it is in `offline.Trained`.
+RETRIES = {"": "same", "_fallback": "fallback", "_posterior": "posterior", "_recall": "recall"}
+SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"}
+# The labels of a router in short, for a list of choices.
+PAIRED = "[_fallback|_posterior|_recall][_least_served|_priority]"
 
 
 def offer_policies() -> list[str]:
-    """Offer the policies that are no file: routers by their pairings. Return their labels."""
-    return offer_routers(_folders())
+    """Offer the policies that are no file: every pairing of the routers. Return their labels."""
+    labels = []
+    for path in (path for one in _folders() for path in sorted(one.glob("router/*.yaml"))):
+        router = OmegaConf.load(path)
+        for retry, schedule in itertools.product(RETRIES, SCHEDULES):
+            label = f"{path.stem}{retry}{schedule}"
+            node = {
+                "_target_": "cqbjax.offline.Trained",
+                "router": router,
+                "retry": RETRIES[retry],
+                "schedule": SCHEDULES[schedule],
+                "precision": "${precision}",
+            }
+            ConfigStore.instance().store(name=label, group="policy", node={label: node})
+            labels.append(label)
+    return labels
 
 
 class OwnChoices(SearchPathPlugin):
@@ -132,7 +74,7 @@ def _own_folder() -> Path | None:
     return own if own.is_dir() and own.resolve() != CONF else None
 
 
-def _check_own() -> None:
+def check_own() -> None:
     """Refuse a choice of the user's own that has a shipped one's name, and says something else.
 
     Raises:
@@ -143,12 +85,6 @@ def _check_own() -> None:
         shipped = CONF / path.parent.name / path.name
         if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
             raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
-
-
-def job_name() -> str:
-    """Name a multirun job after its overrides; a single run has no name."""
-    now = HydraConfig.get()
-    return now.job.override_dirname if now.mode == RunMode.MULTIRUN else ""
 
 
 def make(node: DictConfig) -> Any:
@@ -183,7 +119,12 @@ def _made(pickled: bytes) -> Any:
     return make(OmegaConf.create(pickle.loads(pickled)))
 
 
-def _sentence(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return an error's first line; our own errors have no second."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+def sentence(error: Exception) -> str:
     """Say in one line what Hydra, OmegaConf or YAML says in several, and what is allowed."""
     cause = error.__cause__
     if isinstance(error, MissingConfigException):
@@ -205,7 +146,7 @@ def _sentence(error: Exception) -> str:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     if not str(error) and isinstance(cause, Exception):
-        return _sentence(cause)
+        return sentence(cause)
     said = first_line(error)
     # Hydra says where, then what.
     return " ".join(str(error).split("\n")[:2]) if said.endswith(":") else said
@@ -221,7 +162,7 @@ def _no_key(key: str, cause: OmegaConfBaseException) -> str:
     if inside:
         return f"{key} is no key; {inside} has {_listed(there) or 'none'}"
     groups = {path.name for path in CONF.iterdir() if path.is_dir()} if "policy" in there else set()
-    return f"{key} is no key; choose from {_listed(there | groups - {'prepare'})}"
+    return f"{key} is no key; choose from {_listed(there | groups - {'hydra'})}"
 
 
 def _choices(group: str) -> str:

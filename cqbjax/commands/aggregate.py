@@ -6,32 +6,27 @@ python scripts/aggregate.py results/data/ablation_load --loads
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from cqbjax.commands._refusing import refusing
+from cqbjax.commands._start import Arguments, start_plain
 
 METRICS = "gap, queue_length, regret, throughput, explored"
 
 
+ARGUMENTS = Arguments(description="Turn a sweep's result into a tidy table.")
+_add = ARGUMENTS.add_argument
+_add("folder", type=Path, help="of the result: results/data/NAME")
+_add("--metrics", nargs="+", default=["gap", "throughput"], metavar="METRIC", help=METRICS)
+_add("--rounds", nargs="+", type=int, default=[], metavar="T", help="default: the last one")
+_add("--against", metavar="POLICY", help="differences from it, paired by seed")
+_add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
+_add("--loads", action="store_true", help="a table of the arrival rates that policies bear")
+_add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
+
+
 def main() -> None:
     """Aggregate what the command line names."""
-    with refusing():
-        aggregate(parse(sys.argv[1:]))
-
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description="Turn a sweep's result into a tidy table.")
-    add = parser.add_argument
-    add("folder", type=Path, help="of the result: results/data/NAME")
-    add("--metrics", nargs="+", default=["gap", "throughput"], metavar="METRIC", help=METRICS)
-    add("--rounds", nargs="+", type=int, default=[], metavar="T", help="default: the last one")
-    add("--against", metavar="POLICY", help="differences from it, paired by seed")
-    add("--over", nargs="+", default=[], metavar="KEY", help="one or two keys of the figure")
-    add("--loads", action="store_true", help="a table of the arrival rates that policies bear")
-    add("--out", type=Path, metavar="STEM", help="default: FOLDER/../../aggregated/NAME")
-    return parser.parse_args(words)
+    start_plain(aggregate, ARGUMENTS)
 
 
 def aggregate(asked: argparse.Namespace) -> None:
@@ -41,11 +36,14 @@ def aggregate(asked: argparse.Namespace) -> None:
     from cqbjax.results import loads, tables, tidy
     from cqbjax.results import stored as results
 
+    folder = asked.folder.resolve()
+    if asked.out is None and folder.parent.name != "data":
+        raise ValueError(f"{asked.folder} is not results/data/NAME: name one, or give --out STEM")
     points = results.load_points(asked.folder)
     frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
     last = asked.rounds[-1] if asked.rounds else None
     figure = over_keys.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
-    stem = asked.out or asked.folder.parents[1] / "aggregated" / asked.folder.name
+    stem = asked.out or folder.parents[1] / "aggregated" / folder.name
     written: tuple[Path, ...] = ()
     if asked.loads:
         borne, name = loads.loads(points), f"{stem.name}_loads"

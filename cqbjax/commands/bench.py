@@ -6,7 +6,6 @@ python scripts/bench.py --compile-for h100 [--quick] [--json FILE]   # no device
 """
 
 import argparse
-import itertools
 import os
 import sys
 import tempfile
@@ -23,35 +22,29 @@ from rich.console import Console  # noqa: E402
 
 from cqbjax import bench  # noqa: E402
 from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
-from cqbjax.commands import _hydra, _jobs  # noqa: E402
-from cqbjax.commands._refusing import refusing  # noqa: E402
+from cqbjax.commands import _hydra, _multirun  # noqa: E402
+from cqbjax.commands._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.studies import settings, study  # noqa: E402
 
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description="Measure how fast the simulator is.")
-    parser.add_argument("--quick", action="store_true", help="few, short cases: does all work?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here")
-    parser.add_argument("--only", nargs="+", default=[], metavar="SECTION",
-                        help=f"of {', '.join(bench.SECTIONS)}")  # fmt: skip
-    parser.add_argument("--study", action="store_true", help="time the offline study on a CPU too")
-    parser.add_argument("--table", type=Path, metavar="FILE",
-                        help="measure nothing: write a stored report as Markdown")  # fmt: skip
-    parser.add_argument("--tables", type=Path, default=Path("results/bench"), metavar="FOLDER",
-                        help="where --table writes")  # fmt: skip
-    parser.add_argument("--compile-for", choices=gpu_target.TARGETS, metavar="DEVICE",
-                        help="measure nothing: compile the main programs for a GPU and count their "
-                        f"kernels and bytes (of {', '.join(gpu_target.TARGETS)}; needs the "
-                        f"{gpu_target.EXTRA} extra)")  # fmt: skip
-    return parser.parse_args(words)
+ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
+_add = ARGUMENTS.add_argument
+_add("--quick", action="store_true", help="few, short cases: does all work?")
+_add("--json", type=Path, metavar="FILE", help="write the report here")
+_add("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(bench.SECTIONS)}")
+_add("--study", action="store_true", help="time the offline study on a CPU too")
+_add("--table", type=Path, metavar="FILE",
+     help="measure nothing: write a stored report as Markdown")  # fmt: skip
+_add("--tables", type=Path, default=Path("results/bench"), metavar="FOLDER",
+     help="where --table writes")  # fmt: skip
+_add("--compile-for", choices=gpu_target.TARGETS, metavar="DEVICE",
+     help="measure nothing: compile the main programs for a GPU and count their kernels and bytes "
+     f"(of {', '.join(gpu_target.TARGETS)}; needs the {gpu_target.EXTRA} extra)")  # fmt: skip
 
 
 def main() -> None:
     """Measure what the command line asks for."""
-    with refusing():
-        measure(parse(sys.argv[1:]))
+    start_plain(measure, ARGUMENTS)
 
 
 def measure(asked: argparse.Namespace) -> None:
@@ -83,17 +76,11 @@ def measure(asked: argparse.Namespace) -> None:
 
 def composing(words: Sequence[str]) -> float:
     """Return the seconds in which a sweep is composed and checked."""
-    loader, config = _hydra.loader()
-    jobs = [list(job) for job in itertools.product(*map(_values, words))]
-    begun = time.perf_counter()
-    sources: dict[str, Any] = {}
-    for one in _jobs.compose(loader, config, jobs):
-        settings.check_overrides(one.words, one.config)
-        study.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
-    return time.perf_counter() - begun
-
-
-def _values(word: str) -> list[str]:
-    """Return a word for each value that it gives its key."""
-    key, _, values = word.partition("=")
-    return [word] if values.startswith("[") else [f"{key}={value}" for value in values.split(",")]
+    with _multirun.initialised():
+        jobs = _multirun.combinations(words)
+        begun = time.perf_counter()
+        sources: dict[str, Any] = {}
+        for one in _multirun.compose(jobs):
+            settings.check_overrides(one.words, one.config)
+            study.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
+        return time.perf_counter() - begun

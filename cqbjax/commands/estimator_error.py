@@ -6,17 +6,26 @@ Prints a line a case and writes `results/bench/estimator.json`. Cases of prompts
 data lie under DATA_DIR (`data` where none is named).
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from cqbjax.bench import estimator_error
+from cqbjax.commands._start import Arguments, start_plain
 from cqbjax.core import files
+
+ARGUMENTS = Arguments(description="Measure how far the running estimates are from the minimiser.")
+ARGUMENTS.add_argument("data_dir", nargs="?", type=Path, default=Path("data"), help="of prompts")
+TABLE = Path("results/bench/estimator.json")
 
 
 def main() -> None:
     """Measure with the data of the folder that the command line names, and keep the table."""
-    measured = estimator_error.study(Path(sys.argv[1] if len(sys.argv) > 1 else "data"))
-    target = Path("results/bench/estimator.json")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(target, json.dumps(measured, indent=1).encode())
+    start_plain(measure, ARGUMENTS)
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Measure, print and keep."""
+    measured = estimator_error.study(asked.data_dir)
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(TABLE, json.dumps(measured, indent=1).encode())

@@ -11,12 +11,15 @@ killed call goes on where it was.
 """
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from cqbjax.commands._hydra import make, make_policies, start
+from cqbjax.commands._hydra import make, make_policies
+from cqbjax.commands._multirun import Job
+from cqbjax.commands._start import start
 from cqbjax.core import backend, files
 from cqbjax.offline import fits
 from cqbjax.results import tables
@@ -43,9 +46,14 @@ def main() -> None:
     start(write)
 
 
-def write(config: DictConfig) -> None:
-    """Measure, write and print."""
+def write(jobs: Sequence[Job]) -> None:
+    """Measure, write and print each experiment."""
     backend.configure()
+    for job in jobs:
+        _write(job.config)
+
+
+def _write(config: DictConfig) -> None:
     console = showing.console()
     # The table shows what every seed chose.
     warnings.filterwarnings("ignore", message=".*of its grid")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from rich.console import Console
 
 from cqbjax.chains import generate, linking
 from cqbjax.chains import prepare as logs
-from cqbjax.commands._hydra import CONF, start
+from cqbjax.commands._hydra import CONF
+from cqbjax.commands._multirun import Job
+from cqbjax.commands._start import start
 from cqbjax.datasets import (
     CATALOGUE,
     Dataset,
@@ -32,7 +35,13 @@ SOURCES = CONF / "source"
 
 def main() -> None:
     """Prepare the dataset that the command line names."""
-    start(build, CONF / "prepare")
+    start(prepare_each, "prepare")
+
+
+def prepare_each(jobs: Sequence[Job]) -> None:
+    """Prepare every dataset that is named."""
+    for job in jobs:
+        build(job.config)
 
 
 def build(config: omegaconf.DictConfig) -> None:

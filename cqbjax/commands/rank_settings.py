@@ -7,15 +7,17 @@ Each K and arrival rate of each table is a cell of equal weight. Written beside 
 Q - Q* over the preset's.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from cqbjax.commands._refusing import refusing
+from cqbjax.commands._start import Arguments, start_plain
 from cqbjax.results import tables
 from cqbjax.studies import sensitivity, showing
+
+ARGUMENTS = Arguments(description="Rank settings over several sensitivity studies.")
+ARGUMENTS.add_argument("files", nargs="+", type=Path, help="tables/sensitivity_NAME.csv")
 
 
 def read(files: Sequence[Path]) -> dict[str, pl.DataFrame]:
@@ -24,8 +26,6 @@ def read(files: Sequence[Path]) -> dict[str, pl.DataFrame]:
     Raises:
         ValueError: naming a file that is none, that cannot be read, or whose name another has.
     """
-    if not files:
-        raise ValueError("name at least one tables/sensitivity_NAME.csv")
     paths: dict[str, Path] = {}
     for file in files:
         name = file.stem.removeprefix("sensitivity_")
@@ -42,8 +42,7 @@ def read(files: Sequence[Path]) -> dict[str, pl.DataFrame]:
 
 def main() -> None:
     """Rank over the tables that the command line names."""
-    with refusing():
-        rank([Path(word) for word in sys.argv[1:]])
+    start_plain(lambda asked: rank(asked.files), ARGUMENTS)
 
 
 def rank(files: Sequence[Path]) -> None:

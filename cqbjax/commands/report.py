@@ -2,78 +2,48 @@
 
 python scripts/report.py                            # all that is stored under results/
 python scripts/report.py FOLDER [NAME ...]          # another results_dir, some experiments
-python scripts/report.py run=missing size=smoke     # run first what is missing; or cpu, or paper
-python scripts/report.py run=missing dry_run=true   # say what that would take, and no more
+python scripts/report.py --missing smoke            # run first what is missing; or cpu, or paper
+python scripts/report.py --missing cpu --dry-run    # say what that would take, and no more
 
 Where arrays are stored, figures and tables are drawn again and the study's extract is written.
 Where they are not, the extract that is there speaks for it. The page is report/index.html.
 """
 
+import argparse
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from cqbjax.commands._refusing import SOME_LEFT_OUT, refusing
+from cqbjax.commands._start import SOME_LEFT_OUT, Arguments, start_plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.results.extracts import Extract
 
-KEYS: Mapping[str, Sequence[str]] = {
-    "run": ("nothing", "missing"), "size": ("smoke", "cpu", "paper"), "dry_run": ("false", "true"),
-    "data_dir": (), "cache_dir": (),
-}  # fmt: skip
 # Of the page alone: the extra `report`.
 LIBRARIES = ("bokeh", "itables", "jinja2")
+SIZES = ("smoke", "cpu", "paper")
 
-
-class Asked(NamedTuple):
-    """What the command line asks for.
-
-    Attributes:
-        root: folder of results.
-        names: experiments to draw again; all if empty.
-        keys: of `KEYS`, those that were given.
-    """
-
-    root: Path
-    names: Sequence[str]
-    keys: Mapping[str, str]
+ARGUMENTS = Arguments(description="Draw what is stored, set it beside the paper, write the page.")
+_add = ARGUMENTS.add_argument
+_add("root", nargs="?", type=Path, default=Path("results"), help="folder of results")
+_add("names", nargs="*", metavar="NAME", help="experiments to draw again; all if none is named")
+_add("--missing", choices=SIZES, metavar="SIZE",
+     help=f"run first the studies that have no result: {', '.join(SIZES)}")  # fmt: skip
+_add("--dry-run", action="store_true", help="with --missing: say what that would take, no more")
+_add("--data-dir", metavar="FOLDER", help="with --missing: of prepared data")
+_add("--cache-dir", metavar="FOLDER", help="with --missing: of fits that are kept")
 
 
 def main() -> None:
     """Make the report that the command line names."""
-    with refusing():
-        report(parse(sys.argv[1:]))
+    start_plain(report, ARGUMENTS)
 
 
-def parse(words: Sequence[str]) -> Asked:
-    """Read the command line.
-
-    Raises:
-        ValueError: a key that is none, a value that it may not have, or a key of running alone.
-    """
-    plain = [word for word in words if "=" not in word]
-    keys: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            continue
-        if key not in KEYS:
-            raise ValueError(f"{key} is no key; choose from {', '.join(KEYS)}")
-        if KEYS[key] and value not in KEYS[key]:
-            raise ValueError(f"{key}={value} must be one of {', '.join(KEYS[key])}")
-        keys[key] = value
-    if keys.get("run") != "missing" and keys.keys() - {"run"}:
-        alone = ", ".join(key for key in keys if key != "run")
-        raise ValueError(f"{alone} goes with run=missing: add it, or leave {alone} out")
-    return Asked(Path(plain[0] if plain else "results"), plain[1:], keys)
-
-
-def report(asked: Asked) -> None:
+def report(asked: argparse.Namespace) -> None:
     """Run what is missing if that is asked for, then draw, compare, judge and write the page.
 
     Raises:
@@ -84,11 +54,16 @@ def report(asked: Asked) -> None:
     from cqbjax.studies import showing
 
     console, left_out = showing.console(), False
-    if asked.keys.get("run") == "missing":
-        from cqbjax.commands import _missing
+    alone = [key for key in ("dry_run", "data_dir", "cache_dir") if getattr(asked, key)]
+    if alone and not asked.missing:
+        raise ValueError(
+            f"--{alone[0].replace('_', '-')} goes with --missing: add it, or leave it out"
+        )
+    if asked.missing:
+        from cqbjax.commands import _missing_studies
 
-        left_out = bool(_missing.run(asked.root, asked.names, asked.keys, console))
-        if asked.keys.get("dry_run") == "true":
+        left_out = bool(_missing_studies.run(asked, console))
+        if asked.dry_run:
             return
     _draw_again(asked.root, asked.names, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]

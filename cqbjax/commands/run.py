@@ -3,21 +3,18 @@
 python scripts/run.py experiment=synthetic
 python scripts/run.py -m experiment=synthetic alpha_scale=0.1,0.3,1 arrival_rate=0.6,0.7
 
-With `-m` all combinations run as few batches, one for each program; `hydra/launcher=basic` runs
-them one after another, as Hydra does by itself.
+With `-m` all combinations run as few batches, one for each program. Without it a list in a key
+whose value by itself is none, `alpha_scale=[0.1,0.3]`, gives the same points.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
 from cqbjax.commands import WATCH
-from cqbjax.commands._hydra import job_name, make, make_policies, start
-from cqbjax.commands._jobs import Job
-from cqbjax.commands._refusing import SOME_LEFT_OUT
+from cqbjax.commands._hydra import make, make_policies
+from cqbjax.commands._multirun import Job
+from cqbjax.commands._start import SOME_LEFT_OUT, start
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,26 +24,14 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the study, or the sweep, that the command line names."""
-    start(run, together=together)
+    start(run)
 
 
-def run(config: DictConfig) -> None:
-    """Run one job."""
-    words = list(HydraConfig.get().overrides.task)
-    if config.replay is not None:
-        _replays([Job(config, {}, words)], job_name())
-    elif config.theory is not None and config.theory.measure != "slopes":
-        _proof(Job(config, {}, words))
-    else:
-        _study([Job(config, {}, words)], job_name())
-
-
-def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
-    """Run the jobs of a multirun, each experiment's in one sweep.
+def run(jobs: Sequence[Job]) -> list[Any]:
+    """Run the jobs, each experiment's in one sweep.
 
     Args:
-        jobs: all of them, or those that a search tries next.
-        searching: whether their objectives are wanted.
+        jobs: the only one, all of a multirun, or those that a search tries next.
 
     Returns:
         Each job's objective, or the error of one that cannot run; None where none is wanted.
@@ -59,15 +44,19 @@ def together(jobs: Sequence[Job], searching: bool = False) -> list[Any]:
 
     values: list[Any] = [None] * len(jobs)
     if any(job.config.replay is not None for job in jobs):
-        _replays(jobs, "")
+        _replays(jobs)
         return values
-    if any(job.config.theory is not None for job in jobs):
+    proofs = [job for job in jobs if job.config.theory is not None]
+    if proofs and len(jobs) > 1:
         raise ValueError("an experiment of the theorems is no sweep: run it without -m")
-    refused: list[str] = []
+    if proofs and proofs[0].config.theory.measure != "slopes":
+        _proof(proofs[0])
+        return values
+    refused, searching = list[str](), any(job.searched for job in jobs)
     for name in dict.fromkeys(job.config.name for job in jobs):
         numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
         some = [jobs[i] for i in numbers]
-        studied = _study(some, "", shown=not searching)
+        studied = _study(some, shown=not searching)
         refused += studied.refused
         if searching:
             for i, value in zip(numbers, _objectives(some, studied.points), strict=True):
@@ -106,7 +95,7 @@ def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> lis
     return objectives
 
 
-def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
+def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
     """Compose, run and store the points of jobs of one name, then show them if they are to be.
 
     What is to be said of points that cannot run is raised where there is a single job.
@@ -116,7 +105,7 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
 
     backend.configure()
     console, config = showing.console(), jobs[0].config
-    folder = Path(config.results_dir) / "data" / config.name / job
+    folder = Path(config.results_dir) / "data" / config.name
     strict = len(jobs) == 1 or bool(config.fail_fast)
     each, refused = _checked(jobs, strict, console)
     ready = [one for of_job in each for one in of_job]
@@ -133,7 +122,7 @@ def _study(jobs: Sequence[Job], job: str, shown: bool = True) -> _Studied:
     each = [[one for one in of_job if one.point.name not in lost] for of_job in each]
     ready = [one for of_job in each for one in of_job]
     if ready and shown:
-        _show(ready, folder, "-".join(part for part in (config.name, job) if part), console)
+        _show(ready, folder, config.name, console)
         _print_time_spent(simulated, console)
     return _Studied(refused, each)
 
@@ -183,7 +172,7 @@ def _run(
     Returns:
         Name of a point that cannot run -> why; and the seconds that were simulated, None elsewhere.
     """
-    from cqbjax.commands import _tasks
+    from cqbjax.commands import _on_cluster
     from cqbjax.studies import sharding, storing
     from cqbjax.sweeping.bars import bar
 
@@ -196,7 +185,7 @@ def _run(
     node = ready[0].point.config.get("cluster")
     with bar() as progress:
         if node and left:
-            return _tasks.run_elsewhere(make(node), left, folder, progress, strict), None
+            return _on_cluster.run_elsewhere(make(node), left, folder, progress, strict), None
         return sharding.run_all(left, folder, progress, console, strict), progress.simulated
 
 
@@ -239,7 +228,7 @@ def _proof(job: Job) -> None:
     _print_time_spent(progress.simulated, console)
 
 
-def _replays(jobs: Sequence[Job], job: str) -> None:
+def _replays(jobs: Sequence[Job]) -> None:
     """Run, store and show the points of jobs that replay a log."""
     from cqbjax.core import backend
     from cqbjax.studies import replaying, settings, showing
@@ -247,7 +236,7 @@ def _replays(jobs: Sequence[Job], job: str) -> None:
 
     backend.configure()
     console, config = showing.console(), jobs[0].config
-    folder = Path(config.results_dir) / "data" / config.name / job
+    folder = Path(config.results_dir) / "data" / config.name
     points, simulated = [], 0.0
     for one in jobs:
         if one.config.replay is None or one.config.name != config.name:
@@ -260,7 +249,6 @@ def _replays(jobs: Sequence[Job], job: str) -> None:
             simulated += progress.simulated
     if not points:
         return
-    stem = "-".join(part for part in (config.name, job) if part)
-    written = replaying.show(points, config, stem, console)
+    written = replaying.show(points, config, config.name, console)
     console.print(f"arrays in {folder}; {', '.join(map(str, written))}", markup=False)
     _print_time_spent(simulated, console)

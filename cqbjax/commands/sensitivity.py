@@ -15,10 +15,12 @@ run again; table and figure go to `tables/sensitivity_<name>` and `figures/sensi
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import open_dict
 
 from cqbjax.commands import WATCH
-from cqbjax.commands._hydra import make, start
+from cqbjax.commands._hydra import make
+from cqbjax.commands._multirun import Job
+from cqbjax.commands._start import start
 from cqbjax.core import backend
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import sensitivity as sensitivity_figures
@@ -51,18 +53,17 @@ def main() -> None:
     start(measure)
 
 
-def measure(config: DictConfig) -> None:
+def measure(jobs: Sequence[Job]) -> None:
     """Run the study at every point of an experiment, write table and figure, say what is best."""
     backend.configure()
-    title, stem, console = (
-        config.title or config.name,
-        f"sensitivity_{config.name}",
-        showing.console(),
-    )
+    config, console = jobs[0].config, showing.console()
+    title, stem = config.title or config.name, f"sensitivity_{config.name}"
     caption = f"Settings of ACQB, {config.name}, {config.num_seeds} seeds from {FIRST_SEED}"
-    with open_dict(config):
-        config.first_seed, config.name = FIRST_SEED, stem
-    varied = sensitivity.points(config, make)
+    varied = []
+    for job in jobs:
+        with open_dict(job.config):
+            job.config.first_seed, job.config.name = FIRST_SEED, stem
+        varied += sensitivity.points(job.config, make, job.swept)
     console.print(cost(varied), markup=False)
     if config.dry_run:
         return

@@ -7,25 +7,25 @@ python scripts/stored.py results/data/synthetic --drop outdated
 import argparse
 from pathlib import Path
 
-from cqbjax.commands._refusing import refusing
+from cqbjax.commands._start import Arguments, start_plain
 
 
 def main() -> None:
     """Print a line a computation of each point: its content, when it was made, and of what."""
-    parser = argparse.ArgumentParser(prog="stored", description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of an experiment, below results_dir/data")
+    parser = Arguments(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="of an experiment: results/data/NAME")
     parser.add_argument(
         "--drop", choices=["outdated"],
         help="delete the pieces of which every point has been computed otherwise since",
     )  # fmt: skip
-    asked = parser.parse_args()
-    with refusing():
-        _list(asked.folder, asked.drop is not None)
+    start_plain(listed, parser)
 
 
-def _list(folder: Path, drop: bool) -> None:
+def listed(asked: argparse.Namespace) -> None:
+    """List what a folder holds, and drop what is outdated if that is asked."""
     from cqbjax.store import pieces
 
+    folder, drop = asked.folder, asked.drop is not None
     said = {file: pieces.manifests_of(file) for file in pieces.found(folder)}
     if not said:
         raise ValueError(f"nothing is stored in {folder}: give the folder of an experiment")

@@ -73,18 +73,21 @@ class Varied(NamedTuple):
     preset: Setting
 
 
-def points(config: DictConfig, make: Callable[[DictConfig], Any]) -> list[Varied]:
+def points(
+    config: DictConfig, make: Callable[[DictConfig], Any], swept: Mapping[str, Any]
+) -> list[Varied]:
     """Return the points of a study: a rho of each point of its configuration.
 
     Args:
         config: of the study; `config.sensitivity` maps constants to other values.
         make: makes a source of its configuration.
+        swept: key -> value, what tells this configuration from others of its sweep.
 
     Raises:
         ValueError: in one sentence, for anything out of range.
     """
     varied, sources = [], dict[str, Any]()
-    for composed in grid.compose(config):
+    for composed in grid.compose(config, swept):
         plain: Any = OmegaConf.to_container(composed.config)
         preset = preset_of(plain, composed.config.K)
         every = settings(preset, values_of(preset, plain.get("sensitivity") or {}))

@@ -1,16 +1,16 @@
 """Which values the keys of a study may have: refused in one sentence that names the key."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
 BY_RULE = "by_rule"
-# A list in one of these is a grid.
-GRID_KEYS = ("K", "num_servers", "slackness", "parameters")
+# Keys whose values are dimensions of a result: a list in one is no grid.
+DIMENSIONS = ("arrival_rate", "policy")
 # Read by the synthetic source alone.
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
-WHOLE_KEYS = ("num_seeds", "first_seed", "horizon", "dim")
+WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
@@ -25,7 +25,7 @@ def check_keys(config: DictConfig) -> None:
     The constants of a policy are not among these keys: the policy itself refuses them.
 
     Args:
-        config: a study's, before its grid is taken apart.
+        config: of one point of a study's grid.
 
     Raises:
         ValueError: naming the key and what is allowed.
@@ -44,9 +44,8 @@ def check_keys(config: DictConfig) -> None:
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
         _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
-    _check_grid(config, ("K", "num_servers"), _whole, "a whole number")
-    _check_grid(config, ("slackness",), _number, "a number")
-    _check_grid(config, ("parameters",), lambda word: isinstance(word, str), "a word")
+    _refuse_unless(_number(config.slackness), config, "slackness", "must be a number")
+    _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
     _check_rates(config)
     if config.compared is not None:
         _check_labels("compared", [config.compared], [str(label) for label in config.policy])
@@ -126,21 +125,28 @@ def listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, ListConfig) else [value]
 
 
-def _check_grid(
-    config: DictConfig, keys: Sequence[str], allowed: Callable[[Any], bool], what: str
-) -> None:
-    for key in keys:
-        values = listed(config[key])
-        if not values:
-            raise ValueError(f"{key} must be a value or a list of at least one value")
-        fine = all(allowed(value) for value in values) and len(set(values)) == len(values)
-        _refuse_unless(fine, config, key, f"must be {what} or a list of distinct ones")
-
-
 def _check_rates(config: DictConfig) -> None:
     rates = config.arrival_rate
     fine = rates is None or rates == BY_RULE or all(_number(rate) for rate in listed(rates))
     _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
+
+
+def as_stored(value: Any) -> Any:
+    """Return a swept value as a number or a text, which a coordinate can hold."""
+    return value if _number(value) else str(value)
+
+
+def check_name(name: Any) -> None:
+    """Refuse a name of results that is no plain file name: it would lead out of their folder.
+
+    Raises:
+        ValueError: saying what a name may be.
+    """
+    plain = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not plain or not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise ValueError(
+            f"name={name} must be a word that can name a file: no / or \\, no dot at its beginning"
+        )
 
 
 def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:

@@ -9,7 +9,7 @@ import xarray as xr
 from composing import composed, refused
 
 from cqbjax.clusters import Ray, Slurm, engine
-from cqbjax.commands import _tasks
+from cqbjax.commands import _on_cluster
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.results import stored as results
 from cqbjax.studies import sharding, study
@@ -32,7 +32,7 @@ def grid(folder):
 
 def expected(folder):
     """Return what the grid comes to in one process."""
-    sharding.run_shard(grid(folder)[:-1], folder, Silent(), _tasks.Console(quiet=True))
+    sharding.run_shard(grid(folder)[:-1], folder, Silent(), _on_cluster.Console(quiet=True))
     return results.load(folder)
 
 
@@ -59,16 +59,16 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         checkpoint.save = save_and_die
-        return _tasks.perform(task)
+        return _on_cluster.perform(task)
 
     ready, cluster = grid(folder), Ray(workers=2)
 
     class Dying:
         def run(self, function, tasks):
-            assert function is _tasks.perform and len(tasks) >= 4
+            assert function is _on_cluster.perform and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = _tasks.run_elsewhere(Dying(), ready, folder, Silent(), False)
+    lost = _on_cluster.run_elsewhere(Dying(), ready, folder, Silent(), False)
     assert killed.exists()
     assert (
         list(lost) == ["arrival_rate=0.65"] and "capacity=2 overflowed" in lost["arrival_rate=0.65"]
@@ -86,7 +86,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     def perform_or_die(task):
         if die.exists() and task.points[0].name == "arrival_rate=0.4":
             os.kill(os.getpid(), signal.SIGKILL)
-        return _tasks.perform(task)
+        return _on_cluster.perform(task)
 
     cluster = Slurm(str(tmp_path / "jobs"), local=True, every=0.1)
 
@@ -94,14 +94,14 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
         def run(self, function, tasks):
             return cluster.run(perform_or_die, tasks)
 
-    lost = _tasks.run_elsewhere(Dying(), grid(folder), folder, Silent(), False)
+    lost = _on_cluster.run_elsewhere(Dying(), grid(folder), folder, Silent(), False)
     assert sorted(lost) == ["arrival_rate=0.4", "arrival_rate=0.65"]
     assert "was lost" in lost["arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
     left = sharding.left_of(grid(folder), folder)
     assert [one.point.name for one in left] == ["arrival_rate=0.4", "arrival_rate=0.65"]
-    lost = _tasks.run_elsewhere(Dying(), left, folder, Silent(), False)
+    lost = _on_cluster.run_elsewhere(Dying(), left, folder, Silent(), False)
     assert list(lost) == ["arrival_rate=0.65"]
     same(folder, whole)
 

@@ -1,15 +1,19 @@
 """The console command, the thin scripts over the same mains, and how each of them refuses."""
 
 import importlib
+import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from composing import CONF, REPOSITORY, refused
 
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import _hydra
-from cqbjax.commands._refusing import refusing
+from cqbjax.commands._start import refusing
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "scripts").glob("*.py"))
 
@@ -55,6 +59,11 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
         ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from ablation"),
         ("report", ["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
         ("rank_settings", ["no.csv"], "error: no.csv: no such file"),
+        ("rank_settings", [], "error: the following arguments are required: files; --help says"),
+        ("aggregate", ["here", "--round"], "error: argument --rounds: expected at least one"),
+        ("aggregate", ["results"], "error: results is not results/data/NAME: name one, or"),
+        ("aggregate", ["results/data/.."], "error: results/data/.. is not results/data/NAME"),
+        ("estimator_error", ["--fast"], "error: unrecognized arguments: --fast; --help says"),
         ("bench", ["--only", "speed"], "error: section speed is unknown; choose from start"),
     ],
 )
@@ -62,6 +71,18 @@ def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path,
     monkeypatch.chdir(tmp_path)
     message = refused(words, name)
     assert message.startswith(said) and len(message.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["../escape", "''", "/abs", "a/b", "a\\\\b", ".hidden", "3", "[a,b]"]
+)
+@pytest.mark.parametrize("command", ["run", "sensitivity", "offline_value", "prepare_data"])
+def test_a_name_cannot_leave_the_folder_of_results(command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["dataset=compact"] if command == "prepare_data" else []
+    said = refused([f"name={name}", *words], command)
+    assert said.startswith("error: name=") and "must be a word that can name a file" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -149,3 +170,24 @@ def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_is_stored_and_says_how_to_go_on(tmp_path):
+    """To the whole group, as a terminal sends it, once the first shard is stored."""
+    words = ["-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=20000", "shard_runs=2"]
+    words += ["arrival_rate=" + ",".join(f"0.{rate}" for rate in range(100, 200))]
+    command = [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        start_new_session=True,
+    )  # fmt: skip
+    while process.poll() is None and not list(tmp_path.rglob("*.nc")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    lines = process.communicate(timeout=120)[0].splitlines()
+    assert process.returncode == 130
+    stopped = next(number for number, line in enumerate(lines) if line.startswith("stopped; "))
+    assert lines[stopped].startswith("stopped; kept: results/data/grid (")
+    assert lines[stopped + 1 :] == [f"go on with: python {shlex.join(command[1:])}"]
+    assert not any("Traceback" in line or "KeyboardInterrupt" in line for line in lines)

@@ -1,24 +1,26 @@
 """Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
 
+import hydra
 import pytest
+import xarray as xr
 from composing import called, refused
-from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 import cqbjax
-from cqbjax.commands import _hydra, _jobs
+from cqbjax.commands import _multirun
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
+from cqbjax.studies import grid
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
 
 @pytest.fixture
-def loader():
-    """Return Hydra's loader of our configurations, and the configuration of a multirun."""
-    GlobalHydra.instance().clear()
-    yield _hydra.loader()
-    GlobalHydra.instance().clear()
+def started():
+    """Hydra, initialised with our configurations."""
+    with _multirun.initialised():
+        yield
 
 
 JOBS = [
@@ -33,30 +35,80 @@ JOBS = [
 
 
 @pytest.mark.slow
-def test_a_job_is_composed_as_hydra_does(loader):
-    made, config = loader
-    for job, words in zip(_jobs.compose(made, config, JOBS), JOBS, strict=True):
-        theirs = made.load_sweep_config(config, words)
+def test_a_job_is_composed_as_hydra_does(started):
+    for job, words in zip(_multirun.compose(JOBS), JOBS, strict=True):
+        theirs = hydra.compose("config", words)
         OmegaConf.set_struct(theirs, False)
-        del theirs["hydra"]
+        del job.config["grid"]
         assert OmegaConf.to_yaml(job.config) == OmegaConf.to_yaml(theirs)
         assert OmegaConf.to_yaml(job.config, resolve=True) == OmegaConf.to_yaml(
             theirs, resolve=True
         )
 
 
-def test_jobs_that_differ_in_values_alone_are_composed_once(loader, monkeypatch):
-    made, config = loader
-    calls, real = [], made.load_sweep_config
-    monkeypatch.setattr(made, "load_sweep_config", lambda *a: calls.append(a[1]) or real(*a))
+def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch):
+    calls, real = [], hydra.compose
+    monkeypatch.setattr(hydra, "compose", lambda *a, **k: calls.append(a[1]) or real(*a, **k))
     words = [
         [f"alpha_scale={a}", f"preset={p}"] for a in (0.1, 0.2, 0.3) for p in ("tuned", "theory")
     ]
-    jobs = _jobs.compose(made, config, words)
+    jobs = _multirun.compose(words)
     assert calls == [["preset=tuned"], ["preset=theory"]]
     assert jobs[0].swept == {"alpha_scale": 0.1, "preset": "tuned"}
     assert jobs[3].config.alpha_scale == 0.2 and jobs[3].config.kappa == 4.0
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
+
+
+def test_words_are_combined_as_hydras_own_sweeper_does(started):
+    words = [
+        "K=1,2",
+        "+policy.acqb.optimism=ucb",
+        "c1=range(0,2)",
+        "title='a, b'",
+        "~policy.random",
+    ]
+    assert _multirun.combinations(words) == [
+        [f"K={k}", "+policy.acqb.optimism=ucb", f"c1={c}", "title='a, b'", "~policy.random"]
+        for k in (1, 2)
+        for c in (0, 1)
+    ]
+    assert _multirun.combinations(["K=1,2", "K=3"]) == [["K=3"]], "the last word counts"
+    with pytest.raises(HydraException, match=r"c1=interval\(0,1\) is for a search"):
+        _multirun.combinations(["c1=interval(0,1)"])
+
+
+LISTS = {
+    "alpha_scale=[0.1,0.3]": "alpha_scale=0.1,0.3",
+    "source=routerbench source.rho=[2.0,4] K=[1,2]": "source=routerbench source.rho=2.0,4 K=1,2",
+    "policy=[acqb] policy.acqb.c1=[0.1,1]": "policy=[acqb] policy.acqb.c1=0.1,1",
+    "experiment=synthetic_slackness c1=[0,1]": "experiment=synthetic_slackness c1=0,1 "
+    "K=1,2 slackness=0.05,0.03,0.01",
+    "tuning_seed=[0,null]": "tuning_seed=0,null",
+}
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_a_list_gives_the_points_of_a_multirun(words, started):
+    (job,) = _multirun.compose([words.split()])
+    jobs = _multirun.compose(_multirun.combinations(LISTS[words].split()))
+    theirs = [point for job in jobs for point in grid.compose(job.config, job.swept)]
+    ours = grid.compose(job.config)
+    assert [point.name for point in ours] == [point.name for point in theirs]
+    assert [point.varied for point in ours] == [point.varied for point in theirs]
+    assert [point.config for point in ours] == [point.config for point in theirs]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "arrival_rate=[0.5,0.6]", "table_rounds=[100,200]", "figure_policies=[acqb]",
+        "experiment=theory_regret", "experiment=wildchat_sensitivity",
+        "experiment=routerbench K=1",
+    ],
+)  # fmt: skip
+def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
+    (job,) = _multirun.compose([words.split()])
+    assert job.config.grid == []
 
 
 @pytest.mark.slow
@@ -96,6 +148,26 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     pieces.write(foreign, added)
     with pytest.raises(results.ResultError, match="2 versions of the code computed"):
         cqbjax.results.load(folder)
+
+
+@pytest.mark.slow
+def test_a_single_run_of_lists_stores_what_a_multirun_does(tmp_path):
+    words = ("policy=[random]", "num_seeds=2", "horizon=12", f"results_dir={tmp_path}")
+    assert called("run", "name=one", *words, "slackness=[0.03,0.04]", "c1=[0,1]").returncode == 0
+    done = called("run", "-m", "name=many", *words, "slackness=0.03,0.04", "c1=0,1")
+    assert done.returncode == 0, done.stderr
+    one, many = (cqbjax.results.load(tmp_path / "data" / name) for name in ("one", "many"))
+    assert {"slackness": 2, "c1": 2}.items() <= dict(one.sizes).items()
+    times = ["seconds_per_round", "compile_seconds"]
+    one, many = (data.drop_vars(times).drop_attrs() for data in (one, many))
+    xr.testing.assert_identical(one, many)
+
+
+@pytest.mark.slow
+def test_another_launcher_is_refused_for_it_would_start_points_one_by_one(tmp_path):
+    said = refused(["-m", "hydra/launcher=basic", "c1=0,1", f"results_dir={tmp_path}"])
+    assert said.endswith("leave it out; cluster=ray or cluster=slurm spreads them")
+    assert said.startswith("error: hydra/launcher=basic starts points one by one")
 
 
 @pytest.mark.slow

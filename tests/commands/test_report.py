@@ -10,7 +10,7 @@ from composing import EXPERIMENTS, composed, refused
 from fabricated import fabricate
 from omegaconf import OmegaConf
 
-from cqbjax.commands import _missing, report
+from cqbjax.commands import _missing_studies, report
 from cqbjax.paper import catalogue
 from cqbjax.results import extracts
 from cqbjax.results import stored as results
@@ -29,17 +29,17 @@ def stored(root, name="synthetic"):
 
 
 def asked(root, *names, **keys):
-    return report.Asked(root, names, keys)
+    words = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
+    return report.ARGUMENTS.parse_args([str(root), *names, *words])
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["size=huge", "run=missing"], "error: size=huge must be one of smoke, cpu, paper"),
-        (["run=all"], "error: run=all must be one of nothing, missing"),
-        (["seeds=3"], "error: seeds is no key; choose from run, size, dry_run, data_dir,"),
-        (["size=smoke"], "error: size goes with run=missing: add it, or leave size out"),
-        (["results", "none", "run=missing"], "error: none is no study of the report; choose from"),
+        (["--missing", "huge"], "error: argument --missing: invalid choice: 'huge' (choose from"),
+        (["--seeds", "3"], "error: unrecognized arguments: --seeds"),
+        (["--dry-run"], "error: --dry-run goes with --missing: add it, or leave it out"),
+        (["results", "none", "--missing", "cpu"], "error: none is no study of the report; choose"),
         (["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
     ],
 )
@@ -90,12 +90,12 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
 
 def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     names = [one.name for one in catalogue.studies()]
-    assert [one.name for one in _missing.missing(tmp_path, [])] == names
+    assert [one.name for one in _missing_studies.missing(tmp_path, [])] == names
     stored(tmp_path, "synthetic")
     (tmp_path / "report" / "extracts" / "wildchat").mkdir(parents=True)
-    left = [one.name for one in _missing.missing(tmp_path, [])]
+    left = [one.name for one in _missing_studies.missing(tmp_path, [])]
     assert left == [name for name in names if name not in ("synthetic", "wildchat")]
-    assert [one.name for one in _missing.missing(tmp_path, ["sprout"])] == ["sprout"]
+    assert [one.name for one in _missing_studies.missing(tmp_path, ["sprout"])] == ["sprout"]
 
 
 def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
@@ -111,8 +111,8 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
         return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=said)
 
     monkeypatch.setattr(subprocess, "run", fake)
-    keys = {"size": "smoke", "data_dir": "data"}
-    lost = _missing.run(tmp_path, ["synthetic", "sprout"], keys, console())
+    words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
+    lost = _missing_studies.run(words, console())
     assert lost == {"sprout": "sprout is not prepared"}
     said = capsys.readouterr().out
     assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")
@@ -126,7 +126,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 def test_studies_of_the_report_are_experiments_and_their_words_compose():
     for one in catalogue.studies():
         assert one.name in EXPERIMENTS
-        assert set(one.minutes) == set(report.KEYS["size"]) and set(one.sizes) <= set(one.minutes)
+        assert set(one.minutes) == set(report.SIZES) and set(one.sizes) <= set(one.minutes)
         for words in one.sizes.values():
             assert composed(f"experiment={one.name}", *words).name == one.name
 
@@ -137,7 +137,7 @@ def test_a_missing_study_is_run_and_shown(tmp_path, monkeypatch):
     # Cheap to compile: that it runs is the question here, not what.
     words = [*one.sizes["smoke"], "K=1", "policy=[optimal,random]"]
     monkeypatch.setattr(catalogue, "studies", lambda: [one._replace(sizes={"smoke": words})])
-    report.report(asked(tmp_path, "synthetic_scheduling", run="missing", size="smoke"))
+    report.report(asked(tmp_path, "synthetic_scheduling", missing="smoke"))
     made = extracts.read(tmp_path / "report" / "extracts" / "synthetic_scheduling")
     assert made.notes["horizon"] == 40
     assert [point["seeds"] for point in made.notes["points"]] == [2]

@@ -11,15 +11,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import yaml
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from cqbjax.commands import __main__ as console
-from cqbjax.commands import _hydra, _jobs, aggregate, bench
+from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report
 from cqbjax.core import backend
 from cqbjax.studies import grid, settings, study
 from cqbjax.sweeping.sweep import sweep
@@ -190,12 +187,10 @@ def check_study(words):
     """Compose a study, or the first and last point of a sweep, and check it as a run would."""
     many = "-m" in words
     given = [word for word in words if not word.startswith("-") and word != "job"]
-    loader, config = composer(Path.cwd() if Path("conf").is_dir() else None)
-    jobs = [given]
-    if many:
-        read = OverridesParser.create().parse_overrides(given)
-        jobs = BasicSweeper.split_arguments(read, None)[0]
-    for job in _jobs.compose(loader, config, [jobs[0], jobs[-1]][: len(jobs)]):
+    with _multirun.initialised():
+        jobs = _multirun.combinations(given) if many else [given]
+        composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
+    for job in composed:
         own = [word for word in job.words if not word.startswith("hydra")]
         job.config.num_seeds = min(job.config.num_seeds, SEEDS)  # each draws an instance to check
         settings.check_overrides(own, job.config)
@@ -208,17 +203,9 @@ def check_study(words):
             study.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
 
 
-@functools.cache
-def composer(own):
-    """Return Hydra's loader of our configurations and of those of one's own folder."""
-    del own  # found in the current folder
-    Plugins.instance().register(_hydra.OwnChoices)
-    return _hydra.loader()
-
-
 def check_preparing(words):
     """Check the keys of `prepare_data`."""
-    there = OmegaConf.load(_hydra.CONF / "prepare" / "config.yaml")
+    there = OmegaConf.load(_hydra.CONF / "prepare.yaml")
     OmegaConf.set_struct(there, True)
     for word in words:
         key, _, value = word.partition("=")
@@ -227,15 +214,16 @@ def check_preparing(words):
 
 def check_ranking(words):
     """Check that the tables are there."""
-    assert words and all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
+    rank_settings.ARGUMENTS.parse_args(words)
+    assert all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
 
 
 CHECKS = dict.fromkeys(STUDIES, check_study) | {
     "prepare_data": check_preparing,
-    "aggregate": aggregate.parse,
-    "bench": bench.parse,
+    "aggregate": aggregate.ARGUMENTS.parse_args,
+    "bench": bench.ARGUMENTS.parse_args,
     "rank_settings": check_ranking,
-    "report": lambda words: None,  # names of folders and experiments that a reader has
+    "report": report.ARGUMENTS.parse_args,
     "estimator_error": lambda words: None,
 }
 

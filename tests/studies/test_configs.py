@@ -166,18 +166,6 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
 
 
 @pytest.mark.slow
-def test_hydras_own_launcher_runs_one_point_after_another(tmp_path):
-    done = called(
-        "run", "-m", "hydra/launcher=basic", "name=grid", "policy=[random]", "arrival_rate=0.5,0.6",
-        "num_seeds=2", "horizon=12", f"results_dir={tmp_path}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    stored = sorted(tmp_path.glob("data/grid/*/*.nc"))
-    configs = [OmegaConf.create(cqbjax.results.read_config(path)) for path in stored]
-    assert [config.arrival_rate[0] for config in configs] == [0.5, 0.6]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,21 +13,15 @@ from cqbjax.paper.catalogue import Listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-SIZE = "cpu"
 
-
-def run(
-    root: Path, names: Sequence[str], keys: Mapping[str, str], console: "Console"
-) -> dict[str, str]:
+def run(asked: Namespace, console: "Console") -> dict[str, str]:
     """Run the studies that have neither arrays nor an extract, each as `cqbjax run` would.
 
-    How long they take is said first: about what it is on two cores. With `dry_run` each is asked
+    How long they take is said first: about what it is on two cores. In a dry run each is asked
     for its own estimate, which compiles its programs here and runs next to nothing.
 
     Args:
-        root: folder of results.
-        names: of studies; all if empty.
-        keys: `size`, `data_dir`, `cache_dir` and `dry_run` are read.
+        asked: the arguments of `report`.
         console: told of them.
 
     Returns:
@@ -35,7 +30,7 @@ def run(
     Raises:
         ValueError: a name that is of no study of the report.
     """
-    left, size = missing(root, names), keys.get("size", SIZE)
+    left, size = missing(asked.root, asked.names), asked.missing
     if not left:
         console.print("no study of the report is missing")
         return {}
@@ -44,11 +39,11 @@ def run(
         line = f"{one.name}: {one.minutes[size]:g} min on two cores; {words or 'as configured'}"
         console.print(line, markup=False, soft_wrap=True)
     total = sum(one.minutes[size] for one in left)
-    console.print(f"{len(left)} studies are missing: about {total:.0f} min at size={size}")
+    console.print(f"{len(left)} studies are missing: about {total:.0f} min at size {size}")
     lost: dict[str, str] = {}
     for number, one in enumerate(left):
         console.print(f"[{number + 1}/{len(left)}] {one.name}", markup=False)
-        why = _run(one, size, root, keys)
+        why = _run(one, asked)
         if why:
             lost[one.name] = why
             console.print(f"{one.name} left out: {why}", markup=False, soft_wrap=True)
@@ -75,11 +70,12 @@ def missing(root: Path, names: Sequence[str]) -> list[Listed]:
     ]
 
 
-def _run(one: Listed, size: str, root: Path, keys: Mapping[str, str]) -> str:
+def _run(one: Listed, asked: Namespace) -> str:
     """Run a study in a process of its own, since each sets JAX up; return why it could not."""
-    given = [f"{key}={keys[key]}" for key in ("data_dir", "cache_dir", "dry_run") if key in keys]
-    command = [sys.executable, "-m", "cqbjax.commands", "run", f"experiment={one.name}"]
-    command += [*one.sizes.get(size, ()), f"results_dir={root}", *given]
+    words = [f"experiment={one.name}", *one.sizes.get(asked.missing, ())]
+    words += [f"results_dir={asked.root}", f"dry_run={str(asked.dry_run).lower()}"]
+    words += [f"{k}={v}" for k in ("data_dir", "cache_dir") if (v := getattr(asked, k))]
+    command = [sys.executable, "-m", "cqbjax.commands", "run", *words]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return ""

@@ -1,0 +1,159 @@
+"""How every command starts and ends: on a configuration, or on plain arguments.
+
+What is refused is one sentence on the error stream, and status 2; Ctrl-C is two lines, and status
+130. Commands that study or prepare take `key=value` words, which Hydra composes (`start`); those
+that take files and folders take arguments (`start_plain`).
+"""
+
+import argparse
+import contextlib
+import gc
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from cqbjax.commands import _hydra, _multirun
+from cqbjax.commands._multirun import Job
+from cqbjax.studies import resolvers, settings
+
+# The status of a command that ended with a part of its work left out: a point, a study, a page.
+SOME_LEFT_OUT = 3
+# And of one that Ctrl-C stopped, as a shell has it.
+STOPPED = 130
+
+# New objects at which Python looks for unreachable cycles; 700 by itself. Imports and tracing make
+# objects that stay: looking at all of them again and again took a tenth of a study's start.
+_COLLECTED_AT = 50_000
+
+
+def start(task: Callable[[Sequence[Job]], Any], name: str = "config") -> None:
+    """Run a command on the configurations that the words of the command line make.
+
+    The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
+    (`_target_: my_policy.MyPolicy`) are found in the current folder.
+
+    Args:
+        task: takes the jobs: all of a multirun, or the only one. What it returns is a value for
+            each where a search wants one.
+        name: of the file in `conf/` that the words change.
+
+    Raises:
+        SystemExit: of status 2, after one sentence, for what Hydra or the task refuses; of status
+            130 after Ctrl-C.
+    """
+    # Hydra's own answer to a wrong word is a page; its error alone is what `sentence` needs.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    gc.set_threshold(_COLLECTED_AT)
+    resolvers.register()
+    Plugins.instance().register(_hydra.OwnChoices)
+    # Last, so that no file of the user's hides a module that is installed.
+    sys.path.append(os.getcwd())
+    kept: list[Path] = []
+
+    def refusing_task(given: DictConfig | Sequence[Job]) -> Any:
+        # Hydra would print its own page for an error that leaves the task.
+        with refusing(kept):
+            jobs = [_only(given)] if isinstance(given, DictConfig) else given
+            for job in jobs:
+                settings.check_name(job.config.name)
+            kept.extend(_folders_of(jobs))
+            return task(jobs)
+
+    with refusing(kept):
+        _hydra.check_own()
+        _hydra.offer_policies()
+        hydra.main(version_base="1.3", config_path=str(_hydra.CONF), config_name=name)(
+            refusing_task
+        )()
+
+
+def _only(config: DictConfig) -> Job:
+    """Return the only job of a command that Hydra has composed.
+
+    Raises:
+        ValueError: for one of many, from a launcher that starts them one by one.
+    """
+    now = HydraConfig.get()
+    if now.mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"hydra/launcher={now.runtime.choices['hydra/launcher']} starts points one by one, and "
+            "here they run together: leave it out; cluster=ray or cluster=slurm spreads them"
+        )
+    return _multirun.single(config, list(now.overrides.task), str(now.job.config_name))
+
+
+def _folders_of(jobs: Sequence[Job]) -> list[Path]:
+    """Return where the jobs store what they have finished."""
+    names = {(job.config.get("results_dir"), job.config.name) for job in jobs}
+    return [Path(root) / "data" / name for root, name in sorted(names) if root]
+
+
+class Arguments(argparse.ArgumentParser):
+    """Reads a command's plain arguments; what it refuses is a ValueError, as everywhere."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing how the command is used."""
+        raise ValueError(f"{message}; --help says what there is")
+
+
+def start_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -> None:
+    """Run a command on the arguments of the command line.
+
+    Raises:
+        SystemExit: as in `start`.
+    """
+    with refusing():
+        task(arguments.parse_args())
+
+
+@contextlib.contextmanager
+def refusing(kept: Sequence[Path] = ()) -> Iterator[None]:
+    """Turn wrong input into a sentence, and Ctrl-C into two lines.
+
+    CQBJAX_TRACEBACK=1 in the environment lets the error through, for whoever looks for its origin.
+
+    Args:
+        kept: folders in which finished work stays after Ctrl-C.
+
+    Raises:
+        SystemExit: of status 2 after the sentence, or of status 130 after the lines.
+    """
+    kinds = (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+    try:
+        yield
+    except KeyboardInterrupt:
+        # Whoever is impatient presses it twice: the second must not begin a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(_stopped(kept), file=sys.stderr)
+        raise SystemExit(STOPPED) from None
+    except kinds as error:
+        if os.environ.get("CQBJAX_TRACEBACK"):
+            raise
+        print(f"error: {_hydra.sentence(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _stopped(kept: Sequence[Path]) -> str:
+    """Say what Ctrl-C leaves, and the command that goes on."""
+    files = {folder: sum(path.is_file() for path in folder.rglob("*")) for folder in kept}
+    there = [
+        f"{folder} ({many} {'file' if many == 1 else 'files'})"
+        for folder, many in files.items()
+        if many
+    ]
+    left = f"kept: {', '.join(there)}" if there else "nothing was stored yet"
+    words = sys.argv[0].split() if sys.argv[0].startswith("cqbjax ") else ["python", sys.argv[0]]
+    return f"stopped; {left}\ngo on with: {shlex.join([*words, *sys.argv[1:]])}"
