@@ -1,4 +1,4 @@
-"""Turn a sweep's result into a tidy table and a figure over its swept keys.
+"""Turn a sweep's result into one long table and a figure over its swept keys.
 
 python scripts/aggregate.py results/data/grid --rounds 500 1000 --against acqb
 python scripts/aggregate.py results/data/grid --metrics throughput --over alpha_scale c1
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cqbjax.commands._refusing import refusing
 
-METRICS = "gap, queue_length, regret, throughput, explored"
+METRICS = "gap, queue_length, regret, throughput, explored, or an array of a recorder's own"
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description="Turn a sweep's result into a tidy table.")
+    parser = argparse.ArgumentParser(description="Turn a sweep's result into one long table.")
     add = parser.add_argument
     add("folder", type=Path, help="of the result: results/data/NAME")
     add("--metrics", nargs="+", default=["gap", "throughput"], metavar="METRIC", help=METRICS)
@@ -37,19 +37,20 @@ def parse(words: list[str]) -> argparse.Namespace:
 def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
     from cqbjax.figures import files as figure_files
-    from cqbjax.figures import over_keys
-    from cqbjax.results import loads, tables, tidy
+    from cqbjax.figures import sweeps
     from cqbjax.results import stored as results
+    from cqbjax.results import tables
+    from cqbjax.results.aggregate import aggregated, save
 
     points = results.load_points(asked.folder)
-    frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
+    table = aggregated(points, asked.metrics, asked.rounds, asked.against)
     last = asked.rounds[-1] if asked.rounds else None
-    figure = over_keys.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
+    figure = sweeps.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
     stem = asked.out or asked.folder.parents[1] / "aggregated" / asked.folder.name
     written: tuple[Path, ...] = ()
     if asked.loads:
-        borne, name = loads.loads(points), f"{stem.name}_loads"
+        borne, name = tables.load_table(points), f"{stem.name}_loads"
         written = tables.save_table(borne, stem.with_name(name), f"Loads borne: {stem.name}")
         tables.print_table(borne, f"Loads borne: {stem.name}")
-    written += (*tidy.save(frame, stem), *figure_files.save(figure, stem))
-    print(f"{len(points)} points, {frame.height:,} rows: {', '.join(map(str, written))}")
+    written += (*save(table, stem), *figure_files.save(figure, stem))
+    print(f"{len(points)} points, {table.height:,} rows: {', '.join(map(str, written))}")

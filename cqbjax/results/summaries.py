@@ -56,12 +56,19 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     if not 0 < level < 1:
         raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
     count, mean, sd = _moments(da, dim)
+    half = t_quantile(count, level) * sd / np.sqrt(np.maximum(count, 1))
+    return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
+
+
+def t_quantile(count: Any, level: float = 0.95) -> Any:
+    """Return Student's t quantile of a mean of `count` seeds; NaN for a single seed.
+
+    The interval of the mean is t_quantile(n) sd / sqrt(n) to either side.
+    """
     # Most of scipy.stats is for other things, and takes longer to import than to compute with.
     from scipy.special import stdtrit
 
-    quantile = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
-    half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
-    return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
+    return stdtrit(np.where(np.asarray(count) > 1, count - 1, np.nan), (1 + level) / 2)
 
 
 def mean_sd(da: xr.DataArray, dim: str = "seed") -> xr.Dataset:
@@ -156,7 +163,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
 
 def differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
-    apart = ("path", "stand_in", "experiment", "horizon", "arrival_rate")
+    apart = ("path", "stand_in", "horizon", "arrival_rate")
     names = dict.fromkeys([*ALWAYS_VARIED, *(str(key) for point in points for key in point.attrs)])
     return [
         name
