@@ -65,7 +65,7 @@ def draw_curves(
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
     check_metrics(points, metrics)
     keys, settings = differing(points), [point.attrs for point in points]
-    rows = arranged(settings, [point["arrival_rate"].values for point in points], keys)
+    rows = arranged(settings, [point["arrival_rate"].values.tolist() for point in points], keys)
     blocks = len(rows[0])
     if any(set(point["policy"].values.tolist()) <= {OPTIMAL} for point in points):
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")

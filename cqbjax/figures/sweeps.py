@@ -100,7 +100,7 @@ def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[st
     )  # fmt: skip
     for policy in policies:
         line, style = summarised(means.filter(policy=policy).sort(key)), style_of(policy)
-        x = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
+        x: Any = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
         mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
         axis.plot(x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker=".")
         axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
@@ -111,12 +111,13 @@ def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[st
 
 
 def _draw_maps(
-    axes: Sequence[Axes], table: pl.DataFrame, keys: Sequence[str], policies: Sequence[str]
+    axes: np.ndarray, table: pl.DataFrame, keys: Sequence[str], policies: Sequence[str]
 ) -> Any:
     """Draw a map a policy over two keys, NaN where nothing was run; return the last image."""
     across, up = (table[key].unique().sort() for key in keys)
     means = table.group_by("policy", *keys).agg(pl.col("values").list.mean().mean())
-    lowest, highest = min(0.0, means["values"].min()), max(1e-9, means["values"].max())
+    reached = means["values"].to_numpy()
+    lowest, highest = min(0.0, float(reached.min())), max(1e-9, float(reached.max()))
     for axis, policy in zip(axes, policies, strict=True):
         own, shown = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
         for x, y, value in own.select(*keys, "values").iter_rows():
