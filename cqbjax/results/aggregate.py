@@ -18,6 +18,7 @@ from cqbjax.results.metrics import check_metrics
 from cqbjax.results.summaries import differing
 
 RESAMPLES = 2000
+MINUS = ("minus", "minus_low", "minus_high", "minus_boot_low", "minus_boot_high")
 
 
 def aggregated(
@@ -40,9 +41,9 @@ def aggregated(
 
     Returns:
         Columns: every key in which points differ, `experiment` among them, arrival_rate, policy,
-        round, metric, n (seeds), mean, sd, low, high (95% Student-t); and with `reference` minus,
-        minus_low, minus_high, minus_boot_low, minus_boot_high (95%, percentiles of resampled
-        seeds): null for the policy itself.
+        round, metric, n (seeds), mean, low, high (95% Student-t), sd; and with `reference`, before
+        the mean, `MINUS` (95%, the last two percentiles of resampled seeds): null for the policy
+        itself.
 
     Raises:
         ValueError: an unknown metric or policy, or a round before the first one recorded.
@@ -59,7 +60,9 @@ def aggregated(
         minus = summarised(apart).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
         minus = minus.hstack(_bootstrap(apart, np.random.default_rng(seed)))
         made = made.join(minus, on=KEYS, how="left", maintain_order="left")
-    return labelled(made, points, differing(points))
+    minus_columns = MINUS if reference is not None else ()
+    ordered = made.select(*KEYS, "n", *minus_columns, "mean", "low", "high", "sd")
+    return labelled(ordered, points, differing(points))
 
 
 def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:

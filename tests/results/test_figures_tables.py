@@ -312,7 +312,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
     ]
-    table = printed.add_columns(tables.throughput_table(points))
+    table = printed.beside(tables.throughput_table(points))
     known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
     for policy, value in known.items():
         chosen = {"round": 1000, "policy": policy}
@@ -335,22 +335,18 @@ def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])
-    assert printed.add_columns(table)["paper_gap_mean"].is_null().all()
-    assert (
-        printed.add_columns(table.with_columns(source=pl.lit("RouterBench")))["paper_gap_mean"]
-        .is_null()
-        .all()
-    )
-    told = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
+    assert printed.beside(table).columns == table.columns
+    assert printed.beside(table.with_columns(source=pl.lit("RouterBench"))).width == table.width
+    told = printed.beside(table, datasets={"RouterBench slice": "RouterBench"})
     assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
     assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
     real = table.with_columns(source=pl.lit("RouterBench")).drop("stand_in")
-    assert printed.add_columns(real)["paper_gap_mean"].to_list()[0] == 6.9
+    assert printed.beside(real)["paper_gap_mean"].to_list()[0] == 6.9
 
 
 def test_shared_parameters_are_not_the_papers_setting() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
-    table = printed.add_columns(tables.throughput_table(points, rounds=(1000,)))
+    table = printed.beside(tables.throughput_table(points, rounds=(1000,)))
     assert row_of(table, parameters="shared")["paper_throughput"] is None
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
@@ -358,10 +354,10 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
 def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
-        printed.add_columns(table, tmp_path / "absent.csv")
+        printed.beside(table, None, tmp_path / "absent.csv")
     (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
     with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        printed.add_columns(table, tmp_path / "bad.csv")
+        printed.beside(table, None, tmp_path / "bad.csv")
 
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
