@@ -1,4 +1,4 @@
-"""Turn a sweep's result into a tidy table and a figure over its swept keys.
+"""Turn a sweep's result into one long table and a figure over its swept keys.
 
 python scripts/aggregate.py results/data/grid --rounds 500 1000 --against acqb
 python scripts/aggregate.py results/data/grid --metrics throughput --over alpha_scale c1
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cqbjax.commands._start import Arguments, start_plain
 
-METRICS = "gap, queue_length, regret, throughput, explored"
+METRICS = "gap, queue_length, regret, throughput, explored, or an array of a recorder's own"
 
 
-ARGUMENTS = Arguments(description="Turn a sweep's result into a tidy table.")
+ARGUMENTS = Arguments(description="Turn a sweep's result into one long table.")
 _add = ARGUMENTS.add_argument
 _add("folder", type=Path, help="of the result: results/data/NAME")
 _add("--metrics", nargs="+", default=["gap", "throughput"], metavar="METRIC", help=METRICS)
@@ -32,22 +32,23 @@ def main() -> None:
 def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
     from cqbjax.figures import files as figure_files
-    from cqbjax.figures import over_keys
-    from cqbjax.results import loads, tables, tidy
+    from cqbjax.figures import sweeps
     from cqbjax.results import stored as results
+    from cqbjax.results import tables
+    from cqbjax.results.aggregate import aggregated, save
 
     folder = asked.folder.resolve()
     if asked.out is None and folder.parent.name != "data":
         raise ValueError(f"{asked.folder} is not results/data/NAME: name one, or give --out STEM")
     points = results.load_points(asked.folder)
-    frame = tidy.tidy(points, asked.metrics, asked.rounds, asked.against)
+    table = aggregated(points, asked.metrics, asked.rounds, asked.against)
     last = asked.rounds[-1] if asked.rounds else None
-    figure = over_keys.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
+    figure = sweeps.draw_over_keys(points, asked.metrics[0], last, asked.over[:2])
     stem = asked.out or folder.parents[1] / "aggregated" / folder.name
     written: tuple[Path, ...] = ()
     if asked.loads:
-        borne, name = loads.loads(points), f"{stem.name}_loads"
+        borne, name = tables.load_table(points), f"{stem.name}_loads"
         written = tables.save_table(borne, stem.with_name(name), f"Loads borne: {stem.name}")
         tables.print_table(borne, f"Loads borne: {stem.name}")
-    written += (*tidy.save(frame, stem), *figure_files.save(figure, stem))
-    print(f"{len(points)} points, {frame.height:,} rows: {', '.join(map(str, written))}")
+    written += (*save(table, stem), *figure_files.save(figure, stem))
+    print(f"{len(points)} points, {table.height:,} rows: {', '.join(map(str, written))}")

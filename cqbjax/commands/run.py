@@ -81,7 +81,7 @@ class _Studied(NamedTuple):
 
 def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> list[Any]:
     """Return the objective of each job of an experiment, or an error where none of it could run."""
-    from cqbjax.results.cells import LAST
+    from cqbjax.results.frame import LAST
     from cqbjax.studies import sharding, showing
 
     config = jobs[0].config

@@ -1,4 +1,4 @@
-"""A figure as two files, a PNG and a PDF."""
+"""What figures share: numbers written on colours, and a figure as two files, a PNG and a PDF."""
 
 import io
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -14,6 +16,18 @@ from cqbjax.core.files import write_atomic
 
 DOTS_AN_INCH = 150
 COLOURS = 256  # of a PNG: a third of the bytes of all colours, and what is seen is the same
+
+
+def write_numbers(
+    panel: Axes, values: np.ndarray, middle: float, below: str, above: str, size: Any = "x-small"
+) -> None:
+    """Write each number in its cell, in one colour below the middle and in another above."""
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = below if value < middle else above
+            panel.text(
+                column, row, f"{value:.3g}", ha="center", va="center", color=color, fontsize=size
+            )
 
 
 def save(figure: Figure, stem: Path) -> tuple[Path, Path]:

@@ -11,6 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from cqbjax.figures.files import write_numbers
+
 # The columns of a study of constants: what is varied, and what is measured.
 CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
 MEASURE = "mean_queue_regret"
@@ -85,9 +87,7 @@ def _draw_grid(
     values = grid[MEASURE].to_numpy().reshape(len(up), len(across))
     panel.imshow(values, cmap="Blues", aspect="auto", origin="lower")
     middle = (values.min() + values.max()) / 2
-    for (i, k), value in np.ndenumerate(values):
-        color = "white" if value > middle else "black"
-        panel.text(k, i, f"{value:.3g}", ha="center", va="center", color=color, fontsize=9)
+    write_numbers(panel, values, middle, "black", "white", size=9)
     place = across.index(own["alpha_scale"]) - 0.5, up.index(own["c1"]) - 0.5
     panel.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.5))
     panel.set_xticks(range(len(across)), [f"{value:g}" for value in across])

@@ -9,7 +9,7 @@ import jinja2
 import polars as pl
 
 from cqbjax.core.files import write_atomic
-from cqbjax.page import listing, packing, panels
+from cqbjax.page import packing, plots, tables
 from cqbjax.paper import claims, comparison
 from cqbjax.paper.catalogue import Listed
 from cqbjax.results.extracts import Extract
@@ -39,7 +39,7 @@ def build(
         The path.
     """
     ordered = _ordered(extracts, listed)
-    drawn = panels.draw(list(ordered.values()))
+    drawn = plots.draw(list(ordered.values()))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=jinja2.select_autoescape(["j2", "html"]),
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
@@ -50,9 +50,9 @@ def build(
         studies=[_study(made, drawn, listed) for made in ordered.values()],
         missing=[one for one in listed if one.name not in extracts],
         tables={
-            "library": listing.library(), "compared": listing.compared(compared),
-            "claimed": listing.claimed(judged), "numbers": listing.numbers(ordered),
-            "ran": listing.ran(ordered),
+            "library": tables.library(), "compared": tables.compared(compared),
+            "claimed": tables.claimed(judged), "numbers": tables.numbers(ordered),
+            "ran": tables.ran(ordered),
         },
         counts=comparison.counts(compared).to_dicts(),
         printed=compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
@@ -70,7 +70,7 @@ def _ordered(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> dict[
     return {name: extracts[name] for name in [*names, *(set(extracts) - set(names))]}
 
 
-def _study(made: Extract, drawn: panels.Drawn, listed: Sequence[Listed]) -> dict[str, Any]:
+def _study(made: Extract, drawn: plots.Drawn, listed: Sequence[Listed]) -> dict[str, Any]:
     """Return what the template says of a study."""
     notes, points = made.notes, made.notes["points"]
     seeds = sorted({point["seeds"] for point in points})

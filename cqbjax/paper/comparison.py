@@ -17,6 +17,7 @@ import polars as pl
 from cqbjax.paper import printed
 from cqbjax.paper.catalogue import Listed
 from cqbjax.results.extracts import Extract
+from cqbjax.results.summaries import t_quantile
 
 RUNS = {"WildChat-1M": 5}
 MOST_RUNS = 10  # of the paper's other tables
@@ -173,9 +174,7 @@ def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
 
 def _reach(sd: float, m: int, n: int) -> float:
     """Return how far a mean of m runs lies from one of n, in 95 of 100 cases."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(n - 1, 0.975) * sd * np.sqrt(1 / m + 1 / n))
+    return float(t_quantile(n) * sd * np.sqrt(1 / m + 1 / n))
 
 
 def _spread_inside(theirs: float, ours: float, m: int, n: int) -> bool:

@@ -34,20 +34,20 @@ def read(path: Path = TABLES) -> pl.DataFrame:
     return rows.with_columns(pl.col("policy").replace(ours))
 
 
-def add_columns(
-    table: pl.DataFrame, path: Path = TABLES, datasets: Mapping[str, str] | None = None
+def beside(
+    table: pl.DataFrame, datasets: Mapping[str, str] | None = None, path: Path = TABLES
 ) -> pl.DataFrame:
     """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
 
-    Matched are dataset, K, arrival rate, round and policy, and for synthetic data the paper's N,
-    slackness and parameters. Stand-in data are not the paper's: they match only what `datasets`
-    names.
+    No column is added that would be empty. Matched are dataset, K, arrival rate, round and policy,
+    and for synthetic data the paper's N, slackness and parameters. Stand-in data are not the
+    paper's: they match only what `datasets` names.
 
     Args:
         table: from `throughput_table` or `gap_table`.
-        path: the paper's tables.
         datasets: our `source` to a dataset of the paper's that it is to be shown beside although
             the data differ.
+        path: the paper's tables.
 
     Raises:
         ValueError: the file is missing or lacks a column.
@@ -65,19 +65,9 @@ def add_columns(
         maintain_order="left",
         validate="m:1",
     )
-    return joined.select(_in_pairs([c for c in joined.columns if c not in ("dataset", "rate")]))
-
-
-def beside(table: pl.DataFrame, datasets: Mapping[str, str] | None = None) -> pl.DataFrame:
-    """Add the paper's own numbers where it reports the same setting, no column without any.
-
-    Args:
-        table: from `throughput_table` or `gap_table`.
-        datasets: as in `add_columns`.
-    """
-    joined = add_columns(table, datasets=datasets)
-    theirs = [column for column in joined.columns if column.startswith(_PREFIX)]
-    return joined.drop([column for column in theirs if joined[column].is_null().all()])
+    empty = [c for c in joined.columns if c.startswith(_PREFIX) and joined[c].is_null().all()]
+    kept = joined.drop("dataset", "rate", *empty)
+    return kept.select(_in_pairs(kept.columns))
 
 
 def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:

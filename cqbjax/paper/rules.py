@@ -4,17 +4,17 @@ A rule takes what the claim asks for (`claims.yaml`) and a study's extract, and 
 its comparisons are as claimed, how many are against it, and what was seen.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from cqbjax.results.extracts import Extract, with_interval
+from cqbjax.results.extracts import Extract
+from cqbjax.results.frame import with_interval
+from cqbjax.results.metrics import described
 from cqbjax.results.names import style_of
 
-# Of these more is better; of the others less.
-MORE_IS_BETTER = ("throughput",)
 # Digits of what is said.
 _DIGITS = {"throughput": 4, "gap": 2, "regret": 2, "queue_length": 2}
 
@@ -52,7 +52,8 @@ def ahead(made: Extract, asked: Mapping[str, Any]) -> Found:
             pl.col("round").is_in(_rounds(made, asked)), reference=asked["policy"],
         )
     ).filter(pl.col("low").is_not_null())  # fmt: skip
-    more = pl.col("metric").is_in(MORE_IS_BETTER)
+    known = described(made.notes.get("metrics", {}))
+    more = pl.col("metric").is_in([name for name, one in known.items() if one.better == "more"])
     better = pl.when(more).then(pl.col("low") > 0).otherwise(pl.col("high") < 0)
     worse = pl.when(more).then(pl.col("high") < 0).otherwise(pl.col("low") > 0)
     rows = rows.with_columns(better=better, worse=worse)
@@ -72,10 +73,7 @@ def leads(made: Extract, asked: Mapping[str, Any]) -> Found:
     Asks for: policy, others, metric, rank (1 is first), and rounds.
     """
     labels = [asked["policy"], *asked["others"]]
-    rows = made.numbers.filter(
-        pl.col("policy").is_in(labels), pl.col("round").is_in(_rounds(made, asked)),
-        metric=asked["metric"],
-    )  # fmt: skip
+    rows = _numbers(made, asked, asked["metric"], labels)
     ranked = rows.with_columns(
         rank=pl.col("mean").rank("min").over("point", "arrival_rate", "round")
     ).filter(policy=asked["policy"])
@@ -96,12 +94,8 @@ def settled(made: Extract, asked: Mapping[str, Any]) -> Found:
 
     Asks for: policy. Growth is from half the rounds to the last, paired by seed.
     """
-    last = made.notes["rounds"][-1:]
-    rows = with_interval(
-        made.numbers.filter(
-            pl.col("round").is_in(last), metric="gap_growth", policy=asked["policy"]
-        )
-    ).filter(pl.col("low").is_not_null())
+    rows = with_interval(_numbers(made, {}, "gap_growth", [asked["policy"]]))
+    rows = rows.filter(pl.col("low").is_not_null())
     yes = int((rows["low"] <= 0).sum())
     grown = ", ".join(
         f"{_where(row, made)} {row['mean']:+.2f} [{row['low']:.2f}, {row['high']:.2f}]"
@@ -118,9 +112,7 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
     lambda * sum over u = 1, ..., T - 1 of min(1, c1 / sqrt(u + 1)) rounds are expected.
     As claimed where that lies within three standard errors.
     """
-    rows = made.numbers.filter(
-        pl.col("round").is_in(_rounds(made, asked)), metric="explored", policy=asked["policy"]
-    ).to_dicts()
+    rows = _numbers(made, asked, "explored", [asked["policy"]]).to_dicts()
     yes, parts = 0, []
     for row in rows:
         config = made.notes["points"][row["point"]]["config"]
@@ -140,10 +132,7 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
 
 def at_most(made: Extract, asked: Mapping[str, Any]) -> Found:
     """Compare a policy's mean with a bound. Asks for: policy, metric, bound, and rounds."""
-    rows = made.numbers.filter(
-        pl.col("round").is_in(_rounds(made, asked)), metric=asked["metric"],
-        policy=asked["policy"],
-    )  # fmt: skip
+    rows = _numbers(made, asked, asked["metric"], [asked["policy"]])
     yes = int((rows["mean"] <= asked["bound"]).sum())
     most = f"{max(rows['mean'].to_list()):.3g}" if rows.height else "none"
     said = f"the largest of {rows.height} means is {most}, the bound {asked['bound']:g}"
@@ -158,6 +147,14 @@ RULES: dict[str, Callable[[Extract, Mapping[str, Any]], Found]] = {
 def _rounds(made: Extract, asked: Mapping[str, Any]) -> list[int]:
     rounds = list(made.notes["rounds"])
     return rounds[-1:] if asked.get("rounds", "last") == "last" else rounds
+
+
+def _numbers(
+    made: Extract, asked: Mapping[str, Any], metric: str, policies: Sequence[str]
+) -> pl.DataFrame:
+    """Return the means of a metric at the rounds asked for."""
+    at = pl.col("round").is_in(_rounds(made, asked)), pl.col("policy").is_in(policies)
+    return made.numbers.filter(*at, metric=metric)
 
 
 def _found(made: Extract, yes: int, against: int, every: int, said: str) -> Found:

@@ -8,31 +8,26 @@ standard deviation between seeds and the number of seeds, from which intervals f
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import xarray as xr
 
 from cqbjax.core.files import write_atomic
-from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.cells import Cells, side_by_side
-from cqbjax.results.summaries import mean_sd, queue_regret, stand_in_of, throughput
+from cqbjax.results.frame import against, curves, growth, long, summarised
+from cqbjax.results.metrics import own_arrays, panels_of
+from cqbjax.results.summaries import stand_in_of
 from cqbjax.store.layout import Stored
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress
 REFERENCES = ("acqb", "acqb_cl")  # the paper's own policies: what the others are compared with
-CURVES = ("gap", "queue_length", "regret")
 # What is said of every point, where it says it.
 SETTING = ("K", "num_servers", "slackness", "parameters", "arrivals")
-PAIRED = {
-    "point": pl.Int64, "arrival_rate": pl.Float64, "round": pl.Int64, "policy": pl.String,
-    "metric": pl.String, "reference": pl.String, "n": pl.Int64, "mean": pl.Float64,
-    "sd": pl.Float64,
-}  # fmt: skip
+# What a table and a claim may ask for at a round.
+NUMBERS = ("gap", "queue_length", "regret", "throughput", "explored")
 FRAMES = ("curves", "numbers", "paired")
 NOTES = "study.json"
 # Of a configuration: what the numbers follow from, and no folder of the machine.
@@ -71,12 +66,11 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
     Raises:
         ValueError: no point.
     """
-    points = [one.point.assign_attrs(point=number) for number, one in enumerate(stored)]
+    points = [one.point for one in stored]
+    own = own_arrays(points)
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
-    replay = config.get("replay") is not None
-    # A replay's figure is of the gap and of the length: with one server nothing is to be regretted.
-    panels = ("gap", "queue_length") if replay else (_queue(config), "regret")
+    replay, panels = config.get("replay") is not None, panels_of(points, config)
     notes = {
         "name": str(points[0].attrs["experiment"]),
         "title": config.get("title") or str(points[0].attrs["experiment"]),
@@ -84,22 +78,28 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
         "stand_in": stand_in_of(points),
         "horizon": horizon,
         "rounds": rounds,
-        "panels": list(panels),
+        "panels": panels,
         "drawn": list(config.get("figure_policies") or []),
         "replay": replay,
         "points": [_note(one) for one in stored],
     }
-    curves = pl.DataFrame([row for p in points for row in _curves(p, panels)])
-    numbers, paired = list[dict[str, Any]](), list[dict[str, Any]]()
-    for some in side_by_side(points, rounds):
-        values = _metrics(some, points)
-        for name, by_seed in values.items():
-            numbers += _rows(some, {"metric": name}, by_seed)
-            for reference in REFERENCES:
-                if reference in some.policies and "seed" in by_seed.dims:
-                    apart = by_seed.sel(policy=reference, drop=True) - by_seed
-                    paired += _rows(some, {"metric": name, "reference": reference}, apart)
-    return Extract(notes, curves, pl.DataFrame(numbers), _paired(paired))
+    if own:
+        notes["metrics"] = {
+            name: {"long_name": one.long_name, "units": one.units, "better": one.better}
+            for name, one in own.items()
+        }
+    values = long(points, [*NUMBERS, *own], rounds)
+    grown = growth(points, "gap", rounds).with_columns(metric=pl.lit("gap_growth")).drop("since")
+    values = pl.concat([values, grown])
+    paired = pl.concat(
+        against(values, policy).with_columns(reference=pl.lit(policy)) for policy in REFERENCES
+    )
+    lines = summarised(curves(points, panels, MOST_ROUNDS)).with_columns(
+        pl.col("mean", "sd").map_batches(_rounded)
+    )
+    numbers = summarised(pl.concat([values, long(points, ["seconds_per_round"], rounds)]))
+    ends = ("low", "high")  # follow from the rest
+    return Extract(notes, lines.drop(ends), numbers.drop(ends), summarised(paired).drop(ends))
 
 
 def write(made: Extract, folder: Path) -> list[Path]:
@@ -133,30 +133,6 @@ def read_all(folder: Path) -> dict[str, Extract]:
     return {path.parent.name: read(path.parent) for path in sorted(folder.glob(f"*/{NOTES}"))}
 
 
-def with_interval(frame: pl.DataFrame, level: float = 0.95) -> pl.DataFrame:
-    """Add low and high, Student's t interval of the mean; null for a single seed."""
-    from scipy.special import stdtrit
-
-    n = frame["n"].to_numpy()
-    quantile = stdtrit(np.maximum(n - 1, 1), (1 + level) / 2)
-    half = quantile * frame["sd"].cast(pl.Float64).to_numpy() / np.sqrt(np.maximum(n, 1))
-    half = np.where(n > 1, half, np.nan)
-    mean = frame["mean"].to_numpy()
-    return frame.with_columns(
-        low=pl.Series(mean - half).fill_nan(None), high=pl.Series(mean + half).fill_nan(None)
-    )
-
-
-def _paired(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the paired rows but those of a reference itself; there may be none."""
-    frame = pl.DataFrame(rows, schema=PAIRED)
-    return frame.filter(pl.col("policy") != pl.col("reference"))
-
-
-def _queue(config: Mapping[str, Any]) -> str:
-    return "queue_length" if config.get("queue") == "length" else "gap"
-
-
 def _note(one: Stored) -> dict[str, Any]:
     """Return what is said of a point: no folder of the machine that it ran on."""
     import yaml
@@ -174,69 +150,9 @@ def _note(one: Stored) -> dict[str, Any]:
     }
 
 
-def _curves(point: xr.Dataset, panels: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a point's curves."""
-    recorded = point.sizes["round"]
-    kept = np.unique(
-        np.linspace(0, recorded - 1, min(recorded, MOST_ROUNDS)).round().astype(np.int64)
-    )
-    thin = point.isel(round=kept)
-    for metric in panels:
-        values = queue_regret(thin) if metric == "gap" else thin[metric]
-        if metric == "queue_length":
-            # The optimal policy's line too: it runs in every sweep, shown or not.
-            best = thin["optimal_queue_length"].expand_dims(policy=[OPTIMAL])
-            others = [label for label in values["policy"].values if label != OPTIMAL]
-            values = xr.concat([values.sel(policy=others), best], "policy")
-        else:
-            values = values.sel(policy=[x for x in values["policy"].values if x != OPTIMAL])
-        summary = mean_sd(values).transpose("arrival_rate", "policy", "round")
-        mean, sd = (_rounded(summary[name].values) for name in ("mean", "sd"))
-        for i, rate in enumerate(summary["arrival_rate"].values.tolist()):
-            for j, label in enumerate(summary["policy"].values.tolist()):
-                for k, t in enumerate(summary["round"].values.tolist()):
-                    yield {
-                        "point": point.attrs["point"], "arrival_rate": rate, "policy": label,
-                        "metric": metric, "round": t, "n": point.sizes["seed"],
-                        "mean": mean[i, j, k], "sd": sd[i, j, k],
-                    }  # fmt: skip
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _rounded(column: pl.Series) -> pl.Series:
     """Round to `DIGITS` significant digits."""
+    values = column.to_numpy()
     size = np.floor(np.log10(np.maximum(np.abs(values), 1e-12)))
     unit = 10.0 ** (size - DIGITS + 1)
-    return np.round(values / unit) * unit
-
-
-def _metrics(some: Cells, points: Sequence[xr.Dataset]) -> dict[str, xr.DataArray]:
-    """Return what a table and a claim may ask for at a round, by point, policy, rate and seed."""
-    same = [points[attributes["point"]] for attributes in some.attributes]
-    first = int(same[0]["round"].values.min())
-    half = next(side_by_side(same, [max(some.round // 2, first)]))
-    gap = queue_regret(some.data).astype(float)
-    return {
-        "gap": gap,
-        # How much the gap has grown since half the rounds: whether a policy has settled.
-        "gap_growth": gap.drop_vars("round") - queue_regret(half.data).drop_vars("round"),
-        "queue_length": some.data["queue_length"].astype(float),
-        "regret": some.data["regret"].astype(float),
-        "throughput": throughput(some.data),
-        "explored": some.data["explored"].astype(float),
-        "seconds_per_round": some.data["seconds_per_round"],
-    }
-
-
-def _rows(some: Cells, names: Mapping[str, str], values: xr.DataArray) -> Iterator[dict[str, Any]]:
-    """Yield a row a point, rate and policy: mean and standard deviation between seeds."""
-    seeds = values.sizes.get("seed", 1)
-    spread = mean_sd(values) if "seed" in values.dims else {"mean": values, "sd": values * np.nan}
-    means, sds = some.by_policy(spread["mean"]), some.by_policy(spread["sd"])
-    for i, attributes in enumerate(some.attributes):
-        for j, rate in enumerate(some.rates[i].tolist()):
-            for k, label in enumerate(some.policies):
-                yield {
-                    "point": attributes["point"], "arrival_rate": rate, "round": some.round,
-                    "policy": label, **names, "n": seeds, "mean": means[i][j][k],
-                    "sd": sds[i][j][k],
-                }  # fmt: skip
+    return pl.Series(np.round(values / unit) * unit).fill_nan(None)

@@ -55,24 +55,26 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}: a coverage between 0 and 1 is needed, such as 0.95.")
-    count, mean, sd = _moments(da, dim)
-    # Most of scipy.stats is for other things, and takes longer to import than to compute with.
-    from scipy.special import stdtrit
-
-    quantile = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2)
-    half = (quantile * sd / np.sqrt(np.maximum(count, 1))).where(count > 1)
+    if dim not in da.dims:
+        raise ValueError(f"dim is {dim}: the array has {', '.join(map(str, da.dims))}.")
+    values = da.astype(np.float64)
+    count = values.notnull().sum(dim)
+    mean = values.sum(dim) / count.where(count > 0)
+    squares = ((values - mean) ** 2).sum(dim)
+    sd = (squares / (count - 1).where(count > 1)) ** 0.5
+    half = t_quantile(count, level) * sd / np.sqrt(np.maximum(count, 1))
     return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
 
 
-def mean_sd(da: xr.DataArray, dim: str = "seed") -> xr.Dataset:
-    """Average over seeds, with the standard deviation between seeds (ddof = 1).
+def t_quantile(count: Any, level: float = 0.95) -> Any:
+    """Return Student's t quantile of a mean of `count` seeds; NaN for a single seed.
 
-    Returns:
-        mean and sd over the other dimensions, and low and high one sd to either side, as the
-        paper's figures draw them; all but the mean are NaN for a single seed.
+    The interval of the mean is t_quantile(n) sd / sqrt(n) to either side.
     """
-    _, mean, sd = _moments(da, dim)
-    return xr.Dataset({"mean": mean, "sd": sd, "low": mean - sd, "high": mean + sd})
+    # Most of scipy.stats is for other things, and takes longer to import than to compute with.
+    from scipy.special import stdtrit
+
+    return stdtrit(np.where(np.asarray(count) > 1, count - 1, np.nan), (1 + level) / 2)
 
 
 def paired_difference(
@@ -156,7 +158,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
 
 def differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
-    apart = ("path", "stand_in", "experiment", "horizon", "arrival_rate")
+    apart = ("path", "stand_in", "horizon", "arrival_rate")
     names = dict.fromkeys([*ALWAYS_VARIED, *(str(key) for point in points for key in point.attrs)])
     return [
         name
@@ -169,17 +171,6 @@ def stand_in_of(points: Sequence[xr.Dataset]) -> str:
     """Join the stand-in labels of points, which everything made from them must show."""
     labels = [str(point.attrs.get("stand_in", "")) for point in points]
     return "; ".join(dict.fromkeys(filter(None, labels)))
-
-
-def _moments(da: xr.DataArray, dim: str) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
-    """Count, average and take the standard deviation along `dim`, leaving NaN entries out."""
-    if dim not in da.dims:
-        raise ValueError(f"dim is {dim}: the array has {', '.join(map(str, da.dims))}.")
-    values = da.astype(np.float64)
-    count = values.notnull().sum(dim)
-    mean = values.sum(dim) / count.where(count > 0)
-    squares = ((values - mean) ** 2).sum(dim)
-    return count, mean, (squares / (count - 1).where(count > 1)) ** 0.5
 
 
 def _varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[str]:

@@ -16,9 +16,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.cells import Cells, side_by_side
+from cqbjax.results.frame import LAST, against, growth, labelled, long, summarised
+from cqbjax.results.metrics import own_arrays
 from cqbjax.results.names import STYLE, style_of
-from cqbjax.results.summaries import differing, mean_ci, mean_sd, queue_regret, throughput
+from cqbjax.results.summaries import differing
+
+# Queries a round by which a queue that is borne may still grow over the second half of a run.
+GROWTH = 0.01
 
 _SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters", "arrivals")
 _HEADERS = {
@@ -49,20 +53,16 @@ def throughput_table(
 
     Returns:
         By setting, arrival_rate, round and policy: seeds, throughput (queries a round) with its
-        95% interval _low and _high, seconds_per_round, and `<reference>_minus` this policy's
+        95% interval _low and _high, seconds_per_round, `<reference>_minus` this policy's
         throughput with its interval and `excludes_zero` (null for the reference itself, where it
-        was not run, and for a single seed).
+        was not run, and for a single seed), and each array of one's own with its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    rows, keys = [], _setting(points)
-    for some in side_by_side(points, rounds):
-        departures = throughput(some.data)
-        columns = _interval("throughput", mean_ci(departures))
-        columns["seconds_per_round"] = some.data["seconds_per_round"]
-        rows += _compared(some, keys, columns, departures, reference, f"{reference}_minus")
-    return _frame(rows, {"excludes_zero": pl.Boolean})
+    columns = _interval("throughput", "throughput")
+    columns["seconds_per_round"] = ("seconds_per_round", "mean")
+    return _table(points, rounds, columns, "throughput", reference, f"{reference}_minus")
 
 
 def gap_table(
@@ -79,23 +79,51 @@ def gap_table(
         By setting, arrival_rate, round and policy: seeds, gap_mean with its 95% interval _low and
         _high and gap_sd over seeds, in queries, and throughput, in queries a round; with a
         reference also `<reference>_gap_minus` this policy's, as in `throughput_table`: above zero
-        the policy has the shorter queue.
+        the policy has the shorter queue; and each array of one's own with its interval.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    rows, keys = [], _setting(points)
-    for some in side_by_side(points, rounds):
-        gap = queue_regret(some.data)
-        columns = _interval("gap_mean", mean_ci(gap))
-        columns["gap_sd"] = mean_sd(gap)["sd"]
-        columns["throughput"] = mean_ci(throughput(some.data))["mean"]
-        if reference is None:
-            rows += _rows(some, keys, columns)
-        else:
-            ahead = f"{reference}_gap_minus"
-            rows += _compared(some, keys, columns, gap, reference, ahead)
-    return _frame(rows, {} if reference is None else {"excludes_zero": pl.Boolean})
+    columns = _interval("gap_mean", "gap")
+    columns |= {"gap_sd": ("gap", "sd"), "throughput": ("throughput", "mean")}
+    return _table(points, rounds, columns, "gap", reference, f"{reference}_gap_minus")
+
+
+def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
+    """Tabulate the largest arrival rate that each policy bears.
+
+    A rate is borne if the queue grows by at most `most` queries a round over the second half of
+    the run, in the mean over seeds: (Q(T) - Q(T/2)) / (T/2). A policy bears a load if it bears it
+    and every smaller one that was run.
+
+    Args:
+        points: as `results.load_points` returns them, over several arrival rates.
+        most: in queries a round.
+
+    Returns:
+        By every other key in which points differ and policy: `rates`, how many were run, `borne`,
+        the largest that is borne (null if the smallest is not), `next`, the smallest above it, and
+        `growth`, `growth_low`, `growth_high` there, with its 95% interval over seeds.
+
+    Raises:
+        ValueError: no point, or no half that was recorded.
+    """
+    grown = growth(points, "queue_length", [LAST])
+    if (2 * grown["since"] > grown["round"]).any():
+        raise ValueError("points hold no round of their first half: record more of them.")
+    a_round = pl.col("values") / (pl.col("round") - pl.col("since"))
+    by = [*differing(points), "policy"]
+    rows = labelled(summarised(grown.with_columns(a_round)), points, by[:-1])
+    high, rate = pl.col("mean") > most, pl.col("arrival_rate")
+    too_much = rate.filter(high).min()
+    there = {"growth": "mean", "growth_low": "low", "growth_high": "high"}
+    return (
+        rows.sort("arrival_rate", maintain_order=True).group_by(by, maintain_order=True)
+        .agg(
+            rates=pl.len(), borne=rate.filter((rate < too_much) | too_much.is_null()).max(),
+            next=too_much, **{name: pl.col(of).filter(high).first() for name, of in there.items()},
+        )
+    )  # fmt: skip
 
 
 def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:
@@ -136,60 +164,40 @@ def _setting(points: Sequence[xr.Dataset]) -> list[str]:
     return present + [key for key in differing(points) if key not in _SETTING]
 
 
-def _rows(
-    some: Cells, keys: Sequence[str], columns: Mapping[str, xr.DataArray]
-) -> list[dict[str, Any]]:
-    """Return a row a point, arrival rate and policy: its setting, and its numbers in `columns`."""
-    numbers = {name: some.by_policy(column) for name, column in columns.items()}
-    seeds, rows = some.data.sizes["seed"], []
-    for i, attributes in enumerate(some.attributes):
-        setting = {key: attributes.get(key) for key in keys}
-        for j, rate in enumerate(some.rates[i].tolist()):
-            for k, label in enumerate(some.policies):
-                row = {"arrival_rate": rate, "round": some.round, "policy": label, "seeds": seeds}
-                rows.append(setting | row | {name: of[i][j][k] for name, of in numbers.items()})
-    return rows
+def _interval(column: str, metric: str) -> dict[str, tuple[str, str]]:
+    """Return the columns of a metric's mean and interval, and where each stands."""
+    ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
+    return {column: (metric, "mean"), **ends}
 
 
-def _compared(
-    some: Cells, keys: Sequence[str], columns: Mapping[str, xr.DataArray], values: xr.DataArray,
-    reference: str, ahead: str,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows with the reference's values less the policy's, paired by seed."""
-    known = reference in some.policies
-    if known:
-        apart = mean_ci(values.sel(policy=reference, drop=True) - values)
-        columns = {**columns, **_interval(ahead, apart)}
-    rows = []
-    for row in _rows(some, keys, columns):
-        if not known or row["policy"] == reference:
-            row |= dict.fromkeys((ahead, f"{ahead}_low", f"{ahead}_high"))
-        rows.append(row | {"excludes_zero": _excludes_zero(row, ahead)})
-    return rows
+def _table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int], columns: dict[str, tuple[str, str]],
+    compared: str, reference: str | None, ahead: str,
+) -> pl.DataFrame:  # fmt: skip
+    """Lay the rows of metrics side by side, and the reference's less the policy's of one of them.
 
-
-def _interval(name: str, summary: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return the columns of a mean and its interval."""
-    parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-    return {column: summary[part] for column, part in parts.items()}
-
-
-def _excludes_zero(row: Mapping[str, Any], difference: str) -> bool | None:
-    """Say whether the interval of a difference lies to one side of zero; None without one."""
-    low, high = row[f"{difference}_low"], row[f"{difference}_high"]
-    return None if low is None else low > 0 or high < 0
-
-
-def _frame(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any]) -> pl.DataFrame:
-    """Collect rows sorted by setting, rate and round, policies in the order of the legends."""
-    frame = pl.DataFrame(rows, infer_schema_length=None)
-    # A column that is empty throughout has no type of its own.
-    empty = [
-        pl.col(c).cast(types.get(c, pl.Float64)) for c in frame.columns if frame[c].is_null().all()
-    ]
+    Sorted by setting, rate and round, policies in the order of the legends.
+    """
+    for name in own_arrays(points):
+        columns |= _interval(name, name)
+    values = long(points, list(dict.fromkeys(name for name, _ in columns.values())), rounds)
+    if reference is not None:
+        apart = against(values.filter(metric=compared), reference)
+        values = pl.concat([values, apart.with_columns(metric=pl.lit(ahead))])
+        columns |= _interval(ahead, ahead)
+    wide = summarised(values).group_by(
+        "point", "arrival_rate", "round", "policy", maintain_order=True
+    ).agg(
+        seeds=pl.col("n").max(),
+        **{c: pl.col(of).filter(metric=name).first() for c, (name, of) in columns.items()},
+    )  # fmt: skip
+    if reference is not None:
+        low, high = (pl.col(f"{ahead}_{end}") for end in ("low", "high"))
+        wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
+    made = labelled(wide, points, _setting(points))
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
-    order = frame.columns[: frame.columns.index("policy")]
-    return frame.with_columns(empty).sort([*order, rank, pl.col("policy")], nulls_last=True)
+    order = made.columns[: made.columns.index("policy")]
+    return made.sort([*order, rank, pl.col("policy")], nulls_last=True)
 
 
 def _readable(frame: pl.DataFrame) -> tuple[str, list[str], list[list[str]]]:

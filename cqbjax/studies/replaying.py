@@ -233,11 +233,11 @@ def show(
     Returns:
         The files written.
     """
+    from cqbjax.figures import curves, sweeps
     from cqbjax.figures import files as figure_files
-    from cqbjax.figures import over_keys
-    from cqbjax.figures import rounds as figures
     from cqbjax.paper import printed
     from cqbjax.results import tables
+    from cqbjax.results.metrics import panels_of
 
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
@@ -248,7 +248,7 @@ def show(
     written = list(tables.save_table(made, root / "tables" / stem, title))
     tables.print_table(made, title, console)
     if len(points) == 1:
-        figure = figures.draw_queue_and_regret(points, config.spread, second="length")
+        figure = curves.draw_curves(points, panels_of(points, config), config.spread)
     else:
         # What follows from a point's rule is no key of the sweep.
         swept = [
@@ -257,5 +257,5 @@ def show(
             )
             for point in points
         ]
-        figure = over_keys.draw_over_keys(swept, "gap")
+        figure = sweeps.draw_over_keys(swept, "gap")
     return [*written, *figure_files.save(figure, root / "figures" / stem)]

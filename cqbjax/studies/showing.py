@@ -1,7 +1,7 @@
 """A study shown: its figure, its table, and where the time went."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,13 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
+    from cqbjax.figures import curves, sweeps
     from cqbjax.figures import files as figure_files
-    from cqbjax.figures import over_keys
-    from cqbjax.figures import rounds as figures
-    from cqbjax.paper import printed
     from cqbjax.results import tables
-    from cqbjax.results.summaries import ALWAYS_VARIED, differing
+    from cqbjax.results.metrics import panels_of
 
-    title = config.title or config.name
-    horizon = min(int(point.attrs["horizon"]) for point in points)
-    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
-    make: Callable[..., Any] = (
-        tables.throughput_table if config.table == "throughput" else tables.gap_table
-    )
-    reference = {"reference": config.compared} if config.get("compared") else {}
-    table = make(points, rounds=rounds, **reference)
-    # The paper varies these alone: its numbers are of no other point of a sweep.
-    if {*differing(points)} <= {*ALWAYS_VARIED}:
-        table = printed.beside(table)
-    root = Path(config.results_dir)
+    title, root = config.title or config.name, Path(config.results_dir)
+    table = _table(points, config)
     written = list(tables.save_table(table, root / "tables" / stem, title))
     tables.print_table(table, title, console)
     if config.get("theory") is not None:
@@ -64,10 +52,25 @@ def show(
         return [*written, *proofs.show_slopes(points, config, stem, console)]
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
-        figure = figures.draw_queue_and_regret(drawn, spread=config.spread, queue=config.queue)
+        figure = curves.draw_curves(drawn, panels_of(drawn, config), config.spread)
     else:
-        figure = over_keys.draw_over_keys(drawn)
+        figure = sweeps.draw_over_keys(drawn)
     return [*written, *figure_files.save(figure, root / "figures" / stem)]
+
+
+def _table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
+    """Return the table of a study, the paper's numbers beside ours."""
+    from cqbjax.paper import printed
+    from cqbjax.results import tables
+    from cqbjax.results.summaries import ALWAYS_VARIED, differing
+
+    horizon = min(int(point.attrs["horizon"]) for point in points)
+    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    reference = {"reference": config.compared} if config.get("compared") else {}
+    made = tables.throughput_table if config.table == "throughput" else tables.gap_table
+    table = made(points, rounds, **reference)
+    # The paper varies these alone: its numbers are of no other point of a sweep.
+    return printed.beside(table) if {*differing(points)} <= {*ALWAYS_VARIED} else table
 
 
 def few(points: Sequence[xr.Dataset]) -> bool:
@@ -90,11 +93,11 @@ def objective(points: Sequence[xr.Dataset], config: DictConfig) -> float:
         points: of one job.
         config: of it; `objective` names metric and policy.
     """
-    from cqbjax.results import tidy
+    from cqbjax.results.aggregate import aggregated
 
     asked = config.objective
-    frame = tidy.tidy(points, [asked.metric])
-    return float(frame.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
+    table = aggregated(points, [asked.metric])
+    return float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
 
 
 def rounds_shown(config: DictConfig) -> list[int]:

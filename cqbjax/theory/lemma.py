@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from cqbjax.results.summaries import t_quantile
 from cqbjax.theory.switching import Switching
 
 # States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
@@ -109,8 +110,6 @@ def by_switch(made: Switching, block: int) -> pl.DataFrame:
         -1, of `chance`, R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
         of `parted`, how often they did; and `e`, sqrt(E[gap^2]).
     """
-    from scipy.special import stdtrit
-
     both = pairs(made)
     end = both.psi[:, :, -1].astype(float)
     values = {
@@ -123,7 +122,7 @@ def by_switch(made: Switching, block: int) -> pl.DataFrame:
         row: dict[str, float] = {"first": first + 1, "last": here.stop}
         for name, of in values.items():
             mean = of[:, here].astype(float).mean(axis=1)
-            half = float(stdtrit(max(paths - 1, 1), 0.975) * mean.std(ddof=1) / np.sqrt(paths))
+            half = float(t_quantile(paths) * mean.std(ddof=1) / np.sqrt(paths))
             row |= {name: float(mean.mean()), f"{name}_low": float(mean.mean()) - half}
             row[f"{name}_high"] = float(mean.mean()) + half
         row["e"] = float(np.sqrt(np.mean(made.gap[:, here].astype(float) ** 2)))

@@ -19,7 +19,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-from cqbjax.page import build, listing, packing  # noqa: E402
+from cqbjax.page import build, packing, tables  # noqa: E402
 from cqbjax.paper import catalogue, claims, comparison  # noqa: E402
 from cqbjax.results import extracts  # noqa: E402
 from cqbjax.store.layout import Stored  # noqa: E402
@@ -162,10 +162,10 @@ def test_data_that_stand_in_are_marked_in_every_figure_and_row(page):
     for name, caption in figures:
         assert ("stand-in" in caption) == (name == "routerbench")
     made = studies()["routerbench"]
-    rows = made.numbers.filter(pl.col("metric").is_in(list(listing.METRICS))).height
+    rows = made.numbers.filter(pl.col("metric").is_in(list(tables.SHOWN))).height
     scripts = packing.unpack(text)
     listed = scripts.partition('querySelectorAll("#numbers')[2].partition("#ran")[0]
-    assert listed.count(listing.MARK) >= rows > 0
+    assert listed.count(tables.MARK) >= rows > 0
 
 
 def test_nothing_is_asked_of_a_network_and_nothing_fails(browser):

@@ -10,6 +10,7 @@ from fabricated import fabricate
 
 from cqbjax.results import extracts
 from cqbjax.results.extracts import REFERENCES, ExtractError
+from cqbjax.results.frame import with_interval
 from cqbjax.store.layout import Stored
 
 POLICIES = ("optimal", "acqb", "acqb_cl", "cqb_eps", "random")
@@ -71,12 +72,12 @@ def test_curves_are_thinned_rounded_and_end_where_the_run_does():
 
 
 def test_intervals_are_students_t_and_a_single_seed_has_none():
-    rows = extracts.with_interval(made().numbers.filter(metric="gap"))
+    rows = with_interval(made().numbers.filter(metric="gap"))
     row = rows.row(3, named=True)
     low, high = scipy.stats.t.interval(0.95, 11, row["mean"], row["sd"] / np.sqrt(12))
     assert (row["low"], row["high"]) == pytest.approx((low, high))
     alone = extracts.extract([stored(num_seeds=1)], CONFIG)
-    assert extracts.with_interval(alone.numbers)["low"].is_null().all()
+    assert with_interval(alone.numbers)["low"].is_null().all()
 
 
 def test_an_extract_is_read_back_as_it_was_written(tmp_path):

@@ -16,13 +16,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
+from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.figures import rounds as figures
-from cqbjax.figures import scales
+from cqbjax.figures import vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+LENGTH = ("queue_length", "regret")
 RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
 SLICE: dict[str, Any] = {
     "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
@@ -57,7 +58,7 @@ def texts(figure: Figure) -> str:
 
 def test_lines_are_the_means_and_bands_the_interval() -> None:
     ds = fabricate(RIVALS, num_seeds=12, horizon=50)
-    figure = figures.draw_queue_and_regret([ds], yscale="linear")
+    figure = figures.draw_curves([ds], yscale="linear")
     queue, regret = lines(figure, 0), lines(figure, 1)
     assert set(queue) == set(regret) == set(RIVALS)
     gap = (ds["queue_length"] - ds["optimal_queue_length"]).sel(policy="acqb", arrival_rate=0.7)
@@ -76,7 +77,7 @@ def test_lines_are_the_means_and_bands_the_interval() -> None:
 
 def test_one_sd_bands_are_wider_and_said_so() -> None:
     ds = fabricate(num_seeds=12)
-    ci, sd = (figures.draw_queue_and_regret([ds], spread=s, yscale="linear") for s in ("ci", "sd"))
+    ci, sd = (figures.draw_curves([ds], spread=s, yscale="linear") for s in ("ci", "sd"))
     heights = [
         np.ptp(figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]) for figure in (ci, sd)
     ]
@@ -86,16 +87,16 @@ def test_one_sd_bands_are_wider_and_said_so() -> None:
 
 def test_queue_length_shows_the_optimal_line() -> None:
     ds = fabricate(("optimal", "acqb", "random"), num_seeds=5)
-    length = figures.draw_queue_and_regret([ds], queue="length", yscale="linear")
+    length = figures.draw_curves([ds], LENGTH, yscale="linear")
     optimal = lines(length, 0)["optimal"].get_ydata()
     np.testing.assert_allclose(optimal, ds["optimal_queue_length"][0].mean("seed"))
     assert "optimal" not in lines(length, 1)
-    assert "optimal" not in lines(figures.draw_queue_and_regret([ds]), 0)
+    assert "optimal" not in lines(figures.draw_curves([ds]), 0)
 
 
 def test_a_policy_looks_the_same_in_every_figure() -> None:
-    one = figures.draw_queue_and_regret([fabricate(("acqb", "random"))])
-    two = figures.draw_queue_and_regret([fabricate(("knn", "random", "cqb_eps", "acqb"), K=2)])
+    one = figures.draw_curves([fabricate(("acqb", "random"))])
+    two = figures.draw_curves([fabricate(("knn", "random", "cqb_eps", "acqb"), K=2)])
     for policy in ("acqb", "random"):
         a, b = lines(one, 0)[policy], lines(two, 0)[policy]
         assert a.get_color() == b.get_color() and a._dash_pattern == b._dash_pattern
@@ -133,7 +134,7 @@ def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
         fabricate(rates=(0.5, 0.6, 0.7), K=1, num_seeds=3),
         fabricate(rates=(0.55, 0.65), K=2, num_seeds=3),
     ]
-    figure = figures.draw_queue_and_regret(points)
+    figure = figures.draw_curves(points)
     titles = [title_of(panel) for panel in figure.axes]
     assert len(figure.axes) == 12
     assert [t[-3:] for t in titles[::4]] == ["0.5", "0.6", "0.7"]
@@ -144,14 +145,14 @@ def test_two_k_stand_side_by_side_and_rates_make_rows() -> None:
 def test_rows_follow_the_size_of_a_number_and_no_point_is_lost() -> None:
     points = [fabricate(num_servers=n, num_seeds=2) for n in (10, 3, 5)]
     points += [fabricate(num_servers=3, rates=(0.8,), num_seeds=2)]
-    titles = [title_of(panel) for panel in figures.draw_queue_and_regret(points).axes[::2]]
+    titles = [title_of(panel) for panel in figures.draw_curves(points).axes[::2]]
     assert [t.split(", ")[1] for t in titles] == ["N = 3", "N = 3", "N = 5", "N = 10"]
     assert {t.split("λ = ")[1] for t in titles[:2]} == {"0.7", "0.8"}
 
 
 def test_the_stand_in_label_is_in_the_figure() -> None:
-    assert "a slice of 3,164 prompts" in texts(figures.draw_queue_and_regret([fabricate(**SLICE)]))
-    assert "Data:" not in texts(figures.draw_queue_and_regret([fabricate()]))
+    assert "a slice of 3,164 prompts" in texts(figures.draw_curves([fabricate(**SLICE)]))
+    assert "Data:" not in texts(figures.draw_curves([fabricate()]))
 
 
 def test_close_rivals_keep_most_of_the_panel() -> None:
@@ -160,7 +161,7 @@ def test_close_rivals_keep_most_of_the_panel() -> None:
     peaks = gap.sel(policy=["acqb", "cqb_eps"]).max("round")
     apart = {}
     for scale in ("linear", "auto"):
-        panel = figures.draw_queue_and_regret([ds], yscale=scale).axes[0]
+        panel = figures.draw_curves([ds], yscale=scale).axes[0]
         shown = panel.transData.transform([(600, float(peak)) for peak in peaks])[:, 1]
         apart[scale] = float(shown[1] - shown[0]) / panel.bbox.height
     assert apart["auto"] > 0.2 and apart["auto"] > 1.5 * apart["linear"]
@@ -168,13 +169,13 @@ def test_close_rivals_keep_most_of_the_panel() -> None:
 
 def test_close_rivals_end_where_the_widest_gap_begins() -> None:
     for tops, close in [((4, 5, 6), 3), ((4, 5, 60), 2), ((1, 2, 3, 40, 50), 3), ((0, 0, 9), 3)]:
-        assert scales.count_close(np.array(tops, float)) == close, tops
+        assert vertical_scale.count_close(np.array(tops, float)) == close, tops
 
 
 @pytest.mark.parametrize("yscale", ["auto", "linear", "symlog", "log"])
-def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: scales.YScale) -> None:
+def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: vertical_scale.YScale) -> None:
     points = [fabricate(RIVALS, num_seeds=1, K=k) for k in (1, 2)]
-    figure = figures.draw_queue_and_regret(points, yscale=yscale)
+    figure = figures.draw_curves(points, yscale=yscale)
     figure.canvas.draw()
     shrink = figures.PAGE_WIDTH / figure.get_figwidth()
     sizes = [t.get_fontsize() * shrink for t in figure.findobj(figures.matplotlib.text.Text)]
@@ -187,7 +188,7 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
     points = [fabricate(list(SKILL), rates=(0.6, 0.7), num_seeds=2, K=k, **SLICE) for k in (1, 2)]
     for point in points:
         point.attrs["parameters"] = f"disjoint, with a long story for K of {point.attrs['K']}"
-    figure = figures.draw_queue_and_regret(points, queue="length")
+    figure = figures.draw_curves(points, LENGTH)
     figure.canvas.draw()
     frame = figure.bbox
     legend = figure.legends[0].get_window_extent()
@@ -207,7 +208,7 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
 @pytest.mark.slow
 def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        figure_files.save(figures.draw_queue_and_regret([fabricate()]), tmp_path / name)
+        figure_files.save(figures.draw_curves([fabricate()]), tmp_path / name)
     for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
         assert a == b and a.startswith(magic)
@@ -218,20 +219,20 @@ def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"spread": "se"}, "spread is se: choose one of ci, sd"),
-        ({"queue": "gap"}, "queue is gap: choose one of regret, length"),
+        ({"metrics": ["speed"]}, "metric speed is unknown; choose from gap, queue_length"),
         ({"yscale": "cubic"}, "yscale is cubic"),
     ],
 )
 def test_an_unknown_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        figures.draw_queue_and_regret([fabricate()], **options)
+        figures.draw_curves([fabricate()], **options)
 
 
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(ValueError, match="points is empty"):
-        figures.draw_queue_and_regret([])
+        figures.draw_curves([])
     with pytest.raises(ValueError, match="no policy but optimal"):
-        figures.draw_queue_and_regret([fabricate(("optimal",))])
+        figures.draw_curves([fabricate(("optimal",))])
     with pytest.raises(ValueError, match="points is empty"):
         tables.gap_table([])
 
@@ -311,7 +312,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
     ]
-    table = printed.add_columns(tables.throughput_table(points))
+    table = printed.beside(tables.throughput_table(points))
     known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
     for policy, value in known.items():
         chosen = {"round": 1000, "policy": policy}
@@ -334,22 +335,18 @@ def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])
-    assert printed.add_columns(table)["paper_gap_mean"].is_null().all()
-    assert (
-        printed.add_columns(table.with_columns(source=pl.lit("RouterBench")))["paper_gap_mean"]
-        .is_null()
-        .all()
-    )
-    told = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
+    assert printed.beside(table).columns == table.columns
+    assert printed.beside(table.with_columns(source=pl.lit("RouterBench"))).width == table.width
+    told = printed.beside(table, datasets={"RouterBench slice": "RouterBench"})
     assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
     assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
     real = table.with_columns(source=pl.lit("RouterBench")).drop("stand_in")
-    assert printed.add_columns(real)["paper_gap_mean"].to_list()[0] == 6.9
+    assert printed.beside(real)["paper_gap_mean"].to_list()[0] == 6.9
 
 
 def test_shared_parameters_are_not_the_papers_setting() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
-    table = printed.add_columns(tables.throughput_table(points, rounds=(1000,)))
+    table = printed.beside(tables.throughput_table(points, rounds=(1000,)))
     assert row_of(table, parameters="shared")["paper_throughput"] is None
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
@@ -357,10 +354,10 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
 def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
-        printed.add_columns(table, tmp_path / "absent.csv")
+        printed.beside(table, None, tmp_path / "absent.csv")
     (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
     with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        printed.add_columns(table, tmp_path / "bad.csv")
+        printed.beside(table, None, tmp_path / "bad.csv")
 
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
@@ -399,7 +396,7 @@ def test_points_of_several_sources_are_told_apart() -> None:
 
 @pytest.mark.slow
 def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
-    figure = figures.draw_queue_and_regret([fabricate()])
+    figure = figures.draw_curves([fabricate()])
     engine, dots = figure.get_layout_engine(), figure.dpi
     figure_files.save(figure, tmp_path / "a")
     assert figure.get_layout_engine() is engine and figure.dpi == dots
@@ -410,7 +407,7 @@ def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     off = colours_off(tmp_path / "a.png", drawn)
     assert off.mean() < 1 and (off > 16).mean() < 0.01
     assert (tmp_path / "a.png").stat().st_size < 0.6 * drawn.stat().st_size
-    other = figures.draw_queue_and_regret([fabricate()])
+    other = figures.draw_curves([fabricate()])
     other.set_layout_engine("none")
     figure_files.save(other, tmp_path / "b")
     assert (tmp_path / "b.png").read_bytes() != reduced

@@ -1,12 +1,13 @@
 """Summaries against scipy.stats and arithmetic done by hand."""
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.stats
 import xarray as xr
 from fabricated import fabricate
 
-from cqbjax.results import summaries
+from cqbjax.results import frame, summaries
 
 
 def test_mean_ci_is_scipys_t_interval() -> None:
@@ -29,17 +30,20 @@ def test_mean_ci_counts_only_what_was_run() -> None:
 
 def test_one_seed_has_a_mean_and_no_interval() -> None:
     one = xr.DataArray([[5.0]], dims=("policy", "seed"))
-    interval, spread = summaries.mean_ci(one), summaries.mean_sd(one)
+    interval = summaries.mean_ci(one)
     assert float(interval["mean"][0]) == 5.0
     assert np.isnan(interval["low"][0]) and np.isnan(interval["high"][0])
-    assert np.isnan(spread["sd"][0])
 
 
-def test_mean_sd_is_the_sample_standard_deviation() -> None:
-    ours = summaries.mean_sd(xr.DataArray([2.0, 4.0, 9.0], dims="seed"))
-    assert float(ours["mean"]) == 5.0
-    np.testing.assert_allclose(float(ours["sd"]), np.sqrt((9 + 1 + 16) / 2))
-    np.testing.assert_allclose(float(ours["high"] - ours["low"]), 2 * float(ours["sd"]))
+def test_rows_of_any_number_of_seeds_are_summarised_in_place() -> None:
+    values = pl.Series([[2.0, 4.0, 9.0], [5.0], [1.0, 3.0]])
+    ours = frame.summarised(pl.DataFrame({"policy": ["a", "b", "c"], "values": values}))
+    assert ours["n"].to_list() == [3, 1, 2] and ours["mean"].to_list() == [5.0, 5.0, 2.0]
+    assert ours["sd"].to_list() == [pytest.approx(np.sqrt(13)), None, pytest.approx(np.sqrt(2))]
+    ends = scipy.stats.ttest_1samp([2.0, 4.0, 9.0], 0.0).confidence_interval(0.95)
+    assert ours.select("low", "high").row(0) == pytest.approx((ends.low, ends.high))
+    assert ours.select("low", "high").row(1) == (None, None)
+    assert frame.summarised(pl.DataFrame(schema={"values": pl.List(pl.Float64)})).is_empty()
 
 
 def test_integers_do_not_overflow_in_a_mean() -> None:

@@ -1,4 +1,4 @@
-"""Sweeps as tidy tables and figures over keys: arithmetic on fabricated points."""
+"""Sweeps as one long table and figures over keys: arithmetic on fabricated points."""
 
 import numpy as np
 import polars as pl
@@ -6,8 +6,9 @@ import pytest
 import scipy.stats
 from fabricated import fabricate
 
-from cqbjax.figures import over_keys
-from cqbjax.results import loads, tidy
+from cqbjax.figures import sweeps
+from cqbjax.results import aggregate
+from cqbjax.results.tables import load_table
 
 
 def points():
@@ -22,7 +23,7 @@ def points():
 
 def test_a_row_is_arithmetic_on_the_arrays():
     made = points()
-    frame = tidy.tidy(made, ["gap", "throughput"], [30, 60], against="acqb")
+    frame = aggregate.aggregated(made, ["gap", "throughput"], [30, 60], reference="acqb")
     # 4 points, 2 rates, 2 policies, 2 rounds, 2 metrics.
     assert frame.height == 4 * 2 * 2 * 2 * 2
     (row,) = frame.filter(
@@ -45,8 +46,8 @@ def test_a_row_is_arithmetic_on_the_arrays():
 
 
 def test_files_hold_the_same_table(tmp_path):
-    frame = tidy.tidy(points())
-    parquet, csv = tidy.save(frame, tmp_path / "table")
+    frame = aggregate.aggregated(points())
+    parquet, csv = aggregate.save(frame, tmp_path / "table")
     assert pl.read_parquet(parquet).equals(frame)
     assert pl.read_csv(csv).shape == frame.shape
     assert not list(tmp_path.glob(".*"))
@@ -56,17 +57,17 @@ def test_files_hold_the_same_table(tmp_path):
     "keys, told",
     [
         ({"metrics": ["speed"]}, "metric speed is unknown; choose from gap, queue_length"),
-        ({"against": "nobody"}, "policy nobody is in no point; choose from acqb, random"),
+        ({"reference": "nobody"}, "policy nobody is in no point; choose from acqb, random"),
         ({"rounds": [0]}, "round is 0: the first recorded round"),
     ],
 )
 def test_what_cannot_be_tabulated_is_refused(keys, told):
     with pytest.raises(ValueError, match=told):
-        tidy.tidy(points(), **keys)
+        aggregate.aggregated(points(), **keys)
 
 
 def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
-    figure = over_keys.draw_over_keys(points(), over=["alpha_scale", "c1"])
+    figure = sweeps.draw_over_keys(points(), over=["alpha_scale", "c1"])
     maps = [axis.images[0].get_array() for axis in figure.axes if axis.images]
     assert [axis.get_title() for axis in figure.axes if axis.images] == ["ACQB", "RAND"]
     wanted = np.mean(
@@ -80,13 +81,13 @@ def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
 
 
 def test_one_key_is_a_line_a_policy_with_its_interval():
-    figure = over_keys.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
+    figure = sweeps.draw_over_keys(points(), "throughput", 30, ["arrival_rate"])
     (axis,) = figure.axes
     assert [line.get_label() for line in axis.lines] == ["ACQB", "RAND"]
     assert list(axis.lines[0].get_xdata()) == [0.6, 0.7] and len(axis.collections) == 2
     assert "round 30" in figure.get_suptitle()
     with pytest.raises(ValueError, match="key kappa was not swept; choose from"):
-        over_keys.draw_over_keys(points(), over=["kappa"])
+        sweeps.draw_over_keys(points(), over=["kappa"])
 
 
 def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
@@ -102,9 +103,9 @@ def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
         return made
 
     made = [point(rate) for rate in (0.5, 0.7, 0.6, 0.4)]
-    by_policy = {row["policy"]: row for row in loads.loads(made).iter_rows(named=True)}
+    by_policy = {row["policy"]: row for row in load_table(made).iter_rows(named=True)}
     assert (by_policy["acqb"]["borne"], by_policy["acqb"]["next"]) == (0.5, 0.6)
     assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 4
     assert (by_policy["random"]["borne"], by_policy["random"]["next"]) == (None, 0.4)
-    quiet = loads.loads(made[:1])
+    quiet = load_table(made[:1])
     assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}

@@ -5,7 +5,7 @@ the axes to the others.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -30,17 +30,16 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.extracts import DIGITS, Extract, with_interval
+from cqbjax.figures.cells import LETTERS, Cell, arranged
+from cqbjax.results.extracts import DIGITS, Extract
+from cqbjax.results.frame import with_interval
+from cqbjax.results.metrics import described
 from cqbjax.results.names import Style, in_order, style_of
 
 HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes
 MARKS = 6  # markers on a line
 SWATCH = 28  # pixels of a switch's picture of its line
-NAMES = {
-    "gap": "Queue length regret", "queue_length": "Queue length", "regret": "Cumulative regret",
-}  # fmt: skip
-UNITS = {"gap": "queries", "queue_length": "queries", "regret": "expected departures"}
 # Marker names of matplotlib to those of Bokeh.
 MARKERS = {
     "o": "circle", "s": "square", "^": "triangle", "v": "inverted_triangle", "D": "diamond",
@@ -57,7 +56,6 @@ BUTTON = """
 """
 RANDOM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
-LETTERS = {"num_servers": "N", "slackness": "ε"}
 TOOLS = "box_zoom,pan,wheel_zoom,zoom_in,zoom_out,reset,save"
 
 
@@ -132,52 +130,54 @@ def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
 
 def _figure(made: Extract, models: dict[str, Model]) -> Figure:
     """Draw a study, adding its models."""
-    name, drawn = made.notes["name"], made.notes["drawn"]
+    study, drawn = made.notes["name"], made.notes["drawn"]
     curves = with_interval(made.curves)
     there = set(curves["policy"].unique())
     kept = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
     labels = in_order(kept if kept - {OPTIMAL} else there)
     by_label: dict[str, list[GlyphRenderer]] = {label: [] for label in labels}
     panels: list[Panel] = []
-    for point, rate, setting in _cells(made):
-        cell = curves.filter(point=point, arrival_rate=rate)
-        for metric in made.notes["panels"]:
-            key = f"{name}-{len(panels)}"
-            models[key] = _plot(cell.filter(metric=metric), metric, labels, by_label)
-            panels.append(Panel(key, setting, NAMES[metric]))
+    known = described(made.notes.get("metrics", {}))
+    sizes, cells = _cells(made)
+    for cell, setting in cells:
+        own = curves.filter(point=cell.point, arrival_rate=cell.rate)
+        for name in made.notes["panels"]:
+            key, metric = f"{study}-{len(panels)}", known[name]
+            models[key] = _plot(own.filter(metric=name), metric.units, labels, by_label)
+            panels.append(Panel(key, setting, metric.long_name))
     switches = []
     for label in labels:
-        key = f"{name}-switch-{label}"
+        key = f"{study}-switch-{label}"
         models[key] = _switch(label, by_label[label])
         switches.append(key)
-    sizes = {point["setting"].get("K") for point in made.notes["points"]}
-    return Figure(switches, panels, 4 if len(sizes) == 2 else 2)
+    return Figure(switches, panels, 4 if sizes == 2 else 2)
 
 
-def _cells(made: Extract) -> Iterator[tuple[int, float, str]]:
-    """Yield point, rate and setting of each cell: rows by all but K, K side by side."""
+def _cells(made: Extract) -> tuple[int, list[tuple[Cell, str]]]:
+    """Return how many cells stand side by side, and each cell with what tells it from others."""
     points = made.notes["points"]
-    keys = [key for key in points[0]["setting"] if key != "K"]
-    several = [k for k in keys if len({str(p["setting"].get(k)) for p in points}) > 1]
+    settings, rates = [one["setting"] for one in points], [one["rates"] for one in points]
+    keys = [key for key in settings[0] if len({str(one.get(key)) for one in settings}) > 1]
+    rows = arranged(settings, rates, keys)
     cells = []
-    for number, point in enumerate(points):
-        setting = point["setting"]
-        for rank, rate in enumerate(sorted(point["rates"])):
-            parts = [f"K = {setting['K']}"]
-            parts += [f"{LETTERS.get(key, key)} = {setting.get(key)}" for key in several]
-            parts.append(f"λ = {rate:g}")
-            place = (*(str(setting.get(key)).rjust(8) for key in several), rank, setting["K"])
-            cells.append((place, (number, rate, ", ".join(parts))))
-    return (cell for _, cell in sorted(cells))
+    for cell in (cell for row in rows for cell in row if cell is not None):
+        own = settings[cell.point]
+        shown = [(key, own.get(key)) for key in ("K", *keys)] + [("arrival_rate", cell.rate)]
+        words = {
+            LETTERS.get(key, key): f"{value:g}" if key == "arrival_rate" else value
+            for key, value in shown
+        }
+        cells.append((cell, ", ".join(f"{key} = {value}" for key, value in words.items())))
+    return len(rows[0]), cells
 
 
 def _plot(
-    rows: pl.DataFrame, metric: str, labels: Sequence[str], by_label: dict[str, list[Any]]
+    rows: pl.DataFrame, units: str, labels: Sequence[str], by_label: dict[str, list[Any]]
 ) -> figure:
     """Draw one panel, adding each policy's renderers to its list."""
     plot = figure(
         height=HEIGHT, sizing_mode="stretch_width", tools=TOOLS, active_drag=None,
-        active_scroll=None, x_axis_label="round", y_axis_label=UNITS[metric],
+        active_scroll=None, x_axis_label="round", y_axis_label=units,
         toolbar_location="above", x_range=DataRange1d(range_padding=0, only_visible=True),
         y_range=DataRange1d(only_visible=True), output_backend="canvas",
     )  # fmt: skip

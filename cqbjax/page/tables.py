@@ -10,7 +10,8 @@ import polars as pl
 from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
-from cqbjax.results.extracts import Extract, with_interval
+from cqbjax.results.extracts import Extract
+from cqbjax.results.frame import with_interval
 from cqbjax.results.names import style_of
 
 PAGES = [10, 25, 50, 100, 500]
@@ -22,7 +23,7 @@ STATISTICS = {
     "gap_mean": "gap, mean", "gap_sd": "gap, sd", "throughput": "throughput",
     "seconds_per_round": "seconds a round",
 }  # fmt: skip
-METRICS = {"gap": "gap", "regret": "regret", "throughput": "throughput"}
+SHOWN = ("gap", "regret", "throughput")  # of our numbers, and what recorders of one's own stored
 
 
 def library() -> str:
@@ -87,7 +88,8 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
     """Return the table of our numbers: every study, setting and policy."""
     frames = []
     for name, made in extracts.items():
-        rows = with_interval(made.numbers.filter(pl.col("metric").is_in(list(METRICS))))
+        shown = [*SHOWN, *made.notes.get("metrics", {})]
+        rows = with_interval(made.numbers.filter(pl.col("metric").is_in(shown)))
         points = made.notes["points"]
         setting = [point["setting"] for point in points]
         frames.append(
@@ -96,7 +98,7 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
                 _of(setting, "K", pl.Int64), _of(setting, "num_servers", pl.Int64).alias("N"),
                 _of(setting, "slackness", pl.Float64).alias("ε"),
                 pl.col("arrival_rate").alias("λ"), pl.col("round").alias("T"), _policy(),
-                _named("metric", METRICS), _short("mean"), _short("low").alias("95% from"),
+                pl.col("metric"), _short("mean"), _short("low").alias("95% from"),
                 _short("high").alias("95% to"), _short("sd"), pl.col("n").alias("seeds"),
                 _mark(pl.lit(made.notes["stand_in"])),
             )

@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-import xarray as xr
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -13,24 +13,32 @@ YScale = Literal["auto", "linear", "symlog", "log"]
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
-def set_scale(axes: Axes, summary: xr.Dataset, yscale: YScale) -> None:
+def set_scale(axes: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
     """Scale the vertical axis of a panel.
 
     Args:
         axes: of the panel, its lines drawn.
-        summary: `mean, low, high` [policy, round] of what it shows.
-        yscale: as in `figures.draw_queue_and_regret`.
+        lines: `policy, mean, low, high` of what it shows.
+        yscale: as in `curves.draw_curves`.
     """
-    # One seed has no band: fmax and fmin pass over its NaN.
-    tops = np.sort(np.fmax(summary["mean"].values, summary["high"].values).max(axis=-1))
-    lowest = float(np.fmin(summary["mean"].values, summary["low"].values).min())
+    # One seed has no band: the mean alone counts.
+    best = lines.select(
+        "policy",
+        "mean",
+        low=pl.min_horizontal("mean", "low"),
+        high=pl.max_horizontal("mean", "high"),
+    )
+    tops = np.sort(best.group_by("policy").agg(pl.col("high").max())["high"].to_numpy())
+    means = best["mean"].to_numpy()
     close = count_close(tops)
     # A wide band below zero may be cut off, a mean may not.
-    cut = max(lowest, -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]))
-    bottom = 1.05 * min(0.0, cut, float(summary["mean"].min()))
+    cut = max(
+        float(best["low"].to_numpy().min()),
+        -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]),
+    )
+    bottom = 1.05 * min(0.0, cut, float(means.min()))
     top = max(1.05 * float(tops[-1]), 1e-9)
     if yscale == "log":
-        means = summary["mean"].values
         smallest = float(means[means > 0].min(initial=top / 10))
         axes.set_yscale("log", nonpositive="clip")
         bottom = max(smallest, top * 1e-4)

@@ -1,0 +1,212 @@
+"""A figure over rounds, as the paper's are: queue length and cumulative regret.
+
+One colour and line style a policy, the same in every figure (`names.py`). Drawn with Agg figures of
+their own: no pyplot, no global state.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+import polars as pl
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.figures.cells import Cell, arranged
+from cqbjax.figures.vertical_scale import YScale, set_scale
+from cqbjax.results.frame import curves, summarised
+from cqbjax.results.metrics import check_metrics, metrics_of
+from cqbjax.results.names import Style, in_order, style_of
+from cqbjax.results.summaries import differing, stand_in_of
+
+Spread = Literal["ci", "sd"]
+
+# A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
+PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
+MAX_POINTS = 800  # of all panels of a row: more cannot be seen, and make the PDF heavy
+FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
+
+
+def draw_curves(
+    points: Sequence[xr.Dataset],
+    metrics: Sequence[str] = ("gap", "regret"),
+    spread: Spread = "ci",
+    yscale: YScale = "auto",
+) -> Figure:
+    """Draw metrics over rounds, a panel each a point and rate: the paper's queue and regret.
+
+    Two assortment sizes stand side by side as in the paper; everything else that differs, and every
+    arrival rate, makes a row. Lines are means over seeds, bands their spread. The queue length has
+    the optimal policy's line too.
+
+    Args:
+        points: as `results.load_points` returns them.
+        metrics: of `metrics_of(points)`, from left to right.
+        spread: `ci` for the 95% interval of the mean, `sd` for one standard deviation either side.
+        yscale: `auto` keeps the close rivals on a linear scale and, where weak policies would
+            flatten them, continues above it on a logarithmic one; `linear`; `symlog`, linear up
+            to 1; `log`.
+
+    Raises:
+        ValueError: no point, no policy but optimal, or an argument that is none of the above.
+    """
+    _check_choice("spread", spread, Spread)
+    _check_choice("yscale", yscale, YScale)
+    if not points:
+        raise ValueError("points is empty: at least one result is needed to draw a figure.")
+    check_metrics(points, metrics)
+    keys, settings = differing(points), [point.attrs for point in points]
+    rows = arranged(settings, [point["arrival_rate"].values.tolist() for point in points], keys)
+    blocks = len(rows[0])
+    if any(set(point["policy"].values.tolist()) <= {OPTIMAL} for point in points):
+        raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
+    lines = summarised(curves(points, metrics, MAX_POINTS // (len(metrics) * blocks)))
+    if spread == "sd":
+        ends = {"low": pl.col("mean") - pl.col("sd"), "high": pl.col("mean") + pl.col("sd")}
+        lines = lines.with_columns(**ends)
+    labels, stand_in = in_order(set(lines["policy"])), stand_in_of(points)
+    width = 10.0 if blocks == 2 else PAGE_WIDTH
+    height = 2.3 * len(rows) + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
+    with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(rows), len(metrics) * blocks, squeeze=False)
+        for panels, cell in _places(axes, rows, len(metrics)):
+            for panel, metric in zip(panels, metrics, strict=True):
+                if cell is None:
+                    panel.set_axis_off()
+                    continue
+                own = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
+                _draw_panel(panel, own, yscale)
+            if cell is not None:
+                _set_title(panels[0], _title(settings[cell.point], cell.rate, keys, 84 // blocks))
+        _label_outer(axes, [metrics_of(points)[metric].long_name for metric in metrics])
+        _add_legend(figure, labels, _explain(points, spread))
+        if stand_in:
+            note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
+            figure.suptitle(note, style="italic")
+    return figure
+
+
+def _check_choice(key: str, value: str, choices: Any) -> None:
+    if value not in choices.__args__:
+        raise ValueError(f"{key} is {value}: choose one of {', '.join(choices.__args__)}.")
+
+
+@contextmanager
+def _fonts(points: float) -> Iterator[None]:
+    sized = (
+        "font.size", "figure.titlesize", "axes.titlesize", "axes.labelsize", "xtick.labelsize",
+        "ytick.labelsize", "legend.fontsize", "legend.title_fontsize",
+    )  # fmt: skip
+    plain = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
+    settings: Any = dict.fromkeys(sized, points) | plain
+    with matplotlib.rc_context(settings | {"axes.linewidth": 0.8, "text.parse_math": True}):
+        yield
+
+
+def _places(
+    axes: np.ndarray[Any, Any], rows: Sequence[Sequence[Cell | None]], panels: int
+) -> Iterator[tuple[list[Axes], Cell | None]]:
+    """Yield the panels of every cell."""
+    for row, cells in zip(axes, rows, strict=True):
+        for block, cell in enumerate(cells):
+            yield list(row[panels * block : panels * (block + 1)]), cell
+
+
+def _title(setting: Mapping[Any, Any], rate: float, keys: Sequence[str], letters: int) -> str:
+    # Unbreakable blanks: a line may end between two settings only.
+    shown = {"K": "K", "num_servers": "N", "slackness": "ε"}
+    parts = [f"{name} = {setting[key]:g}" for key, name in shown.items() if key in setting]
+    parts.append(f"λ = {rate:g}")
+    if setting.get("arrivals"):
+        parts.append(f"arrivals: {setting['arrivals']}")
+    others = [key for key in keys if key not in (*shown, "arrivals")]
+    parts += [f"{key} = {setting.get(key, 'unset')}" for key in others]
+    unbroken = ", ".join(part.replace(" ", "\u00a0") for part in parts)
+    return textwrap.fill(unbroken, letters, break_long_words=False)
+
+
+def _set_title(panel: Axes, title: str) -> None:
+    """Write a title across a cell's panels: it takes its height from the layout, and no width."""
+    panel.set_title(" " + "\n " * title.count("\n"), loc="left")
+    panel.annotate(
+        title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title"
+    )
+
+
+def _draw_panel(panel: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
+    """Draw a line and a band a policy."""
+    labels = in_order(set(lines["policy"]))
+    shade = 0.15 if len(labels) <= FEW_LINES else 0.07
+    for number, label in enumerate(labels):
+        own, style = lines.filter(policy=label), style_of(label)
+        rounds, mean, low, high = (
+            own[name].cast(pl.Float64).to_numpy() for name in ("round", "mean", "low", "high")
+        )
+        order = 3.0 if style.on_top else 2.0
+        panel.fill_between(
+            rounds, low, high, color=style.color, alpha=shade, linewidth=0, zorder=order - 1
+        )
+        every = max(1, len(rounds) // 5)
+        panel.plot(
+            rounds, mean, zorder=order, **_line_options(style),
+            markevery=(every * (1 + number % 5) // 6, every),
+        )  # fmt: skip
+    set_scale(panel, lines, yscale)
+    _mark_rounds(panel, int(rounds[-1]))
+
+
+def _mark_rounds(axes: Axes, last: int) -> None:
+    ticks = MaxNLocator(2, steps=[1, 1.25, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
+    axes.set_xlim(0, last)
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= last])
+    if last >= 10_000:
+        axes.set_xticklabels([f"{tick / 1000:g}k" if tick else "0" for tick in axes.get_xticks()])
+
+
+def _line_options(style: Style) -> dict[str, Any]:
+    return {
+        "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
+        "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
+    }  # fmt: skip
+
+
+def _label_outer(axes: np.ndarray[Any, Any], names: Sequence[str]) -> None:
+    """Name every vertical axis, in two lines, and the lowest horizontal ones."""
+    for column in range(axes.shape[1]):
+        drawn = [panel for panel in axes[:, column] if panel.axison]
+        for panel in drawn:
+            panel.set_ylabel("\n".join(names[column % len(names)].rsplit(" ", 1)))
+        if drawn:
+            drawn[-1].set_xlabel("Round")
+
+
+def _add_legend(figure: Figure, labels: Sequence[str], title: str) -> None:
+    handles = [Line2D([], [], label=style_of(x).name, **_line_options(style_of(x))) for x in labels]
+    letters = max(len(style_of(label).name) for label in labels)
+    points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
+    fitting = max(1, int(figure.get_figwidth() * 72 / points))
+    rows = math.ceil(len(labels) / fitting)
+    figure.legend(
+        handles=handles, title=title, loc="outside lower center", frameon=False,
+        ncols=math.ceil(len(labels) / rows), handlelength=2.8, columnspacing=1.4,
+    )  # fmt: skip
+
+
+def _explain(points: Sequence[xr.Dataset], spread: Spread) -> str:
+    seeds = sorted({point.sizes["seed"] for point in points})
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    band = "95% confidence interval" if spread == "ci" else "± 1 standard deviation"
+    if seeds[-1] == 1:
+        return "One seed"
+    return f"Mean over {number} seeds; band: {band}"

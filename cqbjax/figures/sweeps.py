@@ -1,0 +1,144 @@
+"""A figure of a sweep: a metric at one round over the keys that were swept.
+
+With one key a line a policy, its 95% interval beside it; with more a map a policy over the two keys
+of most values, the mean over the others, which is said.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.figures.cells import LETTERS
+from cqbjax.figures.files import write_numbers
+from cqbjax.results.frame import LAST, labelled, long, summarised
+from cqbjax.results.metrics import check_metrics, metrics_of
+from cqbjax.results.names import in_order, style_of
+from cqbjax.results.summaries import differing, stand_in_of
+
+PANEL = 3.4  # inches
+MOST_COLUMNS = 3
+MOST_WRITTEN = 80  # cells of a map in which numbers can be read
+
+
+def draw_over_keys(
+    points: Sequence[xr.Dataset],
+    metric: str = "gap",
+    round_: int | None = None,
+    over: Sequence[str] = (),
+) -> Figure:
+    """Draw a metric over the swept keys.
+
+    Args:
+        points: as `results.load_points` returns them.
+        metric: of `metrics_of(points)`.
+        round_: the last recorded one that is not later; None is the last of all.
+        over: one key, or two; the rest is averaged over. None named: those of most values.
+
+    Raises:
+        ValueError: no point, or a metric or key that there is none of.
+    """
+    check_metrics(points, [metric])
+    table, keys = _values(points, metric, round_)
+    for key in over:
+        if key not in keys:
+            raise ValueError(f"key {key} was not swept; choose from {', '.join(keys)}")
+    keys = [*over, *(key for key in keys if key not in over)]
+    flat = len(keys) == 1 or len(over) == 1
+    policies, label = in_order(set(table["policy"])), metrics_of(points)[metric].label
+    panels = 1 if flat else len(policies)
+    columns = min(panels, MOST_COLUMNS)
+    rows = -(-panels // columns)
+    size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    if flat:
+        _draw_lines(axes[0], table, keys[0], policies)
+        axes[0].set_ylabel(label)
+    else:
+        for axis in axes[panels:]:
+            axis.set_axis_off()
+        image = _draw_maps(axes[:panels], table, keys[:2], policies)
+        figure.colorbar(image, ax=list(axes), label=label)
+    left = keys[1:] if flat else keys[2:]
+    said = _said(points, table["round"], left)
+    figure.suptitle(said, style="italic", fontsize="small", wrap=True)
+    return figure
+
+
+def _values(
+    points: Sequence[xr.Dataset], metric: str, round_: int | None
+) -> tuple[pl.DataFrame, list[str]]:
+    """Return every policy's values by seed, and the keys that were swept, most values first."""
+    varied = differing(points)
+    table = labelled(long(points, [metric], [LAST if round_ is None else round_]), points, varied)
+    if metric == "gap":
+        table = table.filter(pl.col("policy") != OPTIMAL)
+    several = table["arrival_rate"].n_unique() > 1 or not varied
+    keys = [*varied, "arrival_rate"] if several else varied
+    return table, sorted(keys, key=lambda key: -table[key].n_unique())
+
+
+def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[str]) -> None:
+    """Draw a line and an interval a policy; what else was swept is averaged over, seed by seed."""
+    order = table[key].unique().sort()
+    numbers = order.dtype.is_numeric()
+    fewest = pl.col("values").list.head(pl.col("values").list.len().min().over("policy", key))
+    by_seed = table.with_columns(fewest).with_columns(
+        seed=pl.int_ranges(pl.col("values").list.len())
+    )
+    means = (
+        by_seed.explode("values", "seed").group_by("policy", key, "seed")
+        .agg(pl.col("values").mean()).sort("seed").group_by("policy", key).agg("values")
+    )  # fmt: skip
+    for policy in policies:
+        line, style = summarised(means.filter(policy=policy).sort(key)), style_of(policy)
+        x: Any = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
+        mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
+        axis.plot(x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker=".")
+        axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
+    if not numbers:
+        axis.set_xticks(range(len(order)), [str(value) for value in order], rotation=45)
+    axis.set_xlabel(LETTERS.get(key, key))
+    axis.legend(fontsize="small")
+
+
+def _draw_maps(
+    axes: np.ndarray, table: pl.DataFrame, keys: Sequence[str], policies: Sequence[str]
+) -> Any:
+    """Draw a map a policy over two keys, NaN where nothing was run; return the last image."""
+    across, up = (table[key].unique().sort() for key in keys)
+    means = table.group_by("policy", *keys).agg(pl.col("values").list.mean().mean())
+    reached = means["values"].to_numpy()
+    lowest, highest = min(0.0, float(reached.min())), max(1e-9, float(reached.max()))
+    for axis, policy in zip(axes, policies, strict=True):
+        own, shown = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
+        for x, y, value in own.select(*keys, "values").iter_rows():
+            shown[up.index_of(y), across.index_of(x)] = value
+        image = axis.imshow(shown, origin="lower", aspect="auto", vmin=lowest, vmax=highest)
+        axis.set_xticks(range(len(across)), [f"{value}" for value in across], rotation=45)
+        axis.set_yticks(range(len(up)), [f"{value}" for value in up])
+        axis.set_xlabel(LETTERS.get(keys[0], keys[0]))
+        axis.set_ylabel(LETTERS.get(keys[1], keys[1]))
+        axis.set_title(style_of(policy).name)
+        if shown.size <= MOST_WRITTEN:
+            write_numbers(axis, shown, (lowest + highest) / 2, "white", "black")
+    return image
+
+
+def _said(points: Sequence[xr.Dataset], rounds: pl.Series, left: Sequence[str]) -> str:
+    """Say what is shown: round, seeds, what was averaged over, what the data stand in for."""
+    seeds = sorted({point.sizes["seed"] for point in points})
+    shown = ", ".join(map(str, rounds.unique().sort()))
+    said = f"round {shown}, {', '.join(map(str, seeds))} seeds"
+    if left:
+        said += f", mean over {', '.join(LETTERS.get(key, key) for key in left)}"
+    stand_in = stand_in_of(points)
+    return f"{said}; data: {stand_in}" if stand_in else said

@@ -1,0 +1,89 @@
+"""A sweep as one table to go on with elsewhere: a row a point, rate, policy, round and metric.
+
+Every swept key is a column. Means come with intervals over seeds, and with differences from a named
+policy, paired by seed, with Student's t and the bootstrap.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from cqbjax.core.files import write_atomic
+from cqbjax.results.frame import KEYS, LAST, against, labelled, long, summarised
+from cqbjax.results.metrics import check_metrics
+from cqbjax.results.summaries import differing
+
+RESAMPLES = 2000
+MINUS = ("minus", "minus_low", "minus_high", "minus_boot_low", "minus_boot_high")
+
+
+def aggregated(
+    points: Sequence[xr.Dataset],
+    metrics: Sequence[str] = ("gap", "throughput"),
+    rounds: Sequence[int] = (),
+    reference: str | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Return the table.
+
+    Args:
+        points: as `results.load_points` returns them.
+        metrics: of `metrics_of(points)`.
+        rounds: the last recorded one that is not later is taken, and named; none is the last of
+            all.
+        reference: a policy whose values the others' are subtracted from, seed by seed; None is
+            none.
+        seed: of the bootstrap.
+
+    Returns:
+        Columns: every key in which points differ, `experiment` among them, arrival_rate, policy,
+        round, metric, n (seeds), mean, low, high (95% Student-t), sd; and with `reference`, before
+        the mean, `MINUS` (95%, the last two percentiles of resampled seeds): null for the policy
+        itself.
+
+    Raises:
+        ValueError: an unknown metric or policy, or a round before the first one recorded.
+    """
+    check_metrics(points, metrics)
+    labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
+    if reference is not None and reference not in labels:
+        raise ValueError(f"policy {reference} is in no point; choose from {', '.join(labels)}")
+    values = long(points, metrics, rounds or [LAST])
+    made = summarised(values)
+    if reference is not None:
+        apart = against(values, reference)
+        ends = {"mean": "minus", "low": "minus_low", "high": "minus_high"}
+        minus = summarised(apart).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
+        minus = minus.hstack(_bootstrap(apart, np.random.default_rng(seed)))
+        made = made.join(minus, on=KEYS, how="left", maintain_order="left")
+    minus_columns = MINUS if reference is not None else ()
+    ordered = made.select(*KEYS, "n", *minus_columns, "mean", "low", "high", "sd")
+    return labelled(ordered, points, differing(points))
+
+
+def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
+    """Return the ends of bootstrap intervals: percentiles of the means of resampled seeds."""
+    tables = []
+    sized = apart.with_row_index("place").with_columns(n=pl.col("values").list.len())
+    for part in sized.partition_by("n", "round", "metric", maintain_order=True):
+        n = part["n"][0]
+        # How often each resample takes each seed: its mean is then one product.
+        taken = draws.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) / n
+        means = part["values"].list.to_array(n).to_numpy() @ taken.T
+        low, high = np.quantile(means, [0.025, 0.975], axis=-1)
+        tables.append(part.select("place", minus_boot_low=low, minus_boot_high=high))
+    return pl.concat(tables).sort("place").drop("place")
+
+
+def save(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
+    """Write `stem`.parquet and `stem`.csv, each whole or not at all."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    parquet, csv = (stem.with_name(f"{stem.name}.{kind}") for kind in ("parquet", "csv"))
+    write_atomic(parquet, buffer.getvalue())
+    write_atomic(csv, table.write_csv().encode())
+    return parquet, csv

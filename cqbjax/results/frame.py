@@ -1,0 +1,186 @@
+"""Stored arrays as one long table, of which every table, figure, claim and page is a view.
+
+A row is a point, arrival rate, policy, round and metric, with the values of all seeds. Differences
+between policies or rounds are taken seed by seed; a mean with its interval comes last.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.metrics import STANDARD, metrics_of
+from cqbjax.results.summaries import at_round, t_quantile
+from cqbjax.store.layout import shape
+
+KEYS = ("point", "arrival_rate", "policy", "round", "metric")
+LAST = 2**62  # a round that none is later than: of a result, the last one recorded
+_DIMS = ("round", "point", "arrival_rate", "policy", "seed")
+
+
+def long(
+    points: Sequence[xr.Dataset], names: Sequence[str], rounds: Sequence[int] | None = None
+) -> pl.DataFrame:
+    """Return the table.
+
+    Args:
+        points: as `results.load_points` returns them.
+        names: of metrics, or of stored arrays.
+        rounds: the last recorded one that is not later is taken, and named; None takes all.
+
+    Returns:
+        `KEYS`, where point is its number in `points`, and `values`, a list by seed.
+
+    Raises:
+        ValueError: no point, or a round before the first recorded one.
+    """
+    return pl.concat([_of_shape(points, some, names, rounds) for some in _alike(points)])
+
+
+def _alike(points: Sequence[xr.Dataset]) -> list[list[int]]:
+    """Return the numbers of points, those of one shape together."""
+    if not points:
+        raise ValueError("points is empty: at least one result is needed.")
+    alike: dict[Any, list[int]] = {}
+    for number, point in enumerate(points):
+        alike.setdefault(shape(point), []).append(number)
+    return list(alike.values())
+
+
+def _of_shape(
+    points: Sequence[xr.Dataset], numbers: Sequence[int], names: Sequence[str],
+    rounds: Sequence[int] | None,
+) -> pl.DataFrame:  # fmt: skip
+    """Return the rows of points of one shape: by round, metric, point, rate and policy."""
+    data, known = _side_by_side([points[i] for i in numbers], rounds), metrics_of(points)
+    there = [name for name in names if name in STANDARD or name in data]
+    made = [_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
+    own = pl.concat(made).sort("round", maintain_order=True)
+    return own.with_columns(pl.Series(numbers).gather(own["point"]).alias("point"))
+
+
+def _side_by_side(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
+    """Stack points of one shape, so that a thousand are summarised as fast as one."""
+    recorded = same[0]["round"].values
+    asked = recorded if rounds is None else [int(at_round(same[0], t)["round"]) for t in rounds]
+    taken = np.unique(np.asarray(asked))
+    thin = [point.sel(round=taken) for point in same]
+    data: dict[str, Any] = {
+        str(name): (("point", *array.dims), np.stack([one[name].values for one in thin]))
+        for name, array in thin[0].data_vars.items()
+        if all(name in one for one in thin)
+    }
+    rates = np.stack([point["arrival_rate"].values for point in same]).astype(float)
+    coords = {"policy": thin[0]["policy"].values, "round": taken}
+    return xr.Dataset(data, coords | {"rates": (("point", "arrival_rate"), rates)})
+
+
+def _rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
+    """Return the rows of a metric; what has no seed has one value, what has no policy is each's."""
+    sizes = {dim: 1 if dim == "seed" else data.sizes[dim] for dim in _DIMS}
+    missing = {dim: size for dim, size in sizes.items() if dim not in by_seed.dims}
+    values = by_seed.astype(float).expand_dims(missing).transpose(*_DIMS).values
+    at = np.indices(values.shape[:-1]).reshape(4, -1)
+    return pl.DataFrame({
+        "point": at[1], "arrival_rate": data["rates"].values[at[1], at[2]],
+        "policy": pl.Series([str(label) for label in data["policy"].values]).gather(at[3]),
+        "round": data["round"].values.astype(np.int64)[at[0]],
+    }).with_columns(
+        metric=pl.lit(name), values=pl.Series(values.reshape(-1, values.shape[-1])).arr.to_list()
+    )  # fmt: skip
+
+
+def against(table: pl.DataFrame, policy: str) -> pl.DataFrame:
+    """Return a policy's values less every other policy's, seed by seed."""
+    own = table.filter(policy=policy).drop("policy")
+    others = table.filter(pl.col("policy") != policy)
+    on = [key for key in KEYS if key != "policy"]
+    return _less(
+        others.join(own, on=on, suffix="_of", maintain_order="left"), "values_of", "values"
+    )
+
+
+def growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl.DataFrame:
+    """Return by how much a metric has grown since half the rounds, seed by seed.
+
+    Args:
+        points: as `results.load_points` returns them.
+        name: of the metric.
+        rounds: as in `long`.
+
+    Returns:
+        As `long`, and `since`: the last recorded round that is not after the half, or the first.
+    """
+    tables = []
+    for some in _alike(points):
+        first = int(points[some[0]]["round"].values.min())
+        for end in _of_shape(points, some, [name], rounds).partition_by("round"):
+            half = max(end["round"][0] // 2, first)
+            middle = _of_shape(points, some, [name], [half]).rename({"round": "since"})
+            on = [key for key in KEYS if key != "round"]
+            both = end.join(middle, on=on, suffix="_then", maintain_order="left")
+            tables.append(_less(both, "values", "values_then"))
+    return pl.concat(tables)
+
+
+def _less(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
+    """Put one column of values less another in place of both."""
+    apart = (pl.col(one) - pl.col(other)).alias("values")
+    return both.with_columns(apart).drop({one, other} - {"values"})
+
+
+def curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
+    """Return metrics at so many rounds at most, those of the optimal policy only of its queue.
+
+    Its line is its length as all runs have it, whether it is among a point's policies or not.
+    """
+    tables = []
+    for number, point in enumerate(points):
+        recorded = point.sizes["round"]
+        kept = np.linspace(0, recorded - 1, min(recorded, most)).round().astype(np.int64)
+        thin = point.isel(round=np.unique(kept))
+        made = [long([thin], names).filter(pl.col("policy") != OPTIMAL)]
+        if "queue_length" in names:
+            best = long([thin.isel(policy=[0])], ["optimal_queue_length"])
+            words = {"policy": OPTIMAL, "metric": "queue_length"}
+            made.append(best.with_columns(**{k: pl.lit(word) for k, word in words.items()}))
+        tables += [one.with_columns(point=pl.lit(number, pl.Int64)) for one in made]
+    return pl.concat(tables)
+
+
+def summarised(table: pl.DataFrame) -> pl.DataFrame:
+    """Average over seeds: n, mean, sd, and the 95% interval low and high, in place of `values`."""
+    sized = table.with_columns(n=pl.col("values").list.len().cast(pl.Int64)).with_row_index("place")
+    parts = []
+    for part in sized.partition_by("n") or [sized]:
+        n = part["n"][0] if part.height else 1
+        each = part["values"].list.to_array(n).to_numpy()
+        # Along rows, so that a mean has the same bits whatever it stands beside.
+        mean = each.sum(axis=-1) / n
+        spread = ((each - mean[:, None]) ** 2).sum(axis=-1)
+        sd = np.sqrt(spread / (n - 1)) if n > 1 else np.full(len(mean), np.nan)
+        parts.append(part.with_columns(mean=mean, sd=sd))
+    return with_interval(pl.concat(parts).sort("place").drop("place", "values"))
+
+
+def with_interval(table: pl.DataFrame, level: float = 0.95) -> pl.DataFrame:
+    """Add low and high, Student's t interval of the mean; null for a single seed."""
+    n = table["n"].to_numpy()
+    mean, sd = (table[name].cast(pl.Float64).to_numpy() for name in ("mean", "sd"))
+    half = t_quantile(n, level) * sd / np.sqrt(n)
+    ends = {"low": pl.Series(mean - half), "high": pl.Series(mean + half)}
+    return table.with_columns(pl.col("mean", "sd").fill_nan(None), **ends).with_columns(
+        pl.col("low", "high").fill_nan(None)
+    )
+
+
+def labelled(
+    table: pl.DataFrame, points: Sequence[xr.Dataset], keys: Sequence[str]
+) -> pl.DataFrame:
+    """Put attributes of its point before each row, in place of the point's number."""
+    settings = {key: [point.attrs.get(key) for point in points] for key in keys}
+    columns = [pl.Series(key, values, strict=False) for key, values in settings.items()]
+    return table.select(*(one.gather(table["point"]) for one in columns), pl.exclude("point"))

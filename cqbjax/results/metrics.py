@@ -1,0 +1,103 @@
+"""What is measured of a policy: how it follows from the stored arrays, and how it is called.
+
+A stored array over policy, arrival_rate, seed and, where it has one, round is a metric of its name.
+Its attributes say how it is shown: `long_name`, `units` and `better` (`more` or `less`). A recorder
+of one's own needs no entry here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from cqbjax.results.summaries import queue_regret, throughput
+from cqbjax.store.layout import RUN_DIMS, VARIABLES
+
+
+class Metric(NamedTuple):
+    """A metric.
+
+    Attributes:
+        of: its values in a point, by seed.
+        long_name: what it is called in words.
+        units: of its values.
+        better: `more`, `less`, or nothing where neither is.
+        symbol: what an axis says; None for long_name and units.
+    """
+
+    of: Callable[[xr.Dataset], xr.DataArray]
+    long_name: str
+    units: str = ""
+    better: str = ""
+    symbol: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what an axis says."""
+        return self.symbol or ", ".join(filter(None, (self.long_name, self.units)))
+
+
+def stored(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
+    """Return what reads a stored array."""
+    return lambda point: point[name]
+
+
+# What follows from arrays that every point has, whose files say none of it.
+STANDARD = {
+    "gap": Metric(queue_regret, "Queue length regret", "queries", "less", "Q - Q*, queries"),
+    "queue_length": Metric(stored("queue_length"), "Queue length", "queries", "less", "Q, queries"),
+    "regret": Metric(
+        stored("regret"), "Cumulative regret", "expected departures", "less", "cumulative regret"
+    ),
+    "throughput": Metric(throughput, "throughput", "queries a round", "more"),
+    "explored": Metric(stored("explored"), "explored rounds"),
+}
+
+
+def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
+    """Return the metrics that recorders of one's own stored."""
+    return {
+        str(name): Metric(
+            stored(str(name)), str(array.attrs.get("long_name", name)),
+            str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
+        )
+        for point in points
+        for name, array in point.data_vars.items()
+        if name not in VARIABLES and {*RUN_DIMS[:3]} <= {*array.dims} <= {*RUN_DIMS}
+    }  # fmt: skip
+
+
+def metrics_of(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
+    """Return every metric of points by name."""
+    return STANDARD | own_arrays(points)
+
+
+def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[str]:
+    """Return the metrics of a study's figure, from left to right.
+
+    Args:
+        points: of the study.
+        config: of it; `queue` and `replay` are read.
+    """
+    # A replay's figure is of the gap and of the length: with one server nothing is to be regretted.
+    if config.get("replay") is not None:
+        return ["gap", "queue_length", *own_arrays(points)]
+    queue = "queue_length" if config.get("queue") == "length" else "gap"
+    return [queue, "regret", *own_arrays(points)]
+
+
+def described(notes: Mapping[str, Mapping[str, str]]) -> dict[str, Metric]:
+    """Return the standard metrics, and those that an extract describes."""
+    return STANDARD | {name: Metric(stored(name), **words) for name, words in notes.items()}
+
+
+def check_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:
+    """Refuse a metric that there is none of.
+
+    Raises:
+        ValueError: naming it and those that there are.
+    """
+    known = metrics_of(points)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"metric {name} is unknown; choose from {', '.join(known)}")

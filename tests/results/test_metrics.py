@@ -1,0 +1,86 @@
+"""An array that a recorder of one's own stored is shown everywhere, by what its attributes say."""
+
+import numpy as np
+import pytest
+from fabricated import fabricate
+
+from cqbjax.figures import curves
+from cqbjax.paper import rules
+from cqbjax.results import aggregate, extracts, frame, tables
+from cqbjax.results.metrics import metrics_of, panels_of
+from cqbjax.store.layout import Stored
+
+CONFIG = {"table_rounds": [30, 60]}
+WORDS = {"long_name": "Answered share", "units": "answers a round", "better": "more"}
+
+
+def point(**attributes):
+    """A point with a fifth array, in which ACQB is 1 above the others at every seed and round."""
+    made = fabricate(("optimal", "acqb", "random"), num_seeds=5, **attributes)
+    above = (made["policy"] == "acqb").astype(float)
+    made["answered"] = (above + made["departures"] / made["round"]).transpose(
+        "policy", "arrival_rate", "seed", "round"
+    )
+    made["answered"].attrs = WORDS
+    return made
+
+
+def extract():
+    return extracts.extract([Stored(point(), {"point": "K=1", "varied": {}}, "")], CONFIG)
+
+
+@pytest.mark.parametrize("make", [tables.gap_table, tables.throughput_table])
+def test_it_is_in_every_table_with_its_interval(make):
+    made = point()
+    (row,) = make([made], rounds=[60]).filter(policy="random").to_dicts()
+    at = made["answered"].sel(policy="random", round=60, arrival_rate=0.7)
+    assert row["answered"] == pytest.approx(float(at.mean()))
+    assert row["answered_low"] < row["answered"] < row["answered_high"]
+    assert "answered" in aggregate.aggregated([made], ["answered"])["metric"].to_list()
+
+
+def test_it_has_a_panel_of_its_own_in_the_figure():
+    made = point()
+    assert panels_of([made], {}) == ["gap", "regret", "answered"]
+    drawn = curves.draw_curves([made], panels_of([made], {}))
+    assert [panel.get_ylabel() for panel in drawn.axes][2] == "Answered\nshare"
+    np.testing.assert_allclose(
+        drawn.axes[2].get_lines()[0].get_ydata(),
+        made["answered"].sel(policy="acqb", arrival_rate=0.7).mean("seed"),
+    )
+
+
+def test_it_is_on_the_page_under_its_own_name():
+    pytest.importorskip("bokeh")
+    from cqbjax.page import plots
+    from cqbjax.page import tables as page_tables
+
+    made = extract()
+    (drawn,) = plots.draw([made]).figures.values()
+    assert [panel.shows for panel in drawn.panels][2] == WORDS["long_name"]
+    assert page_tables.numbers({"synthetic": made}).count("answered") >= 2
+
+
+def test_a_claim_knows_which_direction_is_better():
+    asked = {"policy": "acqb", "others": ["random"], "metrics": ["answered"]}
+    found = rules.ahead(extract(), asked)
+    assert (found.yes, found.against, found.all) == (1, 0, 1)
+
+
+def test_an_array_by_query_is_no_metric_and_one_by_run_is():
+    made = point()
+    made["prompts"] = ("policy", "query"), np.zeros((3, 4))
+    made["reached"] = made["answered"].isel(round=-1, drop=True)
+    assert set(metrics_of([made])) >= {"answered", "reached"}
+    assert "prompts" not in metrics_of([made])
+    rows = frame.summarised(frame.long([made], ["reached"], [30, 60]))
+    assert rows["round"].to_list() == [30] * 3 + [60] * 3
+
+
+def test_several_experiments_have_a_column_that_tells_them_apart():
+    both = [point(), point(experiment="another")]
+    table = aggregate.aggregated(both, ["gap"])
+    assert sorted(table["experiment"].unique()) == ["another", "synthetic"]
+    assert table.height == 2 * aggregate.aggregated(both[:1], ["gap"]).height
+    assert {"experiment"} <= {*tables.gap_table(both, [60]).columns}
+    assert "experiment" not in tables.gap_table(both[:1], [60]).columns
