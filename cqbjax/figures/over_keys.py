@@ -14,10 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results import tidy
 from cqbjax.results.cells import LAST, side_by_side
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import at_round, differing, mean_ci, stand_in_of
-from cqbjax.results.tidy import METRICS, check_metrics
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
@@ -55,7 +55,7 @@ def draw_over_keys(
 
     Args:
         points: as `results.load_points` returns them.
-        metric: of `tidy.METRICS`.
+        metric: of `tidy.METRICS`, or what else was recorded.
         round_: the last recorded one that is not later; None is the last of all.
         over: one key, or two; the rest is averaged over. None named: those of most values.
 
@@ -64,7 +64,9 @@ def draw_over_keys(
     """
     if not points:
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
-    check_metrics([metric])
+    tidy.check_metrics([metric], points)
+    about = points[0][metric].attrs if metric not in NAMES else {}
+    shown = NAMES.get(metric) or f"{about['long_name']}, {about['units']}"
     values = _values(points, metric, round_)
     keys = sorted(values[0].keys, key=lambda key: -len({one.keys[key] for one in values}))
     for key in over:
@@ -81,7 +83,7 @@ def draw_over_keys(
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
-        _draw_lines(axes[0], values, keys[0], policies, NAMES[metric])
+        _draw_lines(axes[0], values, keys[0], policies, shown)
     else:
         maps = [_map(values, policy, keys[:2]) for policy in policies]
         ends = (
@@ -91,7 +93,7 @@ def draw_over_keys(
         for axis, policy, one in zip(axes, policies, maps, strict=False):
             image = _draw_map(axis, one, values, keys[:2], ends)
             axis.set_title(style_of(policy).name)
-        figure.colorbar(image, ax=list(axes), label=NAMES[metric])
+        figure.colorbar(image, ax=list(axes), label=shown)
         for axis in axes[panels:]:
             axis.set_axis_off()
     left = keys[1:] if flat else keys[2:]
@@ -105,7 +107,7 @@ def _values(points: Sequence[xr.Dataset], metric: str, round_: int | None) -> li
     rates = {float(rate) for point in points for rate in point[RATE].values}
     all_values = []
     for some in side_by_side(points, [LAST if round_ is None else round_]):
-        by_seed = METRICS[metric](some.data).transpose("point", RATE, "policy", "seed")
+        by_seed = tidy.metric(metric, some.data).transpose("point", RATE, "policy", "seed")
         values = by_seed.values.astype(float)
         for i, attributes in enumerate(some.attributes):
             own = {key: attributes.get(key) for key in varied}

@@ -23,11 +23,12 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.scales import YScale, set_scale
 from cqbjax.results.names import Style, in_order, style_of
 from cqbjax.results.summaries import differing, mean_ci, mean_sd, queue_regret, stand_in_of
+from cqbjax.store.shards import more
 
 Spread = Literal["ci", "sd"]
 Queue = Literal["regret", "length"]
 Second = Literal["regret", "length"]
-_Shown = tuple[Queue, Second]  # of the left panel and of the right one
+_Shown = tuple[str, ...]  # of the left panel, of the right one, and of those of what else is kept
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
@@ -52,7 +53,8 @@ def draw_queue_and_regret(
     """Draw queue length and cumulative regret over rounds, a pair of panels a point and rate.
 
     Two assortment sizes stand side by side as in the paper; everything else that differs, and every
-    arrival rate, makes a row. Lines are means over seeds, bands their spread.
+    arrival rate, makes a row. What else was recorded by round has a panel beside these two. Lines
+    are means over seeds, bands their spread.
 
     Args:
         points: as `results.load_points` returns them.
@@ -75,26 +77,29 @@ def draw_queue_and_regret(
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
     rows = _arrange(points)
     blocks = len(rows[0])
+    recorded = [name for name in more(points[0]) if all(name in point for point in points)]
+    shown = (queue, second, *recorded)
+    panels = len(shown)
     rivals = {label for point in points for label in point["policy"].values.tolist()} - {OPTIMAL}
     labels = in_order(rivals | {OPTIMAL} if "length" in (queue, second) else rivals)
     stand_in = stand_in_of(points)
-    width = 10.0 if blocks == 2 else PAGE_WIDTH
+    width = (10.0 if blocks == 2 else PAGE_WIDTH) * panels / 2
     with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
         height = 2.3 * len(rows) + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(len(rows), 2 * blocks, squeeze=False)
-        most = MAX_POINTS // (2 * blocks)
+        axes = figure.subplots(len(rows), panels * blocks, squeeze=False)
+        most = MAX_POINTS // (panels * blocks)
         for row, cells in enumerate(rows):
             for block, cell in enumerate(cells):
-                pair = list(axes[row, 2 * block : 2 * block + 2])
+                pair = list(axes[row, panels * block : panels * (block + 1)])
                 if cell is None:
                     for empty in pair:
                         empty.set_axis_off()
                 else:
                     title = _cell_title(cell, points, 84 // blocks)
-                    _draw_cell(pair, cell, title, spread, (queue, second), yscale, most)
-        _label_outer(axes, (queue, second))
+                    _draw_cell(pair, cell, title, spread, shown, yscale, most)
+        _label_outer(axes, shown, points[0])
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
@@ -178,10 +183,11 @@ def _draw_cell(
     if not labels:
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
     rivals = point.sel(policy=labels)
-    queue, second = shown
+    queue, second, *others = shown
     left = _lengths(point, rivals) if queue == "length" else queue_regret(rivals)
     right = _lengths(point, rivals) if second == "length" else rivals["regret"]
-    for axes, values in zip(pair, (left, right), strict=True):
+    more_panels = [rivals[name] for name in others]
+    for axes, values in zip(pair, (left, right, *more_panels), strict=True):
         summary = mean_ci(values) if spread == "ci" else mean_sd(values)
         _draw_lines(axes, summary)
         set_scale(axes, summary, yscale)
@@ -233,17 +239,18 @@ def _line_options(style: Style) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _label_outer(axes: np.ndarray[Any, Any], shown: _Shown) -> None:
-    queue, second = shown
+def _label_outer(axes: np.ndarray[Any, Any], shown: _Shown, point: xr.Dataset) -> None:
+    queue, second, *others = shown
     length = "Queue\nlength"
     names = (
         "Queue length\nregret" if queue == "regret" else length,
         "Cumulative\nregret" if second == "regret" else length,
+        *(f"{point[n].attrs['long_name']},\n{point[n].attrs['units']}" for n in others),
     )
     for column in range(axes.shape[1]):
         drawn = [panel for panel in axes[:, column] if panel.axison]
         for panel in drawn:
-            panel.set_ylabel(names[column % 2])
+            panel.set_ylabel(names[column % len(names)])
         if drawn:
             drawn[-1].set_xlabel("Round")
 

@@ -77,7 +77,9 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
     """Return the table of our numbers: every study, setting and policy."""
     frames = []
     for name, made in extracts.items():
-        rows = with_interval(made.numbers.filter(pl.col("metric").is_in(list(METRICS))))
+        recorded = {n: said["long_name"] for n, said in made.notes.get("recorded", {}).items()}
+        words = METRICS | recorded
+        rows = with_interval(made.numbers.filter(pl.col("metric").is_in(list(words))))
         points = made.notes["points"]
         setting = [point["setting"] for point in points]
         frames.append(
@@ -86,7 +88,7 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
                 _of(setting, "K", pl.Int64), _of(setting, "num_servers", pl.Int64).alias("N"),
                 _of(setting, "slackness", pl.Float64).alias("ε"),
                 pl.col("arrival_rate").alias("λ"), pl.col("round").alias("T"), _policy(),
-                _named("metric", METRICS), _short("mean"), _short("low").alias("95% from"),
+                _named("metric", words), _short("mean"), _short("low").alias("95% from"),
                 _short("high").alias("95% to"), _short("sd"), pl.col("n").alias("seeds"),
                 _mark(pl.lit(made.notes["stand_in"])),
             )

@@ -144,8 +144,10 @@ def _figure(made: Extract, models: dict[str, Model]) -> Figure:
         cell = curves.filter(point=point, arrival_rate=rate)
         for metric in made.notes["panels"]:
             key = f"{name}-{len(panels)}"
-            models[key] = _plot(cell.filter(metric=metric), metric, labels, by_label)
-            panels.append(Panel(key, setting, NAMES[metric]))
+            said = made.notes.get("recorded", {}).get(metric, {})
+            unit = UNITS.get(metric) or said["units"]
+            models[key] = _plot(cell.filter(metric=metric), unit, labels, by_label)
+            panels.append(Panel(key, setting, NAMES.get(metric) or said["long_name"]))
     switches = []
     for label in labels:
         key = f"{name}-switch-{label}"
@@ -173,12 +175,12 @@ def _cells(made: Extract) -> Iterator[tuple[int, float, str]]:
 
 
 def _plot(
-    rows: pl.DataFrame, metric: str, labels: Sequence[str], by_label: dict[str, list[Any]]
+    rows: pl.DataFrame, unit: str, labels: Sequence[str], by_label: dict[str, list[Any]]
 ) -> figure:
     """Draw one panel, adding each policy's renderers to its list."""
     plot = figure(
         height=HEIGHT, sizing_mode="stretch_width", tools=TOOLS, active_drag=None,
-        active_scroll=None, x_axis_label="round", y_axis_label=UNITS[metric],
+        active_scroll=None, x_axis_label="round", y_axis_label=unit,
         toolbar_location="above", x_range=DataRange1d(range_padding=0, only_visible=True),
         y_range=DataRange1d(only_visible=True), output_backend="canvas",
     )  # fmt: skip

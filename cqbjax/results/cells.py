@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.results.summaries import at_round
-from cqbjax.store.shards import VARIABLES, shape
+from cqbjax.store.shards import shape
 
 # A round that none is later than: of a result, the last one recorded.
 LAST = 2**62
@@ -20,7 +20,7 @@ class Cells(NamedTuple):
         attributes: of each point.
         rates: [points, L] arrival rates.
         round: which was recorded.
-        data: `VARIABLES` at that round, over point, policy, arrival_rate (unlabelled) and seed.
+        data: what was recorded, at that round, over point, policy, arrival_rate (unlabelled), seed.
     """
 
     attributes: Sequence[Mapping[Any, Any]]
@@ -71,14 +71,11 @@ def _cells(same: Sequence[xr.Dataset], t: int) -> Cells:
     """Stack points of one shape at a recorded round."""
     place = int(np.flatnonzero(same[0]["round"].values == t)[0])
     data: dict[str, Any] = {}
-    for name, dims in VARIABLES.items():
-        kept = tuple(dim for dim in dims if dim != "round")
-        data[name] = (
-            ("point", *kept),
-            np.stack(
-                [p[name].values[..., place] if "round" in dims else p[name].values for p in same]
-            ),
-        )
+    for name, one in same[0].data_vars.items():
+        at = {"round": place} if "round" in one.dims else {}
+        kept = tuple(dim for dim in one.dims if dim != "round")
+        values = np.stack([point[name].isel(at).values for point in same])
+        data[str(name)] = ("point", *kept), values, one.attrs
     rates = np.stack([point["arrival_rate"].values for point in same])
     coords = {"policy": same[0]["policy"].values, "round": t}
     return Cells([point.attrs for point in same], rates, t, xr.Dataset(data, coords))

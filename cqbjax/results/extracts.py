@@ -20,7 +20,7 @@ from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.cells import Cells, side_by_side
 from cqbjax.results.summaries import mean_sd, queue_regret, stand_in_of, throughput
-from cqbjax.store.shards import Stored
+from cqbjax.store.shards import RUN_DIMS, Stored, more
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress
@@ -48,8 +48,9 @@ class Extract(NamedTuple):
 
     Attributes:
         notes: name, title, source, stand_in, horizon, rounds (of the table), queue (what the left
-            panel shows: `gap` or `queue_length`), drawn (labels of the figure; all if empty),
-            replay, and `points`: the setting, rates, seeds and manifest of each.
+            panel shows: `gap` or `queue_length`), recorded (name -> units, long_name and better of
+            what was recorded beside what always is, if anything), drawn (labels of the figure; all
+            if empty), replay, and `points`: the setting, rates, seeds and manifest of each.
         curves: a row a point, arrival_rate, policy, metric and round: n (seeds), mean, sd.
         numbers: the same at the rounds of the table, of more metrics.
         paired: the same for `reference` less `policy`, seed by seed: n, mean, sd.
@@ -76,7 +77,10 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
     replay = config.get("replay") is not None
     # A replay's figure is of the gap and of the length: with one server nothing is to be regretted.
-    panels = ("gap", "queue_length") if replay else (_queue(config), "regret")
+    panels = ["gap", "queue_length"] if replay else [_queue(config), "regret"]
+    by_round, by_run = more(points[0]), more(points[0], RUN_DIMS[:-1])
+    recorded = {name: dict(points[0][name].attrs) for name in (*by_round, *by_run)}
+    panels += by_round
     notes = {
         "name": str(points[0].attrs["experiment"]),
         "title": config.get("title") or str(points[0].attrs["experiment"]),
@@ -84,7 +88,8 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
         "stand_in": stand_in_of(points),
         "horizon": horizon,
         "rounds": rounds,
-        "panels": list(panels),
+        "panels": panels,
+        **({"recorded": recorded} if recorded else {}),
         "drawn": list(config.get("figure_policies") or []),
         "replay": replay,
         "points": [_note(one) for one in stored],
@@ -202,6 +207,11 @@ def _curves(point: xr.Dataset, panels: Sequence[str]) -> Iterator[dict[str, Any]
                     }  # fmt: skip
 
 
+def _recorded(data: xr.Dataset) -> list[str]:
+    """Return what else was recorded of a run, at the round or over all of it."""
+    return more(data, ("point", *RUN_DIMS[:-1]))
+
+
 def _rounded(values: np.ndarray) -> np.ndarray:
     """Round to `DIGITS` significant digits."""
     size = np.floor(np.log10(np.maximum(np.abs(values), 1e-12)))
@@ -224,6 +234,7 @@ def _metrics(some: Cells, points: Sequence[xr.Dataset]) -> dict[str, xr.DataArra
         "throughput": throughput(some.data),
         "explored": some.data["explored"].astype(float),
         "seconds_per_round": some.data["seconds_per_round"],
+        **{name: some.data[name].astype(float) for name in _recorded(some.data)},
     }
 
 

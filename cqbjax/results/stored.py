@@ -123,7 +123,7 @@ def _joined(pieces: Sequence[Stored]) -> Stored:
             policies += [one.point.sel(policy=new)] if new else []
     if len(policies) == 1:
         return newest
-    by_policy = [name for name, dims in VARIABLES.items() if "policy" in dims]
+    by_policy = [name for name in policies[0].data_vars if "policy" in policies[0][name].dims]
     joined = xr.concat(
         policies, "policy", data_vars=by_policy, coords="minimal", compat="override",
         combine_attrs="override",

@@ -19,6 +19,7 @@ from cqbjax.core.files import write_atomic
 from cqbjax.results.cells import Cells, side_by_side
 from cqbjax.results.names import STYLE, style_of
 from cqbjax.results.summaries import differing, mean_ci, mean_sd, queue_regret, throughput
+from cqbjax.store.shards import RUN_DIMS, more
 
 _SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters", "arrivals")
 _HEADERS = {
@@ -61,6 +62,7 @@ def throughput_table(
         departures = throughput(some.data)
         columns = _interval("throughput", mean_ci(departures))
         columns["seconds_per_round"] = some.data["seconds_per_round"]
+        columns |= _recorded(some.data)
         rows += _compared(some, keys, columns, departures, reference, f"{reference}_minus")
     return _frame(rows, {"excludes_zero": pl.Boolean})
 
@@ -90,6 +92,7 @@ def gap_table(
         columns = _interval("gap_mean", mean_ci(gap))
         columns["gap_sd"] = mean_sd(gap)["sd"]
         columns["throughput"] = mean_ci(throughput(some.data))["mean"]
+        columns |= _recorded(some.data)
         if reference is None:
             rows += _rows(some, keys, columns)
         else:
@@ -128,6 +131,12 @@ def print_table(frame: pl.DataFrame, title: str, console: Console | None = None)
     console.print(table)
     if len(rows) > MOST_PRINTED:
         console.print(f"{len(rows) - MOST_PRINTED:,} more rows are in the table's files")
+
+
+def _recorded(data: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return columns of what else was recorded of a run, at the round or over all of it."""
+    names = more(data, ("point", *RUN_DIMS[:-1]))
+    return {key: of for name in names for key, of in _interval(name, mean_ci(data[name])).items()}
 
 
 def _setting(points: Sequence[xr.Dataset]) -> list[str]:

@@ -16,6 +16,7 @@ import xarray as xr
 from cqbjax.core.files import write_atomic
 from cqbjax.results.cells import LAST, Cells, side_by_side
 from cqbjax.results.summaries import differing, mean_ci, queue_regret, throughput
+from cqbjax.store.shards import more
 
 # What can be asked for: name -> values by policy, arrival rate and seed at one round.
 METRICS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
@@ -40,7 +41,7 @@ def tidy(
 
     Args:
         points: as `results.load_points` returns them.
-        metrics: of `METRICS`.
+        metrics: of `METRICS`, or what else was recorded.
         rounds: the last recorded one that is not later is taken, and named; none is the last of
             all.
         against: a policy whose values the others' are subtracted from, seed by seed; None is none.
@@ -55,7 +56,7 @@ def tidy(
     Raises:
         ValueError: an unknown metric or policy, or a round before the first one recorded.
     """
-    check_metrics(metrics)
+    check_metrics(metrics, points)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     if against is not None and against not in labels:
         raise ValueError(f"policy {against} is in no point; choose from {', '.join(labels)}")
@@ -69,22 +70,29 @@ def tidy(
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def check_metrics(names: Sequence[str]) -> None:
-    """Refuse a metric that there is none of.
+def check_metrics(names: Sequence[str], points: Sequence[xr.Dataset]) -> None:
+    """Refuse a metric that a point does not have.
 
     Raises:
         ValueError: naming it and those that there are.
     """
-    for name in names:
-        if name not in METRICS:
-            raise ValueError(f"metric {name} is unknown; choose from {', '.join(METRICS)}")
+    for point in points:
+        known = [*METRICS, *more(point)]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"metric {name} is unknown; choose from {', '.join(known)}")
+
+
+def metric(name: str, data: xr.Dataset) -> xr.DataArray:
+    """Return a metric by policy, arrival rate and seed at one round."""
+    return METRICS[name](data) if name in METRICS else data[name]
 
 
 def _rows(
     some: Cells, keys: Sequence[str], name: str, against: str | None, draws: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of points at a round, of one metric."""
-    values = METRICS[name](some.data).astype(float)
+    values = metric(name, some.data).astype(float)
     columns = _columns(mean_ci(values)) | {"sd": values.std("seed", ddof=1)}
     if against is not None and against in some.policies:
         apart = values.sel(policy=against, drop=True) - values

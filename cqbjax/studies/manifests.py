@@ -26,7 +26,8 @@ SHOWN_VERSIONS = (
 # The keys of a configuration that numbers follow from.
 COMPUTING = [
     "policy", "source", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every", "K",
-    "capacity", "tuning_seed", "arrivals", "burst", "burst_rounds", "trace", "trace_column",
+    "capacity", "recorders", "tuning_seed", "arrivals", "burst", "burst_rounds", "trace",
+    "trace_column",
 ]  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def content_of(ready: Ready) -> Content:
         data = f"{source.digest} {source.departure_digest}"
     words = json.dumps(computing, sort_keys=True, default=str)
     return Content(
-        content_key(words, data, checkpoint.code()),
+        content_key(words, data, checkpoint.code(*ready.recorders)),
         {
             label: content_key(json.dumps(policies[label], default=str), checkpoint.code(policy))
             for label, policy in ready.policies.items()

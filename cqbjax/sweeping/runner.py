@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, metrics, simulate
+from cqbjax.core import contract, simulate
 from cqbjax.core.pytree import kind_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping import groups, programs
@@ -22,12 +22,12 @@ class Outcome(NamedTuple):
     """What came out of a set of runs.
 
     Attributes:
-        totals: each [runs, R].
+        recorded: name -> [runs, R, ...], or [runs, ...] of what is read at a run's end.
         overflow: [runs] first round without a free slot, 0 if there was none.
         peak: [runs] longest queue.
     """
 
-    totals: metrics.Totals
+    recorded: dict[str, np.ndarray]
     overflow: np.ndarray
     peak: np.ndarray
 
@@ -61,8 +61,8 @@ def run_group(sweep: Plan, group: Group, progress: Reporter) -> dict[Member, Mea
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
     back = np.argsort(np.concatenate([index for index, _ in parts]))
-    totals = _take(_joined([outcome for _, outcome in parts]), back).totals
-    return _measured(group, totals, spent, progress)
+    recorded = _take(_joined([outcome for _, outcome in parts]), back).recorded
+    return _measured(group, recorded, spent, progress)
 
 
 class Estimate(NamedTuple):
@@ -155,9 +155,9 @@ def _run_chunk(
     rounds = records.per_call * records.every
     pieces = []
     for call in range(records.calls):
-        carry, totals = compiled.advance(policy, instance, carry, np.int32(1 + call * rounds))
+        carry, recorded = compiled.advance(policy, instance, carry, np.int32(1 + call * rounds))
         _check_actions(group, runs, carry.breach)
-        pieces.append(jax.tree.map(np.asarray, totals))
+        pieces.append(jax.tree.map(np.asarray, recorded))
         progress.advance(real * rounds)
         if (np.asarray(carry.overflow) > 0).all():
             # Every run here is to be repeated: what is left of it is worth nothing.
@@ -165,8 +165,13 @@ def _run_chunk(
             progress.expect(-real * rounds * left)
             pieces += pieces[-1:] * left
             break
-    totals = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
-    outcome = Outcome(totals, np.asarray(carry.overflow), np.asarray(carry.peak))
+    whole = {
+        one.name: np.concatenate([piece[one.name] for piece in pieces], axis=1)
+        if one.per == "round"
+        else pieces[-1][one.name]
+        for one in group.part.recorders
+    }
+    outcome = Outcome(whole, np.asarray(carry.overflow), np.asarray(carry.peak))
     return jax.tree.map(lambda leaf: leaf[:real], outcome)
 
 
@@ -209,7 +214,7 @@ def _told(runs: Runs, run: Any) -> str:
 
 
 def _measured(
-    group: Group, totals: metrics.Totals, spent: list[Spent], progress: Reporter
+    group: Group, recorded: dict[str, np.ndarray], spent: list[Spent], progress: Reporter
 ) -> dict[Member, Measured]:
     """Return each member's results, and say how fast the group was."""
     compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
@@ -224,8 +229,11 @@ def _measured(
     )
     measured, begin = {}, 0
     for member, part in zip(group.members, group.parts, strict=True):
-        end, shape = begin + part.runs_a_policy, (part.rates.size, part.seeds.size, -1)
-        own = jax.tree.map(lambda leaf: leaf[begin:end].reshape(shape), totals)  # noqa: B023
+        end, runs_of = begin + part.runs_a_policy, (part.rates.size, part.seeds.size)
+        own = {
+            name: values[begin:end].reshape(*runs_of, *values.shape[1:])
+            for name, values in recorded.items()
+        }
         measured[member] = Measured(own, running / shown, compiling)
         begin = end
     return measured
