@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from cqbjax.core import backend, platforms, rng, simulate
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
-from cqbjax.core.recorders import Recorder
+from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 
 AXIS = "run"
@@ -220,7 +220,11 @@ def forget() -> None:
 
 @functools.lru_cache(MOST_KEPT)
 def bytes_a_run(
-    policy: Kind, source: Kind, problem: Problem, slots: int, recorders: tuple[Recorder, ...]
+    policy: Kind,
+    source: Kind,
+    problem: Problem,
+    slots: int,
+    recorders: tuple[Recorder, ...] = ALWAYS,
 ) -> int:
     """Return the bytes that one run keeps on the device between rounds, its policy's included."""
 
