@@ -1,28 +1,11 @@
-"""What is recorded inside the scan."""
+"""One round in full; what is stored of runs is recorded by `core.recorders`."""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import mnl
 from cqbjax.core.types import Action, Feedback, Observation
-
-
-class Totals(NamedTuple):
-    """Running sums of one run, recorded at the end of every recorded round.
-
-    Attributes:
-        queue_length: [] int32 Q(t+1), queries waiting after the round.
-        regret: [] float cumulative regret up to round t, in departure probability.
-        departures: [] int32 queries that left so far.
-        explored: [] int32 rounds of forced exploration so far.
-    """
-
-    queue_length: Array
-    regret: Array
-    departures: Array
-    explored: Array
 
 
 class Decision(NamedTuple):
@@ -47,37 +30,6 @@ class Decision(NamedTuple):
     valid: Array
     regret: Array
     state: Any
-
-
-def zero() -> Totals:
-    """Return the totals before round 1."""
-    count = jnp.zeros((), jnp.int32)
-    return Totals(count, jnp.zeros(()), count, count)
-
-
-def round_regret(utilities: Array, servers: Array, valid: Array) -> Array:
-    """Return R(x_t, S*(x_t)) - R(x_t, S_t), zero for the dummy job of an empty queue.
-
-    Args:
-        utilities: [N] true utilities of the served query.
-        servers: [K] the assortment.
-        valid: [] bool whether a query was served.
-    """
-    best = mnl.best_servers(utilities, servers.shape[0])
-    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(utilities[servers])
-    return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
-
-
-def add(
-    totals: Totals, queue_length: Array, regret: Array, departed: Array, explored: Array
-) -> Totals:
-    """Add one round."""
-    return Totals(
-        queue_length,
-        totals.regret + regret,
-        totals.departures + departed,
-        totals.explored + explored,
-    )
 
 
 def decision(

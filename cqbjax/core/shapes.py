@@ -1,14 +1,16 @@
 """Shapes and types that the contract of `core.types` asks for, checked by tracing: nothing runs."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import rng, simulate
+from cqbjax.core import pytree, rng, simulate
 from cqbjax.core.contract import require
+from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -104,6 +106,48 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Return the shapes and types of a named tuple's arrays."""
     there = {field: of for field, of in tree._asdict().items() if hasattr(of, "dtype")}
     return {field: (of.shape, of.dtype) for field, of in there.items()}
+
+
+def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Problem) -> None:
+    """Check that recorders keep the shapes of their states, and read what they say they do.
+
+    Args:
+        recorders: to be checked together.
+        policy: any, whose round they see.
+        problem: the shapes.
+
+    Raises:
+        ValueError: naming the recorder, and what is allowed.
+    """
+
+    def one_round(world: World) -> tuple[Any, Any]:
+        rounds = jnp.zeros(problem.horizon)
+        arrives = rounds > 0 if problem.arrivals_a_round == 1 else rounds.astype(jnp.int32)
+        instance = simulate.Instance(rng.run_key(0), world, arrives, rounds)
+        carry = simulate.start(policy, problem, instance, problem.horizon, recording=recorders)
+        after, _ = simulate.run_round(
+            policy, problem, instance, carry, jnp.int32(1), recording=recorders
+        )
+        return carry.recorded, after.recorded
+
+    before, after = jax.eval_shape(one_round, _world(problem))
+    sizes: dict[str, int] = {}
+    for one in recorders:
+        if pytree.kind_of(before[one.name]) != pytree.kind_of(after[one.name]):
+            raise ValueError(
+                f"recorder {one.name} must keep its state's shapes and types in update"
+            )
+        shape = jax.eval_shape(one.read, after[one.name]).shape
+        if len(shape) != len(one.dims):
+            raise ValueError(
+                f"recorder {one.name} must read an array over dims={list(one.dims)}, and reads one "
+                f"of shape {list(shape)}"
+            )
+        for dim, size in zip(one.dims, shape, strict=True):
+            if sizes.setdefault(dim, size) != size:
+                raise ValueError(
+                    f"recorder {one.name} reads {size} along {dim}, and another one {sizes[dim]}"
+                )
 
 
 def _world(problem: Problem, recorded: bool = False) -> World:

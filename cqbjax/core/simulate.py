@@ -9,16 +9,18 @@ The order of a round (README "One round"):
     3   depart   the query leaves iff a server was chosen and the queue was not empty
     4   learn    the policy's update; nothing is learnt from an empty queue
     5   arrive   A(t) = (v < rate), or what the source says; who is new is visible from round t + 1
-    6   record   Q(t+1), regret, departures, exploration
+    6   record   Q(t+1), regret, departures, exploration, and what else is asked for
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import contract, metrics, mnl, platforms, queueing, rng
+from cqbjax.core import contract, metrics, mnl, platforms, queueing, recorders, rng
+from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
 from cqbjax.core.types import (
     LONG_WAIT,
     Feedback,
@@ -62,7 +64,8 @@ class Carry(NamedTuple):
         arrived: [] bool A(t-1), whether any arrived.
         newest: [] int32 slot of x^(t-1), the last of several.
         state: the policy's.
-        totals: running sums.
+        length: [] int32 Q(t).
+        recorded: the states of the recorders, by name.
         overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
         peak: [] int32 the longest queue so far.
         breach: the first action that breaks the contract; None where nobody watches.
@@ -73,7 +76,8 @@ class Carry(NamedTuple):
     arrived: Array
     newest: Array
     state: Any
-    totals: metrics.Totals
+    length: Array
+    recorded: dict[str, Any]
     overflow: Array
     peak: Array
     breach: contract.Breach | None = None
@@ -110,8 +114,9 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
 
 
 def start(
-    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False
-) -> Carry:
+    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False,
+    recording: Sequence[Recorder] = ALWAYS,
+) -> Carry:  # fmt: skip
     """Return the state before round 1: an empty queue of `capacity` slots.
 
     Args:
@@ -120,6 +125,7 @@ def start(
         instance: the run's fixed part.
         capacity: C.
         watched: whether every action is held against the contract.
+        recording: what is recorded.
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     counted = problem.num_servers if is_retry_aware(policy) else None
@@ -131,7 +137,8 @@ def start(
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),
-        metrics.zero(),
+        jnp.zeros((), jnp.int32),
+        recorders.start(recording, problem),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         contract.no_breach(problem) if watched else None,
@@ -170,8 +177,9 @@ def _aged(features: Array, column: int, waited: Array) -> Array:
 
 
 def run_round(
-    policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
-) -> tuple[Carry, metrics.Decision]:
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array,
+    recording: Sequence[Recorder] = ALWAYS,
+) -> tuple[Carry, metrics.Decision]:  # fmt: skip
     """Advance one run by one round.
 
     Args:
@@ -180,6 +188,7 @@ def run_round(
         instance: the run's fixed part.
         carry: the state at the beginning of the round.
         round_: [] int32 t, from 1.
+        recording: what is recorded, as `start` was told.
 
     Returns:
         The state at the beginning of round t + 1, and the round in full.
@@ -195,10 +204,9 @@ def run_round(
         choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
     else:
         choice = jnp.where(world.recorded.satisfied[served_row], 0, problem.assortment_size)
-    valid = carry.totals.queue_length > 0
+    valid = carry.length > 0
     departed = valid & (choice < problem.assortment_size)
     feedback = Feedback(choice, valid)
-    regret = metrics.round_regret(utilities, action.servers, valid)
     breach = carry.breach
     if breach is not None:
         breach = contract.watch(breach, problem, carry.queue, action, round_, valid)
@@ -209,20 +217,25 @@ def run_round(
     rows, arrives = world.arrival_rows[round_ - 1], instance.arrives[round_ - 1]
     queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
     # Kept up to date, not counted: that would be a pass over all slots.
-    length = carry.totals.queue_length - departed + came
-    totals = metrics.add(carry.totals, length, regret, departed, action.explored & valid)
+    length = carry.length - departed + came
+    seen = Round(
+        problem, round_, world, carry.queue, action, utilities, choice, valid, departed, queue,
+        length, state,
+    )  # fmt: skip
     after = Carry(
         queue,
         _store(carry.slot_features, world.contexts, rows, newest, came),
         arrives if problem.arrivals_a_round == 1 else arrives > 0,
         newest,
         state,
-        totals,
+        length,
+        recorders.update(recording, carry.recorded, seen),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
-        jnp.maximum(carry.peak, totals.queue_length),
+        jnp.maximum(carry.peak, length),
         breach,
     )
-    return after, metrics.decision(observation, action, feedback, regret, state)
+    lost_here = regret.of_round(utilities, action.servers, valid)
+    return after, metrics.decision(observation, action, feedback, lost_here, state)
 
 
 def _store(
@@ -247,22 +260,25 @@ def advance(
     first: Array,
     num_records: int,
     record_every: int,
-) -> tuple[Carry, metrics.Totals]:
+    recording: Sequence[Recorder] = ALWAYS,
+) -> tuple[Carry, dict[str, Any]]:
     """Scan `num_records * record_every` rounds from round `first`, recording every n-th.
 
     Returns:
-        The state afterwards and the totals, each [num_records].
+        The state afterwards, and by name what recorders read: [num_records, ...] of those read at
+        recorded rounds, [...] after the last round of those of a run.
     """
 
     def one(carry: Carry, round_: Array) -> tuple[Carry, None]:
-        return run_round(policy, problem, instance, carry, round_)[0], None
+        return run_round(policy, problem, instance, carry, round_, recording)[0], None
 
-    def segment(carry: Carry, start: Array) -> tuple[Carry, metrics.Totals]:
+    def segment(carry: Carry, start: Array) -> tuple[Carry, dict[str, Any]]:
         carry = jax.lax.scan(one, carry, start + jnp.arange(record_every, dtype=jnp.int32))[0]
-        return carry, carry.totals
+        return carry, recorders.read(recording, carry.recorded, "round")
 
     starts = first + record_every * jnp.arange(num_records, dtype=jnp.int32)
-    return jax.lax.scan(segment, carry, starts)
+    carry, by_round = jax.lax.scan(segment, carry, starts)
+    return carry, by_round | recorders.read(recording, carry.recorded, "run")
 
 
 def every_round(

@@ -34,7 +34,8 @@ class Stored(NamedTuple):
     """A point and what stands beside it.
 
     Attributes:
-        point: `VARIABLES` over policy, arrival_rate, seed and round; its attributes are its own.
+        point: `VARIABLES` over policy, arrival_rate, seed and round, and what else was recorded;
+            its attributes are its own.
         manifest: what ran, JSON values only; `varied` maps each swept key to this point's value.
         config: the resolved configuration, as YAML text (in JSON its whole-number keys would turn
             into text).
@@ -46,9 +47,14 @@ class Stored(NamedTuple):
 
 
 def shape(point: xr.Dataset) -> tuple[Hashable, ...]:
-    """Return what points of one file have in common: labels, rounds, how many rates and seeds."""
+    """Return what points of one file have in common: labels, rounds, variables and their sizes."""
     labels, rounds = (tuple(point[name].values.tolist()) for name in ("policy", "round"))
-    return labels, rounds, point.sizes["arrival_rate"], point.sizes["seed"]
+    return labels, rounds, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
+
+
+def more(point: xr.Dataset, dims: Sequence[str] = RUN_DIMS) -> list[str]:
+    """Return the variables over these dimensions that a result need not have, in their order."""
+    return [str(n) for n, one in point.data_vars.items() if n not in VARIABLES and one.dims == dims]
 
 
 def together(points: Sequence[Stored]) -> xr.Dataset:
@@ -68,10 +74,10 @@ def _stacked(points: Sequence[Stored]) -> xr.Dataset:
         raise ResultError("points of one file must have the same policies, rounds and sizes.")
     data: dict[str, Any] = {
         name: (
-            ("point", *dims), np.stack([one.point[name].values for one in points]),
+            ("point", *first[name].dims), np.stack([one.point[name].values for one in points]),
             first[name].attrs,
         )
-        for name, dims in VARIABLES.items()
+        for name in map(str, first.data_vars)
     }  # fmt: skip
     data |= {
         many: (("point", one), np.stack([each.point[one].values for each in points]))
@@ -105,8 +111,9 @@ def taken_apart(
 def _one(whole: xr.Dataset, number: int, attributes: Mapping[str, Any]) -> xr.Dataset:
     """Return one of the points along `point`."""
     data = {
-        name: (dims, whole[name].values[number], whole[name].attrs)
-        for name, dims in VARIABLES.items()
+        name: (whole[name].dims[1:], whole[name].values[number], whole[name].attrs)
+        for name in whole.data_vars
+        if name not in (*BESIDE, *OWN.values())
     }
     coords = {one: whole[many].values[number] for one, many in OWN.items()}
     coords |= {"policy": whole["policy"], "round": whole["round"]}
@@ -157,7 +164,8 @@ def write_file(whole: xr.Dataset, path: Path) -> None:
     """Write a dataset, compressed."""
     several = "point" in whole.dims
     encoding: dict[Hashable, dict[str, Any]] = {}
-    for name in VARIABLES:
+    beside = {*BESIDE, *OWN.values()}
+    for name in [name for name in whole.data_vars if name not in beside]:
         encoding[name] = {"zlib": True, "complevel": 4, "shuffle": True}
         if several:
             # A point is read without the others.

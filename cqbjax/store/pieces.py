@@ -18,7 +18,7 @@ import xarray as xr
 
 from cqbjax.core.files import write_atomic
 from cqbjax.store import layout
-from cqbjax.store.layout import VARIABLES, ResultError, Stored
+from cqbjax.store.layout import ResultError, Stored
 
 ENDING = ".nc"
 SAID = ".json"  # of the description beside the arrays
@@ -187,7 +187,7 @@ def joined(pieces: Sequence[Stored]) -> Stored:
         policies += [one.point.sel(policy=new)] if new else []
     if len(policies) == 1:
         return newest
-    by_policy = [name for name, dims in VARIABLES.items() if "policy" in dims]
+    by_policy = [name for name, one in newest.point.data_vars.items() if "policy" in one.dims]
     whole = xr.concat(
         policies, "policy", data_vars=by_policy, coords="minimal", compat="override",
         combine_attrs="override",

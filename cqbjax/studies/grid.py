@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import is_papers_data
+from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource, rates_by_rule
 from cqbjax.studies import settings
@@ -50,11 +51,13 @@ class Ready(NamedTuple):
         point: from `settle`.
         source: made from its configuration.
         policies: label -> policy; those that learn offline are untrained until `train`.
+        recorders: what is recorded beside what always is.
     """
 
     point: Point
     source: Source | DatasetSource
     policies: Mapping[str, Any]
+    recorders: tuple[Recorder, ...] = ()
 
 
 def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[Point]:

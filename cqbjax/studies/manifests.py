@@ -86,22 +86,23 @@ def content_of(ready: Ready) -> Content:
     if not keys.keys() >= {"", *policies}:
         plain: Any = OmegaConf.to_container(ready.point.config)
         told = plain.pop("policy")
-        keys[""] = keys.get("") or _of_point(plain, ready.source)
+        keys[""] = keys.get("") or _of_point(plain, ready)
         for label, policy in policies.items():
             if label not in keys:
                 keys[label] = content_key(_told(told.get(label)), _code_of(policy))
     return Content(keys[""], {label: keys[label] for label in policies})
 
 
-def _of_point(plain: dict[str, Any], source: Any) -> str:
+def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     """Hash a point's configuration, policies apart, its source and the code."""
+    source = ready.source
     computing = {k: v for k, v in plain.items() if k not in (*FOR_SHOW, *PASSED_ON)}
     if isinstance(source, DatasetSource):
         computing["source"].pop("data_dir", None)
         held = content_key(source.digest, source.departure_digest)
     else:
         held = checkpoint.held(source)
-    return content_key(_told(computing), held, checkpoint.code(source))
+    return content_key(_told(computing), held, checkpoint.code(source, *ready.recorders))
 
 
 def _code_of(policy: Any) -> str:

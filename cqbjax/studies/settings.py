@@ -53,10 +53,22 @@ def check_keys(config: DictConfig) -> None:
         asked, labels = config.objective, [str(label) for label in config.policy]
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
+    _check_recorders(config)
     _check_theory(config)
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+
+
+def _check_recorders(config: DictConfig) -> None:
+    asked = config.recorders
+    fine = isinstance(asked, ListConfig) and all(
+        isinstance(one, DictConfig) and "_target_" in one for one in asked
+    )
+    _refuse_unless(fine, config, "recorders", "must be a list of {_target_: module.Class}")
+    measure = "replay" if config.replay is not None else "theory"
+    if asked and config[measure] is not None:
+        raise ValueError(f"recorders={asked} are of a sweep, and {measure} is none: leave them out")
 
 
 def _check_theory(config: DictConfig) -> None:

@@ -124,8 +124,9 @@ def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console:
         console.print(line, markup=False, soft_wrap=True)
     if len(lines) > MOST_TOLD:
         console.print(f"and so on for {len(lines) - MOST_TOLD} more points")
-    for point, source, policies in ready:
-        trained.append(Ready(point, source, study.train(point, source, policies, progress)))
+    for one in ready:
+        policies = study.train(one.point, one.source, one.policies, progress)
+        trained.append(one._replace(policies=policies))
     words = [word for one in ready for word in _words(one)]
     resume = folder / UNFINISHED / content_key(*words)
     every = study.run(trained, progress, resume)
@@ -133,7 +134,7 @@ def run_shard(ready: Sequence[Ready], folder: Path, progress: Reporter, console:
     storing.store(
         [
             manifests.Finished(
-                one.point, manifests.content_of(one), data, seconds, study.tuned(*one)
+                one.point, manifests.content_of(one), data, seconds, study.tuned(*one[:3])
             )
             for one, data in zip(ready, every, strict=True)
         ],

@@ -14,12 +14,13 @@ import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
+from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
-from cqbjax.sweeping.checks import check_batch, check_sweep, with_yardstick
+from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
 from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
@@ -27,7 +28,10 @@ from cqbjax.sweeping.sweep import estimates, part, sweep_parts
 
 
 def check_point(
-    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
+    point: Point,
+    source: Source | DatasetSource,
+    policies: Mapping[str, Policy | Learnt],
+    recorders: tuple[Recorder, ...] = (),
 ) -> None:
     """Refuse what a point cannot run, before anything is trained or compiled.
 
@@ -35,6 +39,7 @@ def check_point(
         point: from `settle`.
         source: made from `point.config.source`.
         policies: label -> policy, made from `point.config.policy`.
+        recorders: made from `point.config.recorders`.
 
     Raises:
         ValueError: in one sentence, for anything out of range.
@@ -50,6 +55,7 @@ def check_point(
         others, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity,
     )  # fmt: skip
+    check_recorders(recorders, problem)
     check_batch(config.chunk, config.memory_gb)
     for policy in learnt.values():
         policy.check(problem)
@@ -174,7 +180,7 @@ def _part(trained: Ready) -> Part:
     return part(
         trained.policies, queries(config, source),
         config.arrival_rate, seeds(config), config.horizon, config.K, config.record_every,
-        config.capacity,
+        config.capacity, trained.recorders,
     )  # fmt: skip
 
 
@@ -199,7 +205,7 @@ def checked_points(
 
     Args:
         config: of the study.
-        make_source: makes a source of its configuration.
+        make_source: makes a source, or a recorder, of its configuration.
         make_policies: makes policies, by label.
         swept: key -> value, what tells this configuration from others of its sweep.
         sources: those made before, by their configurations; new ones are added.
@@ -213,9 +219,15 @@ def checked_points(
         source = source_of(point, make_source, sources)
         policies = make_policies(point.config.policy)
         point = settle(point, source)
-        check_point(point, source, policies)
-        ready.append(Ready(point, source, policies))
+        recorders = recorders_of(point, make_source)
+        check_point(point, source, policies, recorders)
+        ready.append(Ready(point, source, policies, recorders))
     return ready
+
+
+def recorders_of(point: Point, make: Callable[[DictConfig], Any]) -> tuple[Recorder, ...]:
+    """Return what a point asks to be recorded, made of its configuration."""
+    return tuple(make(node) for node in point.config.recorders)
 
 
 def source_of(

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import metrics
 from cqbjax.core.code import digest
 from cqbjax.core.files import arrays_digest, content_key, write_atomic
 
@@ -64,12 +63,12 @@ class Measured:
     """One policy's results.
 
     Attributes:
-        totals: each [L, S, R].
+        recorded: name -> [L, S, R, ...], or [L, S, ...] of what is read at a run's end.
         seconds_per_round: run seconds a round-run.
         compile_seconds: of its group's programs.
     """
 
-    totals: metrics.Totals
+    recorded: Mapping[str, np.ndarray]
     seconds_per_round: float
     compile_seconds: float
 
@@ -86,7 +85,7 @@ def load(path: Path) -> dict[str, Measured] | None:
         with np.load(path, allow_pickle=False) as file:
             return {
                 str(name): Measured(
-                    metrics.Totals(*(file[f"{i}.{field}"] for field in metrics.Totals._fields)),
+                    {str(one): file[f"{i}.{one}"] for one in file["recorded"]},
                     float(file["seconds"][i]), float(file["compile_seconds"][i]),
                 )
                 for i, name in enumerate(file["names"])
@@ -98,10 +97,11 @@ def load(path: Path) -> dict[str, Measured] | None:
 def save(path: Path, measured: Mapping[str, Measured]) -> None:
     """Keep the policies of a finished group, each by its name."""
     arrays: dict[str, Any] = {
-        f"{i}.{field}": np.asarray(getattr(one.totals, field))
+        f"{i}.{name}": np.asarray(values)
         for i, one in enumerate(measured.values())
-        for field in metrics.Totals._fields
+        for name, values in one.recorded.items()
     }
+    arrays["recorded"] = np.asarray(list(next(iter(measured.values())).recorded))
     arrays["names"] = np.asarray(list(measured))
     arrays["seconds"] = np.asarray([one.seconds_per_round for one in measured.values()])
     arrays["compile_seconds"] = np.asarray([one.compile_seconds for one in measured.values()])

@@ -10,11 +10,17 @@ import numpy as np
 
 from cqbjax.core import contract, mnl, pytree, shapes
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping.parts import Capacity, PerSeed
 
 KINDS_KEPT = 256
+# Names that a stored result has beside its recorders'.
+TAKEN = (
+    "policy", "arrival_rate", "seed", "round", "point", "optimal_queue_length",
+    "seconds_per_round", "compile_seconds", "gap", "throughput",
+)  # fmt: skip
 
 
 def check_sweep(
@@ -65,6 +71,39 @@ def with_yardstick(policies: Mapping[str, Any]) -> dict[str, Any]:
             f"measured against, and it is {type(given).__name__}: give that another label"
         )
     return {**policies, OPTIMAL: given}
+
+
+def check_recorders(more: Sequence[Recorder], problem: Problem) -> tuple[Recorder, ...]:
+    """Return all recorders of a sweep.
+
+    Args:
+        more: those asked for beside `recorders.ALWAYS`.
+        problem: the shapes.
+
+    Raises:
+        ValueError: one is none, has a name that is taken, or shapes that change or disagree.
+    """
+    whole = (*ALWAYS, *more)
+    names = [*TAKEN, *(one.name for one in ALWAYS)]
+    for one in more:
+        kind = type(one).__name__
+        frozen = getattr(type(one), "__dataclass_params__", None)
+        if not isinstance(one, Recorder) or frozen is None or not frozen.frozen:
+            raise ValueError(
+                f"recorder {kind} must be a frozen dataclass made from core.recorders.Recorder"
+            )
+        if one.name in names:
+            raise ValueError(f"recorder {kind} has the name {one.name}, which is taken")
+        names.append(one.name)
+    if more:
+        _check_records(whole, problem)
+    return whole
+
+
+@functools.lru_cache(KINDS_KEPT)
+def _check_records(recorders: tuple[Recorder, ...], problem: Problem) -> None:
+    """Trace a round of recorders, once a kind."""
+    shapes.check_recorders(recorders, Optimal(), problem)
 
 
 def check_batch(chunk: int | None, memory_gb: float | None) -> None:

@@ -89,7 +89,7 @@ class Group:
 
     @property
     def part(self) -> Part:
-        """Return a part of the group: problem, records and capacity are those of all."""
+        """Return a part of the group: problem, records, recorders and capacity are those of all."""
         return self.parts[0]
 
     @property
@@ -154,7 +154,8 @@ class Group:
 
     def run_bytes(self, slots: int) -> int:
         """Return the bytes of one run."""
-        return bytes_a_run(pytree.kind_of(self.one), self.source_kind, self.part.problem, slots)
+        kinds = pytree.kind_of(self.one), self.source_kind
+        return bytes_a_run(*kinds, self.part.problem, slots, self.part.recorders)
 
 
 def most_slots(horizon: int) -> int:
@@ -200,7 +201,7 @@ def grouped(parts: Sequence[Part]) -> list[Group]:
             stacked = _stack([pytree.arrays(one) for one in each])
             common = (
                 pytree.kind_of(row(stacked, 0)), per_seed, part.problem, part.records,
-                part.capacity, pytree.kind_of(source), large,
+                part.capacity, pytree.kind_of(source), large, part.recorders,
             )  # fmt: skip
             drawn = _Drawn(Member(number, label), part, stacked, source)
             by_program.setdefault(common, []).append(drawn)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
@@ -59,6 +60,7 @@ class Part:
         seeds: [S] seeds.
         records: which rounds are kept.
         capacity: queue slots, or `auto`.
+        recorders: what is recorded.
     """
 
     policies: Mapping[str, Policy | PerSeed]
@@ -68,6 +70,7 @@ class Part:
     seeds: np.ndarray
     records: Records
     capacity: Capacity
+    recorders: tuple[Recorder, ...] = ALWAYS
 
     @property
     def runs_a_policy(self) -> int:

@@ -40,6 +40,7 @@ class Plan:
         return Shape(
             self.devices, width, group.part.problem, kind_of(row(group.numbers, 0)),
             kind_of(group.tables), kind_of(group.one), slots, records.per_call, records.every,
+            group.part.recorders,
         )  # fmt: skip
 
     def describe(self, group: Group, slots: int, runs: int) -> str:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from cqbjax.core import backend, platforms, rng, simulate
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
+from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 
 AXIS = "run"
@@ -39,6 +40,7 @@ class Shape(NamedTuple):
         slots: of the queue.
         per_call: records of one call of `advance`.
         every: rounds a record.
+        recorders: what is recorded.
     """
 
     devices: tuple[jax.Device, ...]
@@ -50,6 +52,7 @@ class Shape(NamedTuple):
     slots: int
     per_call: int
     every: int
+    recorders: tuple[Recorder, ...]
 
     @property
     def batch(self) -> int:
@@ -63,7 +66,7 @@ class Programs(NamedTuple):
     Attributes:
         draw: (seeds, rates, numbers of each run's source, tables of all) -> instances.
         start: (policies, instances) -> carries before round 1.
-        advance: (policies, instances, carries, first round) -> (carries, totals).
+        advance: (policies, instances, carries, first round) -> (carries, what was recorded).
     """
 
     draw: Any
@@ -78,10 +81,12 @@ def compiled(shape: Shape) -> Programs:
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
         watched = is_foreign(policy)
-        return simulate.start(policy, shape.problem, instance, shape.slots, watched)
+        return simulate.start(
+            policy, shape.problem, instance, shape.slots, watched, shape.recorders
+        )
 
     def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
-        rounds = shape.per_call, shape.every
+        rounds = shape.per_call, shape.every, shape.recorders
         return simulate.advance(policy, shape.problem, instance, carry, first, *rounds)
 
     devices, width = shape.devices, shape.width
@@ -214,14 +219,21 @@ def forget() -> None:
 
 
 @functools.lru_cache(MOST_KEPT)
-def bytes_a_run(policy: Kind, source: Kind, problem: Problem, slots: int) -> int:
+def bytes_a_run(
+    policy: Kind,
+    source: Kind,
+    problem: Problem,
+    slots: int,
+    recorders: tuple[Recorder, ...] = ALWAYS,
+) -> int:
     """Return the bytes that one run keeps on the device between rounds, its policy's included."""
 
     def begin(policy: Policy, source: Source) -> tuple[Any, ...]:
         rate = jnp.zeros(())
         instance = simulate.draw_instance(rng.run_key(0), source, rate, problem)
         instance = instance._replace(key=jnp.zeros(2))
-        return instance, simulate.start(policy, problem, instance, slots), policy
+        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
+        return instance, carry, policy
 
     shapes = jax.eval_shape(begin, policy.shapes(), source.shapes())
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

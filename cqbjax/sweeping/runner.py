@@ -1,5 +1,6 @@
 """One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -8,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, metrics, simulate
+from cqbjax.core import contract, recorders, simulate
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.pytree import kind_of
 from cqbjax.core.queueing import QueueOverflow
+from cqbjax.core.recorders import QueueLength
 from cqbjax.sweeping import groups, programs
 from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.groups import Group, Member, Runs
+from cqbjax.sweeping.parts import Part
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.snapshots import Snapshots
@@ -24,12 +27,12 @@ class Outcome(NamedTuple):
     """What came out of a set of runs.
 
     Attributes:
-        totals: each [runs, R].
+        recorded: name -> [runs, R, ...], or [runs, ...] of what is read at a run's end.
         overflow: [runs] first round without a free slot, 0 if there was none.
         peak: [runs] longest queue.
     """
 
-    totals: metrics.Totals
+    recorded: dict[str, np.ndarray]
     overflow: np.ndarray
     peak: np.ndarray
 
@@ -72,8 +75,8 @@ def run_group(
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
     back = np.argsort(np.concatenate([index for index, _ in parts]))
-    totals = _take(_joined([outcome for _, outcome in parts]), back).totals
-    return _measured(group, totals, spent, progress)
+    recorded = _take(_joined([outcome for _, outcome in parts]), back).recorded
+    return _measured(group, recorded, spent, progress)
 
 
 class Estimate(NamedTuple):
@@ -165,12 +168,12 @@ class _Stage(NamedTuple):
     Attributes:
         seconds: spent on it.
         carry: at the beginning of the next round.
-        totals: each [runs, R so far].
+        recorded: name -> [runs, R so far, ...], or [runs, ...] of a run.
     """
 
     seconds: Any
     carry: Any
-    totals: metrics.Totals
+    recorded: dict[str, Any]
 
 
 def _run_chunk(
@@ -185,38 +188,59 @@ def _run_chunk(
     progress.doing("running", group.labels[0])
     records, name = group.part.records, f"{slots}-{arrays_digest(runs)}"
     zero = np.zeros(len(runs.seed), np.int32)
-    none = jax.tree.map(lambda leaf: np.zeros((len(zero), 0), leaf.dtype), metrics.zero())
+    none = _nothing(group.part, len(zero))
     if (done := kept.load(f"{name}.done", (0.0, Outcome(none, zero, zero)))) is not None:
         progress.advance(real * group.part.problem.horizon)
         return done[1], float(done[0])
     policy, instance, carry = _begin(compiled, group, runs)
     begun, rounds = time.perf_counter(), records.per_call * records.every
     stage = kept.load(name, _Stage(0.0, carry, none)) or _Stage(0.0, carry, none)
-    before, first = float(stage.seconds), stage.totals.queue_length.shape[1] // records.per_call
+    before, first = float(stage.seconds), stage.recorded[QueueLength.name].shape[1]
+    first //= records.per_call
     progress.advance(real * rounds * first)
     for call in range(first, records.calls):
         carry, made = compiled.advance(policy, instance, stage.carry, np.int32(1 + call * rounds))
         _check_actions(group, runs, carry.breach)
-        totals = _behind(stage.totals, made)
-        stage = _Stage(before + time.perf_counter() - begun, carry, totals)
+        recorded = _behind(group.part, stage.recorded, made)
+        stage = _Stage(before + time.perf_counter() - begun, carry, recorded)
         progress.advance(real * rounds)
         if (np.asarray(carry.overflow) > 0).all():
             # Every run here is to be repeated: what is left of it is worth nothing.
             left = records.calls - call - 1
             progress.expect(-real * rounds * left)
-            stage = stage._replace(totals=_behind(totals, *[made] * left))
+            stage = stage._replace(recorded=_behind(group.part, recorded, *[made] * left))
             break
         kept.save(name, stage)
-    outcome = Outcome(stage.totals, np.asarray(stage.carry.overflow), np.asarray(stage.carry.peak))
+    own = stage.carry
+    outcome = Outcome(stage.recorded, np.asarray(own.overflow), np.asarray(own.peak))
     outcome = jax.tree.map(lambda leaf: leaf[:real], outcome)
     kept.save(f"{name}.done", (stage.seconds, outcome), always=True)
     kept.drop(name)
     return outcome, before
 
 
-def _behind(*totals: metrics.Totals) -> metrics.Totals:
-    """Put records behind one another."""
-    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *totals)
+def _nothing(part: Part, runs: int) -> dict[str, Any]:
+    """Return what is recorded before the first round: [runs, 0, ...], or [runs, ...] of a run."""
+
+    def blank(per: str) -> Any:
+        return recorders.read(part.recorders, recorders.start(part.recorders, part.problem), per)
+
+    shapes = {per: jax.eval_shape(functools.partial(blank, per)) for per in ("round", "run")}
+    by_round = {
+        name: np.zeros((runs, 0, *of.shape), of.dtype) for name, of in shapes["round"].items()
+    }
+    by_run = {name: np.zeros((runs, *of.shape), of.dtype) for name, of in shapes["run"].items()}
+    return by_round | by_run
+
+
+def _behind(part: Part, *recorded: dict[str, Any]) -> dict[str, Any]:
+    """Put records of rounds behind one another; of a run the last stand."""
+    return {
+        one.name: np.concatenate([some[one.name] for some in recorded], axis=1)
+        if one.per == "round"
+        else np.asarray(recorded[-1][one.name])
+        for one in part.recorders
+    }
 
 
 def _begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, Any, Any]:
@@ -258,7 +282,7 @@ def _told(runs: Runs, run: Any) -> str:
 
 
 def _measured(
-    group: Group, totals: metrics.Totals, spent: list[Spent], progress: Reporter
+    group: Group, recorded: dict[str, np.ndarray], spent: list[Spent], progress: Reporter
 ) -> dict[Member, Measured]:
     """Return each member's results, and say how fast the group was."""
     compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
@@ -273,8 +297,11 @@ def _measured(
     )
     measured, begin = {}, 0
     for member, part in zip(group.members, group.parts, strict=True):
-        end, shape = begin + part.runs_a_policy, (part.rates.size, part.seeds.size, -1)
-        own = jax.tree.map(lambda leaf: leaf[begin:end].reshape(shape), totals)  # noqa: B023
+        end, runs_of = begin + part.runs_a_policy, (part.rates.size, part.seeds.size)
+        own = {
+            name: values[begin:end].reshape(*runs_of, *values.shape[1:])
+            for name, values in recorded.items()
+        }
         measured[member] = Measured(own, running / shown, compiling)
         begin = end
     return measured

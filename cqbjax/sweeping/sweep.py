@@ -10,10 +10,11 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
-from cqbjax.sweeping.checks import check_batch, check_sweep, with_yardstick
+from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
 from cqbjax.sweeping.groups import Group, Member
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_numbers
 from cqbjax.sweeping.plan import Plan
@@ -37,6 +38,7 @@ def sweep(
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | bool = False,
     resume: Path | None = None,
+    recorders: Sequence[Recorder] = (),
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
@@ -63,6 +65,8 @@ def sweep(
         resume: a folder that keeps each group of policies as soon as it is finished, and of one
             that is not how far it is (`snapshots`); the same sweep called again goes on from there,
             to the same bits. None keeps nothing.
+        recorders: what is recorded beside queue length, regret, departures and exploration
+            (`core.recorders`): each is a variable of its name.
 
     Returns:
         Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
@@ -78,8 +82,9 @@ def sweep(
             capacity that would have been enough.
     """
     one = part(
-        policies, source, arrival_rates, seeds, horizon, assortment_size, record_every, capacity
-    )
+        policies, source, arrival_rates, seeds, horizon, assortment_size, record_every, capacity,
+        recorders,
+    )  # fmt: skip
     with _shown(progress) as told:
         return sweep_parts([one], chunk, memory_gb, devices, told, resume)[0]
 
@@ -103,6 +108,7 @@ def part(
     assortment_size: int = 1,
     record_every: int | None = None,
     capacity: Capacity = "auto",
+    recorders: Sequence[Recorder] = (),
 ) -> Part:
     """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
     numbers = seed_numbers(seeds)
@@ -111,7 +117,8 @@ def part(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
     records = choose_records(horizon, record_every)
-    return Part(with_yardstick(policies), source, problem, rates, numbers, records, capacity)
+    whole = check_recorders(recorders, problem)
+    return Part(with_yardstick(policies), source, problem, rates, numbers, records, capacity, whole)
 
 
 def sweep_parts(
@@ -193,6 +200,7 @@ def _finished(
     follows_from = (
         group.policies, group.numbers, group.tables, common.problem, common.records.rounds,
         [(part.rates, part.seeds) for part in group.parts],
+        [repr(one) for one in common.recorders], checkpoint.code(*common.recorders),
     )  # fmt: skip
     names = [f"{member.part} {member.label}" for member in group.members]
     key = checkpoint.key(names, common.capacity, *follows_from)
@@ -211,14 +219,13 @@ def _finished(
 def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
     """Arrange a part's results along `policy, arrival_rate, seed, round`."""
     kept, problem = one.records, one.problem
-    totals = jax.tree.map(lambda *leaves: np.stack(leaves), *(m.totals for m in measured.values()))
     axes = ("policy", "arrival_rate", "seed", "round")
     data: dict[str, Any] = {
-        "queue_length": (axes, totals.queue_length, {"units": "queries", "is": "Q(t+1)"}),
-        "regret": (axes, totals.regret.astype(np.float32), {"is": "cumulative"}),
-        "departures": (axes, totals.departures, {"units": "queries", "is": "cumulative"}),
-        "explored": (axes, totals.explored, {"units": "rounds", "is": "cumulative"}),
-        "optimal_queue_length": (axes[1:], measured[OPTIMAL].totals.queue_length),
+        recorder.name: _variable([m.recorded[recorder.name] for m in measured.values()], recorder)
+        for recorder in one.recorders
+    }
+    data |= {
+        "optimal_queue_length": (axes[1:], measured[OPTIMAL].recorded["queue_length"]),
         "seconds_per_round": ("policy", [m.seconds_per_round for m in measured.values()]),
         "compile_seconds": ("policy", [m.compile_seconds for m in measured.values()]),
     }
@@ -237,3 +244,12 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
         "parameters": problem.parameters,
     }
     return xr.Dataset(data, coords, attributes)
+
+
+def _variable(of_policies: Sequence[np.ndarray], recorder: Recorder) -> tuple[Any, ...]:
+    """Return what a recorder left, with dimensions and what is said of it; floats in 32 bits."""
+    values = np.stack(of_policies)
+    if np.issubdtype(values.dtype, np.floating):
+        values = values.astype(np.float32)
+    axes = ("policy", "arrival_rate", "seed", *(["round"] if recorder.per == "round" else []))
+    return (*axes, *recorder.dims), values, recorder.attributes

@@ -177,7 +177,7 @@ def _one_run(
 
     def record(both: Any, first: Array) -> tuple[Any, tuple[Matrices, Array]]:
         both, _ = jax.lax.scan(step, both, first + jnp.arange(every, dtype=jnp.int32))
-        return both, (both[1], both[0].totals.explored)
+        return both, (both[1], both[0].recorded["explored"])
 
     none = jnp.zeros((problem.num_blocks, problem.dim, problem.dim))
     begun = simulate.start(policy, problem, instance, capacity), Matrices(none, none)

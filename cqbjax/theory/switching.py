@@ -114,9 +114,9 @@ def one_path(
             lambda s, o: jnp.where((numbers < round_).reshape(-1, *(1,) * o.ndim), s, o),
             switched, following,
         )  # fmt: skip
-        departed = new.totals.departures > all_.totals.departures
+        departed = new.recorded["departures"] > all_.recorded["departures"]
         kept = (
-            new.totals.queue_length.astype(jnp.int16), departed, _states(new.queue, best),
+            new.length.astype(jnp.int16), departed, _states(new.queue, best),
             jnp.where(decision.valid, most - served, 0.0),
         )  # fmt: skip
         return (own, new), kept

@@ -37,7 +37,7 @@ def _scan(
         def one(carry: simulate.Carry, round_: jax.Array) -> Any:
             carry, decision = simulate.run_round(policy, problem, instance, carry, round_)
             shown = decision._replace(state=None)
-            return carry, (shown, carry.totals.queue_length, decision.state)
+            return carry, (shown, carry.length, decision.state)
 
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
         carry, (decision, length, state) = jax.lax.scan(one, start, rounds)

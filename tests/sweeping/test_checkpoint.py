@@ -9,7 +9,7 @@ import xarray as xr
 
 import cqbjax
 from cqbjax import sources
-from cqbjax.core import metrics
+from cqbjax.core import recorders
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping import sweep as sweep_module
@@ -54,7 +54,8 @@ def unrun(monkeypatch):
         one = group.part
         progress.advance(len(group.runs.seed) * one.problem.horizon)
         zero = np.zeros((one.rates.size, one.seeds.size, one.records.rounds.size), np.int32)
-        none = checkpoint.Measured(metrics.Totals(zero, zero * 1.0, zero, zero), 1.0, 1.0)
+        recorded = {recorder.name: zero for recorder in recorders.ALWAYS}
+        none = checkpoint.Measured(recorded, 1.0, 1.0)
         return dict.fromkeys(group.members, none)
 
     monkeypatch.setattr(sweep_module, "run_group", run_group)
@@ -138,14 +139,16 @@ def test_a_damaged_file_is_named(tmp_path, unrun):
 
 def test_numbers_come_back_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
-    totals = metrics.Totals(
-        rng.integers(0, 9, (2, 3, 4)), rng.normal(size=(2, 3, 4)).astype(np.float32),
-        rng.integers(0, 9, (2, 3, 4)), rng.integers(0, 9, (2, 3, 4)),
-    )  # fmt: skip
-    checkpoint.save(tmp_path / "a.npz", {"mine": checkpoint.Measured(totals, 0.5, 2.0)})
+    recorded = {
+        "queue_length": rng.integers(0, 9, (2, 3, 4)),
+        "regret": rng.normal(size=(2, 3, 4)).astype(np.float32),
+        "by_query": rng.integers(0, 9, (2, 3, 5, 2)),
+    }
+    checkpoint.save(tmp_path / "a.npz", {"mine": checkpoint.Measured(recorded, 0.5, 2.0)})
     kept = checkpoint.load(tmp_path / "a.npz")
     assert kept is not None and kept["mine"].compile_seconds == 2.0
-    for mine, theirs in zip(kept["mine"].totals, totals, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-        assert mine.dtype == theirs.dtype
+    assert kept["mine"].recorded.keys() == recorded.keys()
+    for name, theirs in recorded.items():
+        np.testing.assert_array_equal(kept["mine"].recorded[name], theirs)
+        assert kept["mine"].recorded[name].dtype == theirs.dtype
     assert checkpoint.load(tmp_path / "b.npz") is None

@@ -1,0 +1,80 @@
+"""What is recorded inside the scan: a recorder is one file, and adding one edits nothing else."""
+
+import abc
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from jax import Array
+
+from cqbjax.core.types import Action, Problem, Queue, World
+
+
+class Round(NamedTuple):
+    """One round as a recorder sees it: in full, what policies may not see included.
+
+    Attributes:
+        problem: the static shapes.
+        round: [] int32 t, from 1.
+        world: contexts, utilities, arriving rows of the run.
+        before: [C] the queue at the beginning of the round.
+        action: what the policy decided.
+        utilities: [N] true utilities of the served query.
+        choice: [] int32 position in `action.servers`, K for the outside option.
+        valid: [] bool whether a query was served; all else of the service is void if not.
+        departed: [] bool whether it left.
+        after: [C] the queue after the round.
+        length: [] int32 Q(t+1).
+        state: the policy's, after the round.
+    """
+
+    problem: Problem
+    round: Array
+    world: World
+    before: Queue
+    action: Action
+    utilities: Array
+    choice: Array
+    valid: Array
+    departed: Array
+    after: Queue
+    length: Array
+    state: Any
+
+
+class Recorder(abc.ABC):
+    """What is summed or logged, in which unit, and how it is shown: a frozen dataclass.
+
+    Its fields are numbers and words, part of the compiled program. Its class says the rest:
+
+    Attributes:
+        name: of the stored variable.
+        label: what an axis or a column is called.
+        unit: of the stored numbers.
+        better: whether `less` or `more` is better; "" where neither is.
+        per: `round`: read at every recorded round; `run`: read at the end of the run.
+        dims: names of the further dimensions of what is read, such as ("query",).
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    unit: ClassVar[str]
+    better: ClassVar[Literal["less", "more", ""]] = ""
+    per: ClassVar[Literal["round", "run"]] = "round"
+    dims: ClassVar[tuple[str, ...]] = ()
+
+    @abc.abstractmethod
+    def start(self, problem: Problem) -> Any:
+        """Return the state before round 1: arrays whose shapes and types never change."""
+
+    @abc.abstractmethod
+    def update(self, state: Any, round_: Round) -> Any:
+        """Add one round."""
+
+    def read(self, state: Any) -> Array:
+        """Return what is stored, over `dims`: the state itself, unless this says otherwise."""
+        stored: Array = state
+        return stored
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return what the stored array says of itself."""
+        return {"units": self.unit, "long_name": self.label, "better": self.better}

@@ -1,0 +1,39 @@
+"""Cumulative regret: sum over rounds of R(x_t, S*(x_t)) - R(x_t, S_t)."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import mnl
+from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core.types import Problem
+
+
+def of_round(utilities: Array, servers: Array, valid: Array) -> Array:
+    """Return R(x_t, S*(x_t)) - R(x_t, S_t), zero for the dummy job of an empty queue.
+
+    Args:
+        utilities: [N] true utilities of the served query.
+        servers: [K] the assortment.
+        valid: [] bool whether a query was served.
+    """
+    best = mnl.best_servers(utilities, servers.shape[0])
+    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(utilities[servers])
+    return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Regret(Recorder):
+    """Regret so far, in departure probability."""
+
+    name, label, unit, better = "regret", "Cumulative regret", "expected departures", "less"
+
+    def start(self, problem: Problem) -> Array:
+        """Return none."""
+        del problem
+        return jnp.zeros(())
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Add the round's."""
+        return state + of_round(round_.utilities, round_.action.servers, round_.valid)

@@ -1,0 +1,175 @@
+"""A recorder of one's own: what it leaves in a sweep's dataset, and what is refused."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cqbjax
+from cqbjax.core.recorders import Departures, Recorder
+from cqbjax.policies import RandomRouting
+from cqbjax.sweeping import checkpoint, programs
+from cqbjax.testing import worlds
+
+POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
+RUN: Any = {"arrival_rates": [0.3, 0.8], "seeds": 3, "horizon": 40, "record_every": 4}
+CHOSEN = {"fifo": RandomRouting(schedule="oldest"), "lifo": RandomRouting(schedule="newest")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Waited(Recorder):
+    """Rounds that departed queries had waited, summed."""
+
+    name, label, unit, better = "waited", "Rounds waited", "rounds", "less"
+    scale: float = 1.0
+
+    def start(self, problem):
+        return jnp.zeros(())
+
+    def update(self, state, round_):
+        waited = round_.round - round_.before.arrived[round_.action.slot]
+        return state + jnp.where(round_.departed, self.scale * waited, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Left(Recorder):
+    """The round in which each query left, by the round in which it came."""
+
+    name, label, unit = "left", "Round of departure", "round"
+    per, dims = "run", ("query",)
+
+    def start(self, problem):
+        return jnp.zeros(problem.horizon, jnp.int32)
+
+    def update(self, state, round_):
+        came = round_.before.arrived[round_.action.slot] - 1
+        return state.at[came].add(jnp.where(round_.departed, round_.round, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Longest(Recorder):
+    """The longest queue of a run."""
+
+    name, label, unit, per = "longest", "Longest queue", "queries", "run"
+
+    def start(self, problem):
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state, round_):
+        return jnp.maximum(state, round_.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Recorder):
+    """How often each server was shown so far."""
+
+    name, label, unit, dims = "shown", "Shown", "rounds", ("server",)
+
+    def start(self, problem):
+        return jnp.zeros(problem.num_servers, jnp.int32)
+
+    def update(self, state, round_):
+        return state.at[round_.action.servers].add(round_.valid.astype(jnp.int32))
+
+
+OWN = (Waited(), Left(), Longest(), Shown())
+
+
+@pytest.fixture(scope="module")
+def both():
+    with_own = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, **RUN)
+    return with_own, cqbjax.sweep(CHOSEN, POOL, **RUN)
+
+
+def test_what_is_recorded_per_round_per_run_and_per_query(both):
+    data, _ = both
+    run = ("policy", "arrival_rate", "seed")
+    assert data.waited.dims == (*run, "round") and data.shown.dims == (*run, "round", "server")
+    assert data.left.dims == (*run, "query") and data.longest.dims == run
+    assert data.sizes["query"] == 40 and data.sizes["server"] == 3 and data.sizes["round"] == 10
+    assert data.waited.attrs == {
+        "units": "rounds", "long_name": "Rounds waited", "better": "less"
+    }  # fmt: skip
+    # Three recorders and one of the four count the same departures, each in its own way.
+    left = data.left.values
+    last = data.isel(round=-1)
+    np.testing.assert_array_equal((left > 0).sum(-1), last.departures)
+    waited = np.where(left > 0, left - np.arange(1, 41), 0).sum(-1)
+    np.testing.assert_array_equal(waited, last.waited)
+    by_round = (left[..., None, :] <= data["round"].values[:, None]) & (left[..., None, :] > 0)
+    np.testing.assert_array_equal(by_round.sum(-1), data.departures)
+    assert (data.longest >= data.queue_length.max("round")).all() and data.longest.max() > 3
+    assert (np.diff(data.shown.values, axis=-2) >= 0).all()
+    # The last query out waits less than the first one out: what is recorded is the policy's own.
+    assert (last.waited.sel(policy="fifo") != last.waited.sel(policy="lifo")).any()
+
+
+def test_the_four_are_the_same_beside_others(both):
+    data, plain = both
+    for name in ("queue_length", "regret", "departures", "explored", "optimal_queue_length"):
+        np.testing.assert_array_equal(data[name], plain[name])
+        assert data[name].dtype == plain[name].dtype
+    assert {"waited", "left", "longest", "shown"} == set(data.data_vars) - set(plain.data_vars)
+    said = {name: plain[name].attrs["better"] for name in ("regret", "departures", "explored")}
+    assert said == {"regret": "less", "departures": "more", "explored": ""}
+
+
+@pytest.mark.slow
+def test_runs_that_outgrow_their_slots_record_from_the_start(both):
+    """Of a run that is repeated with more slots, nothing of the first attempt stays."""
+    crowded: Any = {**RUN, "arrival_rates": [1.0], "horizon": 200, "record_every": 200}
+    grown = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, **crowded)
+    at_once = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, capacity=512, **crowded)
+    for name in ("waited", "left", "longest", "shown"):
+        np.testing.assert_array_equal(grown[name], at_once[name])
+
+
+def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, both):
+    data, _ = both
+    keys = []
+    for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):
+        again = cqbjax.sweep(CHOSEN, POOL, recorders=recorders, resume=tmp_path, **RUN)
+        np.testing.assert_array_equal(again.waited, data.waited * recorders[0].scale)
+        assert again.waited.dtype == np.float32
+        keys.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert len(keys[1]) == 2 * len(keys[0]) and keys[2] == keys[1]
+
+
+REFUSED = {
+    "recorder str must be a frozen dataclass": "waited",
+    "recorder Departures has the name departures, which is taken": Departures(),
+    "recorder Gap has the name gap, which is taken": dataclasses.make_dataclass(
+        "Gap", [], bases=(Longest,), frozen=True, namespace={"name": "gap"}
+    )(),
+    r"recorder flat must read an array over dims=\['query'\], and reads one of shape \[\]": (
+        dataclasses.make_dataclass(
+            "Flat", [], bases=(Longest,), frozen=True,
+            namespace={"name": "flat", "dims": ("query",)},
+        )()
+    ),
+    "recorder turns must keep its state's shapes and types in update": dataclasses.make_dataclass(
+        "Turns", [], bases=(Longest,), frozen=True,
+        namespace={"name": "turns", "update": lambda self, state, round_: state * 1.0},
+    )(),
+    "recorder few reads 3 along query, and another one 40": dataclasses.make_dataclass(
+        "Few", [], bases=(Shown,), frozen=True, namespace={"name": "few", "dims": ("query",)}
+    )(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_no_recorder_is_refused_in_one_sentence(message, monkeypatch, fresh_programs):
+    monkeypatch.setattr(programs, "_over_runs", None)
+    with pytest.raises(ValueError, match=message):
+        cqbjax.sweep(CHOSEN, POOL, recorders=[Left(), REFUSED[message]], **RUN)
+
+
+def test_two_recorders_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="recorder Waited has the name waited, which is taken"):
+        cqbjax.sweep(CHOSEN, POOL, recorders=[Waited(), Waited(scale=2.0)], **RUN)
+
+
+def test_a_recorders_own_module_counts_for_the_key():
+    assert checkpoint.code(Waited()) != checkpoint.code()

@@ -1,0 +1,115 @@
+"""A recorder that a study's configuration asks for: in its arrays, table, figure and page."""
+
+import sys
+
+import pytest
+import yaml
+from composing import called, refused
+from cqbjax.figures.rounds import draw_queue_and_regret
+
+from cqbjax.page import listing, panels
+from cqbjax.results import extracts, stored_points, tidy
+
+MODULE = """
+import dataclasses
+import jax.numpy as jnp
+from cqbjax.core.recorders import Recorder
+
+@dataclasses.dataclass(frozen=True)
+class Waited(Recorder):
+    name, label, unit, better = "waited", "Rounds waited", "rounds", "less"
+    scale: float = 1.0
+
+    def start(self, problem):
+        return jnp.zeros(())
+
+    def update(self, state, round_):
+        waited = round_.round - round_.before.arrived[round_.action.slot]
+        return state + jnp.where(round_.departed, self.scale * waited, 0.0)
+
+@dataclasses.dataclass(frozen=True)
+class Left(Waited):
+    name, label, unit, per, dims = "left", "Round of departure", "round", "run", ("query",)
+
+    def start(self, problem):
+        return jnp.zeros(problem.horizon, jnp.int32)
+
+    def update(self, state, round_):
+        came = round_.before.arrived[round_.action.slot] - 1
+        return state.at[came].add(jnp.where(round_.departed, round_.round, 0))
+"""
+WORDS = (
+    "name=recorded", "policy=[random]", "num_servers=3", "dim=2", "K=[1,2]", "num_seeds=2",
+    "horizon=40", "table_rounds=[40]", "arrival_rate=0.4",
+    "recorders=[{_target_:my_recorder.Waited},{_target_:my_recorder.Left}]",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "my_recorder.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("my_recorder", None)
+
+
+@pytest.mark.slow
+def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
+    done = called("run", *WORDS)
+    assert not done.returncode, done.stderr
+    points = stored_points(folder / "results" / "data" / "recorded")
+    assert len(points) == 2
+    for one in points:
+        assert one.point["left"].dims == ("policy", "arrival_rate", "seed", "query")
+        assert one.point["left"].sizes["query"] == 40 and one.point["waited"].dims[-1] == "round"
+        assert one.point["waited"].attrs["units"] == "rounds"
+        assert float(one.point["waited"].isel(round=-1).max()) > 0
+
+    table = (folder / "results" / "tables" / "recorded.csv").read_text().splitlines()
+    assert {"waited", "waited_low", "waited_high"} <= set(table[0].split(","))
+    assert "waited [95% CI]" in (folder / "results" / "tables" / "recorded.md").read_text()
+    datasets = [one.point for one in points]
+    frame = tidy.tidy(datasets, ["waited"])
+    mean = float(datasets[0]["waited"].isel(round=-1).sel(policy="random").mean())
+    assert frame.filter(policy="random", K=1)["mean"].to_list() == pytest.approx([mean])
+
+    figure = draw_queue_and_regret(datasets)
+    drawn = [axes for axes in figure.axes if axes.get_ylabel() == "Rounds waited,\nrounds"]
+    assert len(drawn) == 2 and len(figure.axes) == 6
+    assert any(line.get_ydata()[-1] == pytest.approx(mean) for line in drawn[0].lines)
+
+    config = yaml.safe_load(points[0].config)
+    made = extracts.extract(points, config)
+    extracts.write(made, folder / "extract")
+    made = extracts.read(folder / "extract")
+    page = panels.draw([made])
+    shown = [panel.shows for panel in page.figures["recorded"].panels]
+    assert shown.count("Rounds waited") == 2 and '"rounds"' in page.script
+    assert "Rounds waited" in listing.numbers({"recorded": made})
+
+    again = called("run", *WORDS)
+    assert "4 of 4" in again.stdout or "2 of 2" in again.stdout, "stored: not run again"
+    (folder / "my_recorder.py").write_text(MODULE.replace("rounds", "slots"))
+    sys.modules.pop("my_recorder")
+    edited = called("run", *WORDS)
+    assert "not run again" not in edited.stdout, "an edited recorder is another one"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["recorders=waited"], "recorders=waited must be a list of {_target_: module.Class}"),
+        (["recorders=[{a: 1}]"], "must be a list of {_target_: module.Class}"),
+        (
+            ["experiment=theory_switching", "recorders=[{_target_: my_recorder.Waited}]"],
+            "are of a sweep, and theory is none: leave them out",
+        ),
+        (
+            ["policy=[random]", "recorders=[{_target_: my_recorder.Nobody}]"],
+            "Nobody",
+        ),
+    ],
+)
+def test_what_is_no_recorder_is_refused(words, said, folder):
+    message = refused(words)
+    assert said in message and len(message.splitlines()) == 1, message
