@@ -17,7 +17,7 @@ from cqbjax.chains.linking import Chains
 from cqbjax.chains.prepare import Log
 from cqbjax.core import rng
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Problem, Recorded, World
+from cqbjax.core.types import Logged, Problem, World
 
 
 @pytree
@@ -82,9 +82,9 @@ class Replay:
         del arrival_rate
         rows = jnp.arange(problem.num_rows, dtype=jnp.int32)
         # A row that satisfies is followed by none.
-        recorded = Recorded(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
+        logged = Logged(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
         roots = self.roots[self._run(key), : problem.horizon]
-        return World(self.contexts, -self.left[:, None], roots, rows, recorded)
+        return World(self.contexts, -self.left[:, None], roots, rows, logged)
 
     def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Return how many chains come in each round: [T] int32."""

@@ -123,7 +123,7 @@ INSTANCE = (
     "arrival_rows must be rows of the contexts in every round with an arrival",
     "prompts must be numbers of the dataset's prompts, or of the rows without one",
     "arrives must lie in 0 .. arrivals_a_round",
-    "recorded.next must be rows of the contexts",
+    "logged.next must be rows of the contexts",
 )
 
 
@@ -140,7 +140,7 @@ def instance_faults(problem: Problem, world: World, arrives: Array) -> Array:
     def one(world: World, arrives: Array) -> Array:
         prompts, most = world.prompts, problem.arrivals_a_round
         rows = world.arrival_rows.reshape(-1, most)
-        following = jnp.zeros(1, int) if world.recorded is None else world.recorded.next
+        following = jnp.zeros(1, int) if world.logged is None else world.logged.next
         coming = jnp.arange(most) < arrives[:, None]
         wrong = (
             ~jnp.all(jnp.isfinite(world.contexts)),

@@ -14,9 +14,9 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import (
     Action,
     Feedback,
+    Logged,
     Policy,
     Problem,
-    Recorded,
     Source,
     World,
     has_own_arrivals,
@@ -73,6 +73,11 @@ def check_source(source: Source, problem: Problem) -> None:
     Raises:
         ContractError: naming the part, and what is allowed.
     """
+    most = problem.arrivals_a_round
+    require(
+        most == 1 or (most > 1 and has_own_arrivals(source)),
+        f"arrivals_a_round={most} must be 1, or more with a method `arrives`",
+    )
 
     def draw(source: Source, rate: Array) -> tuple[World, Any]:
         key, own = rng.run_key(0), None
@@ -87,15 +92,10 @@ def check_source(source: Source, problem: Problem) -> None:
 
     rate = jax.ShapeDtypeStruct((), jnp.result_type(float))
     world, own = jax.eval_shape(draw, source, rate)
-    wanted = _world(problem, world.recorded is not None)
+    wanted = _world(problem, world.logged is not None)
     _check("World", "world", world, **_shapes(wanted))
-    if wanted.recorded is not None:
-        _check("World.recorded", "world", world.recorded, **_shapes(wanted.recorded))
-    most = problem.arrivals_a_round
-    require(
-        most == 1 or (most > 1 and has_own_arrivals(source)),
-        f"arrivals_a_round={most} must be 1, or more with a method `arrives`",
-    )
+    if wanted.logged is not None:
+        _check("World.logged", "world", world.logged, **_shapes(wanted.logged))
     if has_own_arrivals(source):
         kind = jnp.dtype(jnp.bool_ if most == 1 else jnp.int32)
         fine = getattr(own, "shape", None) == (problem.horizon,) and own.dtype == kind
@@ -150,7 +150,7 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
                 )
 
 
-def _world(problem: Problem, recorded: bool = False) -> World:
+def _world(problem: Problem, logged: bool = False) -> World:
     """Return the shapes of a run's instance."""
     rows, most = problem.num_rows, problem.arrivals_a_round
     several = () if most == 1 else (most,)
@@ -160,7 +160,7 @@ def _world(problem: Problem, recorded: bool = False) -> World:
     return World(
         real(problem.contexts_shape), real((rows, problem.num_servers)),
         whole((problem.horizon, *several)), whole((rows,)),
-        Recorded(truth((rows,)), whole((rows,))) if recorded else None,
+        Logged(truth((rows,)), whole((rows,))) if logged else None,
     )  # fmt: skip
 
 

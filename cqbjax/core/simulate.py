@@ -129,7 +129,7 @@ def start(
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     counted = problem.num_servers if is_retry_aware(policy) else None
-    moving = problem.arrivals_a_round > 1 or instance.world.recorded is not None
+    moving = problem.arrivals_a_round > 1 or instance.world.logged is not None
     return Carry(
         queueing.empty(capacity, counted, is_entry_aware(policy)),
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
@@ -200,10 +200,10 @@ def run_round(
 
     served_row = carry.queue.row[action.slot]
     utilities = world.utilities[served_row]
-    if world.recorded is None:
+    if world.logged is None:
         choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
     else:
-        choice = jnp.where(world.recorded.satisfied[served_row], 0, problem.assortment_size)
+        choice = jnp.where(world.logged.satisfied[served_row], 0, problem.assortment_size)
     valid = carry.length > 0
     departed = valid & (choice < problem.assortment_size)
     feedback = Feedback(choice, valid)
@@ -212,7 +212,7 @@ def run_round(
         breach = contract.watch(breach, problem, carry.queue, action, round_, valid)
 
     state = policy.update(carry.state, observation, action, feedback)
-    next_row = None if world.recorded is None else world.recorded.next[served_row]
+    next_row = None if world.logged is None else world.logged.next[served_row]
     queue = queueing.serve(carry.queue, action.slot, action.servers, departed, round_, next_row)
     rows, arrives = world.arrival_rows[round_ - 1], instance.arrives[round_ - 1]
     queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)

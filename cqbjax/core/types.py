@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         return (self.num_rows, *servers, self.dim)
 
 
-class Recorded(NamedTuple):
+class Logged(NamedTuple):
     """What users did, where a log says it: nothing is drawn from the choice model.
 
     Attributes:
@@ -84,7 +84,7 @@ class World(NamedTuple):
         arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives;
             [T, A] of those that do, in their order, where A > 1.
         prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
-        recorded: what users did where a log says it; None: they choose by the model. Utilities are
+        logged: what users did where a log says it; None: they choose by the model. Utilities are
             then whatever ranks queries for the optimal policy.
     """
 
@@ -92,7 +92,7 @@ class World(NamedTuple):
     utilities: Array
     arrival_rows: Array
     prompts: Array
-    recorded: Recorded | None = None
+    logged: Logged | None = None
 
 
 class Queue(NamedTuple):

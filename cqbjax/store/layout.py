@@ -52,11 +52,6 @@ def shape(point: xr.Dataset) -> tuple[Hashable, ...]:
     return labels, rounds, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
 
 
-def more(point: xr.Dataset, dims: Sequence[str] = RUN_DIMS) -> list[str]:
-    """Return the variables over these dimensions that a result need not have, in their order."""
-    return [str(n) for n, one in point.data_vars.items() if n not in VARIABLES and one.dims == dims]
-
-
 def together(points: Sequence[Stored]) -> xr.Dataset:
     """Return the content of a file of points."""
     return _alone(points[0]) if len(points) == 1 else _stacked(points)

@@ -243,7 +243,7 @@ def test_without_the_compiler_the_command_says_so(monkeypatch, capsys):
     from cqbjax.commands import bench as command
 
     monkeypatch.setattr(gpu_target, "_folder", lambda package, name: None)
-    command.measure(command.parse(["--compile-for", "h100"]))
+    command.measure(command.ARGUMENTS.parse_args(["--compile-for", "h100"]))
     said = capsys.readouterr()
     assert "compile-for-gpu" in said.err and said.err.count("\n") == 1 and not said.out
     with pytest.raises(gpu_target.Absent, match="install the wheels"):

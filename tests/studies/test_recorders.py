@@ -5,10 +5,11 @@ import sys
 import pytest
 import yaml
 from composing import called, refused
-from cqbjax.figures.rounds import draw_queue_and_regret
 
-from cqbjax.page import listing, panels
-from cqbjax.results import extracts, stored_points, tidy
+from cqbjax.figures.curves import draw_curves
+from cqbjax.page import plots, tables
+from cqbjax.results import extracts, stored_points
+from cqbjax.results.aggregate import aggregated
 
 MODULE = """
 import dataclasses
@@ -69,12 +70,12 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     assert {"waited", "waited_low", "waited_high"} <= set(table[0].split(","))
     assert "waited [95% CI]" in (folder / "results" / "tables" / "recorded.md").read_text()
     datasets = [one.point for one in points]
-    frame = tidy.tidy(datasets, ["waited"])
+    frame = aggregated(datasets, ["waited"])
     mean = float(datasets[0]["waited"].isel(round=-1).sel(policy="random").mean())
     assert frame.filter(policy="random", K=1)["mean"].to_list() == pytest.approx([mean])
 
-    figure = draw_queue_and_regret(datasets)
-    drawn = [axes for axes in figure.axes if axes.get_ylabel() == "Rounds waited,\nrounds"]
+    figure = draw_curves(datasets, ["gap", "regret", "waited"])
+    drawn = [axes for axes in figure.axes if axes.get_ylabel() == "Rounds waited, rounds"]
     assert len(drawn) == 2 and len(figure.axes) == 6
     assert any(line.get_ydata()[-1] == pytest.approx(mean) for line in drawn[0].lines)
 
@@ -82,10 +83,10 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     made = extracts.extract(points, config)
     extracts.write(made, folder / "extract")
     made = extracts.read(folder / "extract")
-    page = panels.draw([made])
+    page = plots.draw([made])
     shown = [panel.shows for panel in page.figures["recorded"].panels]
     assert shown.count("Rounds waited") == 2 and '"rounds"' in page.script
-    assert "Rounds waited" in listing.numbers({"recorded": made})
+    assert "Rounds waited" in tables.numbers({"recorded": made})
 
     again = called("run", *WORDS)
     assert "4 of 4" in again.stdout or "2 of 2" in again.stdout, "stored: not run again"

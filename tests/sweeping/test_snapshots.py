@@ -12,8 +12,8 @@ from cqbjax.sweeping.progress import Silent
 from cqbjax.testing import worlds
 
 POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
-POLICIES = {"optimal": EpsilonGreedy(epsilon=0.3)}
-# Three chunks of two runs, ten calls each.
+POLICIES = {"mine": EpsilonGreedy(epsilon=0.3)}
+# Three chunks of two runs, ten calls each; and as many of the yardstick.
 KEYS = {
     "arrival_rates": [0.4, 0.6], "seeds": 3, "horizon": 60, "record_every": 2,
     "chunk": 2, "devices": jax.devices()[:1],
@@ -73,15 +73,15 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, often, monkeypatch, c
     again = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity, progress=told, resume=tmp_path)
     xr.testing.assert_identical(again.drop_vars(TIMES), whole.drop_vars(TIMES))
     assert told.rounds == told.expected and (again.seconds_per_round > 0).all()
-    assert not list(tmp_path.glob("*.snapshot")) and len(list(tmp_path.glob("*.npz"))) == 1
-    assert len(ran) == 3 * 10 + 2, "a kill costs the call that it fell into, no more"
+    assert not list(tmp_path.glob("*.snapshot")) and len(list(tmp_path.glob("*.npz"))) == 2
+    assert len(ran) == 2 * 3 * 10 + 2, "a kill costs the call that it fell into, no more"
 
 
 @pytest.mark.slow
 def test_nothing_of_another_sweep_is_taken(tmp_path, often):
     with pytest.raises(Killed):
         cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
-    other = {"optimal": EpsilonGreedy(epsilon=0.4)}
+    other = {"mine": EpsilonGreedy(epsilon=0.4)}
     taken = cqbjax.sweep(other, POOL, **KEYS, resume=tmp_path)
     alone = cqbjax.sweep(other, POOL, **KEYS)
     xr.testing.assert_identical(taken.drop_vars(TIMES), alone.drop_vars(TIMES))

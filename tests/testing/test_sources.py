@@ -10,7 +10,7 @@ import pytest
 from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Recorded
+from cqbjax.core.types import Logged
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.testing import worlds
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source
@@ -73,37 +73,41 @@ class Faulty:
         return self.come(self.good.arrives(key, arrival_rate, horizon))
 
 
-def recorded(world, following):
+def logged(world, following):
     rows = world.utilities.shape[0]
-    return world._replace(recorded=Recorded(jnp.zeros(rows, bool), jnp.arange(rows) + following))
+    return world._replace(logged=Logged(jnp.zeros(rows, bool), jnp.arange(rows) + following))
 
 
 FAULTS = {
-    "contexts must be float[6, 2], and it is float32[5, 2]": dict(
+    "World.contexts must be float32[6, 2], and world returns float32[5, 2]": dict(
         draw=lambda world: world._replace(contexts=world.contexts[:5])
     ),
-    "utilities must be float[6, 4], and it is float32[6, 3]": dict(
+    "World.utilities must be float32[6, 4], and world returns float32[6, 3]": dict(
         draw=lambda world: world._replace(utilities=world.utilities[:, :3])
     ),
-    "arrival_rows must be int32[48, 2], and it is int32[48]": dict(
+    "World.arrival_rows must be int32[48, 2], and world returns int32[48]": dict(
         draw=lambda world: world._replace(arrival_rows=world.arrival_rows[:, 0])
     ),
-    "arrival_rows must be rows in 0..5": dict(
+    "arrival_rows must be rows of the contexts": dict(
         draw=lambda world: world._replace(arrival_rows=world.arrival_rows + 1)
     ),
-    "prompts must be int32[6], and it is float32[6]": dict(
+    "World.prompts must be int32[6], and world returns float32[6]": dict(
         draw=lambda world: world._replace(prompts=world.prompts * 1.0)
     ),
     "utilities must be finite": dict(
         draw=lambda world: world._replace(utilities=world.utilities * jnp.nan)
     ),
-    "recorded.next must be rows in 0..5": dict(draw=lambda world: recorded(world, 1)),
-    "recorded.satisfied must be bool[6]": dict(
-        draw=lambda world: world._replace(recorded=Recorded(world.prompts, world.prompts))
+    "logged.next must be rows of the contexts": dict(draw=lambda world: logged(world, 1)),
+    "World.logged.satisfied must be bool[6]": dict(
+        draw=lambda world: world._replace(logged=Logged(world.prompts, world.prompts))
     ),
-    "arrives must be int32[48], and it is int32[47]": dict(come=lambda arrives: arrives[1:]),
-    "arrives must be int32[48], and it is bool[48]": dict(come=lambda arrives: arrives > 0),
-    "arrives must lie in 0..2": dict(come=lambda arrives: 2 * arrives),
+    "arrives must return int32[48], and it returns int32[47]": dict(
+        come=lambda arrives: arrives[1:]
+    ),
+    "arrives must return int32[48], and it returns bool[48]": dict(
+        come=lambda arrives: arrives > 0
+    ),
+    "arrives must lie in 0 .. arrivals_a_round": dict(come=lambda arrives: 2 * arrives),
     "arrivals_a_round=0 must be 1": dict(shape=lambda p: p._replace(arrivals_a_round=0)),
     "age_column=2 must lie in 0..1": dict(shape=lambda p: p._replace(age_column=2)),
     "the same key must give the same draws": dict(
@@ -124,7 +128,7 @@ def test_a_planted_fault_is_found(message):
 
 
 def test_without_a_fault_nothing_is_found():
-    check_source(Faulty(draw=lambda world: recorded(world, 0)))
+    check_source(Faulty(draw=lambda world: logged(world, 0)))
 
 
 def test_several_arrivals_must_be_the_sources_own():
