@@ -44,8 +44,8 @@ CASES = {
 
 
 def marked(names):
-    """Mark the cases that are slow: all but those of the smallest programs."""
-    quick = ("random", "optimal")
+    """Mark the cases that are slow: all but those of the smallest programs, and ACQB."""
+    quick = ("random", "optimal", "acqb")
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
 
 
@@ -114,6 +114,18 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
         assert (row[here] == played.world.arrival_rows[slots[here] - 1]).all()
     assert played.overflow == 0
     assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
+
+
+def test_the_first_round_that_finds_no_free_slot_is_told():
+    problem = WORLDS["pool"][1]
+    roomy, tight = (
+        worlds.play(RandomRouting(), POOL, 0.9, problem, slots, np.arange(4))
+        for slots in (CAPACITY, 3)
+    )
+    full = roomy.length > 3
+    assert full.any(axis=1).all() and not roomy.overflow.any()
+    # The rounds before are the same, from the same draws.
+    np.testing.assert_array_equal(tight.overflow, full.argmax(axis=1) + 1)
 
 
 def prepared(seed, source, rate, problem):
