@@ -1,8 +1,10 @@
 """Fixtures of many tests."""
 
+import collections
 import contextlib
 import os
 import pathlib
+from typing import Any
 
 import pytest
 from absent import absent
@@ -14,9 +16,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # next session: compiling is most of the suite's time. A program is found again by its own text, its
 # options and the versions of JAX and XLA, so a fault planted in what is compiled is compiled anew.
 # The folder is pytest's own, in the checkout, where nothing else leans on it: `--cache-clear`
-# empties it. JAX reads these names when it is imported, hence before everything else.
+# empties it, and JAX_ENABLE_COMPILATION_CACHE=false does without. JAX reads these names when it is
+# imported, hence before everything else.
 KEPT = REPOSITORY / ".pytest_cache" / "d" / "xla"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(KEPT))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ["XLA_FLAGS"] = flags()
 # A program runs for a moment only here: machine code is made quickly rather than well, in half of
@@ -27,7 +29,17 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import jax  # noqa: E402
 
 from cqbjax.commands._hydra import offer_policies  # noqa: E402
+from cqbjax.core import backend  # noqa: E402
 from cqbjax.sweeping import programs  # noqa: E402
+
+jax.config.update(
+    "jax_compilation_cache_dir",
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(backend.programs_folder(KEPT))),
+)
+# How often a program was found there, in this process and, under xdist, in each that has ended.
+FOUND: collections.Counter[str] = collections.Counter()
+HIT, MISSED = (f"/jax/compilation_cache/cache_{word}" for word in ("hits", "misses"))
+jax.monitoring.register_event_listener(lambda event, **_: FOUND.update([event]))
 
 # As every command does before it composes.
 offer_policies()
@@ -36,6 +48,23 @@ offer_policies()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what is slow, so that no worker is left with it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this worker what was found."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["found"] = dict(FOUND)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a worker found."""
+    FOUND.update(getattr(node, "workeroutput", {}).get("found", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many programs were compiled, and how many were found compiled."""
+    terminalreporter.line(f"compiled programs: {FOUND[HIT]} found, {FOUND[MISSED]} made anew")
 
 
 @pytest.fixture(scope="session")

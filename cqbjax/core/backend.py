@@ -1,10 +1,15 @@
 """How JAX is set up for a study: devices, precision, compilation cache."""
 
+import hashlib
 import os
 import pathlib
+import platform
 
 import jax
+import jaxlib
 import platformdirs
+
+CPUINFO = pathlib.Path("/proc/cpuinfo")
 
 
 def configure(cache_dir: pathlib.Path | None = None) -> None:
@@ -16,16 +21,27 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
 
     Args:
         cache_dir: where compiled programs are kept; None is where JAX_COMPILATION_CACHE_DIR says,
-            or the user's cache folder.
+            or a folder for this kind of machine in the user's cache folder.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
     jax.config.update("jax_default_matmul_precision", "highest")
     named = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = named or pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla"
+    folder = named or programs_folder(pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def programs_folder(parent: pathlib.Path) -> pathlib.Path:
+    """Return the folder of compiled programs for this processor and jaxlib, below a parent.
+
+    Nodes of a cluster may share a home and differ in what their processors can do: a program that
+    was compiled for another one is refused, or ends the process at its first instruction.
+    """
+    told = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
+    mark = hashlib.sha256(f"{told} jaxlib {jaxlib.__version__}".encode()).hexdigest()[:12]
+    return parent / mark
 
 
 def compiler_options(platform: str) -> dict[str, str]:
@@ -50,16 +66,20 @@ def describe() -> dict[str, str | int]:
         "platform": device.platform,
         "device_kind": device.device_kind,
         "num_devices": len(jax.devices()),
-        "cpu": _cpu_name(),
+        "cpu": _cpuinfo("model name") or "unknown",
         "cpu_cores": os.cpu_count() or 1,
     }
 
 
-def _cpu_name() -> str:
-    """Return the processor's name where the system tells it."""
+def _cpuinfo(*fields: str) -> str:
+    """Return what Linux says of the first processor under the first of these names; else nothing.
+
+    Args:
+        fields: names of one thing on different processors.
+    """
     try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
-        return "unknown"
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
+        return ""
+    said = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in said if name.strip() in fields), "")

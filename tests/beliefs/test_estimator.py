@@ -29,7 +29,7 @@ def worst(source, size, rate, horizon, scale=0.2, seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "size"),
-    [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 1), ("shared", 2)],
+    [("disjoint", 1), ("disjoint", 3), ("shared", 2)],
 )
 def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
     assert worst(Synthetic(parameters=parameters), size, 0.7, 400) < LIMIT
@@ -113,9 +113,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dim", "servers", "size"), [(20, 5, 1), (50, 5, 1), (15, 5, 2), (5, 10, 3)]
-)
+@pytest.mark.parametrize(("dim", "servers", "size"), [(50, 5, 1), (5, 10, 3)])
 def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, servers, size):
     source = Synthetic(num_servers=servers, dim=dim, slackness=0.05)
     assert isinstance(beliefs.choose("auto", source.problem(size, 200)), beliefs.Pool)

@@ -28,15 +28,12 @@ def pool() -> sources.Routing:
 
 
 CASES = {
-    "pool-1": (pool(), 1, Acqb(alpha_scale=0.2, estimator="newton_cg")),
     "pool-2": (pool(), 2, Acqb(alpha_scale=0.2, estimator="newton_cg", optimism="ucb")),
-    "pool-3": (pool(), 3, Acqb(alpha_scale=0.2, estimator="newton_cg")),
     "pool-1, exact": (pool(), 1, Acqb(alpha_scale=0.2, estimator="newton_cg", exact_steps=2)),
 }
 # Few dimensions: number by number, five take a CPU's compiler minutes.
 FEW = sources.Synthetic(num_servers=3, dim=2)
 CASES |= {
-    "running-1": (FEW, 1, Acqb(alpha_scale=0.2)),
     "running-2": (FEW, 2, Acqb(alpha_scale=0.2)),
     "running-1, shared": (dataclasses.replace(FEW, parameters="shared"), 1, Acqb(alpha_scale=0.2)),
 }

@@ -45,8 +45,8 @@ CASES = {
 
 
 def marked(names):
-    """Mark the cases that are slow: all but those of the smallest programs."""
-    quick = ("random", "optimal")
+    """Mark the cases that are slow: all but those of the smallest programs, and ACQB."""
+    quick = ("random", "optimal", "acqb")
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
 
 
@@ -174,6 +174,18 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
     for mine, theirs in zip(jax.tree.leaves(seen[0]), jax.tree.leaves(seen[1]), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert seen[0][0]["departures"][-1] > 10
+
+
+def test_the_first_round_that_finds_no_free_slot_is_told():
+    problem = WORLDS["pool"][1]
+    roomy, tight = (
+        worlds.play(RandomRouting(), POOL, 0.9, problem, slots, np.arange(4))
+        for slots in (CAPACITY, 3)
+    )
+    full = roomy.length > 3
+    assert full.any(axis=1).all() and not roomy.overflow.any()
+    # The rounds before are the same, from the same draws.
+    np.testing.assert_array_equal(tight.overflow, full.argmax(axis=1) + 1)
 
 
 def prepared(seed, source, rate, problem):

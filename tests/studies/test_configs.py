@@ -18,12 +18,20 @@ from cqbjax.studies import grid, resolvers, settings
 TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_composes_and_says_its_own_command(name):
+def test_an_experiment_says_its_own_command(name):
     second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
     command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
     assert re.match(command, second)
+
+
+# CI runs the others, tiny.
+SWEPT = [name for name in EXPERIMENTS if name.startswith(("ablation_", "search"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_sweep_of_experiments_composes(name):
     points = grid.compose(composed(f"experiment={name}"))
     assert len({point.name for point in points}) == len(points)
     for point in points:
@@ -145,9 +153,8 @@ def test_exploration_length_refuses_other_words(rule):
         resolvers.exploration_length(rule, 10, 1.0)
 
 
-@pytest.mark.slow
 def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
-    done = script("experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
+    done = called("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert re.search(r"random: 48 rounds in [0-9.]+ s, [0-9,]+ a second", done.stderr)
     assert re.search(r"^simulation [0-9.]+ s of [0-9.]+ s \([0-9]+%\)$", done.stdout, re.MULTILINE)

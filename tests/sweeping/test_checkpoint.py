@@ -69,7 +69,6 @@ def compiled(folder, policies=POLICIES, source=SOURCE, **changed) -> list[str]:
     return told.compiled
 
 
-@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     told = Stopper()
     with pytest.raises(KeyboardInterrupt):

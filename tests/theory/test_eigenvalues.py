@@ -11,7 +11,7 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.policies import Acqb
+from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.theory import eigenvalues
 
 HORIZON, EVERY, RATE = 60, 12, 0.45
@@ -25,9 +25,9 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_matrices_are_those_of_what_was_served(name):
     source, size = SOURCES[name], 2
-    problem, policy = source.problem(size, HORIZON), arrays(Acqb(c1=2.0))
+    problem, policy = source.problem(size, HORIZON), arrays(EpsilonGreedy(epsilon=0.4))
     measured = eigenvalues.measure(
-        {"acqb": policy}, arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
+        {"eps": policy}, arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
     )
     key = rng.run_key(3)
     run = simulate.trace(key, policy, arrays(source), RATE, problem, HORIZON)
@@ -40,7 +40,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
             for part in range(1 + int(run.explored[t])):
                 sums[part, block] += np.outer(x, x)
         if (t + 1) % EVERY == 0:
-            one = measured.sel(policy="acqb", seed=3, round=t + 1)
+            one = measured.sel(policy="eps", seed=3, round=t + 1)
             least = np.linalg.eigvalsh(sums)[..., 0].min(axis=-1)
             np.testing.assert_allclose([one["all"], one["explored"]], least, atol=1e-4)
             assert int(one["count"]) == int(run.explored[: t + 1].sum())
@@ -54,7 +54,7 @@ def test_the_matrices_are_those_of_what_was_served(name):
 @pytest.mark.slow
 def test_a_queue_without_room_is_named():
     source = SOURCES["disjoint"]
-    fixed = {"acqb": arrays(Acqb())}, arrays(source), RATE, source.problem(1, HORIZON)
+    fixed = {"eps": arrays(EpsilonGreedy())}, arrays(source), RATE, source.problem(1, HORIZON)
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round"):
         eigenvalues.measure(*fixed, np.arange(4), EVERY, 1)
 
