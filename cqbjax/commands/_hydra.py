@@ -58,6 +58,17 @@ def offer_policies() -> list[str]:
     return labels
 
 
+def offer_multirun() -> None:
+    """Offer the sweeper and the launcher of `-m`, whatever folder a command is configured in."""
+    place = "hydra_plugins.cqbjax_grid"
+    chosen: dict[str, dict[str, Any]] = {
+        "launcher": {"_target_": f"{place}.Together"},
+        "sweeper": {"_target_": f"{place}.Grid", "params": None},
+    }
+    for group, node in chosen.items():
+        ConfigStore.instance().store("grid", node, f"hydra/{group}", provider="cqbjax")
+
+
 class OwnChoices(SearchPathPlugin):
     """Let Hydra find the choices of the user's own `conf/` too, after those that are shipped."""
 

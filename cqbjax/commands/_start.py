@@ -39,7 +39,7 @@ STOPPED = 130
 _COLLECTED_AT = 50_000
 
 
-def start(task: Callable[[Sequence[Job]], Any], name: str = "config") -> None:
+def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> None:
     """Run a command on the configurations that the words of the command line make.
 
     The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
@@ -48,7 +48,7 @@ def start(task: Callable[[Sequence[Job]], Any], name: str = "config") -> None:
     Args:
         task: takes the jobs: all of a multirun, or the only one. What it returns is a value for
             each where a search wants one.
-        name: of the file in `conf/` that the words change.
+        folder: where the `config.yaml` is that the words change.
 
     Raises:
         SystemExit: of status 2, after one sentence, for what Hydra or the task refuses; of status
@@ -58,6 +58,7 @@ def start(task: Callable[[Sequence[Job]], Any], name: str = "config") -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)
     resolvers.register()
+    _hydra.offer_multirun()
     Plugins.instance().register(_hydra.OwnChoices)
     # Last, so that no file of the user's hides a module that is installed.
     sys.path.append(os.getcwd())
@@ -75,7 +76,7 @@ def start(task: Callable[[Sequence[Job]], Any], name: str = "config") -> None:
     with refusing(kept):
         _hydra.check_own()
         _hydra.offer_policies()
-        hydra.main(version_base="1.3", config_path=str(_hydra.CONF), config_name=name)(
+        hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()
 

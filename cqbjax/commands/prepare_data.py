@@ -35,7 +35,8 @@ SOURCES = CONF / "source"
 
 def main() -> None:
     """Prepare the dataset that the command line names."""
-    start(prepare_each, "prepare")
+    # In a folder of its own: its key `source` is no choice of a file.
+    start(prepare_each, CONF / "prepare")
 
 
 def prepare_each(jobs: Sequence[Job]) -> None:

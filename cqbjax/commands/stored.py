@@ -9,16 +9,17 @@ from pathlib import Path
 
 from cqbjax.commands._start import Arguments, start_plain
 
+ARGUMENTS = Arguments(description="List what is stored of an experiment.")
+ARGUMENTS.add_argument("folder", type=Path, help="of the experiment: results/data/NAME")
+ARGUMENTS.add_argument(
+    "--drop", choices=["outdated"],
+    help="delete the pieces of which every point has been computed otherwise since",
+)  # fmt: skip
+
 
 def main() -> None:
     """Print a line a computation of each point: its content, when it was made, and of what."""
-    parser = Arguments(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of an experiment: results/data/NAME")
-    parser.add_argument(
-        "--drop", choices=["outdated"],
-        help="delete the pieces of which every point has been computed otherwise since",
-    )  # fmt: skip
-    start_plain(listed, parser)
+    start_plain(listed, ARGUMENTS)
 
 
 def listed(asked: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.commands import prepare_data
+from cqbjax.commands import _hydra, prepare_data
 from cqbjax.core import files
 from cqbjax.datasets import fetch
 from cqbjax.datasets.prepare import prepare
@@ -459,8 +459,9 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
 
 
 def entry(*words):
-    with hydra.initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
-        return prepare_data._entry(hydra.compose("prepare", words))
+    _hydra.offer_multirun()
+    with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
+        return prepare_data._entry(hydra.compose("config", words))
 
 
 def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
@@ -502,7 +503,7 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
              f"data_dir={tmp_path / 'data'}")  # fmt: skip
     with hydra.initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
         config = hydra.compose("config", ["experiment=routerbench", *words])
-    files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare.yaml")]
+    files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
     both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
     source = hydra.utils.instantiate(config.source)
     assert (source.dataset, source.table.num_prompts, source.table.num_servers) == ("mine", 29, 2)

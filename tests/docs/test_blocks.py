@@ -16,7 +16,7 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from cqbjax.commands import __main__ as console
-from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report
+from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report, stored
 from cqbjax.core import backend
 from cqbjax.studies import grid, settings, study
 from cqbjax.sweeping.sweep import sweep
@@ -205,7 +205,7 @@ def check_study(words):
 
 def check_preparing(words):
     """Check the keys of `prepare_data`."""
-    there = OmegaConf.load(_hydra.CONF / "prepare.yaml")
+    there = OmegaConf.load(_hydra.CONF / "prepare" / "config.yaml")
     OmegaConf.set_struct(there, True)
     for word in words:
         key, _, value = word.partition("=")
@@ -224,6 +224,7 @@ CHECKS = dict.fromkeys(STUDIES, check_study) | {
     "bench": bench.ARGUMENTS.parse_args,
     "rank_settings": check_ranking,
     "report": report.ARGUMENTS.parse_args,
+    "stored": stored.ARGUMENTS.parse_args,
     "estimator_error": lambda words: None,
 }
 

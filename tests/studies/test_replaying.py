@@ -181,7 +181,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
 def test_the_command_prepares_a_log_and_says_what_it_linked(
     generated, tmp_path, monkeypatch, capsys
 ):
-    words = OmegaConf.load(CONF / "prepare.yaml")
+    words = OmegaConf.load(CONF / "prepare" / "config.yaml")
     del words["hydra"], words["defaults"]
     changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
     made = OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
