@@ -1,0 +1,55 @@
+"""What a run draws before its first round, and no policy can influence."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import rng
+from cqbjax.core.types import Problem, Source, World, has_own_arrivals
+
+
+class Instance(NamedTuple):
+    """What does not change during a run.
+
+    Attributes:
+        key: the run's key.
+        world: contexts, utilities, arriving rows.
+        arrives: [T] bool A(t); [T] int32, how many arrive, where several may.
+        choice: [T] the choice uniforms U.
+    """
+
+    key: Array
+    world: World
+    arrives: Array
+    choice: Array
+
+
+def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
+    """Draw everything that no policy can influence.
+
+    Args:
+        key: the run's key, `rng.run_key(seed)`.
+        source: where queries come from.
+        arrival_rate: [] lambda, queries a round.
+        problem: shapes.
+
+    Raises:
+        ValueError: several queries may come in a round, and the source does not say when.
+    """
+    rounds = jnp.arange(1, problem.horizon + 1)
+    uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+    world = source.world(key, arrival_rate, problem)
+    if has_own_arrivals(source):
+        arrives = source.arrives(key, arrival_rate, problem.horizon)
+    elif problem.arrivals_a_round > 1:
+        most = problem.arrivals_a_round
+        raise ValueError(f"arrivals_a_round={most} needs a source with a method `arrives`")
+    else:
+        arrives = uniforms < arrival_rate
+    return Instance(
+        key,
+        world,
+        arrives,
+        rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
+    )
