@@ -59,14 +59,10 @@ def offer_policies() -> list[str]:
 
 
 def offer_multirun() -> None:
-    """Offer the sweeper and the launcher of `-m`, whatever folder a command is configured in."""
-    place = "hydra_plugins.cqbjax_grid"
-    chosen: dict[str, dict[str, Any]] = {
-        "launcher": {"_target_": f"{place}.Together"},
-        "sweeper": {"_target_": f"{place}.Grid", "params": None},
-    }
-    for group, node in chosen.items():
-        ConfigStore.instance().store("grid", node, f"hydra/{group}", provider="cqbjax")
+    """Offer the sweeper and the launcher of `-m` to commands configured in another folder too."""
+    for path in (CONF / "hydra").glob("*/grid.yaml"):
+        group, node = f"hydra/{path.parent.name}", OmegaConf.load(path)
+        ConfigStore.instance().store("grid", node, group, provider="cqbjax")
 
 
 class OwnChoices(SearchPathPlugin):
