@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composing import composed
 from omegaconf import OmegaConf
 
 import cqbjax
@@ -488,17 +489,12 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     resolvers.register()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose(
-            "config",
-            [
-                f"experiment={name}", "policy=[optimal,acqb_cl,knn,zero_priority,random]",
-                "num_seeds=2",
-                f"policy.acqb_cl.head={small}", "horizon=20", f"data_dir={tmp_path}",
-                f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",
-                "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
-            ],
-        )  # fmt: skip
+    config = composed(
+        f"experiment={name}", "policy=[optimal,acqb_cl,knn,zero_priority,random]", "num_seeds=2",
+        f"policy.acqb_cl.head={small}", "horizon=20", f"data_dir={tmp_path}",
+        f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'fits'}",
+        "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
+    )  # fmt: skip
     console = Printed()
     ready = study.checked_points(
         config,

@@ -75,7 +75,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     assert frame.filter(policy="random", K=1)["mean"].to_list() == pytest.approx([mean])
 
     figure = draw_curves(datasets, ["gap", "regret", "waited"])
-    drawn = [axes for axes in figure.axes if axes.get_ylabel() == "Rounds waited, rounds"]
+    drawn = [axes for axes in figure.axes if axes.get_ylabel() == "Rounds waited,\nrounds"]
     assert len(drawn) == 2 and len(figure.axes) == 6
     assert any(line.get_ydata()[-1] == pytest.approx(mean) for line in drawn[0].lines)
 
