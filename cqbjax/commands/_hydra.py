@@ -59,7 +59,7 @@ def offer_policies() -> list[str]:
 
 
 def offer_multirun() -> None:
-    """Offer the sweeper and the launcher of `-m` to commands configured in another folder too."""
+    """Offer the sweeper and the launcher of `-m` to a command configured in another folder."""
     for path in (CONF / "hydra").glob("*/grid.yaml"):
         group, node = f"hydra/{path.parent.name}", OmegaConf.load(path)
         ConfigStore.instance().store("grid", node, group, provider="cqbjax")

@@ -128,7 +128,6 @@ def initialised() -> Iterator[None]:
     """Initialise Hydra with our configurations, where no command does that."""
     resolvers.register()
     _hydra.offer_policies()
-    _hydra.offer_multirun()
     Plugins.instance().register(_hydra.OwnChoices)
     with hydra.initialize_config_dir(str(_hydra.CONF), version_base="1.3"):
         yield

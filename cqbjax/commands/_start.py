@@ -58,7 +58,8 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)
     resolvers.register()
-    _hydra.offer_multirun()
+    if folder != _hydra.CONF:
+        _hydra.offer_multirun()
     Plugins.instance().register(_hydra.OwnChoices)
     # Last, so that no file of the user's hides a module that is installed.
     sys.path.append(os.getcwd())
