@@ -56,12 +56,22 @@ def check_class(policy: Any) -> None:
         ContractError: naming the class.
     """
     name = type(policy).__name__
-    require(
-        not any(leaf is policy for leaf in jax.tree.leaves(policy)),
-        f"{name} must be registered as a pytree: decorate it with core.pytree.pytree",
-    )
+    check_registered(policy)
     told = getattr(policy, "informed", None)
     require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
+
+
+def check_registered(part: Any) -> None:
+    """Check that JAX sees what a policy or a source holds.
+
+    Raises:
+        ContractError: naming the class.
+    """
+    require(
+        not any(leaf is part for leaf in jax.tree.leaves(part)),
+        f"{type(part).__name__} must be registered as a pytree: decorate it with "
+        "core.pytree.pytree",
+    )
 
 
 class Breach(NamedTuple):

@@ -21,7 +21,7 @@ from jax import Array
 
 from cqbjax.core import contract, metrics, mnl, platforms, queueing, recorders, rng
 from cqbjax.core.instances import Instance, draw_instance
-from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
+from cqbjax.core.recorders import ALWAYS, QueueLength, Recorder, Round, regret
 from cqbjax.core.types import (
     LONG_WAIT,
     Feedback,
@@ -47,8 +47,7 @@ class Carry(NamedTuple):
         arrived: [] bool A(t-1), whether any arrived.
         newest: [] int32 slot of x^(t-1), the last of several.
         state: the policy's.
-        length: [] int32 Q(t).
-        recorded: the states of the recorders, by name.
+        recorded: the states of the recorders, by name; those of `ALWAYS` among them.
         overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
         peak: [] int32 the longest queue so far.
         breach: the first action that breaks the contract; None where nobody watches.
@@ -59,11 +58,16 @@ class Carry(NamedTuple):
     arrived: Array
     newest: Array
     state: Any
-    length: Array
     recorded: dict[str, Any]
     overflow: Array
     peak: Array
     breach: contract.Breach | None = None
+
+    @property
+    def length(self) -> Array:
+        """[] int32 Q(t): the recorder's, since a second number would be copied every round."""
+        length: Array = self.recorded[QueueLength.name]
+        return length
 
 
 def start(
@@ -90,7 +94,6 @@ def start(
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),
-        jnp.zeros((), jnp.int32),
         recorders.start(recording, problem),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
@@ -181,7 +184,6 @@ def run_round(
         arrives if problem.arrivals_a_round == 1 else arrives > 0,
         newest,
         state,
-        length,
         recorders.update(recording, carry.recorded, seen),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, length),

@@ -126,9 +126,7 @@ def stored_points(
             manifest = one.manifest
             # What is not said to be a piece of something is whole.
             point = manifest["point"] if manifest.get("content") else (file.name, number)
-            own = {k: v for k, v in manifest.get("varied", {}).items() if k not in one.point.attrs}
-            labelled = one.point.assign_attrs(**own, path=str(file))
-            parts.setdefault((file.parent, point), []).append(one._replace(point=labelled))
+            parts.setdefault((file.parent, point), []).append(pieces.labelled(one, file))
     in_order = sorted(parts, key=lambda place: (place[0], *_in_numbers(str(place[1]))))
     return [pieces.joined(parts[place]) for place in in_order]
 

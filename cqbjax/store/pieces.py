@@ -195,6 +195,13 @@ def joined(pieces: Sequence[Stored]) -> Stored:
     return newest._replace(point=whole)
 
 
+def labelled(one: Stored, path: Path) -> Stored:
+    """Return a point whose attributes tell the keys that its study varied, and its piece."""
+    varied = one.manifest.get("varied", {})
+    own = {key: value for key, value in varied.items() if key not in one.point.attrs}
+    return one._replace(point=one.point.assign_attrs(**own, path=str(path)))
+
+
 def stamp(piece: Stored | Mapping[str, Any]) -> str:
     """Return when a point was last computed, or asked for where a newer one was there."""
     manifest = piece.manifest if isinstance(piece, Stored) else piece

@@ -93,16 +93,21 @@ def content_of(ready: Ready) -> Content:
     return Content(keys[""], {label: keys[label] for label in policies})
 
 
+def computing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a configuration that numbers follow from, by themselves."""
+    return {k: v for k, v in config.items() if k not in (*FOR_SHOW, *PASSED_ON)}
+
+
 def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     """Hash a point's configuration, policies apart, its source and the code."""
     source = ready.source
-    computing = {k: v for k, v in plain.items() if k not in (*FOR_SHOW, *PASSED_ON)}
+    plain = computing(plain)
     if isinstance(source, DatasetSource):
-        computing["source"].pop("data_dir", None)
+        plain["source"].pop("data_dir", None)
         held = content_key(source.digest, source.departure_digest)
     else:
         held = checkpoint.held(source)
-    return content_key(_told(computing), held, checkpoint.code(source, *ready.recorders))
+    return content_key(_told(plain), held, checkpoint.code(source, *ready.recorders))
 
 
 def _code_of(policy: Any) -> str:

@@ -23,6 +23,7 @@ from cqbjax.policies import Optimal
 from cqbjax.studies import grid, manifests, storing
 from cqbjax.studies.grid import Point
 from cqbjax.studies.settings import listed
+from cqbjax.studies.sharding import UNFINISHED
 from cqbjax.sweeping import checkpoint
 from cqbjax.sweeping.parts import Part
 from cqbjax.sweeping.progress import Reporter
@@ -33,10 +34,6 @@ RULE_KEYS = ("threshold", "min_gap", "among")
 KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles")
 # Of a point's chains, shown in its rows of the table.
 FOLLOWING = ("chains_of_several", "linked_by_cosine", "load")
-# The keys of a configuration that numbers follow from.
-COMPUTING = (
-    "policy", "replay", "arrival_rate", "num_seeds", "first_seed", "horizon", "record_every",
-)  # fmt: skip
 
 
 class Linked(NamedTuple):
@@ -65,7 +62,7 @@ def study(
     """Check, run and store every point of a configuration.
 
     Points that are finished already are taken as they are, unless `rerun` says otherwise; one that
-    was interrupted goes on from its last segment.
+    was interrupted goes on from where it was last kept.
 
     Args:
         config: of the study; `config.replay` says which log and which rule.
@@ -183,7 +180,7 @@ def _run_point(
     one: Linked, log: Log, folder: Path, content: manifests.Content, progress: Reporter
 ) -> None:
     """Replay one point and store it."""
-    begun, resume, config = time.perf_counter(), folder / ".unfinished", one.point.config
+    begun, resume, config = time.perf_counter(), folder / UNFINISHED, one.point.config
     (data,) = sweep_parts(
         [one.part], config.chunk, config.memory_gb, progress=progress, resume=resume
     )
@@ -206,11 +203,9 @@ def _attributes(one: Linked, log: Log) -> dict[str, Any]:
 
 def _content(one: Linked, log: Log) -> manifests.Content:
     """Hash all that a point's numbers follow from: one hash, for its policies run together."""
-    computing: Any = OmegaConf.to_container(
-        OmegaConf.masked_copy(one.point.config, list(COMPUTING))
-    )
-    computing["replay"].pop("source")
-    words = json.dumps(computing, sort_keys=True, default=str)
+    plain: Any = OmegaConf.to_container(one.point.config)
+    plain["replay"].pop("source")  # the log is prepared from it, and counts itself
+    words = json.dumps(manifests.computing(plain), sort_keys=True, default=str)
     labels = [label for label in one.part.policies if label != OPTIMAL]
     code = checkpoint.code(one.part.source, *one.part.policies.values())
     key = content_key(words, log.digest, code)

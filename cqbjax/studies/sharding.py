@@ -156,11 +156,8 @@ def read_back(
         rounds: as in `results.load_points`.
     """
     stock = storing.Stock(folder, ready[0].point.config.name)
-    names, contents = (
-        [one.point.name for one in ready],
-        [manifests.content_of(one) for one in ready],
-    )
-    stock.ask_again(names, contents)
+    names = [one.point.name for one in ready]
+    contents = [manifests.content_of(one) for one in ready]
     points = []
     for one, point in zip(ready, stock.read(names, contents, rounds), strict=True):
         shown = {*one.policies, OPTIMAL}

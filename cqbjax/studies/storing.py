@@ -2,7 +2,7 @@
 
 import datetime
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ class Stock:
     """What is stored of an experiment, known without opening any array."""
 
     def __init__(self, folder: Path, experiment: str) -> None:
-        self._folder = folder
         self._pieces = _described(folder)
         for file, manifests in self._pieces.items():
             theirs = {one["experiment"] for one in manifests} - {experiment}
@@ -83,7 +82,7 @@ class Stock:
     def read(
         self, names: Sequence[str], contents: Sequence[Content], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:
-        """Return stored points; each piece is read once.
+        """Return stored points, from now on the newest of theirs; each piece is read once.
 
         Args:
             names: of points all of whose policies are stored.
@@ -94,6 +93,7 @@ class Stock:
             ResultError: a piece is torn; it is set aside, so that its points run again.
         """
         wanted = [self._of(name, content) for name, content in zip(names, contents, strict=True)]
+        self._ask_again(dict(zip(names, wanted, strict=True)))
         numbers: dict[Path, set[int]] = {}
         for file, number in (place for places in wanted for place in places):
             numbers.setdefault(file, set()).add(number)
@@ -109,10 +109,10 @@ class Stock:
                 ) from error
             parts |= {(file, i): one for i, one in zip(sorted(some), read, strict=True)}
         return [
-            _labelled(
+            pieces.labelled(
                 pieces.joined([_of_policies(parts[p], labels) for p, labels in places.items()]),
                 min(places).file,
-            )
+            ).point
             for places in wanted
         ]
 
@@ -124,12 +124,11 @@ class Stock:
             places.setdefault(known[policy], set()).add(policy[0])
         return places
 
-    def ask_again(self, names: Sequence[str], contents: Sequence[Content]) -> None:
+    def _ask_again(self, wanted: Mapping[str, Mapping["_Place", set[str]]]) -> None:
         """Make points the newest of theirs, where another content of one was computed later."""
         now = datetime.datetime.now(datetime.UTC).isoformat()
         asked: dict[Path, set[int]] = {}
-        for name, content in zip(names, contents, strict=True):
-            places = self._of(name, content)
+        for name, places in wanted.items():
             for place in places if self._newest[name] not in places else ():
                 asked.setdefault(place.file, set()).add(place.number)
         for file, numbers in asked.items():
@@ -161,12 +160,6 @@ def _of_policies(one: Stored, labels: set[str]) -> Stored:
     """Keep some policies of a stored point, and the yardstick."""
     kept = [label for label in one.point["policy"].values if label in {*labels, OPTIMAL}]
     return one._replace(point=one.point.sel(policy=kept))
-
-
-def _labelled(one: Stored, file: Path) -> xr.Dataset:
-    """Return a stored point with the values of the keys that its study varied, and its file."""
-    varied = {k: v for k, v in one.manifest["varied"].items() if k not in one.point.attrs}
-    return one.point.assign_attrs(**varied, path=str(file))
 
 
 def _difference(place: _Place, config: DictConfig) -> str:

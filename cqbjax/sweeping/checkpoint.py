@@ -6,7 +6,7 @@ old file is not looked at. `study.py` drops the folder when the point is stored.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,14 @@ def held(tree: Any) -> str:
     return content_key(str(structure), arrays_digest(arrays))
 
 
-def code(*parts: Any, entries: Sequence[str] = (ENGINE,)) -> str:
+def code(*parts: Any) -> str:
     """Hash the code that simulates, and that of parts, and how JAX is set up.
 
     Args:
         parts: as in `core.code.digest`.
-        entries: where the code begins.
     """
     setup = (jax.__version__, jax.default_backend(), str(jnp.zeros(()).dtype))
-    return content_key(*setup, digest(entries, *parts))
+    return content_key(*setup, digest([ENGINE], *parts))
 
 
 @dataclasses.dataclass(frozen=True)

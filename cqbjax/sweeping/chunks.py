@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, recorders, simulate
+from cqbjax.core import contract, simulate
 from cqbjax.core.files import arrays_digest
-from cqbjax.core.recorders import QueueLength
+from cqbjax.core.recorders import QueueLength, Recorder
+from cqbjax.core.types import Problem
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.groups import Group, Runs
 from cqbjax.sweeping.parts import Part
@@ -58,7 +59,7 @@ def run_chunk(
     progress.doing("running", group.labels[0])
     records, name = group.part.records, f"{slots}-{arrays_digest(runs)}"
     zero = np.zeros(len(runs.seed), np.int32)
-    none = _nothing(group.part, len(zero))
+    none = _nothing(group.part.recorders, group.part.problem, len(zero))
     if (done := kept.load(f"{name}.done", (0.0, Outcome(none, zero, zero)))) is not None:
         progress.advance(real * group.part.problem.horizon)
         return done[1], float(done[0])
@@ -89,18 +90,19 @@ def run_chunk(
     return outcome, before
 
 
-def _nothing(part: Part, runs: int) -> dict[str, Any]:
+def _nothing(recording: tuple[Recorder, ...], problem: Problem, runs: int) -> dict[str, Any]:
     """Return what is recorded before the first round: [runs, 0, ...], or [runs, ...] of a run."""
-
-    def blank(per: str) -> Any:
-        return recorders.read(part.recorders, recorders.start(part.recorders, part.problem), per)
-
-    shapes = {per: jax.eval_shape(functools.partial(blank, per)) for per in ("round", "run")}
-    by_round = {
-        name: np.zeros((runs, 0, *of.shape), of.dtype) for name, of in shapes["round"].items()
+    read = _read(recording, problem)
+    return {
+        one.name: np.zeros((runs, *(0,) * (one.per == "round"), *of.shape), of.dtype)
+        for one, of in zip(recording, read, strict=True)
     }
-    by_run = {name: np.zeros((runs, *of.shape), of.dtype) for name, of in shapes["run"].items()}
-    return by_round | by_run
+
+
+@functools.lru_cache(programs.MOST_KEPT)
+def _read(recording: tuple[Recorder, ...], problem: Problem) -> list[jax.ShapeDtypeStruct]:
+    """Return the shapes and types of what recorders read."""
+    return jax.eval_shape(lambda: [one.read(one.start(problem)) for one in recording])
 
 
 def _behind(part: Part, *recorded: dict[str, Any]) -> dict[str, Any]:

@@ -83,9 +83,8 @@ def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
     compiled = programs.compiled(shape)
     compiling = time.perf_counter() - begun
     indices = [index for index, _ in _chunks(count, shape.batch)]
-    middle = group.order[
-        indices[len(indices) // 2]
-    ]  # neither of the highest rate nor of the lowest
+    # Neither of the highest rate nor of the lowest.
+    middle = group.order[indices[len(indices) // 2]]
     progress.doing("running", group.labels[0])
     policy, instance, carry = chunks.begin(compiled, group, runs.take(middle))
     jax.block_until_ready(carry)

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from waiting import Left, Waited
 
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
@@ -16,36 +17,6 @@ from cqbjax.testing import worlds
 POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
 RUN: Any = {"arrival_rates": [0.3, 0.8], "seeds": 3, "horizon": 40, "record_every": 4}
 CHOSEN = {"fifo": RandomRouting(schedule="oldest"), "lifo": RandomRouting(schedule="newest")}
-
-
-@dataclasses.dataclass(frozen=True)
-class Waited(Recorder):
-    """Rounds that departed queries had waited, summed."""
-
-    name, label, unit, better = "waited", "Rounds waited", "rounds", "less"
-    scale: float = 1.0
-
-    def start(self, problem):
-        return jnp.zeros(())
-
-    def update(self, state, round_):
-        waited = round_.round - round_.before.arrived[round_.action.slot]
-        return state + jnp.where(round_.departed, self.scale * waited, 0.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Left(Recorder):
-    """The round in which each query left, by the round in which it came."""
-
-    name, label, unit = "left", "Round of departure", "round"
-    per, dims = "run", ("query",)
-
-    def start(self, problem):
-        return jnp.zeros(problem.horizon, jnp.int32)
-
-    def update(self, state, round_):
-        came = round_.before.arrived[round_.action.slot] - 1
-        return state.at[came].add(jnp.where(round_.departed, round_.round, 0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """A recorder that a study's configuration asks for: in its arrays, table, figure and page."""
 
+import inspect
 import sys
 
 import pytest
+import waiting
 import yaml
 from composing import called, refused
 
@@ -11,34 +13,7 @@ from cqbjax.page import plots, tables
 from cqbjax.results import extracts, stored_points
 from cqbjax.results.aggregate import aggregated
 
-MODULE = """
-import dataclasses
-import jax.numpy as jnp
-from cqbjax.core.recorders import Recorder
-
-@dataclasses.dataclass(frozen=True)
-class Waited(Recorder):
-    name, label, unit, better = "waited", "Rounds waited", "rounds", "less"
-    scale: float = 1.0
-
-    def start(self, problem):
-        return jnp.zeros(())
-
-    def update(self, state, round_):
-        waited = round_.round - round_.before.arrived[round_.action.slot]
-        return state + jnp.where(round_.departed, self.scale * waited, 0.0)
-
-@dataclasses.dataclass(frozen=True)
-class Left(Waited):
-    name, label, unit, per, dims = "left", "Round of departure", "round", "run", ("query",)
-
-    def start(self, problem):
-        return jnp.zeros(problem.horizon, jnp.int32)
-
-    def update(self, state, round_):
-        came = round_.before.arrived[round_.action.slot] - 1
-        return state.at[came].add(jnp.where(round_.departed, round_.round, 0))
-"""
+MODULE = inspect.getsource(waiting)
 WORDS = (
     "name=recorded", "policy=[random]", "num_servers=3", "dim=2", "K=[1,2]", "num_seeds=2",
     "horizon=40", "table_rounds=[40]", "arrival_rate=0.4",

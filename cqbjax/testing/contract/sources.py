@@ -30,12 +30,8 @@ def check_source(
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
-    name, problem = type(source).__name__, source.problem(assortment_size, horizon)
-    leaves = jax.tree.leaves(source)
-    require(
-        not any(leaf is source for leaf in leaves),
-        f"{name} must be registered as a pytree: decorate it with core.pytree.pytree",
-    )
+    problem = source.problem(assortment_size, horizon)
+    contract.check_registered(source)
     shapes.check_source(source, problem)
     column, dim = problem.age_column, problem.dim
     require(
