@@ -1,5 +1,6 @@
 """Configurations composed, and scripts called, as the tests of studies need them."""
 
+import copy
 import importlib
 import io
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from cqbjax.commands import _multirun
 from cqbjax.core import backend
@@ -41,6 +43,8 @@ def called(name, *words):
     # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
     words += ("hydra/job_logging=none", "hydra/hydra_logging=none") if name in COMPOSED else ()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        # What a command offers is gone when it ends.
+        patch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         patch.setattr(sys, "path", list(sys.path))
         # Too late for a device a core; that a command asks for it is seen all the same.

@@ -5,6 +5,7 @@ are composed once, and the values set in copies.
 """
 
 import contextlib
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ def compose(
     Raises:
         HydraException: Hydra's own, for an override that it would refuse.
     """
-    composer = _Composer(name)
+    composer = _composer(name)
     distinct = list(dict.fromkeys(word for job in words for word in job))
     read = dict(zip(distinct, _read(distinct), strict=True))
     parsed = [[read[word] for word in job] for job in words]
@@ -119,7 +120,7 @@ def compose(
 def single(config: DictConfig, words: Sequence[str], name: str) -> Job:
     """Return the job of a configuration that Hydra has composed of the words."""
     OmegaConf.set_struct(config, False)
-    config.grid = _Composer(name).grid(config, _read(words))
+    config.grid = _composer(name).grid(config, _read(words))
     return Job(config, {}, words)
 
 
@@ -145,6 +146,18 @@ class _Files(NamedTuple):
     config: bytes
     scalars: frozenset[str]
     grid: Sequence[str]
+
+
+def _composer(name: str) -> "_Composer":
+    """Return the composer of a file, the same as long as Hydra looks in the same folders."""
+    sources = GlobalHydra.instance().config_loader().get_sources()
+    return _composer_of(name, tuple(one.full_path() for one in sources))
+
+
+@functools.lru_cache
+def _composer_of(name: str, folders: tuple[str, ...]) -> "_Composer":
+    del folders
+    return _Composer(name)
 
 
 class _Composer:
@@ -175,6 +188,8 @@ class _Composer:
 
         In the order of the words, as in a multirun; then those of the experiment's file.
         """
+        if not any(is_list and key not in DIMENSIONS for key, is_list in _leaves(config)):
+            return []
         files = self._files(overrides)
         given = [one.key_or_group for one in overrides if self._is_plain(one)]
         known = [key for key in dict.fromkeys(given) if key in files.scalars or key in files.grid]

@@ -31,8 +31,8 @@ FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr a
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
-# In the quick tier, one of a small program and ACQB.
-QUICK = ("rand_rout", "acqb")
+# In the quick tier; what it plants in policies of its own is below.
+QUICK = ("acqb",)
 # Programs of configured policies: most labels differ from another one in numbers alone.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
