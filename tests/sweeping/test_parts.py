@@ -60,18 +60,26 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
 
 
-def test_runs_that_points_share_are_simulated_once():
-    """The optimal policy of points that differ in constants of another, and what none touches."""
+def sharing():
+    """Points that differ in constants of one policy, and in what touches no other."""
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
-    grid = [
+    return [
         part({"eps": EpsilonGreedy(epsilon=e), "random": RandomRouting()}, source, [rate], 2, 24)
         for e in (0.1, 0.5) for rate in (0.3, 0.4)
     ]  # fmt: skip
-    groups = {group.labels: group for group in plan.make(grid).groups}
+
+
+def test_runs_that_points_share_are_planned_once():
+    groups = {group.labels: group for group in plan.make(sharing()).groups}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
     twins = groups["optimal",].twins
     assert twins == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
+
+
+@pytest.mark.slow
+def test_runs_that_points_share_are_those_of_a_point_alone():
+    grid = sharing()
     done = sweep_parts(grid)
     (alone,) = sweep_parts([grid[3]])
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))

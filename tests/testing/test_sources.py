@@ -120,7 +120,14 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("message", FAULTS)
+# Slow to find, and found as its neighbour is.
+TWICE = ("any horizon, and queries differ",)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [pytest.param(said, marks=[pytest.mark.slow] * (said in TWICE)) for said in FAULTS],
+)
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
         check_source(Faulty(**FAULTS[message]))
