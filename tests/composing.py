@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 
 from cqbjax.commands import _multirun
 from cqbjax.core import backend
@@ -43,8 +44,11 @@ def called(name, *words):
     # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
     words += ("hydra/job_logging=none", "hydra/hydra_logging=none") if name in COMPOSED else ()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        # What a command offers is gone when it ends.
-        patch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
+        # What a command offers of Hydra's own is gone when it ends; what a plugin offers stays,
+        # since it does so once, when it is imported, which is here.
+        Plugins.instance()
+        offered = ConfigStore.instance().repo
+        patch.setitem(offered, "hydra", copy.deepcopy(offered["hydra"]))
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         patch.setattr(sys, "path", list(sys.path))
         # Too late for a device a core; that a command asks for it is seen all the same.

@@ -149,7 +149,7 @@ class _Files(NamedTuple):
 
 
 def _composer(name: str) -> "_Composer":
-    """Return the composer of a file, the same as long as Hydra looks in the same folders."""
+    """Return the composer of a file: one a process, so that a search composes choices once."""
     sources = GlobalHydra.instance().config_loader().get_sources()
     return _composer_of(name, tuple(one.full_path() for one in sources))
 
@@ -188,8 +188,6 @@ class _Composer:
 
         In the order of the words, as in a multirun; then those of the experiment's file.
         """
-        if not any(is_list and key not in DIMENSIONS for key, is_list in _leaves(config)):
-            return []
         files = self._files(overrides)
         given = [one.key_or_group for one in overrides if self._is_plain(one)]
         known = [key for key in dict.fromkeys(given) if key in files.scalars or key in files.grid]

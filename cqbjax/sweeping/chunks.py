@@ -92,10 +92,10 @@ def run_chunk(
 
 def _nothing(recording: tuple[Recorder, ...], problem: Problem, runs: int) -> dict[str, Any]:
     """Return what is recorded before the first round: [runs, 0, ...], or [runs, ...] of a run."""
-    read = _read(recording, problem)
+    lead = {"round": (runs, 0), "run": (runs,)}
     return {
-        one.name: np.zeros((runs, *(0,) * (one.per == "round"), *of.shape), of.dtype)
-        for one, of in zip(recording, read, strict=True)
+        one.name: np.zeros(lead[one.per] + of.shape, of.dtype)
+        for one, of in zip(recording, _read(recording, problem), strict=True)
     }
 
 

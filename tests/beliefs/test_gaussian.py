@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax.beliefs import gaussian
 from cqbjax.core import linalg
@@ -34,7 +35,7 @@ def test_so_many_samples_that_one_of_k_is_optimistic(size):
     assert gaussian.num_samples(size) == least
 
 
-@pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("in_place", cases([False, True], [False]))
 @pytest.mark.parametrize(
     ("parameters", "dim"),
     [("disjoint", 3), pytest.param("disjoint", 40, marks=pytest.mark.slow), ("shared", 3)],

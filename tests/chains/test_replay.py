@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import cases
 
 from cqbjax.chains import instance, linking, prepare, rules
 from cqbjax.chains.instance import DIM
@@ -94,14 +95,10 @@ def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_round(drawn
     assert made.length.tolist() == shortest_queues(lengths, rounds)
 
 
-SLOW = pytest.mark.slow
+BEATEN = ("fifo", "fifo_chain", "least_served", "random", "shortest")
 
 
-@pytest.mark.parametrize(
-    "by",
-    ["fifo", *(pytest.param(by, marks=SLOW) for by in ("fifo_chain", "least_served", "random")),
-     pytest.param("shortest", marks=SLOW)],
-)  # fmt: skip
+@pytest.mark.parametrize("by", cases(BEATEN, ["fifo"]))
 def test_every_other_rule_is_beaten_somewhere(by):
     lengths, rounds = [4, 1, 3, 1, 1], [1, 2, 2, 2, 3]
     made = traced(policy(by, np.arange(20) % 7), source(lengths, rounds))

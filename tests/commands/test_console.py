@@ -10,6 +10,7 @@ import time
 
 import pytest
 from composing import CONF, REPOSITORY, refused
+from tiers import cases
 
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import _hydra
@@ -76,16 +77,20 @@ def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["", "/abs", "a/b", "a\\b", ".hidden", 3, ["a", "b"], " a", None])
-def test_a_name_is_a_plain_files(name):
+def test_what_can_name_no_file_is_no_name(name):
     with pytest.raises(ValueError, match="name=.* must be a word that can name a file"):
         settings.check_name(name)
 
 
+NAMES = ("../escape", "''", "/abs", "a/b", "a\\\\b", ".hidden", "3", "[a,b]")
+
+
+@pytest.mark.parametrize("name", cases(NAMES, ["../escape"]))
 @pytest.mark.parametrize("command", ["run", "sensitivity", "offline_value", "prepare_data"])
-def test_a_name_cannot_leave_the_folder_of_results(command, tmp_path, monkeypatch):
+def test_a_name_cannot_leave_the_folder_of_results(command, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["dataset=compact"] if command == "prepare_data" else []
-    said = refused(["name=../escape", *words], command)
+    said = refused([f"name={name}", *words], command)
     assert said.startswith("error: name=") and "must be a word that can name a file" in said
     assert not list(tmp_path.iterdir())
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from tiers import cases
 
 import cqbjax
 from cqbjax import sources
@@ -46,8 +47,7 @@ CASES = {
 
 def marked(names):
     """Mark the cases that are slow: all but those of the smallest programs, and ACQB."""
-    quick = ("random", "optimal", "acqb")
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
+    return cases(names, ("random", "optimal", "acqb"))
 
 
 # No shrinking: a fault that keeps a program from compiling would compile it hundreds of times.

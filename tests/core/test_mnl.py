@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import cases
 
 from cqbjax.core import mnl
 
@@ -36,9 +37,7 @@ def test_probabilities_stay_finite_far_out(far):
     assert p.sum() == pytest.approx(1.0 if far > 0 else 0.5)
 
 
-@pytest.mark.parametrize(
-    "size", [1, 2, *(pytest.param(k, marks=pytest.mark.slow) for k in (3, 4, 5))]
-)
+@pytest.mark.parametrize("size", cases([1, 2, 3, 4, 5], [1, 2]))
 def test_the_best_assortment_is_that_of_enumeration(size):
     draw = np.random.default_rng(size)
     every = list(itertools.combinations(range(5), size))

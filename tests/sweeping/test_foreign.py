@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 import cqbjax
 from cqbjax.core import rng, simulate
@@ -152,10 +153,7 @@ def late(act):
     return changed
 
 
-@pytest.mark.parametrize(
-    "message",
-    [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK)) for m in PLAYED],
-)
+@pytest.mark.parametrize("message", cases(PLAYED, QUICK))
 def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
     said = refused({"mine": Own(act=late(PLAYED[message]))})
     named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", said)
@@ -220,10 +218,7 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize(
-    "message",
-    [pytest.param(m, marks=[pytest.mark.slow] * (m not in QUICK)) for m in DRAWN],
-)
+@pytest.mark.parametrize("message", cases(DRAWN, QUICK))
 def test_an_instance_that_cannot_be_run_is_refused(message):
     made = DRAWN[message]
     if "rows" in message:  # the third round has an arrival, the fourth none

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax.commands._hydra import offer_policies
 from cqbjax.core.pytree import kind_of, pytree, static
@@ -31,7 +32,7 @@ FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr a
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
-# In the quick tier; what it plants in policies of its own is below.
+# In the quick tier: the paper's; planted faults stand further below.
 QUICK = ("acqb",)
 # Programs of configured policies: most labels differ from another one in numbers alone.
 CHECKED: dict[Any, Any] = {}
@@ -57,10 +58,7 @@ def test_every_label_has_a_file():
     assert set(FIXED.split()) <= set(LABELS)
 
 
-@pytest.mark.parametrize(
-    "label",
-    [pytest.param(label, marks=[pytest.mark.slow] * (label not in QUICK)) for label in LABELS],
-)
+@pytest.mark.parametrize("label", cases(LABELS, QUICK))
 def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # Many operations, or loops of them as in a Beta draw, are slow one by one; the reference

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
@@ -120,14 +121,11 @@ FAULTS = {
 }
 
 
-# Slow to find, and found as its neighbour is.
-TWICE = ("any horizon, and queries differ",)
+# The last is slow to find, and found as the one before it is.
+QUICK = list(FAULTS)[:-1]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [pytest.param(said, marks=[pytest.mark.slow] * (said in TWICE)) for said in FAULTS],
-)
+@pytest.mark.parametrize("message", cases(FAULTS, QUICK))
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
         check_source(Faulty(**FAULTS[message]))
