@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "core",
     "beliefs clusters",
-    "sources policies",
+    "sources policies worlds",
     "sweeping",
     "testing",
     "datasets store",

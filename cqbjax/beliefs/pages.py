@@ -44,7 +44,7 @@ def page_size(problem: Problem) -> int:
 
 def most_pages(problem: Problem) -> int:
     """Return Z, how many pages a block can have."""
-    return -(-problem.horizon // page_size(problem))
+    return -(-problem.attempts // page_size(problem))
 
 
 def init(problem: Problem) -> Pages:
@@ -52,7 +52,7 @@ def init(problem: Problem) -> Pages:
     blocks = problem.num_blocks
     touched = 1 if problem.parameters == "shared" else problem.assortment_size
     most = page_size(problem)
-    total = blocks + touched * problem.horizon // most
+    total = blocks + touched * problem.attempts // most
     return Pages(
         jnp.zeros((total, likelihood.row_size(problem), most)),
         jnp.zeros((total, cubic.vector_size(problem))),

@@ -47,8 +47,8 @@ class History(NamedTuple):
 
 
 def init(problem: Problem) -> History:
-    """Return an empty history for the whole horizon."""
-    rounds = -(-problem.horizon // BLOCK) * BLOCK
+    """Return an empty history for all attempts."""
+    rounds = -(-problem.attempts // BLOCK) * BLOCK
     return History(
         jnp.zeros(rounds, jnp.int32),
         jnp.zeros((rounds, problem.assortment_size), jnp.int32),

@@ -45,7 +45,10 @@ def is_foreign(part: Any) -> bool:
     if not type(part).__module__.startswith("cqbjax."):
         return True
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
-    inside = [getattr(part, field.name) for field in fields]
+    inside: list[Any] = []
+    for field in fields:
+        value = getattr(part, field.name)
+        inside += value if isinstance(value, tuple | list) else [value]
     return any(is_foreign(one) for one in inside if dataclasses.is_dataclass(type(one)))
 
 

@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import rng
+from cqbjax.core.rules import Rules, Setting
 from cqbjax.core.types import Problem, Source, World, has_own_arrivals
 
 
@@ -16,13 +18,15 @@ class Instance(NamedTuple):
         key: the run's key.
         world: contexts, utilities, arriving rows.
         arrives: [T] bool A(t); [T] int32, how many arrive, where several may.
-        choice: [T] the choice uniforms U.
+        choice: [T] the choice uniforms U; [T, c] where several are served at a time.
+        rules: what users and the service do beside the paper's; None: nothing.
     """
 
     key: Array
     world: World
     arrives: Array
     choice: Array
+    rules: Rules | None = None
 
 
 def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
@@ -38,6 +42,9 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         ValueError: several queries may come in a round, and the source does not say when.
     """
     rounds = jnp.arange(1, problem.horizon + 1)
+    rules = None
+    if isinstance(source, Setting):
+        rules, source = source.rules(key, problem), source.source
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
     world = source.world(key, arrival_rate, problem)
     if has_own_arrivals(source):
@@ -47,9 +54,9 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         raise ValueError(f"arrivals_a_round={most} needs a source with a method `arrives`")
     else:
         arrives = uniforms < arrival_rate
-    return Instance(
-        key,
-        world,
-        arrives,
-        rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
-    )
+    choice = rng.round_uniforms(key, rounds, rng.Stream.CHOICE)
+    if problem.places > 1:
+        more = rng.stream_key(rng.round_key(key, 0), rng.Stream.PLACES)
+        choice = jax.random.uniform(more, (problem.horizon, problem.places), jnp.float32)
+        choice = choice.astype(float)
+    return Instance(key, world, arrives, choice, rules)

@@ -120,6 +120,17 @@ def arrays(tree: T) -> T:
     return jax.tree.map(array, tree)
 
 
+def keep_arrays(tree: Any, *names: str) -> None:
+    """Turn fields that were given as lists into arrays: for a class's `__post_init__`.
+
+    A list would be a tree of numbers, each an argument of the program.
+    """
+    for name in names:
+        value = getattr(tree, name)
+        if value is not None and not hasattr(value, "shape") and hasattr(value, "__len__"):
+            object.__setattr__(tree, name, np.asarray(list(value), float))
+
+
 class Kind(NamedTuple):
     """What of a tree of arrays decides a program; trees of one kind differ in numbers alone.
 

@@ -64,7 +64,7 @@ def push(
     """
     if rows.ndim:
         # 1 for the first free slot. Of one query a minimum tells it, in fewer steps.
-        place = linalg.running_sum((~waiting(queue)).astype(jnp.int32))
+        place = linalg.settle(linalg.running_sum((~waiting(queue)).astype(jnp.int32)))
         here = ~waiting(queue) & (place <= arrives)
         rows = rows[jnp.clip(place - 1, 0, len(rows) - 1)]
         slot = linalg.first_argmax(jnp.where(here, place, 0))

@@ -36,6 +36,11 @@ class Stream(enum.IntEnum):
     BETA = 10
     HEAD = 11
     BURST = 12
+    PLACES = 13
+    USERS = 14
+    SERVICE = 15
+    PATIENCE = 16
+    BATCH = 17
 
 
 def run_key(seed: Array | int) -> Array:

@@ -3,26 +3,31 @@
 The order of a round (README "One round"):
 
     t   see      X_t: the queue and its features
-    1   select   (x_t, S_t) by the policy
+    1   select   (x_t, S_t) by the policy, once for each place that is free
     2   choose   U ~ Unif(0, 1), shared by all policies, against the cumulative p_j(x_t, S_t);
                  or what a log says
     3   depart   the query leaves iff a server was chosen and the queue was not empty
     4   learn    the policy's update; nothing is learnt from an empty queue
     5   arrive   A(t) = (v < rate), or what the source says; who is new is visible from round t + 1
     6   record   Q(t+1), regret, departures, exploration, and what else is asked for
+
+What users and the service do beside the paper's (`core.rules`) is chosen when the round is traced:
+without rules none of it is in the program.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import contract, metrics, mnl, platforms, queueing, recorders, rng
+from cqbjax.core import contract, linalg, metrics, mnl, platforms, queueing, recorders, rng
+from cqbjax.core.carry import NEVER, Attempt, Carry, Open, start
 from cqbjax.core.instances import Instance, draw_instance
-from cqbjax.core.recorders import ALWAYS, QueueLength, Recorder, Round, regret
+from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
 from cqbjax.core.types import (
+    DOWN,
     LONG_WAIT,
     Feedback,
     Observation,
@@ -30,89 +35,24 @@ from cqbjax.core.types import (
     Problem,
     Queue,
     Source,
-    is_blind,
-    is_entry_aware,
-    is_retry_aware,
 )
 
-
-class Carry(NamedTuple):
-    """What changes from round to round.
-
-    Attributes:
-        queue: the masked queue.
-        slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
-            runs along contiguous slots; None for a pooled source or one whose rows change or come
-            together, and for a blind policy, whose rounds need none.
-        arrived: [] bool A(t-1), whether any arrived.
-        newest: [] int32 slot of x^(t-1), the last of several.
-        state: the policy's.
-        recorded: the states of the recorders, by name; those of `ALWAYS` among them.
-        overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
-        peak: [] int32 the longest queue so far.
-        breach: the first action that breaks the contract; None where nobody watches.
-    """
-
-    queue: Queue
-    slot_features: Array | None
-    arrived: Array
-    newest: Array
-    state: Any
-    recorded: dict[str, Any]
-    overflow: Array
-    peak: Array
-    breach: contract.Breach | None = None
-
-    @property
-    def length(self) -> Array:
-        """[] int32 Q(t): the recorder's, since a second number would be copied every round."""
-        length: Array = self.recorded[QueueLength.name]
-        return length
-
-
-def start(
-    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False,
-    recording: Sequence[Recorder] = ALWAYS,
-) -> Carry:  # fmt: skip
-    """Return the state before round 1: an empty queue of `capacity` slots.
-
-    Args:
-        policy: decides and learns.
-        problem: shapes.
-        instance: the run's fixed part.
-        capacity: C.
-        watched: whether every action is held against the contract.
-        recording: what is recorded.
-    """
-    one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
-    counted = problem.num_servers if is_retry_aware(policy) else None
-    moving = problem.arrivals_a_round > 1 or instance.world.logged is not None
-    return Carry(
-        queueing.empty(capacity, counted, is_entry_aware(policy)),
-        # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
-        None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
-        jnp.bool_(False),
-        jnp.zeros((), jnp.int32),
-        policy.init(problem, instance.world.contexts),
-        recorders.start(recording, problem),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), jnp.int32),
-        contract.no_breach(problem) if watched else None,
-    )
+__all__ = ["Carry", "Instance", "advance", "draw_instance", "every_round", "observe", "run_round",
+           "start", "trace"]  # fmt: skip
 
 
 def observe(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
 ) -> Observation:
     """Gather what the policy may see at the beginning of a round."""
-    world, queue = instance.world, carry.queue
+    world, queue, rules = instance.world, carry.queue, instance.rules
     if carry.slot_features is None:
         features = world.contexts[queue.row]
     else:
         features = jnp.moveaxis(carry.slot_features, -1, 0)
     if problem.age_column is not None:
         features = _aged(features, problem.age_column, round_ - queue.arrived)
-    return Observation(
+    seen = Observation(
         problem=problem,
         round=round_,
         queue=queue,
@@ -120,8 +60,27 @@ def observe(
         arrived=carry.arrived,
         newest=carry.newest,
         prompts=world.prompts[queue.row],
-        utilities=world.utilities[queue.row] if policy.informed else None,
+        utilities=true_utilities(instance, queue.row, round_) if policy.informed else None,
+        available=None if rules is None else rules.available(round_),
     )
+    return seen if carry.open is None else _without(seen, carry.open.back > round_)
+
+
+def _without(seen: Observation, hidden: Array) -> Observation:
+    """Leave the queries of some slots [C] out of the queue: they are away, or in service."""
+    queue = seen.queue._replace(arrived=jnp.where(hidden, 0, seen.queue.arrived))
+    return seen._replace(queue=queue, arrived=seen.arrived & ~hidden[seen.newest])
+
+
+def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
+    """Return the utilities of table rows [...] in a round: [..., N], `DOWN` of who is not there."""
+    drift, rules = instance.world.drift, instance.rules
+    utilities = instance.world.utilities[rows]
+    if drift is not None:
+        angle = drift.angle[round_ - 1]
+        utilities = jnp.cos(angle) * utilities + jnp.sin(angle) * drift.other[rows]
+    there = None if rules is None else rules.available(round_)
+    return utilities if there is None else jnp.where(there, utilities, DOWN)
 
 
 def _aged(features: Array, column: int, waited: Array) -> Array:
@@ -149,34 +108,89 @@ def run_round(
     Returns:
         The state at the beginning of round t + 1, and the round in full.
     """
-    world = instance.world
+    world, rules = instance.world, instance.rules
+    here = jnp.arange(carry.queue.row.shape[0])
     observation = observe(policy, problem, instance, carry, round_)
     key = rng.round_key(instance.key, round_)
-    action = policy.select(key, carry.state, observation)
 
-    served_row = carry.queue.row[action.slot]
-    utilities = world.utilities[served_row]
-    if world.logged is None:
-        choice = mnl.choose(instance.choice[round_ - 1], utilities[action.servers])
-    else:
-        choice = jnp.where(world.logged.satisfied[served_row], 0, problem.assortment_size)
-    valid = carry.length > 0
-    departed = valid & (choice < problem.assortment_size)
-    feedback = Feedback(choice, valid)
-    breach = carry.breach
-    if breach is not None:
-        breach = contract.watch(breach, problem, carry.queue, action, round_, valid)
+    def begin(taken: Any, place: Any, running: Attempt | None) -> tuple[Any, Attempt]:
+        """Steps 1 and 2 at a free place; whom another has taken is not shown."""
+        hidden, breach = taken
+        seen, own, uniform = observation, key, instance.choice[round_ - 1]
+        if problem.places > 1:
+            seen, uniform = _without(observation, hidden), uniform[place]
+            own = jax.random.fold_in(rng.stream_key(key, rng.Stream.PLACES), place)
+        action = policy.select(own, carry.state, seen)
+        row = carry.queue.row[action.slot]
+        utilities = true_utilities(instance, row, round_)
+        if world.logged is None:
+            choice = mnl.choose(uniform, utilities[action.servers])
+        else:
+            choice = jnp.where(world.logged.satisfied[row], 0, problem.assortment_size)
+        valid, last = carry.length > 0, round_
+        if rules is not None:
+            valid = jnp.any(queueing.waiting(seen.queue))
+            last = round_ + rules.takes(round_, place, action.servers) - 1
+            valid = valid if running is None else valid & ~running.here
+            hidden = hidden | (valid & (here == action.slot))
+        if breach is not None:
+            breach = contract.watch(breach, problem, seen.queue, action, round_, valid)
+        begun = Attempt(action, utilities, choice, valid, last)
+        if running is not None:
+            begun = jax.tree.map(lambda old, new: jnp.where(running.here, old, new), running, begun)
+        return (hidden, breach), begun
 
-    state = policy.update(carry.state, observation, action, feedback)
-    next_row = None if world.logged is None else world.logged.next[served_row]
-    queue = queueing.serve(carry.queue, action.slot, action.servers, departed, round_, next_row)
+    def end(changed: Any, place: Any, attempt: Attempt) -> tuple[Any, Any]:
+        """Steps 3 and 4 of an attempt whose last round this is."""
+        state, queue, back = changed
+        action, told, slot = attempt.action, attempt.choice, attempt.action.slot
+        ends = attempt.here if rules is None else attempt.here & (attempt.last <= round_)
+        departed = ends & (attempt.choice < problem.assortment_size)
+        gone, heard, gave_up = departed, ends, None
+        if rules is not None:
+            reaction = rules.reacts(round_, place, carry.queue.served[slot] + 1)
+            gave_up = ends & ~departed & reaction.leaves
+            gone, slot = departed | gave_up, jnp.where(ends, slot, len(here))
+            back = jnp.where(here == slot, round_ + reaction.away, back)
+            likeliest = linalg.first_argmax(attempt.utilities[action.servers])
+            told = jnp.where(gave_up & reaction.pretends, likeliest, told)
+            reaches = rules.hears(round_, place)
+            heard = ends if reaches is None else ends & reaches
+        number = None if problem.places == 1 else (round_ - 1) * problem.places + place + 1
+        feedback = Feedback(told, heard, number)
+        state = policy.update(state, observation, action, feedback)
+        next_row = None if world.logged is None else world.logged.next[queue.row[action.slot]]
+        queue = queueing.serve(queue, slot, action.servers, gone, round_, next_row)
+        return (state, queue, back), (ends, departed, gave_up, feedback)
+
+    nobody, running, back = None, None, None
+    if carry.open is not None:
+        nobody, running, back = jnp.zeros(here.shape, bool), carry.open.places, carry.open.back
+    (taken, breach), tried = _at_places(problem, begin, (nobody, carry.breach), running)
+    (state, queue, back), ended = _at_places(problem, end, (carry.state, carry.queue, back), tried)
+    valid, departed, gave_up, feedback = ended
+    lost_patience, still = None, tried._replace(here=tried.here & ~valid)
+    if carry.open is not None:
+        # Who is in service waits again when the attempt says so.
+        back = jnp.where(taken & (back <= round_), NEVER, back)
+        unserved = queueing.waiting(observation.queue) & ~taken
+        queue, bears, lost_patience = _bear(queue, carry.open.bears, unserved)
+
     rows, arrives = world.arrival_rows[round_ - 1], instance.arrives[round_ - 1]
     queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
-    # Kept up to date, not counted: that would be a pass over all slots.
-    length = carry.length - departed + came
+    if carry.open is None:
+        # Kept up to date, not counted: that would be a pass over all slots.
+        opened, length = None, carry.length - departed + came
+        taken_slots = length
+    else:
+        opened = Open(back, bears, None if running is None else still)
+        opened = _welcomed(instance, opened, queue, round_)
+        length = jnp.sum(queueing.waiting(queue) & (opened.back <= round_ + 1), dtype=jnp.int32)
+        taken_slots = queueing.length(queue)
     seen = Round(
-        problem, round_, world, carry.queue, action, utilities, choice, valid, departed, queue,
-        length, state,
+        problem, round_, world, carry.queue, tried.action, tried.utilities, tried.choice, valid,
+        departed, queue, length, state, gave_up, lost_patience,
+        None if running is None else still.here,
     )  # fmt: skip
     after = Carry(
         queue,
@@ -186,11 +200,41 @@ def run_round(
         state,
         recorders.update(recording, carry.recorded, seen),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
-        jnp.maximum(carry.peak, length),
+        jnp.maximum(carry.peak, taken_slots),
         breach,
+        opened,
     )
-    lost_here = regret.of_round(utilities, action.servers, valid)
-    return after, metrics.decision(observation, action, feedback, lost_here, state)
+    lost_here = regret.of_attempts(tried.utilities, tried.action.servers, valid)
+    return after, metrics.decision(observation, tried.action, feedback, lost_here, state)
+
+
+def _at_places(
+    problem: Problem, step: Callable[..., tuple[Any, Any]], carried: Any, each: Any
+) -> tuple[Any, Any]:
+    """Take a step of the round at the one place, or at one after another: made [c, ...]."""
+    if problem.places == 1:
+        return step(carried, 0, each)
+    places = jnp.arange(problem.places, dtype=jnp.int32)
+    return jax.lax.scan(lambda carried, at: step(carried, *at), carried, (places, each))
+
+
+def _bear(queue: Queue, bears: Array | None, unserved: Array) -> tuple[Queue, Any, Any]:
+    """Let who waited unserved [C] bear a round less, and leave after the last one."""
+    if bears is None:
+        return queue, None, None
+    bears = bears - unserved
+    leaves = unserved & (bears <= 0)
+    return queue._replace(arrived=jnp.where(leaves, 0, queue.arrived)), bears, leaves
+
+
+def _welcomed(instance: Instance, opened: Open, queue: Queue, round_: Array) -> Open:
+    """Let who has just come wait, for as long as it bears to."""
+    new, bears, rules = queue.arrived == round_, opened.bears, instance.rules
+    if bears is not None and rules is not None and rules.patience is not None:
+        patience = rules.patience[round_ - 1]
+        order = linalg.settle(linalg.running_sum(new.astype(jnp.int32))) - 1
+        bears = jnp.where(new, patience[jnp.clip(order, 0, len(patience) - 1)], bears)
+    return opened._replace(back=jnp.where(new, 0, opened.back), bears=bears)
 
 
 def _store(

@@ -8,6 +8,7 @@ Axis letters, used in every docstring of the package:
     I  rows of a run's context table     d  dimension of a feature vector
     M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
     S  seeds                             R  recorded rounds
+    c  places: queries served at a time
 """
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
@@ -18,6 +19,8 @@ from jax import Array
 Parameters = Literal["disjoint", "shared"]
 # Rounds of waiting whose logarithm counts as one.
 LONG_WAIT = 1e5
+# The utility of a server that does not answer: no weight beside the outside option's, in any sum.
+DOWN = -1e4
 
 
 class Problem(NamedTuple):
@@ -35,6 +38,7 @@ class Problem(NamedTuple):
         num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
         viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
         arrivals_a_round: A, how many queries may arrive in a round; 1 is the paper's.
+        places: c, how many queries are served at a time; 1 is the paper's.
         age_column: the feature that grows while a query waits, or None: the table's number there is
             multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
     """
@@ -50,6 +54,17 @@ class Problem(NamedTuple):
     viewed: bool = False
     arrivals_a_round: int = 1
     age_column: int | None = None
+    places: int = 1
+
+    @property
+    def attempts(self) -> int:
+        """T c, how many attempts there may be: what is learnt from has room for as many."""
+        return self.horizon * self.places
+
+    @property
+    def most_queries(self) -> int:
+        """T A, how many queries may come."""
+        return self.horizon * self.arrivals_a_round
 
     @property
     def num_blocks(self) -> int:
@@ -75,6 +90,32 @@ class Logged(NamedTuple):
     next: Array
 
 
+class Drift(NamedTuple):
+    """How tastes change, for queries that wait already too.
+
+    In round t a row's utilities are cos(angle_t) u + sin(angle_t) v, v being `other`.
+
+    Attributes:
+        other: [I, N] v, the utilities at a right angle.
+        angle: [T] in radians.
+    """
+
+    other: Array
+    angle: Array
+
+
+class Billed(NamedTuple):
+    """What a table knows of its answers beside how they please; policies never see it.
+
+    Attributes:
+        dollars: [I, N] what an answer costs, USD.
+        scores: [I, N] its graded quality.
+    """
+
+    dollars: Array
+    scores: Array
+
+
 class World(NamedTuple):
     """One run's instance, fixed before its first round.
 
@@ -86,6 +127,8 @@ class World(NamedTuple):
         prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
         logged: what users did where a log says it; None: they choose by the model. Utilities are
             then whatever ranks queries for the optimal policy.
+        drift: how tastes change; None: never.
+        billed: costs and scores of answers; None where the source knows none.
     """
 
     contexts: Array
@@ -93,6 +136,8 @@ class World(NamedTuple):
     arrival_rows: Array
     prompts: Array
     logged: Logged | None = None
+    drift: Drift | None = None
+    billed: Billed | None = None
 
 
 class Queue(NamedTuple):
@@ -127,6 +172,7 @@ class Observation(NamedTuple):
         newest: [] int32 slot of x^(t-1), the last of several; meaningful only if `arrived`.
         prompts: [C] int32 the dataset's own number of each slot's query.
         utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
+        available: [N] bool which servers answer this round; None where all always do.
     """
 
     problem: Problem
@@ -137,6 +183,7 @@ class Observation(NamedTuple):
     newest: Array
     prompts: Array
     utilities: Array | None
+    available: Array | None = None
 
 
 class Action(NamedTuple):
@@ -158,11 +205,15 @@ class Feedback(NamedTuple):
 
     Attributes:
         choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
-        valid: [] bool False in a round with an empty queue: nothing may then be learnt.
+        valid: [] bool False in a round with an empty queue, or whose feedback is lost: nothing may
+            then be learnt.
+        number: [] int32 of the attempt, 1 .. T c, where several may end in a round; None where it
+            is the round's.
     """
 
     choice: Array
     valid: Array
+    number: Array | None = None
 
 
 class Policy(Protocol):

@@ -19,7 +19,7 @@ from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.picking import best_answer
+from cqbjax.policies.picking import best_answer, instead
 from cqbjax.policies.retries import Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
@@ -189,6 +189,7 @@ class Acqb:
         rule = jnp.where(explored, explore_query, schedule)
         slot, best = best_answer(rule, observation, optimistic, draws.query, self.retry)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
+        turn = instead(turn, observation)
         return Action(slot, jnp.where(explored, turn, best), explored)
 
     def _explores(self, uniform: Array, observation: Observation) -> Array:
@@ -222,7 +223,8 @@ class Acqb:
         features = observation.features[action.slot]
         if problem.parameters == "shared":
             features = features[action.servers]
-        new = Row(observation.round, row, features, action.servers, feedback.choice, feedback.valid)
+        number = observation.round if feedback.number is None else feedback.number
+        new = Row(number, row, features, action.servers, feedback.choice, feedback.valid)
         learnt = self._belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)

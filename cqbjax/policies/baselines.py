@@ -10,9 +10,12 @@ from cqbjax.core.pytree import check_words, pytree, static, word
 from cqbjax.core.types import Action, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import (
+    MANY,
     best_answer,
+    instead,
     learn_nothing,
     no_state,
+    of_available,
     random_assortment,
     random_lots,
 )
@@ -76,9 +79,10 @@ class RandomRouting:
         slot = queueing.pick(self.schedule, observation.queue, query)
         if self.retry == "fallback":
             shown = retries.shown_counts(observation.queue)[slot]
+            shown = of_available(shown, observation, MANY)
             lots = random_lots(key, problem)
             picks = retries.next_picks(lots, shown, problem.assortment_size)
             return Action(slot, mnl.increasing(picks), jnp.bool_(False))
         rank = random_assortment(key, problem)
         servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
-        return Action(slot, servers, jnp.bool_(False))
+        return Action(slot, instead(servers, observation), jnp.bool_(False))

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import DOWN, Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.retries import Retry
+
+# Showings of a server that is not to be shown again.
+MANY = 2**30
 
 
 def best_answer(
@@ -22,6 +25,8 @@ def best_answer(
     With `joint` the pair is argmax over waiting queries x and assortments S of R(x, S), S being any
     assortment, or with `retry="fallback"` the query's next one.
 
+    Servers that do not answer this round are taken last.
+
     Args:
         schedule: a word of `queueing.Schedule`, or its number.
         observation: the round.
@@ -34,14 +39,36 @@ def best_answer(
         Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
     """
     size, queue = observation.problem.assortment_size, observation.queue
+    utilities = of_available(utilities, observation)
     if retry == "fallback":
-        shown = retries.shown_counts(queue)
+        shown = of_available(retries.shown_counts(queue), observation, MANY)
         score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, size))
         slot = queueing.pick(schedule, queue, uniform, score)
         return slot, mnl.increasing(retries.next_picks(utilities[slot], shown[slot], size))
     score = mnl.best_score(utilities, size)
     slot = queueing.pick(schedule, queue, uniform, score)
     return slot, mnl.best_servers(utilities[slot], size)
+
+
+def of_available(values: Array, observation: Observation, otherwise: float | int = DOWN) -> Array:
+    """Return values [..., N] of the servers that answer this round, another one of the others."""
+    there = observation.available
+    return values if there is None else jnp.where(there, values, otherwise)
+
+
+def instead(servers: Array, observation: Observation) -> Array:
+    """Put servers that answer in the place of those of an assortment [K] that do not.
+
+    They are taken in cyclic order from the assortment's first server on; of an assortment whose
+    servers all answer nothing changes.
+    """
+    there, problem = observation.available, observation.problem
+    if there is None:
+        return servers
+    numbers, count = jnp.arange(problem.num_servers), problem.num_servers
+    behind = jnp.where(mnl.shown(servers, count), 0, 1 + (numbers - servers[0]) % count)
+    order = jnp.where(there, behind, behind + 2 * count)
+    return mnl.increasing(mnl.best_picks(-order.astype(float), problem.assortment_size))
 
 
 def random_assortment(key: Array, problem: Problem) -> Array:

@@ -9,7 +9,7 @@ from jax import Array
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.policies.picking import random_assortment
+from cqbjax.policies.picking import instead, of_available, random_assortment
 
 
 class Plays(NamedTuple):
@@ -61,9 +61,11 @@ class QueueingBandit:
         rate = jnp.minimum(1.0, 3.0 * problem.num_servers * jnp.log(t) ** 2 / t)
         explored = rng.uniform(key, rng.Stream.EXPLORE) < rate
         index = self._ucb(state, t) if self.index == "ucb" else self.sample(key, state)
+        index = of_available(index, observation, -jnp.inf)
         server = jnp.where(explored, random_assortment(key, problem), jnp.argmax(index))
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
-        return Action(slot, server.astype(jnp.int32)[None], explored)
+        servers = instead(server.astype(jnp.int32)[None], observation)
+        return Action(slot, servers, explored)
 
     def _ucb(self, state: Plays, t: Array) -> Array:
         """Return the index of each server, infinite where it was never played: [N]."""

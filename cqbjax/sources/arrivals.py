@@ -5,11 +5,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import pytree
+from cqbjax.core.pytree import keep_arrays, pytree, static
 from cqbjax.core.types import Problem, Source, World
+
+# Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
+CUT = 1e-7
+MOST_AT_ONCE = 256
 
 
 @pytree
@@ -53,6 +58,66 @@ class Bursty:
         busy = (before + begun) % 2 == 1
         rate = arrival_rate * jnp.where(busy, 1 + self.burst, 1 - self.burst)
         return rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL) < rate
+
+
+@pytree
+class Batches:
+    """Several queries a round: Poisson many, or batches whose sizes have given shares.
+
+    Attributes:
+        most: A, how many come in a round at most.
+        sizes: [A] the shares of batches of 1, 2, ..., A queries, which come with the probability
+            that makes lambda queries a round on average; None: Poisson(lambda) many, cut at A.
+    """
+
+    most: int = static(default=8)
+    sizes: Array | None = None
+
+    def __post_init__(self) -> None:
+        """Take lists as arrays; sizes say how many come at most."""
+        keep_arrays(self, "sizes")
+        if self.sizes is not None and np.ndim(self.sizes) == 1:
+            object.__setattr__(self, "most", int(np.shape(self.sizes)[0]))
+
+    def check(self, arrival_rate: float) -> None:
+        """Refuse shares that are none, and rates at which more than A would come.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if type(self.most) is not int or not 1 <= self.most <= MOST_AT_ONCE:
+            raise ValueError(f"most={self.most} must be a whole number in 1..{MOST_AT_ONCE}")
+        if self.sizes is None:
+            missed = scipy.special.pdtrc(self.most, arrival_rate)
+            if missed > CUT:
+                raise ValueError(
+                    f"most={self.most} cuts {missed:.2g} of the rounds at "
+                    f"arrival_rate={arrival_rate:g}: raise it"
+                )
+            return
+        shares = np.asarray(self.sizes, float)
+        if shares.ndim != 1 or not (shares >= 0).all() or not shares.sum() > 0:
+            raise ValueError("sizes must be the shares of batches of 1, 2, ... queries")
+        mean = float(np.average(np.arange(1, len(shares) + 1), weights=shares))
+        if arrival_rate > mean:
+            raise ValueError(f"arrival_rate={arrival_rate:g} must be at most {mean:g}, a batch")
+
+    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+        """Draw how many come in rounds 1, ..., T: [T] int32."""
+        rounds = jnp.arange(1, horizon + 1)
+        uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+        return jnp.sum(uniform[:, None] >= self._until(arrival_rate), axis=1, dtype=jnp.int32)
+
+    def _until(self, rate: Array) -> Array:
+        """Return the probabilities that fewer than 1, 2, ..., A queries come: [A]."""
+        numbers = jnp.arange(self.most)
+        if self.sizes is None:
+            rate = jnp.maximum(rate, jnp.finfo(rate.dtype).tiny)
+            logs = numbers * jnp.log(rate) - rate - jax.lax.lgamma(numbers + 1.0)
+            return jnp.cumsum(jnp.exp(logs))
+        shares = jnp.asarray(self.sizes) / jnp.sum(jnp.asarray(self.sizes))
+        batch = rate / jnp.sum((numbers + 1) * shares)
+        return 1 - batch + batch * (jnp.cumsum(shares) - shares)
 
 
 @pytree
@@ -106,15 +171,17 @@ class Arriving:
 
     Attributes:
         source: where queries come from.
-        process: when they do: `Bursty` or `Traced`.
+        process: when they do: `Bursty`, `Traced` or `Batches`.
     """
 
     source: Any
     process: Any
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
-        """Return the source's shapes."""
-        return self._source.problem(assortment_size, horizon)
+        """Return the source's shapes; of as many rounds as queries may come, where many do."""
+        most = self._most
+        own = self._source.problem(assortment_size, horizon * most)
+        return own if most == 1 else own._replace(horizon=horizon, arrivals_a_round=most)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
         """Refuse what the source or the process refuses.
@@ -132,12 +199,21 @@ class Arriving:
         return self._source.uniform_service(seeds, arrival_rate, assortment_size)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
-        """Draw the source's instance."""
-        return self._source.world(key, arrival_rate, problem)
+        """Draw the source's instance; a round's queries are those of A rounds of the source."""
+        most = self._most
+        if most == 1:
+            return self._source.world(key, arrival_rate, problem)
+        longer = problem._replace(horizon=problem.horizon * most, arrivals_a_round=1)
+        world = self._source.world(key, arrival_rate, longer)
+        return world._replace(arrival_rows=world.arrival_rows.reshape(-1, most))
 
     def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T): [T] bool."""
         return self.process.arrives(key, arrival_rate, horizon)
+
+    @property
+    def _most(self) -> int:
+        return int(getattr(self.process, "most", 1))
 
     @property
     def _source(self) -> Source:

@@ -150,7 +150,7 @@ class Group:
             excess = max(_excess(part) for part in {id(part): part for part in self.parts}.values())
             while slots < excess * horizon + SPREAD * horizon**0.5:
                 slots *= GROWTH
-        return min(slots, most_slots(horizon))
+        return min(slots, most_slots(problem.most_queries))
 
     def run_bytes(self, slots: int) -> int:
         """Return the bytes of one run."""
@@ -158,18 +158,18 @@ class Group:
         return bytes_a_run(*kinds, self.part.problem, slots, self.part.recorders)
 
 
-def most_slots(horizon: int) -> int:
-    """Return slots that no queue outgrows: one a round, in whole words of marks.
+def most_slots(queries: int) -> int:
+    """Return slots that no queue outgrows: one a query that may come, in whole words of marks.
 
     A queue is read a word of marks at a time (`linalg.packed`): 1,024 slots take a blind policy a
     third less than 1,000 (docs/notebook/performance.md).
     """
-    return -(-horizon // linalg.WORD) * linalg.WORD
+    return -(-queries // linalg.WORD) * linalg.WORD
 
 
-def more_slots(slots: int, horizon: int) -> int:
+def more_slots(slots: int, queries: int) -> int:
     """Return the queue slots of the next attempt, where these were not enough."""
-    return min(GROWTH * slots, most_slots(horizon))
+    return min(GROWTH * slots, most_slots(queries))
 
 
 def _excess(part: Part) -> float:

@@ -51,7 +51,7 @@ def run_group(
         if group.part.capacity != "auto" and lost.any():
             _refuse(sweep, group, runs.take(left), outcome, slots, progress)
         parts.append((left[~lost], chunks.take(outcome, ~lost)))
-        left, slots = left[lost], groups.more_slots(slots, horizon)
+        left, slots = left[lost], groups.more_slots(slots, group.part.problem.most_queries)
         if len(left):
             progress.expect(len(left) * horizon)
             progress.note(sweep.describe(group, slots, len(left)))
@@ -178,7 +178,7 @@ def _refuse(
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = groups.more_slots(enough, group.part.problem.horizon)
+        enough = groups.more_slots(enough, group.part.problem.most_queries)
         again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(

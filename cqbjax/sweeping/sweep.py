@@ -11,6 +11,7 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import Recorder
+from cqbjax.core.rules import Service, Users, with_rules
 from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
@@ -39,6 +40,8 @@ def sweep(
     progress: Reporter | bool = False,
     resume: Path | None = None,
     recorders: Sequence[Recorder] = (),
+    users: Sequence[Users] = (),
+    service: Sequence[Service] = (),
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
@@ -67,6 +70,9 @@ def sweep(
             to the same bits. None keeps nothing.
         recorders: what is recorded beside queue length, regret, departures and exploration
             (`core.recorders`): each is a variable of its name.
+        users: what one does who is not satisfied (`cqbjax.worlds`); none: the paper's user, who
+            waits on.
+        service: what can be done a round (`cqbjax.worlds`); none: the paper's, one query.
 
     Returns:
         Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
@@ -82,8 +88,8 @@ def sweep(
             capacity that would have been enough.
     """
     one = part(
-        policies, source, arrival_rates, seeds, horizon, assortment_size, record_every, capacity,
-        recorders,
+        policies, with_rules(source, users, service), arrival_rates, seeds, horizon,
+        assortment_size, record_every, capacity, recorders,
     )  # fmt: skip
     with _shown(progress) as told:
         return sweep_parts([one], chunk, memory_gb, devices, told, resume)[0]

@@ -1,4 +1,4 @@
-"""Queries that left so far."""
+"""Queries that left satisfied so far."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from cqbjax.core.types import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Departures(Recorder):
-    """Queries that left so far."""
+    """Queries that left satisfied so far."""
 
     name, label, unit, better = "departures", "Departures so far", "queries", "more"
 
@@ -22,4 +22,4 @@ class Departures(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Count who left."""
-        return state + round_.departed
+        return state + jnp.sum(round_.departed, dtype=jnp.int32)

@@ -22,4 +22,4 @@ class Explored(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Count forced explorations."""
-        return state + (round_.action.explored & round_.valid)
+        return state + jnp.sum(round_.action.explored & round_.valid, dtype=jnp.int32)

@@ -11,6 +11,9 @@ from cqbjax.core.types import Action, Problem, Queue, World
 class Round(NamedTuple):
     """One round as a recorder sees it: in full, what policies may not see included.
 
+    Attempts are those that ended in the round: `action` to `departed` have a leading axis [c] where
+    several are served at a time, and so has `gave_up`.
+
     Attributes:
         problem: the static shapes.
         round: [] int32 t, from 1.
@@ -20,10 +23,13 @@ class Round(NamedTuple):
         utilities: [N] true utilities of the served query.
         choice: [] int32 position in `action.servers`, K for the outside option.
         valid: [] bool whether a query was served; all else of the service is void if not.
-        departed: [] bool whether it left.
+        departed: [] bool whether it left satisfied.
         after: [C] the queue after the round.
-        length: [] int32 Q(t+1).
+        length: [] int32 Q(t+1), who could be served in the next round.
         state: the policy's, after the round.
+        gave_up: [] bool whether it left unsatisfied; None where nobody does.
+        lost_patience: [C] bool who of `before` left without being served; None where nobody does.
+        in_service: [] bool whether an attempt goes on; None where each ends in its round.
     """
 
     problem: Problem
@@ -38,6 +44,9 @@ class Round(NamedTuple):
     after: Queue
     length: Array
     state: Any
+    gave_up: Array | None = None
+    lost_patience: Array | None = None
+    in_service: Array | None = None
 
 
 class Recorder(abc.ABC):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -23,6 +24,11 @@ def of_round(utilities: Array, servers: Array, valid: Array) -> Array:
     return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
 
 
+def of_attempts(utilities: Array, servers: Array, valid: Array) -> Array:
+    """Return `of_round` of the one attempt, or of each of several: [], or [c]."""
+    return (jax.vmap(of_round) if valid.ndim else of_round)(utilities, servers, valid)
+
+
 @dataclasses.dataclass(frozen=True)
 class Regret(Recorder):
     """Regret so far, in departure probability."""
@@ -36,4 +42,4 @@ class Regret(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Add the round's."""
-        return state + of_round(round_.utilities, round_.action.servers, round_.valid)
+        return state + jnp.sum(of_attempts(round_.utilities, round_.action.servers, round_.valid))

@@ -1,0 +1,138 @@
+"""What changes from round to round: the queue, the policy's state, what is recorded."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import contract, queueing, recorders
+from cqbjax.core.instances import Instance
+from cqbjax.core.recorders import ALWAYS, QueueLength, Recorder
+from cqbjax.core.rules import Rules
+from cqbjax.core.types import (
+    Action,
+    Policy,
+    Problem,
+    Queue,
+    is_blind,
+    is_entry_aware,
+    is_retry_aware,
+)
+
+# A round that never comes.
+NEVER = np.iinfo(np.int32).max
+
+
+class Attempt(NamedTuple):
+    """A query in service, or nobody.
+
+    Attributes:
+        action: which query, which servers.
+        utilities: [N] true utilities of the query when it was begun.
+        choice: [] int32 position in `action.servers` of the answer that pleases, K for none.
+        here: [] bool whether there is one.
+        last: [] int32 its last round.
+    """
+
+    action: Action
+    utilities: Array
+    choice: Array
+    here: Array
+    last: Array
+
+
+class Open(NamedTuple):
+    """What a round of other worlds than the paper's keeps.
+
+    Attributes:
+        back: [C] int32 the round from which a slot's query waits: past if it does, `NEVER` while it
+            is in service.
+        bears: [C] int32 rounds that it will still bear to wait; None: any number.
+        places: the attempt under way, or those of several places, leaves [c, ...]; None where each
+            ends in its round.
+    """
+
+    back: Array
+    bears: Array | None
+    places: Attempt | None
+
+
+class Carry(NamedTuple):
+    """What changes from round to round.
+
+    Attributes:
+        queue: the masked queue.
+        slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
+            runs along contiguous slots; None for a pooled source or one whose rows change or come
+            together, and for a blind policy, whose rounds need none.
+        arrived: [] bool A(t-1), whether any arrived.
+        newest: [] int32 slot of x^(t-1), the last of several.
+        state: the policy's.
+        recorded: the states of the recorders, by name; those of `ALWAYS` among them.
+        overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
+        peak: [] int32 the most slots taken so far.
+        breach: the first action that breaks the contract; None where nobody watches.
+        open: of worlds with rules; None in the paper's, whose queries all wait.
+    """
+
+    queue: Queue
+    slot_features: Array | None
+    arrived: Array
+    newest: Array
+    state: Any
+    recorded: dict[str, Any]
+    overflow: Array
+    peak: Array
+    breach: contract.Breach | None = None
+    open: Open | None = None
+
+    @property
+    def length(self) -> Array:
+        """[] int32 Q(t): the recorder's, since a second number would be copied every round."""
+        length: Array = self.recorded[QueueLength.name]
+        return length
+
+
+def start(
+    policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False,
+    recording: Sequence[Recorder] = ALWAYS,
+) -> Carry:  # fmt: skip
+    """Return the state before round 1: an empty queue of `capacity` slots.
+
+    Args:
+        policy: decides and learns.
+        problem: shapes.
+        instance: the run's fixed part.
+        capacity: C.
+        watched: whether every action is held against the contract.
+        recording: what is recorded.
+    """
+    one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
+    counted = problem.num_servers if is_retry_aware(policy) else None
+    moving = problem.arrivals_a_round > 1 or instance.world.logged is not None
+    return Carry(
+        queueing.empty(capacity, counted, is_entry_aware(policy)),
+        # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
+        None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
+        jnp.bool_(False),
+        jnp.zeros((), jnp.int32),
+        policy.init(problem, instance.world.contexts),
+        recorders.start(recording, problem),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+        contract.no_breach(problem) if watched else None,
+        None if instance.rules is None else _opened(problem, instance.rules, capacity),
+    )
+
+
+def _opened(problem: Problem, rules: Rules, capacity: int) -> Open:
+    """Return what is kept of nobody."""
+    none = jnp.zeros(capacity, jnp.int32)
+    lead = () if problem.places == 1 else (problem.places,)
+    zero, servers = jnp.zeros(lead, jnp.int32), jnp.zeros((*lead, problem.assortment_size), int)
+    nobody = jnp.zeros(lead, bool)
+    action = Action(zero, servers.astype(jnp.int32), nobody)
+    idle = Attempt(action, jnp.zeros((*lead, problem.num_servers)), zero, nobody, zero)
+    return Open(none, None if rules.patience is None else none, idle if rules.lasting else None)

@@ -1,0 +1,64 @@
+"""Tastes that change while queries wait: slowly, or at a jump."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Drift, Problem, Source, World, has_own_arrivals
+
+
+@pytree
+class Drifting:
+    """A source whose users change their tastes: what they thought of LLM j they think of j + 1.
+
+    In round t the utility of LLM j is cos(a_t) u_j + sin(a_t) u_(j-1), cyclically: at a = 0 the
+    source's own, at pi/2 those of the LLM before. There the best assortment is another one, and as
+    good: the load is what it was. For the synthetic source that is theta_j turning towards
+    theta_(j-1). Queries that wait already change with all others.
+
+    Attributes:
+        source: where queries come from.
+        jump_at: the round from which a jumps to pi/2; infinite: never.
+        quarter: rounds in which a grows by pi/2, steadily; infinite: not at all.
+    """
+
+    source: Any
+    jump_at: Array | float = float("inf")
+    quarter: Array | float = float("inf")
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the source's shapes."""
+        return self._source.problem(assortment_size, horizon)
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Refuse what the source refuses, and times that are none.
+
+        Raises:
+            ValueError: in one sentence, naming the key.
+        """
+        for key in ("jump_at", "quarter"):
+            if not float(getattr(self, key)) >= 1:
+                raise ValueError(f"{key}={getattr(self, key)} must be at least round 1")
+        if has_own_arrivals(self._source):
+            raise ValueError("drift goes inside: Arriving(source=Drifting(source=...), ...)")
+        self._source.check(seeds, arrival_rate, assortment_size)
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return the source's own: uniform assortments do not know who is better."""
+        return self._source.uniform_service(seeds, arrival_rate, assortment_size)
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw the source's instance, and turn it."""
+        world = self._source.world(key, arrival_rate, problem)
+        t = jnp.arange(1, problem.horizon + 1)
+        angle = jnp.pi / 2 * ((t >= self.jump_at) + (t - 1) / jnp.asarray(self.quarter, float))
+        return world._replace(drift=Drift(jnp.roll(world.utilities, 1, axis=1), angle))
+
+    @property
+    def _source(self) -> Source:
+        return self.source

@@ -1,0 +1,11 @@
+"""Worlds beside the paper's: kinds of users (who are not satisfied) and of service, a file each."""
+
+from cqbjax.worlds.count import Count, One
+from cqbjax.worlds.impatient import Impatient
+from cqbjax.worlds.lost import Lost
+from cqbjax.worlds.orbit import Orbit, delays_of
+from cqbjax.worlds.outages import Outages
+from cqbjax.worlds.rounds import Rounds
+from cqbjax.worlds.stay import Stay
+
+__all__ = ["Count", "Impatient", "Lost", "One", "Orbit", "Outages", "Rounds", "Stay", "delays_of"]
