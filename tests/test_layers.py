@@ -139,8 +139,8 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 
 # Of a room with many modules: each imports only from the steps before its own.
 ORDER = {
-    "datasets": "table progress, utility rates splits, readers, catalogue, cache, load, source, "
-    "fetch embedding, prepare",
+    "datasets": "table progress, utility rates splits, readers, catalogue delays, cache, load, "
+    "source, fetch embedding, prepare",
     "chains": "shards, schema reading, linking, prepare, generate, instance, rules replay",
     "offline": "contrastive, projection routers, fits, heads, priors, policies, training",
 }

@@ -109,4 +109,4 @@ def _ready(point: Point, labels: Sequence[str], sources: dict[str, Any]) -> Read
         label: policy for label, policy in _hydra.make_policies(point.config.policy).items()
         if label in labels
     }  # fmt: skip
-    return Ready(point, source, policies, study.recorders_of(point, _hydra.make))
+    return study.ready_of(point, source, policies, _hydra.make)

@@ -8,6 +8,7 @@ chooses code is `static`: hashed, never traced.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import (
     Any,
     Literal,
@@ -25,6 +26,8 @@ import numpy as np
 from jax import Array
 
 T = TypeVar("T")
+# What a field of several numbers may be given as.
+Numbers = Array | np.ndarray | Sequence[float]
 
 
 def static(**kwargs: Any) -> Any:

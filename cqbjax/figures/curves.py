@@ -25,7 +25,7 @@ from cqbjax.figures.cells import Cell, arranged
 from cqbjax.figures.vertical_scale import YScale, set_scale
 from cqbjax.results.frame import curves, summarised
 from cqbjax.results.metrics import check_metrics, metrics_of
-from cqbjax.results.names import Style, in_order, style_of
+from cqbjax.results.names import OTHERWISE, Style, in_order, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
 Spread = Literal["ci", "sd"]
@@ -128,9 +128,8 @@ def _title(setting: Mapping[Any, Any], rate: float, keys: Sequence[str], letters
     shown = {"K": "K", "num_servers": "N", "slackness": "ε"}
     parts = [f"{name} = {setting[key]:g}" for key, name in shown.items() if key in setting]
     parts.append(f"λ = {rate:g}")
-    if setting.get("arrivals"):
-        parts.append(f"arrivals: {setting['arrivals']}")
-    others = [key for key in keys if key not in (*shown, "arrivals")]
+    parts += [f"{key}: {setting[key]}" for key in OTHERWISE if setting.get(key)]
+    others = [key for key in keys if key not in (*shown, *OTHERWISE)]
     parts += [f"{key} = {setting.get(key, 'unset')}" for key in others]
     unbroken = ", ".join(part.replace(" ", "\u00a0") for part in parts)
     return textwrap.fill(unbroken, letters, break_long_words=False)

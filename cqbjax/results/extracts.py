@@ -18,6 +18,7 @@ import polars as pl
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import against, curves, growth, long, summarised
 from cqbjax.results.metrics import own_arrays, panels_of
+from cqbjax.results.names import OTHERWISE
 from cqbjax.results.summaries import stand_in_of
 from cqbjax.store.layout import Stored
 
@@ -25,7 +26,9 @@ MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress
 REFERENCES = ("acqb", "acqb_cl")  # the paper's own policies: what the others are compared with
 # What is said of every point, where it says it.
-SETTING = ("K", "num_servers", "slackness", "parameters", "arrivals")
+SETTING = (
+    "K", "num_servers", "slackness", "parameters", *OTHERWISE, "yardstick",
+)  # fmt: skip
 # What a table and a claim may ask for at a round.
 NUMBERS = ("gap", "queue_length", "regret", "throughput", "explored")
 FRAMES = ("curves", "numbers", "paired")

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from cqbjax.core.labels import OPTIMAL
 
+# What a world may have that the paper's has not, by the attribute that says it.
+OTHERWISE = ("arrivals", "source_settings", "drift", "users", "service")
+
 
 class Style(NamedTuple):
     """How a policy looks and is called.

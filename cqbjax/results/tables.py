@@ -18,13 +18,22 @@ from rich.table import Table
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import LAST, against, growth, labelled, long, summarised
 from cqbjax.results.metrics import own_arrays
-from cqbjax.results.names import STYLE, style_of
+from cqbjax.results.names import OTHERWISE, STYLE, style_of
 from cqbjax.results.summaries import differing
 
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
 GROWTH = 0.01
 
-_SETTING = ("source", "stand_in", "K", "num_servers", "slackness", "parameters", "arrivals")
+_SETTING = (
+    "source",
+    "stand_in",
+    "K",
+    "num_servers",
+    "slackness",
+    "parameters",
+    *OTHERWISE,
+    "yardstick",
+)
 _HEADERS = {
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",

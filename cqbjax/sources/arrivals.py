@@ -9,7 +9,7 @@ import scipy.special
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import keep_arrays, pytree, static
+from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
 from cqbjax.core.types import Problem, Source, World
 
 # Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
@@ -71,7 +71,7 @@ class Batches:
     """
 
     most: int = static(default=8)
-    sizes: Array | None = None
+    sizes: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Take lists as arrays; sizes say how many come at most."""

@@ -5,7 +5,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import keep_arrays, pytree, static
+from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
 from cqbjax.core.types import Problem, World
 
 
@@ -23,8 +23,8 @@ class Coin:
         num_servers: N.
     """
 
-    success: Array | float = 0.6
-    shares: Array | None = None
+    success: Numbers | float = 0.6
+    shares: Numbers | None = None
     num_servers: int = static(default=2)
 
     def __post_init__(self) -> None:

@@ -1,44 +1,90 @@
-"""What a study draws its queries from: its source, with the arrivals that it asks for."""
+"""What a study draws its queries from: its source, with what is not as in the paper's world."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from cqbjax.core.rules import Service, Users, with_rules
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.readers.times import read_times
-from cqbjax.sources.arrivals import Arriving, Bursty, traced
+from cqbjax.sources import Arriving, Batches, Bursty, Drifting, traced
+from cqbjax.studies.settings import OF_PAPER
 
-PROCESSES = ("bernoulli", "bursty", "trace")
+PROCESSES = ("bernoulli", "bursty", "batches", "trace")
+DRIFT = ("jump_at", "quarter")
+NEVER = float("inf")
 
 
-def queries(config: DictConfig, source: Source | DatasetSource) -> Source:
+def queries(
+    config: DictConfig,
+    source: Source | DatasetSource,
+    users: Sequence[Users] = (),
+    service: Sequence[Service] = (),
+) -> Source:
     """Return what a point's sweep draws from.
 
     Args:
-        config: of the point: `arrivals` and the keys of its process.
+        config: of the point: `arrivals` and the keys of its process, and `drift`.
         source: of the point.
+        users: its kinds of users.
+        service: its kinds of service.
 
     Raises:
         ValueError: `arrivals` is none of the processes, or the trace cannot be read.
     """
     drawn: Any = source.queries if isinstance(source, DatasetSource) else source
-    if config.arrivals == "bernoulli":
-        return drawn
-    if config.arrivals == "bursty":
-        return Arriving(
-            source=drawn, process=Bursty(burst=config.burst, burst_rounds=config.burst_rounds)
-        )
-    if config.arrivals != "trace":
+    drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
+    if drift:
+        drawn = Drifting(source=drawn, **drift)
+    process = _process(config)
+    if process is not None:
+        drawn = Arriving(source=drawn, process=process)
+    return with_rules(drawn, users, service)
+
+
+def _process(config: DictConfig) -> Any:
+    """Return when queries come; None for Bernoulli arrivals."""
+    if config.arrivals not in PROCESSES:
         raise ValueError(f"arrivals={config.arrivals} must be one of {', '.join(PROCESSES)}")
+    if config.arrivals == "bernoulli":
+        return None
+    if config.arrivals == "bursty":
+        return Bursty(burst=config.burst, burst_rounds=config.burst_rounds)
+    if config.arrivals == "batches":
+        return Batches(most=config.batch_most, sizes=list(config.batch_sizes) or None)
     if config.trace is None:
         raise ValueError("arrivals=trace needs trace=FILE, a table with a column of times")
-    return Arriving(source=drawn, process=traced(read_times(config.trace, config.trace_column)))
+    return traced(read_times(config.trace, config.trace_column))
 
 
-def told(config: DictConfig) -> str:
-    """Say how queries arrive; nothing for Bernoulli arrivals."""
+def told(config: DictConfig) -> dict[str, str]:
+    """Say what is otherwise than in the paper's world, by key; nothing where nothing is."""
+    said = {}
     if config.arrivals == "bursty":
-        return f"bursty ({config.burst:g}, {config.burst_rounds:g} rounds)"
-    return f"trace {Path(config.trace).stem}" if config.arrivals == "trace" else ""
+        said["arrivals"] = f"bursty ({config.burst:g}, {config.burst_rounds:g} rounds)"
+    elif config.arrivals == "batches":
+        sizes = list(config.batch_sizes)
+        said["arrivals"] = f"batches {sizes}" if sizes else "Poisson"
+    elif config.arrivals == "trace":
+        said["arrivals"] = f"trace {Path(config.trace).stem}"
+    drift = [f"{key} {config.drift[key]:g}" for key in DRIFT if config.drift[key] is not None]
+    if drift:
+        said["drift"] = ", ".join(drift)
+    for group, of_paper in OF_PAPER.items():
+        kinds = [_of_kind(name, node) for name, node in config[group].items() if name != of_paper]
+        if kinds:
+            said[group] = " and ".join(kinds)
+    return said
+
+
+def _of_kind(name: str, node: DictConfig) -> str:
+    """Say what a kind is set to, but for what it leaves open."""
+    values = {str(key): value for key, value in node.items() if key != "_target_"}
+    said = {key: value for key, value in values.items() if value not in (None, 0, NEVER)}
+    if "delays" in said:
+        said["delays"] = Path(said["delays"]).name
+    words = [f"{key} {value}" for key, value in said.items()]
+    return f"{name} ({', '.join(words)})" if words else name

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import is_papers_data
 from cqbjax.core.recorders import Recorder
+from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource, rates_by_rule
 from cqbjax.studies import settings
@@ -52,12 +53,16 @@ class Ready(NamedTuple):
         source: made from its configuration.
         policies: label -> policy; those that learn offline are untrained until `train`.
         recorders: what is recorded beside what always is.
+        users: what one does who is not satisfied.
+        service: what can be done a round.
     """
 
     point: Point
     source: Source | DatasetSource
     policies: Mapping[str, Any]
     recorders: tuple[Recorder, ...] = ()
+    users: tuple[Users, ...] = ()
+    service: tuple[Service, ...] = ()
 
 
 def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[Point]:

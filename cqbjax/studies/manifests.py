@@ -107,7 +107,8 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
         held = content_key(source.digest, source.departure_digest)
     else:
         held = checkpoint.held(source)
-    return content_key(_told(plain), held, checkpoint.code(source, *ready.recorders))
+    own = source, ready.users, ready.service, *ready.recorders
+    return content_key(_told(plain), held, checkpoint.code(*own))
 
 
 def _code_of(policy: Any) -> str:

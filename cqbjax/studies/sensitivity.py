@@ -97,8 +97,9 @@ def points(
             source = study.source_of(point, make, sources)
             point = grid.settle(point, source)
             policies = {one.label: one.policy(point.config.kappa) for one in some}
-            study.check_point(point, source, policies)
-            varied.append(Varied(Ready(point, source, policies), some, preset))
+            ready = study.ready_of(point, source, policies, make)
+            study.check_point(ready)
+            varied.append(Varied(ready, some, preset))
     return varied
 
 

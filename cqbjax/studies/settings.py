@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
@@ -16,6 +16,8 @@ OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
 MEASURES = ("slopes", "switching", "eigenvalues")
 THEORY_KEYS = ("measure", "windows", "block")
+# What the paper's users and its service are called.
+OF_PAPER = {"users": "stay", "service": "one"}
 CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
 
 
@@ -67,8 +69,18 @@ def _check_recorders(config: DictConfig) -> None:
     )
     _refuse_unless(fine, config, "recorders", "must be a list of {_target_: module.Class}")
     measure = "replay" if config.replay is not None else "theory"
-    if asked and config[measure] is not None:
+    if config[measure] is None:
+        return
+    if asked:
         raise ValueError(f"recorders={asked} are of a sweep, and {measure} is none: leave them out")
+    for group, of_paper in OF_PAPER.items():
+        if list(config[group]) != [of_paper]:
+            raise ValueError(
+                f"{group}={','.join(config[group])} is of a sweep, and {measure} is none: its "
+                f"{group} is {of_paper}"
+            )
+    if any(value is not None for value in config.drift.values()):
+        raise ValueError(f"drift={config.drift} is of a sweep, and {measure} is none: leave it out")
 
 
 def _check_theory(config: DictConfig) -> None:
@@ -123,6 +135,17 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
                 f"{key} is of the synthetic source, and the source here is the dataset "
                 f"{config.source.dataset}: leave it out"
             )
+        if key in SYNTHETIC_KEYS and not _reads(config, key):
+            raise ValueError(
+                f"{key} is not read by the source here, {config.source.get('_target_')}: leave it "
+                "out"
+            )
+
+
+def _reads(config: DictConfig, key: str) -> bool:
+    """Tell whether a source's configuration takes a key, or has it as its own."""
+    source = OmegaConf.to_container(config.source, resolve=False)
+    return f"${{{key}}}" in str(source) or key in config.source
 
 
 def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:

@@ -18,8 +18,10 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
+from cqbjax.sources import Synthetic
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
+from cqbjax.studies.grid import told as told_of_grid
 from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
 from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
@@ -27,28 +29,21 @@ from cqbjax.sweeping.runner import Estimate
 from cqbjax.sweeping.sweep import estimates, part, sweep_parts
 
 
-def check_point(
-    point: Point,
-    source: Source | DatasetSource,
-    policies: Mapping[str, Policy | Learnt],
-    recorders: tuple[Recorder, ...] = (),
-) -> None:
+def check_point(ready: Ready) -> None:
     """Refuse what a point cannot run, before anything is trained or compiled.
 
     Args:
-        point: from `settle`.
-        source: made from `point.config.source`.
-        policies: label -> policy, made from `point.config.policy`.
-        recorders: made from `point.config.recorders`.
+        ready: a settled point, with all that is made of its configuration.
 
     Raises:
         ValueError: in one sentence, for anything out of range.
     """
+    point, source, policies, recorders, *_ = ready
     config, learnt = point.config, _learnt(policies)
     if learnt and not isinstance(source, DatasetSource):
         label = next(iter(learnt))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
-    drawn = queries(config, source)
+    drawn = drawn_from(ready)
     wanted = with_yardstick(policies)
     others = {label: policy for label, policy in wanted.items() if label not in learnt}
     problem = check_sweep(
@@ -65,6 +60,11 @@ def check_point(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
             "recorded: raise it, or lower record_every"
         )
+
+
+def drawn_from(ready: Ready) -> Source:
+    """Return what a point's sweep draws from."""
+    return queries(ready.point.config, ready.source, ready.users, ready.service)
 
 
 def _learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
@@ -167,8 +167,8 @@ def estimated(ready: Sequence[Ready], progress: Reporter | None = None) -> list[
 
 def _blank(ready: Ready) -> Ready:
     """Return a point with policies of the right shapes in place of those that are to be trained."""
-    config, source, each = ready.point.config, ready.source, dict(ready.policies)
-    problem = queries(config, source).problem(config.K, config.horizon)
+    config, each = ready.point.config, dict(ready.policies)
+    problem = drawn_from(ready).problem(config.K, config.horizon)
     for label, policy in _learnt(each).items():
         each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
     return ready._replace(policies=each)
@@ -176,9 +176,9 @@ def _blank(ready: Ready) -> Ready:
 
 def _part(trained: Ready) -> Part:
     """Return what the simulator is to run of a point."""
-    config, source = trained.point.config, trained.source
+    config = trained.point.config
     return part(
-        trained.policies, queries(config, source),
+        trained.policies, drawn_from(trained),
         config.arrival_rate, seeds(config), config.horizon, config.K, config.record_every,
         config.capacity, trained.recorders,
     )  # fmt: skip
@@ -186,12 +186,16 @@ def _part(trained: Ready) -> Part:
 
 def _origin(trained: Ready) -> dict[str, Any]:
     """Return the attributes that say where a point's queries come from."""
-    source, arrivals = trained.source, told(trained.point.config)
-    own = {"arrivals": arrivals} if arrivals else {}
+    source, config = trained.source, trained.point.config
+    own = told(config)
     if isinstance(source, DatasetSource):
         return {"source": source.table.name, "stand_in": source.table.stand_in, **own}
-    slackness = float(trained.point.config.slackness)
-    return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
+    if isinstance(source, Synthetic):
+        slackness = float(config.slackness)
+        return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
+    name = str(config.source.get("_target_", type(source).__name__)).rpartition(".")[2]
+    values = {key: value for key, value in config.source.items() if key != "_target_"}
+    return {"source": name, "stand_in": "", "source_settings": told_of_grid(values), **own}
 
 
 def checked_points(
@@ -219,10 +223,22 @@ def checked_points(
         source = source_of(point, make_source, sources)
         policies = make_policies(point.config.policy)
         point = settle(point, source)
-        recorders = recorders_of(point, make_source)
-        check_point(point, source, policies, recorders)
-        ready.append(Ready(point, source, policies, recorders))
+        one = ready_of(point, source, policies, make_source)
+        check_point(one)
+        ready.append(one)
     return ready
+
+
+def ready_of(
+    point: Point,
+    source: Source | DatasetSource,
+    policies: Mapping[str, Policy | Learnt],
+    make: Callable[[DictConfig], Any],
+) -> Ready:
+    """Return a settled point with what is made of its configuration, by `make`."""
+    config = point.config
+    users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
+    return Ready(point, source, policies, recorders_of(point, make), users, service)
 
 
 def recorders_of(point: Point, make: Callable[[DictConfig], Any]) -> tuple[Recorder, ...]:

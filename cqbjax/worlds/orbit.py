@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.pytree import keep_arrays, pytree
+from cqbjax.core.pytree import Numbers, keep_arrays, pytree
 from cqbjax.core.rules import STAYS, Reaction, Users
 from cqbjax.core.types import Problem
 
@@ -28,7 +28,7 @@ class Orbit(Users):
     """
 
     return_rate: Array | float = 0.1
-    delays: Array | None = None
+    delays: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Take lists as arrays."""
@@ -52,9 +52,9 @@ class Orbit(Users):
         """Draw how long each attempt's user would be away: [T, c] int32 rounds."""
         uniform = jax.random.uniform(key, (problem.horizon, problem.places))
         if self.delays is not None:
-            size = self.delays.shape[0]
-            drawn = self.delays[jnp.minimum((uniform * size).astype(jnp.int32), size - 1)]
-            return jnp.round(drawn).astype(jnp.int32)
+            told = jnp.asarray(self.delays)
+            which = jnp.minimum((uniform * len(told)).astype(jnp.int32), len(told) - 1)
+            return jnp.round(told[which]).astype(jnp.int32)
         return geometric(uniform, self.return_rate)
 
     def reacts(self, drawn: Array, attempts: Array) -> Reaction:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.pytree import keep_arrays, pytree
+from cqbjax.core.pytree import Numbers, keep_arrays, pytree
 from cqbjax.core.rules import Service
 from cqbjax.core.types import Problem
 
@@ -27,9 +27,9 @@ class Outages(Service):
 
     share: Array | float = 0.0
     length: Array | float = 100.0
-    servers: Array | None = None
-    since: Array | None = None
-    until: Array | None = None
+    servers: Numbers | None = None
+    since: Numbers | None = None
+    until: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Take lists as arrays."""

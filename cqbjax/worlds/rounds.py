@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg
-from cqbjax.core.pytree import check_words, keep_arrays, pytree, static
+from cqbjax.core.pytree import Numbers, check_words, keep_arrays, pytree, static
 from cqbjax.core.rules import Service
 from cqbjax.core.types import Problem
 from cqbjax.worlds.orbit import geometric
@@ -25,7 +25,7 @@ class Rounds(Service):
         law: `fixed`: whole rounds, always as many; `geometric`: as many on average.
     """
 
-    rounds: Array | float = 1.0
+    rounds: Numbers | float = 1.0
     law: Literal["fixed", "geometric"] = static(default="fixed")
 
     lasting = True

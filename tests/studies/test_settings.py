@@ -68,7 +68,10 @@ def test_a_key_that_the_source_does_not_read_is_refused():
     with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
         settings.check_overrides(["K=2", "num_servers=3"], config)
     settings.check_overrides(["K=2", "horizon=30"], config)
-    settings.check_overrides(["num_servers=3"], OmegaConf.create({"source": {"dim": 5}}))
+    own = {"_target_": "mine.Source", "servers": "${num_servers}"}
+    settings.check_overrides(["num_servers=3"], OmegaConf.create({"source": own}))
+    with pytest.raises(ValueError, match=r"dim is not read by the source here, mine\.Source"):
+        settings.check_overrides(["dim=3"], OmegaConf.create({"source": own}))
 
 
 def test_no_point_runs_before_all_are_checked():
