@@ -46,7 +46,9 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
     if isinstance(source, Setting):
         rules, source = source.rules(key, problem), source.source
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
-    world = source.world(key, arrival_rate, problem)
+    # What a source makes of the rate, such as its slackness, is of a place's share of it.
+    share = arrival_rate if problem.places == 1 else arrival_rate / problem.places
+    world = source.world(key, share, problem)
     if has_own_arrivals(source):
         arrives = source.arrives(key, arrival_rate, problem.horizon)
     elif problem.arrivals_a_round > 1:

@@ -214,8 +214,11 @@ class Setting:
         Raises:
             ValueError: in one sentence, naming the setting.
         """
-        self._source.check(seeds, arrival_rate, assortment_size)
-        problem = self.problem(assortment_size, 1)
+        problem, source = self.problem(assortment_size, 1), self.source
+        if problem.places > 1 and hasattr(source, "process"):
+            source.process.check(arrival_rate)
+            source = source.source
+        source.check(seeds, arrival_rate / problem.places, assortment_size)
         if problem.places > 1 and problem.age_column is not None:
             raise ValueError("count must be 1 where a log is replayed")
         for one in (*self.users, *self.service):
@@ -223,8 +226,8 @@ class Setting:
 
     def uniform_service(self, seeds: Any, arrival_rate: float, assortment_size: int) -> float:
         """Return the source's own, as many times as there are places."""
-        own = self._source.uniform_service(seeds, arrival_rate, assortment_size)
-        return own * self.problem(assortment_size, 1).places
+        places = self.problem(assortment_size, 1).places
+        return places * self._source.uniform_service(seeds, arrival_rate / places, assortment_size)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the source's instance."""

@@ -10,6 +10,9 @@ from cqbjax.datasets.table import TableError
 from cqbjax.worlds.orbit import Orbit, delays_of
 
 MINUTE = 60.0
+# The columns of a trace in which prompts that come again can be told, and the least blocks of one.
+TRACE = ("timestamp", "hash_ids", "input_length")
+LEAST_BLOCKS = 2
 
 
 def orbit(
@@ -23,7 +26,7 @@ def orbit(
     Args:
         return_rate: as in `worlds.Orbit`; not read where there are delays.
         delays: a `.parquet` or `.csv` file of delays in seconds; None: the rate.
-        column: its column; None is the only one that holds numbers.
+        column: its column, in seconds; None for a trace whose prompts come again.
         round_seconds: how long a round is, for delays; None is a minute.
 
     Raises:
@@ -39,26 +42,48 @@ def orbit(
 def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
     """Return the delays of a table: [n] float64, seconds.
 
+    A row without one, such as the first try of a chain, is left out. Of a trace in Mooncake's form
+    (`timestamp` in milliseconds, `hash_ids`, `input_length`) they are `resubmitted`.
+
     Args:
         path: a `.parquet` or `.csv` file.
-        column: of the delays; None is the only one that holds numbers.
+        column: of the delays, in seconds.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
     """
     path = Path(path)
     frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
-    numbers = [name for name in frame.columns if frame[name].dtype.is_numeric()]
-    if column is None and len(numbers) != 1:
+    if column is None and set(TRACE) <= set(frame.columns):
+        return resubmitted(frame)
+    if column not in frame.columns or not frame[column].dtype.is_numeric():
         raise TableError(
-            f"{path}: has {len(numbers)} columns of numbers, name the one with delays in seconds."
+            f"{path}: column={column} must name a column of seconds, one of "
+            f"{', '.join(name for name in frame.columns if frame[name].dtype.is_numeric())}."
         )
-    name = column or numbers[0]
-    if name not in numbers:
-        raise TableError(f"{path}: lacks a column {name!r} of numbers, it has {frame.columns}.")
-    values = frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    wrong = ~(np.isfinite(values) & (values >= 0))
-    if wrong.any() or not values.size:
-        row = int(wrong.argmax()) + 1
-        raise TableError(f"{path}: row {row} of {name!r} must be seconds, not negative.")
-    return values
+    values = frame[column].cast(pl.Float64).fill_nan(None)
+    wrong = (values < 0) | values.is_infinite()
+    if wrong.any():
+        row = (wrong.arg_max() or 0) + 1
+        raise TableError(f"{path}: row {row} of {column!r} must be seconds, not negative.")
+    told = values.drop_nulls().to_numpy()
+    if not told.size:
+        raise TableError(f"{path}: {column!r} holds no delay.")
+    return told
+
+
+def resubmitted(trace: pl.DataFrame) -> np.ndarray:
+    """Return the seconds between requests of the same prompt: [n] float64.
+
+    Two are of the same prompt where all blocks' hashes and the length agree and there are at least
+    `LEAST_BLOCKS` blocks.
+
+    Args:
+        trace: with `timestamp` (milliseconds), `hash_ids` and `input_length`.
+    """
+    asked = trace.filter(pl.col("hash_ids").list.len() >= LEAST_BLOCKS).with_columns(
+        blocks=pl.col("hash_ids").list.eval(pl.element().cast(pl.String)).list.join(" ")
+    )
+    after = pl.col("timestamp").diff().over("blocks", "input_length", order_by="timestamp")
+    gaps: np.ndarray = asked.select(after.drop_nulls().alias("gap") / 1000)["gap"].to_numpy()
+    return gaps

@@ -42,7 +42,7 @@ def check_sweep(
         ContractError: for a policy or source, none of this package's, that breaks the contract.
     """
     _check_runs(seeds, horizon, capacity)
-    _check_rates(arrival_rates)
+    _check_rates(arrival_rates, source.problem(1, horizon).arrivals_a_round)
     if not policies:
         raise ValueError("policies must name at least one policy")
     with_yardstick(policies)
@@ -133,14 +133,14 @@ def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:
         raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
 
 
-def _check_rates(arrival_rates: Sequence[float]) -> None:
+def _check_rates(arrival_rates: Sequence[float], most: int) -> None:
     if not arrival_rates:
         raise ValueError("arrival_rate must name at least one rate")
     if len(set(arrival_rates)) < len(arrival_rates):
         raise ValueError("arrival_rate must name distinct rates")
     for rate in arrival_rates:
-        if not 0.0 <= rate <= 1.0:
-            raise ValueError(f"arrival_rate={rate:g} must lie in [0, 1] queries a round")
+        if not 0.0 <= rate <= most:
+            raise ValueError(f"arrival_rate={rate:g} must lie in [0, {most}] queries a round")
 
 
 def _check_assortments(num_servers: int, assortment_size: int) -> None:
