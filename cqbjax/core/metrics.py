@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.types import Action, Feedback, Observation
+from cqbjax.core.types import Action, Queue
 
 
 class Decision(NamedTuple):
@@ -33,17 +33,17 @@ class Decision(NamedTuple):
 
 
 def decision(
-    observation: Observation, action: Action, feedback: Feedback, regret: Array, state: Any
+    queue: Queue, action: Action, choice: Array, valid: Array, regret: Array, state: Any
 ) -> Decision:
-    """Record one round in full."""
-    queue, slot = observation.queue, action.slot
+    """Record one round in full; fields of attempts are [c, ...] where there are several places."""
+    slot = action.slot
     return Decision(
-        jnp.where(feedback.valid, queue.arrived[slot], 0),
+        jnp.where(valid, queue.arrived[slot], 0),
         queue.row[slot],
         action.servers,
-        feedback.choice,
-        action.explored & feedback.valid,
-        feedback.valid,
+        choice,
+        action.explored & valid,
+        valid,
         regret,
         state,
     )

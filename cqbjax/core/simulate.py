@@ -161,14 +161,14 @@ def run_round(
         state = policy.update(state, observation, action, feedback)
         next_row = None if world.logged is None else world.logged.next[queue.row[action.slot]]
         queue = queueing.serve(queue, slot, action.servers, gone, round_, next_row)
-        return (state, queue, back), (ends, departed, gave_up, feedback)
+        return (state, queue, back), (ends, departed, gave_up)
 
     nobody, running, back = None, None, None
     if carry.open is not None:
         nobody, running, back = jnp.zeros(here.shape, bool), carry.open.places, carry.open.back
     (taken, breach), tried = _at_places(problem, begin, (nobody, carry.breach), running)
     (state, queue, back), ended = _at_places(problem, end, (carry.state, carry.queue, back), tried)
-    valid, departed, gave_up, feedback = ended
+    valid, departed, gave_up = ended
     lost_patience, still = None, tried._replace(here=tried.here & ~valid)
     if carry.open is not None:
         # Who is in service waits again when the attempt says so.
@@ -205,7 +205,8 @@ def run_round(
         opened,
     )
     lost_here = regret.of_attempts(tried.utilities, tried.action.servers, valid)
-    return after, metrics.decision(observation, tried.action, feedback, lost_here, state)
+    served = tried.action, tried.choice, valid
+    return after, metrics.decision(carry.queue, *served, lost_here, state)
 
 
 def _at_places(

@@ -13,7 +13,7 @@ from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
 from cqbjax.core.types import Problem, Source, World
 
 # Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
-CUT = 1e-7
+CUT = 1e-6
 MOST_AT_ONCE = 256
 
 
@@ -70,7 +70,7 @@ class Batches:
             that makes lambda queries a round on average; None: Poisson(lambda) many, cut at A.
     """
 
-    most: int = static(default=8)
+    most: int = static(default=12)
     sizes: Numbers | None = None
 
     def __post_init__(self) -> None:
