@@ -111,9 +111,11 @@ def start(
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     counted = problem.num_servers if is_retry_aware(policy) else None
-    moving = problem.arrivals_a_round > 1 or instance.world.logged is not None
+    several = problem.arrivals_a_round > 1
+    moving = several or instance.world.logged is not None
+    numbered = several and any(one.numbered for one in recording)
     return Carry(
-        queueing.empty(capacity, counted, is_entry_aware(policy)),
+        queueing.empty(capacity, counted, is_entry_aware(policy), numbered),
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
         None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
         jnp.bool_(False),

@@ -24,17 +24,21 @@ class QueueOverflow(ValueError):
     """A query found no free slot at the capacity that was asked for."""
 
 
-def empty(capacity: int, num_servers: int | None = None, entries: bool = False) -> Queue:
+def empty(
+    capacity: int, num_servers: int | None = None, entries: bool = False, numbered: bool = False
+) -> Queue:
     """Return a queue of free slots.
 
     Args:
         capacity: C.
         num_servers: N, to count their showings; None counts none.
         entries: whether to keep when each query entered.
+        numbered: whether to keep each query's number.
     """
     zeros = jnp.zeros(capacity, jnp.int32)
     shown = None if num_servers is None else jnp.zeros((capacity, num_servers), jnp.int32)
-    return Queue(zeros, zeros, zeros, shown, zeros if entries else None)
+    entered, number = (zeros if wanted else None for wanted in (entries, numbered))
+    return Queue(zeros, zeros, zeros, shown, entered, number)
 
 
 def waiting(queue: Queue) -> Array:
@@ -66,6 +70,7 @@ def push(
         # 1 for the first free slot. Of one query a minimum tells it, in fewer steps.
         place = linalg.settle(linalg.running_sum((~waiting(queue)).astype(jnp.int32)))
         here = ~waiting(queue) & (place <= arrives)
+        first = (round_ - 1) * len(rows)
         rows = rows[jnp.clip(place - 1, 0, len(rows) - 1)]
         slot = linalg.first_argmax(jnp.where(here, place, 0))
         lost = arrives > place[-1]
@@ -77,12 +82,14 @@ def push(
         here = (slots == slot) & arrives & ~full
         lost = arrives & full
         came = arrives & ~lost
+        first, place = round_ - 1, jnp.int32(1)
     pushed = Queue(
         row=jnp.where(here, rows, queue.row),
         arrived=jnp.where(here, round_, queue.arrived),
         served=jnp.where(here, 0, queue.served),
         shown=None if queue.shown is None else jnp.where(here[:, None], 0, queue.shown),
         entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
+        number=None if queue.number is None else jnp.where(here, first + place - 1, queue.number),
     )
     return pushed, slot, came, lost
 
@@ -111,6 +118,7 @@ def serve(
         served=queue.served + here,
         shown=shown,
         entered=None if queue.entered is None else jnp.where(here, round_, queue.entered),
+        number=queue.number,
     )
 
 

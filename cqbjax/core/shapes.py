@@ -11,8 +11,10 @@ from jax import Array
 from cqbjax.core import pytree, rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.recorders import Recorder
+from cqbjax.core.rules import Rules
 from cqbjax.core.types import (
     Action,
+    Billed,
     Feedback,
     Logged,
     Policy,
@@ -123,7 +125,10 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
     def one_round(world: World) -> tuple[Any, Any]:
         rounds = jnp.zeros(problem.horizon)
         arrives = rounds > 0 if problem.arrivals_a_round == 1 else rounds.astype(jnp.int32)
-        instance = simulate.Instance(rng.run_key(0), world, arrives, rounds)
+        rules, choice = None, rounds
+        if problem.places > 1:
+            rules, choice = Rules((), (), (), (), None), jnp.zeros((len(rounds), problem.places))
+        instance = simulate.Instance(rng.run_key(0), world, arrives, choice, rules)
         carry = simulate.start(policy, problem, instance, problem.horizon, recording=recorders)
         after, _ = simulate.run_round(
             policy, problem, instance, carry, jnp.int32(1), recording=recorders
@@ -161,6 +166,7 @@ def _world(problem: Problem, logged: bool = False) -> World:
         real(problem.contexts_shape), real((rows, problem.num_servers)),
         whole((problem.horizon, *several)), whole((rows,)),
         Logged(truth((rows,)), whole((rows,))) if logged else None,
+        billed=Billed(*[real((rows, problem.num_servers))] * 2) if problem.billed else None,
     )  # fmt: skip
 
 

@@ -77,8 +77,8 @@ def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
     drift, rules = instance.world.drift, instance.rules
     utilities = instance.world.utilities[rows]
     if drift is not None:
-        angle = drift.angle[round_ - 1]
-        utilities = jnp.cos(angle) * utilities + jnp.sin(angle) * drift.other[rows]
+        cos, sin = drift.cos[round_ - 1], drift.sin[round_ - 1]
+        utilities = cos * utilities + sin * drift.other[rows]
     there = None if rules is None else rules.available(round_)
     return utilities if there is None else jnp.where(there, utilities, DOWN)
 

@@ -39,6 +39,7 @@ class Problem(NamedTuple):
         viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
         arrivals_a_round: A, how many queries may arrive in a round; 1 is the paper's.
         places: c, how many queries are served at a time; 1 is the paper's.
+        billed: whether the source knows what answers cost, and their scores.
         age_column: the feature that grows while a query waits, or None: the table's number there is
             multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
     """
@@ -55,6 +56,7 @@ class Problem(NamedTuple):
     arrivals_a_round: int = 1
     age_column: int | None = None
     places: int = 1
+    billed: bool = False
 
     @property
     def attempts(self) -> int:
@@ -93,15 +95,17 @@ class Logged(NamedTuple):
 class Drift(NamedTuple):
     """How tastes change, for queries that wait already too.
 
-    In round t a row's utilities are cos(angle_t) u + sin(angle_t) v, v being `other`.
+    In round t a row's utilities are cos_t u + sin_t v, v being `other`.
 
     Attributes:
         other: [I, N] v, the utilities at a right angle.
-        angle: [T] in radians.
+        cos: [T] of the angle.
+        sin: [T] of the angle.
     """
 
     other: Array
-    angle: Array
+    cos: Array
+    sin: Array
 
 
 class Billed(NamedTuple):
@@ -151,6 +155,8 @@ class Queue(NamedTuple):
             `retry_aware` policy, else None.
         entered: [C] int32 the round in which the query came or was last served, for an
             `entry_aware` policy, else None.
+        number: [C] int32 of the query, in the order of arrival from 0, for a recorder that is
+            `numbered`, where several come in a round, else None.
     """
 
     row: Array
@@ -158,6 +164,7 @@ class Queue(NamedTuple):
     served: Array
     shown: Array | None = None
     entered: Array | None = None
+    number: Array | None = None
 
 
 class Observation(NamedTuple):

@@ -5,6 +5,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
+from cqbjax.core.labels import PAPERS_DATA
 from cqbjax.datasets.readers.compact import read_compact
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.routerbench import read_routerbench
@@ -68,6 +69,11 @@ def _mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     return read_compact(file, name="MMLU-Pro", stand_in=what)
 
 
+def _paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
+    file = path if path.is_file() else path / "paretobandit.parquet"
+    return read_compact(file, name="ParetoBandit")
+
+
 def _embedllm(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     return _marked(read_embedllm(path, prices, progress=True))
 
@@ -102,6 +108,10 @@ CATALOGUE = {
             drop_servers_below=0.99, drop_incomplete_prompts=True,
         ),
         Dataset(
+            "paretobandit", "ParetoBandit", _paretobandit,
+            files=("paretobandit.parquet",),
+        ),
+        Dataset(
             "embedllm", "EmbedLLM", _embedllm,
             repository="RZ412/EmbedLLM",
             revision="266ae3e180ccb533c86afc9cfb2f5db99d171aea",
@@ -134,9 +144,10 @@ def own_table(
     Raises:
         ValueError: the name is taken or not made of letters, digits, "_" and "-".
     """
-    if name in CATALOGUE or not re.fullmatch(r"[\w-]+", name):
+    taken = dict.fromkeys([*CATALOGUE, *PAPERS_DATA])
+    if name.lower() in taken or not re.fullmatch(r"[\w-]+", name):
         raise ValueError(
-            f"name={name} must be letters, digits, _ and - and none of {', '.join(CATALOGUE)}."
+            f"name={name} must be letters, digits, _ and - and none of {', '.join(taken)}."
         )
 
     def read(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:

@@ -13,6 +13,8 @@ from cqbjax.datasets.readers.compact import read_compact, to_frame
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.table import RoutingTable, TableError, check_table, complete
 
+# Tables that come with the package, a folder each.
+SHIPPED = pathlib.Path(__file__).parent / "shipped"
 TABLE, EMBEDDINGS = "table.parquet", "embeddings.npy"  # of an entry
 
 
@@ -21,7 +23,7 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
 
     From what `scripts/prepare_data.py` built under `data_dir/cache/`, with the price list that it
     was given; else from `data_dir/<name>/` when `minilm_l6_v2.npy` lies beside the files there, one
-    row a prompt of the files.
+    row a prompt of the files; else from the package, if it comes with it.
 
     Args:
         name: a key of `CATALOGUE`, or the name under which a user's own table was prepared.
@@ -43,6 +45,8 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
         check_table(table, str(table_file))
         return table, read_embeddings(entry.folder / EMBEDDINGS, table.num_prompts)
     folder = data_dir / name
+    if not folder.is_dir() and (SHIPPED / name).is_dir():
+        folder = SHIPPED / name
     if name not in CATALOGUE or not (folder / EMBEDDINGS_FILE).is_file():
         raise TableError(_unprepared(name, data_dir))
     listed = CATALOGUE[name]

@@ -62,8 +62,8 @@ class DatasetSource:
 
     @functools.cached_property
     def departure_digest(self) -> str:
-        """Return a hash of the departure probabilities, which depend on low, high and rho too."""
-        return arrays_digest([self.probabilities])
+        """Return a hash of the departure probabilities (they depend on low, high, rho) and costs."""
+        return arrays_digest([self.probabilities, self.table.cost])
 
     def served(self, assortment_size: int) -> Served:
         """Return what routing without learning can serve with K servers an assortment."""
@@ -154,6 +154,8 @@ def dataset_source(
         contexts=jnp.asarray(embeddings, float),
         utilities=jnp.asarray(mnl_utilities(probabilities), float),
         pool_size=pool_size,
+        dollars=jnp.asarray(table.cost, float),
+        scores=jnp.asarray(table.performance, float),
     )
     cost = normalise_cost(table.cost, cost_rule)
     return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

@@ -57,7 +57,8 @@ class Drifting:
         world = self._source.world(key, arrival_rate, problem)
         t = jnp.arange(1, problem.horizon + 1)
         angle = jnp.pi / 2 * ((t >= self.jump_at) + (t - 1) / jnp.asarray(self.quarter, float))
-        return world._replace(drift=Drift(jnp.roll(world.utilities, 1, axis=1), angle))
+        other = jnp.roll(world.utilities, 1, axis=1)
+        return world._replace(drift=Drift(other, jnp.cos(angle), jnp.sin(angle)))
 
     @property
     def _source(self) -> Source:

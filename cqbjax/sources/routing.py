@@ -7,7 +7,7 @@ from jax import Array
 
 from cqbjax.core import mnl, rng
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Problem, World
+from cqbjax.core.types import Billed, Problem, World
 
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
@@ -24,19 +24,24 @@ class Routing:
         contexts: [P, d] embeddings of all prompts.
         utilities: [P, N] log-odds log(u / (1 - u)) of the departure probabilities u.
         pool_size: I, how many prompts the online pool of a run holds, drawn by the run's seed.
+        dollars: [P, N] what each answer costs, USD; None where it is not known.
+        scores: [P, N] the graded quality of each answer; None where it is not known.
     """
 
     contexts: Array
     utilities: Array
     pool_size: int = static(default=1000)
+    dollars: Array | None = None
+    scores: Array | None = None
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the shapes: one table row a prompt of the pool."""
         dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
         rows, prompts = self.pool_size, self.utilities.shape[0]
         return Problem(
-            servers, assortment_size, dim, rows, horizon, "disjoint", True, num_prompts=prompts
-        )
+            servers, assortment_size, dim, rows, horizon, "disjoint", True, num_prompts=prompts,
+            billed=self.dollars is not None and self.scores is not None,
+        )  # fmt: skip
 
     def pool(self, key: Array) -> Array:
         """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""
@@ -50,7 +55,10 @@ class Routing:
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
         last = self.pool_size - 1
         rows = jnp.minimum((uniform * self.pool_size).astype(jnp.int32), last)
-        return World(self.contexts[pool], self.utilities[pool], rows, pool)
+        billed = None
+        if self.dollars is not None and self.scores is not None:
+            billed = Billed(self.dollars[pool], self.scores[pool])
+        return World(self.contexts[pool], self.utilities[pool], rows, pool, billed=billed)
 
     def uniform_service(
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int

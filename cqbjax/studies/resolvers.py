@@ -4,10 +4,22 @@ import math
 
 from omegaconf import OmegaConf
 
+# Of the datasets in the catalogue.
+TITLES = {
+    "routerbench": "RouterBench", "mmlu_pro": "MMLU-Pro", "embedllm": "EmbedLLM",
+    "sprout": "SPROUT", "paretobandit": "ParetoBandit",
+}  # fmt: skip
+
 
 def register() -> None:
-    """Teach OmegaConf `${tau:rule,T,c1}`, the pure-exploration length of CQB-eps."""
+    """Teach OmegaConf `${tau:rule,T,c1}`, CQB-eps's exploration, and `${dataset_title:name}`."""
     OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
+    OmegaConf.register_new_resolver("dataset_title", dataset_title, replace=True)
+
+
+def dataset_title(name: str) -> str:
+    """Return how a dataset is called in figures and tables; one of the user's own by its name."""
+    return TITLES.get(name, name)
 
 
 def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:

@@ -63,16 +63,19 @@ def check_keys(config: DictConfig) -> None:
 
 
 def _check_recorders(config: DictConfig) -> None:
-    asked = config.recorders
+    asked = config.record
     fine = isinstance(asked, ListConfig) and all(
-        isinstance(one, DictConfig) and "_target_" in one for one in asked
+        isinstance(one, str) or (isinstance(one, DictConfig) and "_target_" in one) for one in asked
     )
-    _refuse_unless(fine, config, "recorders", "must be a list of {_target_: module.Class}")
+    allowed = "must be a list of names or of {_target_: module.Class}"
+    _refuse_unless(fine, config, "record", allowed)
+    _refuse_unless(isinstance(config.queries, bool), config, "queries", "must be true or false")
     measure = "replay" if config.replay is not None else "theory"
     if config[measure] is None:
         return
-    if asked:
-        raise ValueError(f"recorders={asked} are of a sweep, and {measure} is none: leave them out")
+    if asked or config.queries:
+        key = "queries=true is" if config.queries else f"record={asked} is"
+        raise ValueError(f"{key} of a sweep, and {measure} is none: leave it out")
     for group, of_paper in OF_PAPER.items():
         if list(config[group]) != [of_paper]:
             raise ValueError(

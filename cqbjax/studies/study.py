@@ -22,7 +22,13 @@ from cqbjax.sources import Synthetic
 from cqbjax.studies.arriving import queries, told
 from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
 from cqbjax.studies.grid import told as told_of_grid
-from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
+from cqbjax.sweeping.checks import (
+    check_batch,
+    check_recorders,
+    check_sweep,
+    named,
+    with_yardstick,
+)
 from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
@@ -193,7 +199,10 @@ def _origin(trained: Ready) -> dict[str, Any]:
     if isinstance(source, Synthetic):
         slackness = float(config.slackness)
         return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
-    name = str(config.source.get("_target_", type(source).__name__)).rpartition(".")[2]
+    # A source of one's own has its module in its name, so that it is never taken for the paper's.
+    kind = type(source)
+    own_name = f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
     values = {key: value for key, value in config.source.items() if key != "_target_"}
     return {"source": name, "stand_in": "", "source_settings": told_of_grid(values), **own}
 
@@ -243,7 +252,8 @@ def ready_of(
 
 def recorders_of(point: Point, make: Callable[[DictConfig], Any]) -> tuple[Recorder, ...]:
     """Return what a point asks to be recorded, made of its configuration."""
-    return tuple(make(node) for node in point.config.recorders)
+    asked = [*point.config.record, *(["queries"] if point.config.queries else [])]
+    return tuple(named(one) if isinstance(one, str) else make(one) for one in asked)
 
 
 def source_of(

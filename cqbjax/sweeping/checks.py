@@ -10,7 +10,7 @@ import numpy as np
 
 from cqbjax.core import contract, mnl, pytree, shapes
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.recorders import ALWAYS, Recorder
+from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping.parts import Capacity, PerSeed
@@ -73,19 +73,22 @@ def with_yardstick(policies: Mapping[str, Any]) -> dict[str, Any]:
     return {**policies, OPTIMAL: given}
 
 
-def check_recorders(more: Sequence[Recorder], problem: Problem) -> tuple[Recorder, ...]:
+def check_recorders(more: Sequence[Recorder | str], problem: Problem) -> tuple[Recorder, ...]:
     """Return all recorders of a sweep.
 
     Args:
-        more: those asked for beside `recorders.ALWAYS`.
+        more: those asked for beside `recorders.ALWAYS`, or names of `recorders.NAMED`.
         problem: the shapes.
 
     Raises:
         ValueError: one is none, has a name that is taken, or shapes that change or disagree.
     """
-    whole = (*ALWAYS, *more)
+    if isinstance(more, str):
+        raise ValueError(f"record={more} must be a list")
+    asked = [named(one) for one in more]
+    whole = (*ALWAYS, *asked)
     names = [*TAKEN, *(one.name for one in ALWAYS)]
-    for one in more:
+    for one in asked:
         kind = type(one).__name__
         frozen = getattr(type(one), "__dataclass_params__", None)
         if not isinstance(one, Recorder) or frozen is None or not frozen.frozen:
@@ -95,9 +98,23 @@ def check_recorders(more: Sequence[Recorder], problem: Problem) -> tuple[Recorde
         if one.name in names:
             raise ValueError(f"recorder {kind} has the name {one.name}, which is taken")
         names.append(one.name)
+        one.check(problem)
     if more:
         _check_records(whole, problem)
     return whole
+
+
+def named(one: Recorder | str) -> Recorder:
+    """Return the recorder of a name.
+
+    Raises:
+        ValueError: there is none of it.
+    """
+    if not isinstance(one, str):
+        return one
+    if one not in NAMED:
+        raise ValueError(f"record={one} is unknown; choose from {', '.join(NAMED)}")
+    return NAMED[one]
 
 
 @functools.lru_cache(KINDS_KEPT)

@@ -42,7 +42,8 @@ def sweep(
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | bool = False,
     resume: Path | None = None,
-    recorders: Sequence[Recorder] = (),
+    record: Sequence[Recorder | str] = (),
+    queries: bool = False,
     users: Sequence[Users] = (),
     service: Sequence[Service] = (),
 ) -> xr.Dataset:
@@ -71,8 +72,9 @@ def sweep(
         resume: a folder that keeps each group of policies as soon as it is finished, and of one
             that is not how far it is (`snapshots`); the same sweep called again goes on from there,
             to the same bits. None keeps nothing.
-        recorders: what is recorded beside queue length, regret, departures and exploration
-            (`core.recorders`): each is a variable of its name.
+        record: what is recorded beside queue length, regret, departures and exploration: names of
+            `core.recorders.NAMED`, and recorders; each is a variable of its name.
+        queries: whether a row a query is kept (`core.recorders.Queries`).
         users: what one does who is not satisfied (`cqbjax.worlds`); none: the paper's user, who
             waits on.
         service: what can be done a round (`cqbjax.worlds`); none: the paper's, one query.
@@ -92,7 +94,7 @@ def sweep(
     """
     one = part(
         policies, with_rules(source, users, service), arrival_rates, seeds, horizon,
-        assortment_size, record_every, capacity, recorders,
+        assortment_size, record_every, capacity, [*record, "queries"] if queries else record,
     )  # fmt: skip
     with _shown(progress) as told:
         return sweep_parts([one], chunk, memory_gb, devices, told, resume)[0]
@@ -117,7 +119,7 @@ def part(
     assortment_size: int = 1,
     record_every: int | None = None,
     capacity: Capacity = "auto",
-    recorders: Sequence[Recorder] = (),
+    record: Sequence[Recorder | str] = (),
 ) -> Part:
     """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
     numbers = seed_numbers(seeds)
@@ -126,7 +128,7 @@ def part(
         policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
     )
     records = choose_records(horizon, record_every)
-    whole = check_recorders(recorders, problem)
+    whole = check_recorders(record, problem)
     return Part(with_yardstick(policies), source, problem, rates, numbers, records, capacity, whole)
 
 
@@ -233,6 +235,8 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
         recorder.name: _variable([m.recorded[recorder.name] for m in measured.values()], recorder)
         for recorder in one.recorders
     }
+    for recorder in one.recorders:
+        data |= _summaries(recorder, data[recorder.name], problem.horizon)
     data |= {
         "optimal_queue_length": (axes[1:], measured[OPTIMAL].recorded["queue_length"]),
         "seconds_per_round": ("policy", [m.seconds_per_round for m in measured.values()]),
@@ -255,6 +259,16 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
     if isinstance(one.source, Setting):
         attributes["yardstick"] = YARDSTICK
     return xr.Dataset(data, coords, attributes)
+
+
+def _summaries(recorder: Recorder, variable: tuple[Any, ...], horizon: int) -> dict[str, Any]:
+    """Return the numbers that follow from what a recorder left, with what is said of each."""
+    axes, values, _ = variable
+    dims = [dim for dim in axes if dim not in recorder.dims]
+    return {
+        name: (dims, made.values.astype(np.float32), made.attributes)
+        for name, made in recorder.summaries(values, horizon).items()
+    }
 
 
 def _variable(of_policies: Sequence[np.ndarray], recorder: Recorder) -> tuple[Any, ...]:

@@ -50,7 +50,7 @@ OWN = (Waited(), Left(), Longest(), Shown())
 
 @pytest.fixture(scope="module")
 def both():
-    with_own = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, **RUN)
+    with_own = cqbjax.sweep(CHOSEN, POOL, record=OWN, **RUN)
     return with_own, cqbjax.sweep(CHOSEN, POOL, **RUN)
 
 
@@ -91,8 +91,8 @@ def test_the_four_are_the_same_beside_others(both):
 def test_runs_that_outgrow_their_slots_record_from_the_start(both):
     """Of a run that is repeated with more slots, nothing of the first attempt stays."""
     crowded: Any = {**RUN, "arrival_rates": [1.0], "horizon": 200, "record_every": 200}
-    grown = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, **crowded)
-    at_once = cqbjax.sweep(CHOSEN, POOL, recorders=OWN, capacity=512, **crowded)
+    grown = cqbjax.sweep(CHOSEN, POOL, record=OWN, **crowded)
+    at_once = cqbjax.sweep(CHOSEN, POOL, record=OWN, capacity=512, **crowded)
     for name in ("waited", "left", "longest", "shown"):
         np.testing.assert_array_equal(grown[name], at_once[name])
 
@@ -101,7 +101,7 @@ def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, both
     data, _ = both
     keys = []
     for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):
-        again = cqbjax.sweep(CHOSEN, POOL, recorders=recorders, resume=tmp_path, **RUN)
+        again = cqbjax.sweep(CHOSEN, POOL, record=recorders, resume=tmp_path, **RUN)
         np.testing.assert_array_equal(again.waited, data.waited * recorders[0].scale)
         assert again.waited.dtype == np.float32
         keys.append(sorted(path.name for path in tmp_path.iterdir()))
@@ -109,7 +109,8 @@ def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, both
 
 
 REFUSED = {
-    "recorder str must be a frozen dataclass": "waited",
+    "record=waited is unknown; choose from time_in_system": "waited",
+    "recorder int must be a frozen dataclass": 3,
     "recorder Departures has the name departures, which is taken": Departures(),
     "recorder Gap has the name gap, which is taken": dataclasses.make_dataclass(
         "Gap", [], bases=(Longest,), frozen=True, namespace={"name": "gap"}
@@ -134,12 +135,12 @@ REFUSED = {
 def test_what_is_no_recorder_is_refused_in_one_sentence(message, monkeypatch, fresh_programs):
     monkeypatch.setattr(programs, "_over_runs", None)
     with pytest.raises(ValueError, match=message):
-        cqbjax.sweep(CHOSEN, POOL, recorders=[Left(), REFUSED[message]], **RUN)
+        cqbjax.sweep(CHOSEN, POOL, record=[Left(), REFUSED[message]], **RUN)
 
 
 def test_two_recorders_of_one_name_are_refused():
     with pytest.raises(ValueError, match="recorder Waited has the name waited, which is taken"):
-        cqbjax.sweep(CHOSEN, POOL, recorders=[Waited(), Waited(scale=2.0)], **RUN)
+        cqbjax.sweep(CHOSEN, POOL, record=[Waited(), Waited(scale=2.0)], **RUN)
 
 
 def test_a_recorders_own_module_counts_for_the_key():

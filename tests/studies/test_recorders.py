@@ -17,7 +17,7 @@ MODULE = inspect.getsource(waiting)
 WORDS = (
     "name=recorded", "policy=[random]", "num_servers=3", "dim=2", "K=[1,2]", "num_seeds=2",
     "horizon=40", "table_rounds=[40]", "arrival_rate=0.4",
-    "recorders=[{_target_:my_recorder.Waited},{_target_:my_recorder.Left}]",
+    "record=[{_target_:my_recorder.Waited},{_target_:my_recorder.Left}]",
 )  # fmt: skip
 
 
@@ -74,14 +74,14 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["recorders=waited"], "recorders=waited must be a list of {_target_: module.Class}"),
-        (["recorders=[{a: 1}]"], "must be a list of {_target_: module.Class}"),
+        (["record=waited"], "record=waited must be a list of names or of {_target_: module.Class}"),
+        (["record=[{a: 1}]"], "must be a list of names or of {_target_: module.Class}"),
         (
-            ["experiment=theory_switching", "recorders=[{_target_: my_recorder.Waited}]"],
-            "are of a sweep, and theory is none: leave them out",
+            ["experiment=theory_switching", "record=[{_target_: my_recorder.Waited}]"],
+            "is of a sweep, and theory is none: leave it out",
         ),
         (
-            ["policy=[random]", "recorders=[{_target_: my_recorder.Nobody}]"],
+            ["policy=[random]", "record=[{_target_: my_recorder.Nobody}]"],
             "Nobody",
         ),
     ],

@@ -88,7 +88,7 @@ POLICIES = {
 def test_work_is_conserved_whatever_the_policy():
     """Where success depends on the query alone, no order of service changes the work."""
     rate = LOAD / known.classes()[0]
-    data = swept(POLICIES, Coin(success=known.CLASSES), rate, horizon=2000, recorders=[Work()])
+    data = swept(POLICIES, Coin(success=known.CLASSES), rate, horizon=2000, record=[Work()])
     first, last = data.work.isel(round=0), data.work.isel(round=-1)
     mean = (last - first) / float(data["round"][-1] - data["round"][0])
     for label in data.policy.values:
@@ -116,7 +116,7 @@ def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
     m, rate = known.M, LOAD * known.M
     data = swept(
         {"random": RandomRouting()}, Coin(success=m), rate, users=[Orbit(return_rate=back)],
-        recorders=[Away()],
+        record=[Away()],
     ).sel(policy="random")  # fmt: skip
     failures = rate * (1 - m) / m
     rounds = float(data["round"][-1] - data["round"][0])

@@ -1,8 +1,10 @@
 """What is recorded inside the scan: a recorder is one file, and adding one edits nothing else."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from jax import Array
 
 from cqbjax.core.types import Action, Problem, Queue, World
@@ -49,6 +51,27 @@ class Round(NamedTuple):
     in_service: Array | None = None
 
 
+class Summary(NamedTuple):
+    """A number a run that follows from what was stored.
+
+    Attributes:
+        values: [...] over policy, arrival rate and seed.
+        label: what an axis or a column is called.
+        unit: of the values.
+        better: whether `less` or `more` is better; "" where neither is.
+    """
+
+    values: np.ndarray
+    label: str
+    unit: str
+    better: str = "less"
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return what the stored array says of itself."""
+        return {"units": self.unit, "long_name": self.label, "better": self.better}
+
+
 class Recorder(abc.ABC):
     """What is summed or logged, in which unit, and how it is shown: a frozen dataclass.
 
@@ -61,6 +84,7 @@ class Recorder(abc.ABC):
         better: whether `less` or `more` is better; "" where neither is.
         per: `round`: read at every recorded round; `run`: read at the end of the run.
         dims: names of the further dimensions of what is read, such as ("query",).
+        numbered: whether it wants `Queue.number`, where several queries come in a round.
     """
 
     name: ClassVar[str]
@@ -69,6 +93,11 @@ class Recorder(abc.ABC):
     better: ClassVar[Literal["less", "more", ""]] = ""
     per: ClassVar[Literal["round", "run"]] = "round"
     dims: ClassVar[tuple[str, ...]] = ()
+    numbered: ClassVar[bool] = False
+
+    def check(self, problem: Problem) -> None:
+        """Raise ValueError, in one sentence, where this cannot be recorded."""
+        del problem
 
     @abc.abstractmethod
     def start(self, problem: Problem) -> Any:
@@ -82,6 +111,10 @@ class Recorder(abc.ABC):
         """Return what is stored, over `dims`: the state itself, unless this says otherwise."""
         stored: Array = state
         return stored
+
+    def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
+        """Return numbers a run that follow from what is stored, [..., *dims]: name -> number."""
+        return {}
 
     @property
     def attributes(self) -> dict[str, str]:

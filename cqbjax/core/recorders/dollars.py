@@ -1,0 +1,22 @@
+"""What a satisfied query cost."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core.recorders.protocol import Round
+from cqbjax.core.recorders.ratio import OfTable, billed
+
+
+@dataclasses.dataclass(frozen=True)
+class Dollars(OfTable):
+    """What all answers that were shown cost, over the queries that were satisfied."""
+
+    name, label, unit, better = "dollars", "Cost", "USD a satisfied query", "less"
+
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return what was paid, and who departed."""
+        told, row = billed(round_)
+        paid = jnp.sum(told.dollars[row[..., None], round_.action.servers], axis=-1)
+        return jnp.where(round_.valid, paid, 0.0), round_.departed.astype(float)

@@ -1,0 +1,115 @@
+"""A row a query: when it came and left, and what it took."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core.types import Problem, Queue
+
+FIELDS = (
+    "arrival", "first_answer", "departure", "outcome", "attempts", "server", "dollars", "score",
+    "prompt",
+)  # fmt: skip
+ARRIVAL, FIRST, DEPARTURE, OUTCOME, ATTEMPTS, SERVER, DOLLARS, SCORE, PROMPT = range(len(FIELDS))
+# What became of a query.
+OUTCOMES = ("there", "satisfied", "gave up")
+THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Queries(Recorder):
+    """Every query of a run, in the order of arrival: [T A, fields].
+
+    Row (t - 1) A + i is the i-th query of round t; all NaN where none came. `first_answer` is the
+    round in which its first attempt ended, `departure` the one in which it left, `outcome` a number
+    of `OUTCOMES`, `server` who gave the accepted answer, `dollars` what all its answers cost and
+    `score` the accepted one's (both NaN without a table of them), `prompt` the dataset's number.
+    What has no number is NaN. Whole numbers are exact up to 2^24.
+    """
+
+    name, label, unit = "queries", "Queries", ""
+    per, dims = "run", ("query", "field")
+    numbered = True
+
+    def start(self, problem: Problem) -> Array:
+        """Return no query."""
+        return jnp.full((problem.most_queries, len(FIELDS)), jnp.nan, jnp.float32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Write down who was answered, who left and who came."""
+        if round_.lost_patience is not None:
+            number = jnp.where(round_.lost_patience, numbers(round_.before), len(state))
+            state = state.at[number, DEPARTURE].set(round_.round.astype(jnp.float32), mode="drop")
+            state = state.at[number, OUTCOME].set(GAVE_UP, mode="drop")
+        state = self._answered(state, round_)
+        return self._came(state, round_)
+
+    def _answered(self, state: Array, round_: Round) -> Array:
+        """Write down the attempts that ended."""
+        slot, before = round_.action.slot, round_.before
+        number = jnp.where(round_.valid, numbers(before)[slot], len(state))
+        old = state.at[number].get(mode="clip")
+        gave_up = round_.departed & False if round_.gave_up is None else round_.gave_up
+        gone, t = round_.departed | gave_up, round_.round.astype(jnp.float32)
+        last = round_.action.servers.shape[-1] - 1
+        choice = jnp.minimum(round_.choice, last)[..., None]
+        server = jnp.take_along_axis(round_.action.servers, choice, axis=-1)[..., 0]
+        none = jnp.float32(jnp.nan)
+        dollars = score = jnp.full_like(old[..., 0], jnp.nan)
+        if round_.world.billed is not None:
+            row = before.row[slot]
+            paid = jnp.sum(round_.world.billed.dollars[row[..., None], round_.action.servers], -1)
+            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid
+            score = jnp.where(round_.departed, round_.world.billed.scores[row, server], none)
+        values = {
+            FIRST: jnp.where(before.served[slot] > 0, old[..., FIRST], t),
+            DEPARTURE: jnp.where(gone, t, none),
+            OUTCOME: jnp.where(round_.departed, SATISFIED, jnp.where(gave_up, GAVE_UP, THERE)),
+            ATTEMPTS: before.served[slot] + 1,
+            SERVER: jnp.where(round_.departed, server, none),
+            DOLLARS: dollars,
+            SCORE: score,
+        }
+        kept = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
+        new = jnp.stack([kept[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
+        return state.at[number].set(new, mode="drop")
+
+    def _came(self, state: Array, round_: Round) -> Array:
+        """Write down who came, into the slots that are theirs from now on."""
+        most, after = round_.problem.arrivals_a_round, round_.after
+        first = (round_.round - 1) * most
+        new = after.arrived == round_.round
+        place = jnp.where(new, numbers(after) - first, most)
+        is_at = place == jnp.arange(most)[:, None]
+        at = jnp.min(jnp.where(is_at, jnp.arange(len(new)), len(new)), axis=1)
+        here = at < len(new)
+        prompts = round_.world.prompts[after.row.at[at].get(mode="clip")]
+        rows = jnp.full((most, len(FIELDS)), jnp.nan, jnp.float32)
+        rows = rows.at[:, ARRIVAL].set(round_.round).at[:, OUTCOME].set(THERE)
+        rows = rows.at[:, ATTEMPTS].set(0).at[:, PROMPT].set(prompts)
+        rows = jnp.where(here[:, None], rows, jnp.nan)
+        # At the same place in every run of a batch.
+        return jax.lax.dynamic_update_slice_in_dim(state, rows, first, 0)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return what the stored array says of itself: the names of fields and outcomes too."""
+        told = {"fields": ",".join(FIELDS), "outcomes": ",".join(OUTCOMES)}
+        return super().attributes | told
+
+
+def numbers(queue: Queue) -> Array:
+    """Return the number of each slot's query, in the order of arrival from 0: [C] int32."""
+    if queue.number is None:
+        return queue.arrived - 1
+    return queue.number
+
+
+def columns(stored: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Return the fields of stored rows [..., fields] by name: [...]."""
+    return {name: stored[..., place] for place, name in enumerate(FIELDS)}

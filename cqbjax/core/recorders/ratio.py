@@ -1,0 +1,53 @@
+"""What users feel, as a ratio of two sums: a share or a mean, of all rounds so far."""
+
+import abc
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core.types import Billed, Problem
+
+
+class Ratio(Recorder):
+    """A sum over a sum."""
+
+    def start(self, problem: Problem) -> Array:
+        """Return nothing over nothing: [2]."""
+        del problem
+        return jnp.zeros(2)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Add the round's."""
+        over, under = self.parts(round_)
+        return state + jnp.stack([jnp.sum(over), jnp.sum(under)])
+
+    @abc.abstractmethod
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return what is added above and below: [], or [c] of several attempts."""
+
+    def read(self, state: Array) -> Array:
+        """Return the ratio, NaN of nothing."""
+        return state[0] / state[1]
+
+
+def billed(round_: Round) -> tuple[Billed, Array]:
+    """Return the costs and scores of a round's world, and the rows that were served."""
+    told = round_.world.billed
+    assert told is not None, "the source must know costs and scores"
+    return told, round_.before.row[round_.action.slot]
+
+
+class OfTable(Ratio):
+    """A ratio that needs a table's costs or scores."""
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a source that knows none.
+
+        Raises:
+            ValueError: naming the recorder.
+        """
+        if not problem.billed:
+            raise ValueError(
+                f"record={self.name} needs a table with costs and scores, and this source has none"
+            )
