@@ -62,7 +62,7 @@ class DatasetSource:
 
     @functools.cached_property
     def departure_digest(self) -> str:
-        """Return a hash of the departure probabilities (they depend on low, high, rho) and costs."""
+        """Return a hash of departure probabilities, which low, high and rho shape, and costs."""
         return arrays_digest([self.probabilities, self.table.cost])
 
     def served(self, assortment_size: int) -> Served:

@@ -33,6 +33,7 @@ Spread = Literal["ci", "sd"]
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
 MAX_POINTS = 800  # of all panels of a row: more cannot be seen, and make the PDF heavy
+MOST_ACROSS = 3  # panels of a cell side by side; more go into lines below
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
 
 
@@ -75,21 +76,25 @@ def draw_curves(
         lines = lines.with_columns(**ends)
     labels, stand_in = in_order(set(lines["policy"])), stand_in_of(points)
     width = 10.0 if blocks == 2 else PAGE_WIDTH
-    height = 2.3 * len(rows) + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
+    across = len(metrics) if len(metrics) <= MOST_ACROSS else (MOST_ACROSS + blocks - 1) // blocks
+    lines_a_cell = math.ceil(len(metrics) / across)
+    height = 2.3 * len(rows) * lines_a_cell + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
     with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(len(rows), len(metrics) * blocks, squeeze=False)
-        for panels, cell in _places(axes, rows, len(metrics)):
-            for panel, metric in zip(panels, metrics, strict=True):
-                if cell is None:
-                    panel.set_axis_off()
-                    continue
+        axes = figure.subplots(len(rows) * lines_a_cell, across * blocks, squeeze=False)
+        for panels, cell in _places(axes, rows, across):
+            for panel in panels[len(metrics) if cell else 0 :]:
+                panel.set_axis_off()
+            if cell is None:
+                continue
+            for panel, metric in zip(panels, metrics, strict=False):
                 own = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
                 _draw_panel(panel, own, yscale)
-            if cell is not None:
-                _set_title(panels[0], _title(settings[cell.point], cell.rate, keys, 84 // blocks))
-        _label_outer(axes, [metrics_of(points)[metric].long_name for metric in metrics])
+                name = metrics_of(points)[metric].long_name
+                panel.set_ylabel("\n".join(name.rsplit(" ", 1)))
+            _set_title(panels[0], _title(settings[cell.point], cell.rate, keys, 84 // blocks))
+        _label_lowest(axes)
         _add_legend(figure, labels, _explain(points, spread))
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
@@ -117,10 +122,12 @@ def _fonts(points: float) -> Iterator[None]:
 def _places(
     axes: np.ndarray[Any, Any], rows: Sequence[Sequence[Cell | None]], panels: int
 ) -> Iterator[tuple[list[Axes], Cell | None]]:
-    """Yield the panels of every cell."""
-    for row, cells in zip(axes, rows, strict=True):
+    """Yield the panels of every cell, so many side by side, in as many lines as there are."""
+    lines = len(axes) // len(rows)
+    for number, cells in enumerate(rows):
+        own = axes[lines * number : lines * (number + 1)]
         for block, cell in enumerate(cells):
-            yield list(row[panels * block : panels * (block + 1)]), cell
+            yield list(own[:, panels * block : panels * (block + 1)].ravel()), cell
 
 
 def _title(setting: Mapping[Any, Any], rate: float, keys: Sequence[str], letters: int) -> str:
@@ -180,14 +187,11 @@ def _line_options(style: Style) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _label_outer(axes: np.ndarray[Any, Any], names: Sequence[str]) -> None:
-    """Name every vertical axis, in two lines, and the lowest horizontal ones."""
-    for column in range(axes.shape[1]):
-        drawn = [panel for panel in axes[:, column] if panel.axison]
-        for panel in drawn:
-            panel.set_ylabel("\n".join(names[column % len(names)].rsplit(" ", 1)))
-        if drawn:
-            drawn[-1].set_xlabel("Round")
+def _label_lowest(axes: np.ndarray[Any, Any]) -> None:
+    """Name the lowest horizontal axes."""
+    for column in axes.T:
+        for panel in [panel for panel in column if panel.axison][-1:]:
+            panel.set_xlabel("Round")
 
 
 def _add_legend(figure: Figure, labels: Sequence[str], title: str) -> None:

@@ -81,9 +81,14 @@ def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[s
     """
     # A replay's figure is of the gap and of the length: with one server nothing is to be regretted.
     if config.get("replay") is not None:
-        return ["gap", "queue_length", *own_arrays(points)]
+        return ["gap", "queue_length", *_over_rounds(points)]
     queue = "queue_length" if config.get("queue") == "length" else "gap"
-    return [queue, "regret", *own_arrays(points)]
+    return [queue, "regret", *_over_rounds(points)]
+
+
+def _over_rounds(points: Sequence[xr.Dataset]) -> list[str]:
+    """Return the metrics of recorders of one's own that have a number a round: lines to draw."""
+    return [name for name in own_arrays(points) if all("round" in one[name].dims for one in points)]
 
 
 def described(notes: Mapping[str, Mapping[str, str]]) -> dict[str, Metric]:

@@ -13,7 +13,7 @@ from cqbjax.core.recorders.ratio import OfTable, billed
 class Dollars(OfTable):
     """What all answers that were shown cost, over the queries that were satisfied."""
 
-    name, label, unit, better = "dollars", "Cost", "USD a satisfied query", "less"
+    name, label, unit, better = "dollars", "Dollars a query", "USD a satisfied query", "less"
 
     def parts(self, round_: Round) -> tuple[Array, Array]:
         """Return what was paid, and who departed."""
