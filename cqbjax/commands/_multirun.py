@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax.commands import _hydra
 from cqbjax.studies import resolvers
-from cqbjax.studies.settings import DIMENSIONS, as_stored
+from cqbjax.studies.settings import DIMENSIONS, OF_PAPER, as_stored
 
 # Those that hand over all jobs at once, and want no value back.
 SWEEPERS = ("grid", "basic")
@@ -223,9 +223,13 @@ class _Composer:
 
 
 def _without_experiment(choices: Mapping[str, Any]) -> DictConfig:
-    """Compose the same choices with no experiment, and with few policies: those say no lists."""
+    """Compose the same choices with no experiment, no policy and every kind of users and service.
+
+    Which of these an experiment takes Hydra does not tell, and policies say no lists.
+    """
     kept = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
-    kept = kept | {"policy": "[]"}
+    options = GlobalHydra.instance().config_loader().get_group_options
+    kept = kept | {key: f"[{','.join(options(key))}]" for key in OF_PAPER} | {"policy": "[]"}
     del kept["experiment"]
     return hydra.compose("config", [f"{key}={choice}" for key, choice in kept.items()])
 

@@ -83,7 +83,7 @@ def told(config: DictConfig) -> dict[str, str]:
 def _of_kind(name: str, node: DictConfig) -> str:
     """Say what a kind is set to, but for what it leaves open."""
     values = {str(key): value for key, value in node.items() if key != "_target_"}
-    said = {key: value for key, value in values.items() if value not in (None, 0, NEVER)}
+    said = {key: value for key, value in values.items() if value not in (None, 0, NEVER, [])}
     if "delays" in said:
         said["delays"] = Path(said["delays"]).name
     words = [f"{key} {value}" for key, value in said.items()]

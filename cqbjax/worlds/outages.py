@@ -19,7 +19,7 @@ class Outages(Service):
     Attributes:
         share: of the rounds in which a server is down, in [0, 1).
         length: mean rounds of an outage: its end has probability 1 / length a round.
-        servers: [n] numbers of those that it happens to, each by itself; None: all.
+        servers: [n] numbers of those that it happens to, each by itself; None or none: all.
         since: [N] the first round of each server: it joins there; None: all are there from the
             start.
         until: [N] the last round of each server: it leaves after it; None: all stay.
@@ -47,7 +47,7 @@ class Outages(Service):
         least = max(1.0, share / (1 - share))
         if not least <= length < float("inf"):
             raise ValueError(f"length={length:g} must be at least {least:g} rounds at this share")
-        if self.servers is not None:
+        if self._some:
             told = np.asarray(self.servers)
             if told.ndim != 1 or not np.isin(told, np.arange(count)).all():
                 raise ValueError(f"servers={told.tolist()} must be numbers in 0..{count - 1}")
@@ -68,7 +68,7 @@ class Outages(Service):
             return jnp.where(up, uniform >= begins, uniform < ends), up
 
         there = jax.lax.scan(step, first, uniform)[1]
-        if self.servers is not None:
+        if self._some:
             numbers = jnp.asarray(self.servers)[:, None]
             there = there | ~jnp.any(jnp.arange(count) == numbers, axis=0)
         t = jnp.arange(1, rounds + 1)[:, None]
@@ -77,6 +77,10 @@ class Outages(Service):
         if self.until is not None:
             there = there & (t <= jnp.asarray(self.until))
         return there
+
+    @property
+    def _some(self) -> bool:
+        return self.servers is not None and np.shape(self.servers) != (0,)
 
     def available(self, drawn: Array) -> Array:
         """Return who answers: [N] bool."""
