@@ -9,18 +9,22 @@ from cqbjax.testing.reference.policies import POLICIES, RETRIES, ROUTED
 from cqbjax.testing.reference.records import Draws, Floats, Settings, Trajectory, World
 from cqbjax.testing.reference.rounds import simulate
 from cqbjax.testing.reference.switching import switching_lengths
+from cqbjax.testing.reference.worlds import Played, Rules, simulate_world
 
 __all__ = [
     "POLICIES",
     "RETRIES",
     "ROUTED",
+    "Rules",
     "Draws",
     "Estimator",
     "Floats",
+    "Played",
     "Settings",
     "Trajectory",
     "World",
     "minimise",
     "simulate",
+    "simulate_world",
     "switching_lengths",
 ]

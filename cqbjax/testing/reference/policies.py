@@ -30,6 +30,17 @@ ACQB = ("acqb", "acqb_ucb", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
+def instead(servers: Assortment, down: np.ndarray) -> Assortment:
+    """Replace servers that do not answer by the next ones that do, cyclically from the first."""
+    if not down[list(servers)].any():
+        return servers
+    count = len(down)
+    others = [(servers[0] + i) % count for i in range(count)]
+    order = [*servers, *(j for j in others if j not in servers)]
+    kept = [j for j in order if not down[j]] + [j for j in order if down[j]]
+    return tuple(sorted(kept[: len(servers)]))
+
+
 class RoutedPolicy:
     """Act as a router trained beforehand, by its predictions of a row's utilities."""
 
@@ -59,6 +70,7 @@ class BaselinePolicy:
         self.label, self.world, self.draws, self.settings = label, world, draws, settings
         servers = world.utilities.shape[1]
         self.assortments = list(itertools.combinations(range(servers), settings.K))
+        self.down = np.zeros(servers, bool)
         self.successes, self.plays = np.zeros(servers), np.zeros(servers)
 
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
@@ -77,8 +89,10 @@ class BaselinePolicy:
         probability = min(1.0, 3 * len(self.plays) * math.log(t) ** 2 / t)
         explored = self.label.startswith("q_") and bool(self.draws.explore[t - 1] < probability)
         if explored or not self.label.startswith("q_"):
-            return query, self.assortments[self.draws.assortment[t - 1]], explored
-        return query, (int(np.argmax(self.arm_indices(t))),), False
+            servers = self.assortments[self.draws.assortment[t - 1]]
+            return query, instead(servers, self.down), explored
+        indices = np.where(self.down, -np.inf, self.arm_indices(t))
+        return query, (int(np.argmax(indices)),), False
 
     def arm_indices(self, t: int) -> Floats:
         """Return the upper confidence bound (Q-UCB) or the Beta draw (Q-ThS) of a server [N]."""
@@ -105,6 +119,8 @@ class OptimisticPolicy:
         self.estimator, self.tally = Estimator(world, settings), Tally(world)
         self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
         self.counter = 0
+        self.down = np.zeros(world.utilities.shape[1], bool)
+        self.newest_waits = True
 
     def explores(self, t: int) -> bool:
         """Return whether round t explores: E(t-1)=1 and, but for the variants, A(t-1)=1."""
@@ -115,7 +131,7 @@ class OptimisticPolicy:
             t - 1, self.draws.arrival[t - 2], self.settings.arrival_rate
         )
         triggered = bool(self.draws.explore[t - 1] < probability)
-        return triggered and (self.label in EXPLORE_QUERY or bool(arrived))
+        return triggered and (self.label in EXPLORE_QUERY or (bool(arrived) and self.newest_waits))
 
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
         """Return the query, the assortment and whether the round explores."""
@@ -123,7 +139,7 @@ class OptimisticPolicy:
         if self.explores(t):
             # On arrivals the newest query is the one that arrived in round t-1.
             query = pick_query(EXPLORE_QUERY.get(self.label, "newest"), waiting, uniform)
-            servers = self.assortments[self.counter]
+            servers = instead(self.assortments[self.counter], self.down)
             self.counter = (self.counter + 1) % len(self.assortments)
             return query, servers, True
         rows = [query.row for query in waiting]
@@ -132,6 +148,7 @@ class OptimisticPolicy:
         else:
             samples = self.estimator.samples(self.draws.normal[t - 1])
             utilities = [self.estimator.sampled_utilities(row, samples) for row in rows]
+        utilities = [np.where(self.down, -1e4, one) for one in utilities]
         rule, retry = EXPLOIT_QUERY.get(self.label, "joint"), RETRIES.get(self.label, "same")
         query, servers = answer(retry, rule, waiting, utilities, uniform, self.settings, self.tally)
         return query, servers, False

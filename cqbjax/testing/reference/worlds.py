@@ -1,0 +1,233 @@
+"""One run in another world than the paper's: users who go away or give up, places, outages."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cqbjax.testing.reference.choice import best_assortment, choose, departure_rate
+from cqbjax.testing.reference.policies import BaselinePolicy, OptimisticPolicy, make_policy
+from cqbjax.testing.reference.records import (
+    Assortment,
+    Draws,
+    Floats,
+    Integers,
+    Settings,
+    Waiting,
+    World,
+)
+
+# The utility of a server that does not answer, and showings that put it last.
+DOWN, NEVER_AGAIN = -1e4, 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What users and the service do, as it was drawn; entry t-1 belongs to round t.
+
+    The defaults are the paper's.
+    """
+
+    places: int = 1
+    away: Integers | None = None  # [T, c] rounds until a failed query waits again
+    most_attempts: float = float("inf")
+    gives_up: npt.NDArray[np.bool_] | None = None  # [T, c]
+    pretends: npt.NDArray[np.bool_] | None = None  # [T, c]
+    bears: Integers | None = None  # [T, A] rounds that who comes bears to wait
+    takes: Integers | None = None  # [T, c, N] rounds of an attempt, by server
+    available: npt.NDArray[np.bool_] | None = None  # [T, N]
+    hears: npt.NDArray[np.bool_] | None = None  # [T, c]
+    other: Floats | None = None  # [I, N] utilities at a right angle
+    angle: Floats | None = None  # [T] radians
+
+
+@dataclasses.dataclass
+class Query(Waiting):
+    """Hold one query, wherever it is."""
+
+    back: int = 0  # the round from which it waits
+    bears: float = float("inf")
+    in_service: bool = False
+
+
+@dataclasses.dataclass
+class Attempt:
+    """Hold one query in service."""
+
+    query: Query
+    servers: Assortment
+    chosen: int  # -1: none
+    explored: bool
+    utilities: Floats
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Hold what one run did; entry t-1 belongs to round t, and c is its places."""
+
+    query: Integers  # [T, c] arrival round of the query whose attempt ended; -1: none
+    assortment: Integers  # [T, c, K]; -1: none
+    choice: Integers  # [T, c] accepted server; -1: none
+    explored: npt.NDArray[np.bool_]  # [T, c]
+    regret: Floats  # [T, c]
+    queue_length: Integers  # [T] Q(t+1): who could be served in round t+1
+
+
+def simulate_world(
+    policy: str, world: World, draws: Sequence[Draws], settings: Settings, rules: Rules
+) -> Played:
+    """Play one policy for T rounds on recorded draws, those of each place apart.
+
+    Raises:
+        ValueError: the policy is unknown, or does not fit the settings, the world or the draws.
+    """
+    agent = make_policy(policy, world, draws[0], settings)
+    run = _Run(agent, world, draws, settings, rules)
+    rounds = [run.round(t) for t in range(1, settings.horizon + 1)]
+    return Played(*(np.array(column) for column in zip(*rounds, strict=True)))
+
+
+class _Run:
+    """One run, a round at a time."""
+
+    def __init__(
+        self, agent: Any, world: World, draws: Sequence[Draws], settings: Settings, rules: Rules
+    ) -> None:
+        """Start with nobody."""
+        self.agent, self.world, self.draws = agent, world, draws
+        self.settings, self.rules = settings, rules
+        self.slots: list[Query | None] = []
+        self.places: list[Attempt | None] = [None] * rules.places
+        self.newest: Query | None = None
+
+    def round(self, t: int) -> tuple[Any, ...]:
+        """Play round t and return what is kept of it."""
+        here = self.waiting(t)
+        taken = self.begin(t, here)
+        told, lessons = self.end(t)
+        for row, servers, chosen, explored in lessons:
+            self.learn(row, servers, chosen, explored)
+        for query in here:
+            if query not in taken:
+                query.bears -= 1
+                if query.bears <= 0:
+                    self.slots[self.slots.index(query)] = None
+        self.arrive(t)
+        return (*told, len(self.waiting(t + 1)))
+
+    def waiting(self, t: int) -> list[Query]:
+        """Return who could be served in round t, in slot order."""
+        return [q for q in self.slots if q is not None and q.back <= t and not q.in_service]
+
+    def utilities(self, t: int) -> Floats:
+        """Return the utilities of all rows in round t [I, N]."""
+        utilities = self.world.utilities
+        if self.rules.other is not None and self.rules.angle is not None:
+            angle = self.rules.angle[t - 1]
+            utilities = np.cos(angle) * utilities + np.sin(angle) * self.rules.other
+        return np.where(self.available(t), utilities, DOWN)
+
+    def available(self, t: int) -> npt.NDArray[np.bool_]:
+        """Return which servers answer in round t [N]."""
+        if self.rules.available is None:
+            return np.ones(self.world.utilities.shape[1], bool)
+        return self.rules.available[t - 1]
+
+    def begin(self, t: int, here: list[Query]) -> list[Query]:
+        """Let every free place take a query, each without those taken; return these."""
+        taken: list[Query] = []
+        truth = self.utilities(t)
+        for place, running in enumerate(self.places):
+            left = [query for query in here if query not in taken]
+            if running is not None or not left:
+                continue
+            query, servers, explored = self.select(t, place, left, truth)
+            utilities = truth[query.row]
+            uniform = self.draws[place].choice[t - 1]
+            chosen = choose(servers, utilities[list(servers)], uniform)
+            rounds = 1
+            if self.rules.takes is not None:
+                rounds = max(int(self.rules.takes[t - 1, place, j]) for j in servers)
+            last = t + rounds - 1
+            self.places[place] = Attempt(query, servers, chosen, explored, utilities, last)
+            query.in_service = True
+            taken.append(query)
+        return taken
+
+    def select(
+        self, t: int, place: int, left: list[Query], truth: Floats
+    ) -> tuple[Query, Assortment, bool]:
+        """Ask the policy, with what is down left out."""
+        agent, there = self.agent, self.available(t)
+        agent.draws = self.draws[place]
+        agent.newest_waits = self.newest is not None and any(q is self.newest for q in left)
+        agent.down = ~there
+        if isinstance(agent, BaselinePolicy):
+            agent.world = dataclasses.replace(self.world, utilities=truth)
+        for query in left:
+            query.shown = [
+                n + NEVER_AGAIN * (not up) for n, up in zip(query.shown, there, strict=True)
+            ]
+        turn = getattr(agent, "counter", 0)
+        query, servers, explored = agent.select(t, left)
+        agent.counter = turn  # it goes on when the attempt is learnt from
+        for one in left:
+            one.shown = [n - NEVER_AGAIN * (not up) for n, up in zip(one.shown, there, strict=True)]
+        return query, servers, explored
+
+    def end(self, t: int) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
+        """End the attempts whose last round this is; return what is told and what is learnt."""
+        size = self.settings.K
+        told = [(-1, (-1,) * size, -1, False, 0.0) for _ in self.places]
+        lessons = []
+        for place, attempt in enumerate(self.places):
+            if attempt is None or attempt.last > t:
+                continue
+            self.places[place] = None
+            query, servers, chosen = attempt.query, attempt.servers, attempt.chosen
+            query.in_service = False
+            query.served += 1
+            for j in servers:
+                query.shown[j] += 1
+            best, _ = best_assortment(attempt.utilities, size)
+            lost = departure_rate(attempt.utilities, best) - departure_rate(
+                attempt.utilities, servers
+            )
+            told[place] = (query.arrival_round, servers, chosen, attempt.explored, lost)
+            heard, gave_up = chosen, chosen < 0 and self.gives_up(t, place, query)
+            if chosen >= 0 or gave_up:
+                self.slots[self.slots.index(query)] = None
+            else:
+                away = 1 if self.rules.away is None else int(self.rules.away[t - 1, place])
+                query.back = t + away
+            if gave_up and self.rules.pretends is not None and self.rules.pretends[t - 1, place]:
+                heard = max(servers, key=lambda j: (attempt.utilities[j], -j))
+            if self.rules.hears is None or self.rules.hears[t - 1, place]:
+                lessons.append((query.row, servers, heard, attempt.explored))
+        return tuple(zip(*told, strict=True)), lessons
+
+    def gives_up(self, t: int, place: int, query: Query) -> bool:
+        """Return whether a user leaves whose attempt failed."""
+        by_chance = self.rules.gives_up is not None and self.rules.gives_up[t - 1, place]
+        return bool(by_chance) or query.served >= self.rules.most_attempts
+
+    def learn(self, row: int, servers: Assortment, chosen: int, explored: bool) -> None:
+        """Tell the policy of one attempt; the round-robin goes on after one that explored."""
+        self.agent.learn(row, servers, chosen)
+        if explored and isinstance(self.agent, OptimisticPolicy):
+            self.agent.counter = (self.agent.counter + 1) % len(self.agent.assortments)
+
+    def arrive(self, t: int) -> None:
+        """Let queries arrive in the lowest free slots."""
+        self.newest = None
+        rows = self.world.arriving(t, self.draws[0].arrival[t - 1], self.settings.arrival_rate)
+        for number, row in enumerate(rows):
+            bears = float("inf") if self.rules.bears is None else self.rules.bears[t - 1, number]
+            if None not in self.slots:
+                self.slots.append(None)
+            shown = [0] * self.world.utilities.shape[1]
+            self.newest = Query(t, row, shown, bears=bears)
+            self.slots[self.slots.index(None)] = self.newest

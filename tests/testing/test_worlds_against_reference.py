@@ -1,0 +1,175 @@
+"""Every kind of world against the independent NumPy one: same draws, float64, same decisions."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import recorded
+from recorded import Case
+from recorded.draws import floats, instance_of
+from tiers import cases
+
+from cqbjax import sources
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
+from cqbjax.core.rules import with_rules
+from cqbjax.policies import Acqb
+from cqbjax.policies.picking import random_assortment, random_lots
+from cqbjax.sources import Arriving, Batches, Drifting
+from cqbjax.testing import reference
+from cqbjax.testing.compiling import QUICKLY
+from cqbjax.worlds import Count, Impatient, Lost, Orbit, Outages, Rounds
+
+HORIZON, SLOTS = 90, 96
+SOURCE = sources.Synthetic(num_servers=4, dim=3)
+SEVERAL = Arriving(source=SOURCE, process=Batches(sizes=[2, 1]))
+WORLDS = {
+    "orbit": (SOURCE, [Orbit(return_rate=0.3)], []),
+    "impatient": (SOURCE, [Impatient(attempts=3, give_up=0.2, pretends=0.6)], []),
+    "patience": (SEVERAL, [Impatient(leave=0.2, patience=9)], []),
+    "places": (SEVERAL, [], [Count(count=3)]),
+    "lasting": (SOURCE, [], [Rounds(rounds=[1, 2, 3, 2])]),
+    "outages": (SOURCE, [], [Outages(share=0.4, length=5)]),
+    "lost": (SOURCE, [], [Lost(lost=0.4)]),
+    "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
+    "everything": (
+        Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
+        [Orbit(delays=[1, 3, 8]), Impatient(attempts=5, leave=0.05, pretends=0.5)],
+        [Count(count=2), Rounds(rounds=2, law="geometric"), Outages(share=0.2, length=6), Lost()],
+    ),
+}  # fmt: skip
+POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_fallback", "q_ucb")
+RUNS = [
+    *((world, "acqb") for world in WORLDS),
+    *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
+    ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
+]  # fmt: skip
+QUICK = [("everything", "acqb"), ("outages", "random"), ("impatient", "acqb")]
+
+
+def case_of(world):
+    source, users, service = WORLDS[world]
+    rate = 1.0 if any(isinstance(one, Count) for one in service) else 0.55
+    return Case(with_rules(source, users, service), 1, rate, HORIZON, seed=3)
+
+
+def rules_of(case):
+    """Return what a run's kinds drew, in the reference's terms."""
+    instance, problem = instance_of(case), case.problem
+    told = {"places": problem.places}
+    drift = instance.world.drift
+    if drift is not None:
+        told |= {
+            "other": floats(drift.other),
+            "angle": np.arctan2(floats(drift.sin), floats(drift.cos)),
+        }
+    if instance.rules is None:
+        return reference.Rules(**told)
+    kinds = zip(instance.rules.users, instance.rules.of_users, strict=True)
+    for kind, drawn in kinds:
+        if isinstance(kind, Orbit):
+            told["away"] = np.asarray(drawn)
+        else:
+            told["most_attempts"] = float(kind.attempts)
+            told["gives_up"] = np.asarray(drawn)[..., 0] < float(kind.give_up)
+            told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
+    for kind, drawn in zip(instance.rules.service, instance.rules.of_service, strict=True):
+        if isinstance(kind, Rounds):
+            each = [kind.rounds_of(drawn, jnp.array([j])) for j in range(problem.num_servers)]
+            shape = (HORIZON, problem.places)
+            told["takes"] = np.stack([np.broadcast_to(one, shape) for one in each], axis=-1)
+        elif isinstance(kind, Outages):
+            told["available"] = np.asarray(drawn)
+        elif isinstance(kind, Lost):
+            told["hears"] = np.asarray(drawn)
+    if instance.rules.patience is not None:
+        told["bears"] = np.asarray(instance.rules.patience)
+    return reference.Rules(**told)
+
+
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+def place_draws(key, place, problem):
+    """Draw every round's randomness at a place's address."""
+
+    def at(t):
+        own = rng.round_key(key, t)
+        if problem.places > 1:
+            own = jax.random.fold_in(rng.stream_key(own, rng.Stream.PLACES), place)
+        return (
+            Acqb().draws(own, problem),
+            random_assortment(own, problem),
+            random_lots(own, problem),
+        )
+
+    return jax.vmap(at)(jnp.arange(1, problem.horizon + 1))
+
+
+def draws_of(case, plain):
+    """Return the draws of each place."""
+    choice = floats(instance_of(case).choice).reshape(HORIZON, -1)
+    for place in range(case.problem.places):
+        draws, ranks, lots = place_draws(rng.run_key(case.seed), place, case.problem)
+        yield dataclasses.replace(
+            plain, choice=choice[:, place], explore=floats(draws.explore),
+            normal=floats(draws.normal), query=floats(draws.query),
+            assortment=np.asarray(ranks, np.int64), lots=floats(lots),
+        )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+def play(key, policy, source, rate, problem):
+    instance = simulate.draw_instance(key, source, rate, problem)
+    carry = simulate.start(policy, problem, instance, SLOTS)
+
+    def one(carry, t):
+        carry, decision = simulate.run_round(policy, problem, instance, carry, t)
+        return carry, (decision._replace(state=()), carry.length)
+
+    carry, told = jax.lax.scan(one, carry, jnp.arange(1, problem.horizon + 1, dtype=jnp.int32))
+    return told, carry.overflow
+
+
+def played(case, label):
+    """Return the simulator's run in the reference's terms."""
+    own = {"estimator": "running", "exact_steps": 8} if label.startswith("acqb") else {}
+    policy = recorded.policy(label, case, **own)
+    rate, key = jnp.asarray(case.arrival_rate, float), rng.run_key(case.seed)
+    (decision, length), overflow = play(
+        key, arrays(policy), arrays(case.source), rate, case.problem
+    )
+    assert not overflow
+    shape = (HORIZON, case.problem.places)
+    one_each = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(shape), decision)
+    return one_each, np.asarray(length)
+
+
+@pytest.mark.parametrize("run", cases(RUNS, QUICK), ids="-".join)
+def test_a_run_decides_as_the_reference_does(run, x64):
+    world, label = run
+    case = case_of(world)
+    plain_world, plain = recorded.record(case)
+    theirs = reference.simulate_world(
+        label, plain_world, list(draws_of(case, plain)), case.settings(), rules_of(case)
+    )
+    decision, length = played(case, label)
+    valid, servers = decision.valid, decision.servers[..., None]  # K = 1
+    satisfied = valid & (decision.choice == 0)
+    ours = {
+        "query": np.where(valid, decision.query, -1),
+        "assortment": np.where(valid[..., None], servers, -1),
+        "choice": np.where(satisfied, servers[..., 0], -1),
+        "explored": decision.explored,
+        "queue_length": length,
+    }
+    for field, values in ours.items():
+        known = getattr(theirs, field)
+        assert values.shape == known.shape, field
+        apart = np.flatnonzero((values != known).reshape(HORIZON, -1).any(axis=1))
+        assert not len(apart), f"{field} differs first in round {apart[0] + 1}"
+    np.testing.assert_allclose(decision.regret, theirs.regret, atol=1e-9)
+    served = theirs.query[theirs.query >= 0]
+    assert len(np.unique(served)) > 20 and (theirs.choice[theirs.query >= 0] < 0).any()
+    assert theirs.explored.any() or not label.startswith("acqb")
