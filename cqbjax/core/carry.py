@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -43,6 +44,22 @@ class Attempt(NamedTuple):
     last: Array
 
 
+class Lesson(NamedTuple):
+    """What is learnt from an attempt, at once or later.
+
+    Attributes:
+        query: the slot's leaves of the queue when the attempt ended, leaves [...].
+        action: which query, which servers.
+        choice: [] int32 what the service hears that was chosen.
+        heard: [] bool whether it hears.
+    """
+
+    query: Any
+    action: Action
+    choice: Array
+    heard: Array
+
+
 class Open(NamedTuple):
     """What a round of other worlds than the paper's keeps.
 
@@ -52,11 +69,14 @@ class Open(NamedTuple):
         bears: [C] int32 rounds that it will still bear to wait; None: any number.
         places: the attempt under way, or those of several places, leaves [c, ...]; None where each
             ends in its round.
+        late: what is yet to be heard, leaves [delay, c, ...]: of round t at (t - 1) mod delay; None
+            where everything is heard at once.
     """
 
     back: Array
     bears: Array | None
     places: Attempt | None
+    late: Lesson | None = None
 
 
 class Carry(NamedTuple):
@@ -114,8 +134,9 @@ def start(
     several = problem.arrivals_a_round > 1
     moving = several or instance.world.logged is not None
     numbered = several and any(one.numbered for one in recording)
+    queue = queueing.empty(capacity, counted, is_entry_aware(policy), numbered)
     return Carry(
-        queueing.empty(capacity, counted, is_entry_aware(policy), numbered),
+        queue,
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
         None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
@@ -125,16 +146,25 @@ def start(
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         contract.no_breach(problem) if watched else None,
-        None if instance.rules is None else _opened(problem, instance.rules, capacity),
+        None if instance.rules is None else _opened(problem, instance.rules, queue),
     )
 
 
-def _opened(problem: Problem, rules: Rules, capacity: int) -> Open:
+def _opened(problem: Problem, rules: Rules, queue: Queue) -> Open:
     """Return what is kept of nobody."""
-    none = jnp.zeros(capacity, jnp.int32)
-    lead = () if problem.places == 1 else (problem.places,)
-    zero, servers = jnp.zeros(lead, jnp.int32), jnp.zeros((*lead, problem.assortment_size), int)
-    nobody = jnp.zeros(lead, bool)
-    action = Action(zero, servers.astype(jnp.int32), nobody)
-    idle = Attempt(action, jnp.zeros((*lead, problem.num_servers)), zero, nobody, zero)
-    return Open(none, None if rules.patience is None else none, idle if rules.lasting else None)
+    none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
+    action = Action(zero, jnp.zeros(problem.assortment_size, jnp.int32), jnp.bool_(False))
+    idle = late = None
+    if rules.lasting:
+        lead = () if problem.places == 1 else (problem.places,)
+        utilities = jnp.zeros(problem.num_servers)
+        idle = _many(Attempt(action, utilities, zero, action.explored, zero), lead)
+    if rules.delay > 0:
+        nothing = Lesson(queueing.entry(queue, zero), action, zero, action.explored)
+        late = _many(nothing, (rules.delay, problem.places))
+    return Open(none, None if rules.patience is None else none, idle, late)
+
+
+def _many(tree: Any, lead: tuple[int, ...]) -> Any:
+    """Repeat a tree along leading axes."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*lead, *leaf.shape)), tree)

@@ -1,13 +1,15 @@
 """The contract of `core.types`, where it can be checked by looking: classes, and actions as played.
 
-Policies and sources of this package are checked by its tests, and pay nothing for it in a run. Any
-other is looked at when it is traced (`core.shapes`) and, inside the scan, in every round.
+Policies, sources and kinds of this package are checked by its tests, and pay nothing for it in a
+run. Any other is looked at when it is traced (`core.shapes`), by what it draws (`core.faults`) and,
+inside the scan, in every round.
 """
 
 import dataclasses
-import functools
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.types import Action, Problem, Queue, World
+from cqbjax.core.types import Action, Problem, Queue
+
+# What JAX says when Python asks for the value of a traced array.
+ASKED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+# What has to be there, of a policy and of a source (`core.types`).
+POLICY = ("init", "select", "update")
+SOURCE = ("problem", "check", "uniform_service", "world")
 
 
 class ContractError(ValueError):
-    """A policy or a source breaks the contract of `cqbjax.core.types`; the message says which part.
+    """Something breaks the contract of `cqbjax.core.types` or `core.rules`; it says which part.
 
     One sentence.
     """
@@ -33,43 +45,118 @@ def require(holds: bool, otherwise: str) -> None:
 
 @contextmanager
 def naming(whose: str) -> Iterator[None]:
-    """Say in front of a breach whose it is."""
+    """Say in front of a breach whose it is; to ask a traced array for its value is one."""
     try:
         yield
     except ContractError as error:
         raise ContractError(f"{whose}: {error}") from error
+    except ASKED as error:
+        told = _asked(error)
+        if not told:
+            raise
+        raise ContractError(f"{whose}: {told}") from error
+
+
+def _asked(error: Exception) -> str:
+    """Say which method of whose asks for a traced value; nothing where it is this package's."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame.f_code
+        first = code.co_varnames[0] if code.co_argcount else ""
+        kind = type(frame.f_locals.get(first))
+        if first == "self" and not _ours(kind):
+            return (
+                f"{kind.__name__}.{code.co_name} asks for the value of a traced array, in line "
+                f"{line} of {Path(code.co_filename).name}: write jnp.where in place of if, and no "
+                "bool, int, float or numpy there"
+            )
+    return ""
+
+
+def _ours(kind: type) -> bool:
+    return kind.__module__.startswith("cqbjax.")
 
 
 def is_foreign(part: Any) -> bool:
     """Tell whether a policy or a source, or one that it is made of, is none of this package's."""
-    if not type(part).__module__.startswith("cqbjax."):
-        return True
+    return foreign(part) is not None
+
+
+def foreign(part: Any) -> Any:
+    """Return the first that is none of this package's, of a part and what it is made of, or None."""
+    if not _ours(type(part)):
+        return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     inside: list[Any] = []
     for field in fields:
         value = getattr(part, field.name)
         inside += value if isinstance(value, tuple | list) else [value]
-    return any(is_foreign(one) for one in inside if dataclasses.is_dataclass(type(one)))
+    found = (foreign(one) for one in inside if dataclasses.is_dataclass(type(one)))
+    return next((one for one in found if one is not None), None)
+
+
+def layers(source: Any) -> list[Any]:
+    """Return a source, the one that it is around, and so on."""
+    inside = [source]
+    while _ours(type(inside[-1])) and hasattr(inside[-1], "source"):
+        inside.append(inside[-1].source)
+    return inside
+
+
+def check_source_class(source: Any) -> None:
+    """Check what can be told of a source by looking, and of those inside it.
+
+    Raises:
+        ContractError: naming the class.
+    """
+    for one in layers(source):
+        check_registered(one)
+        check_methods(one, *SOURCE)
 
 
 def check_class(policy: Any) -> None:
-    """Check what can be told without a problem: a registered pytree that says `informed`.
+    """Check what can be told of a policy without a problem.
+
+    It is an instance of a registered pytree, has all methods and says `informed`.
 
     Raises:
         ContractError: naming the class.
     """
-    name = type(policy).__name__
     check_registered(policy)
-    told = getattr(policy, "informed", None)
+    check_methods(policy, *POLICY)
+    name, told = type(policy).__name__, getattr(policy, "informed", None)
     require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
 
 
-def check_registered(part: Any) -> None:
-    """Check that JAX sees what a policy or a source holds.
+def check_methods(part: Any, *methods: str) -> None:
+    """Check that methods are there.
+
+    Raises:
+        ContractError: naming the class and the first one that is not.
+    """
+    for method in methods:
+        require(
+            callable(getattr(part, method, None)),
+            f"{type(part).__name__} lacks the method {method}, one of {', '.join(methods)}",
+        )
+
+
+def check_instance(part: Any) -> None:
+    """Refuse a class in place of an instance.
 
     Raises:
         ContractError: naming the class.
     """
+    name = getattr(part, "__name__", "")
+    require(not isinstance(part, type), f"{name} is a class: give an instance of it, {name}(...)")
+
+
+def check_registered(part: Any) -> None:
+    """Check that JAX sees what a policy, a source or a kind holds.
+
+    Raises:
+        ContractError: naming the class.
+    """
+    check_instance(part)
     require(
         not any(leaf is part for leaf in jax.tree.leaves(part)),
         f"{type(part).__name__} must be registered as a pytree: decorate it with "
@@ -127,45 +214,6 @@ def waits(slot: Array, arrived: Array) -> Array:
     # What lies past the last slot is filled with the least number.
     there = jnp.take_along_axis(arrived, slot[..., None], axis=-1, mode="fill")[..., 0]
     return (slot >= 0) & (there > 0)
-
-
-# What an instance must be, as `instance_faults` counts.
-INSTANCE = (
-    "contexts must be finite numbers",
-    "utilities must be finite numbers",
-    "arrival_rows must be rows of the contexts in every round with an arrival",
-    "prompts must be numbers of the dataset's prompts, or of the rows without one",
-    "arrives must lie in 0 .. arrivals_a_round",
-    "logged.next must be rows of the contexts",
-)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def instance_faults(problem: Problem, world: World, arrives: Array) -> Array:
-    """Tell what is wrong with the instances of a batch: [S], 0 or the place in `INSTANCE` from 1.
-
-    Args:
-        problem: the shapes.
-        world: leaves [S, ...].
-        arrives: [S, T] A(t), or how many arrive.
-    """
-
-    def one(world: World, arrives: Array) -> Array:
-        prompts, most = world.prompts, problem.arrivals_a_round
-        rows = world.arrival_rows.reshape(-1, most)
-        following = jnp.zeros(1, int) if world.logged is None else world.logged.next
-        coming = jnp.arange(most) < arrives[:, None]
-        wrong = (
-            ~jnp.all(jnp.isfinite(world.contexts)),
-            ~jnp.all(jnp.isfinite(world.utilities)),
-            jnp.any(coming & ((rows < 0) | (rows >= problem.num_rows))),
-            jnp.any((prompts < 0) | (prompts >= (problem.num_prompts or problem.num_rows))),
-            jnp.any((arrives < 0) | (arrives > most)),
-            jnp.any((following < 0) | (following >= problem.num_rows)),
-        )
-        return jnp.select(wrong, range(1, len(wrong) + 1), 0)
-
-    return jax.vmap(one)(world, arrives)
 
 
 def sentence(problem: Problem, round_: int, slot: int, servers: Any) -> str:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.rules import Rules, Setting
+from cqbjax.core.rules import Rules
+from cqbjax.core.setting import Setting
 from cqbjax.core.types import Problem, Source, World, has_own_arrivals
 
 

@@ -51,6 +51,11 @@ def length(queue: Queue) -> Array:
     return jnp.sum(waiting(queue), dtype=jnp.int32)
 
 
+def entry(queue: Queue, slot: Array) -> Queue:
+    """Return what is kept of a slot's query: leaves [...]."""
+    return jax.tree.map(lambda leaf: leaf[slot], queue)
+
+
 def push(
     queue: Queue, rows: Array, round_: Array, arrives: Array
 ) -> tuple[Queue, Array, Array, Array]:

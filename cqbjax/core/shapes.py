@@ -11,7 +11,7 @@ from jax import Array
 from cqbjax.core import pytree, rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.recorders import Recorder
-from cqbjax.core.rules import Rules
+from cqbjax.core.rules import Reaction, Rules, Service, Users
 from cqbjax.core.types import (
     Action,
     Billed,
@@ -36,19 +36,19 @@ def check_policy(policy: Policy, problem: Problem) -> None:
         ContractError: naming the part, and what is allowed.
     """
 
-    def one_round(policy: Policy, world: World) -> tuple[Any, Action, Any]:
+    def one_round(policy: Policy, world: World, round_: Array, told: Any) -> Any:
         instance = simulate.Instance(rng.run_key(0), world, jnp.zeros(0), jnp.zeros(0))
         carry = simulate.start(policy, problem, instance, problem.horizon)
-        seen = simulate.observe(policy, problem, instance, carry, jnp.int32(1))
+        seen = simulate.observe(policy, problem, instance, carry, round_)
         action = policy.select(rng.run_key(0), carry.state, seen)
         require(
             isinstance(action, Action),
             f"select must return an Action, and it returns {type(action).__name__}",
         )
-        feedback = Feedback(jnp.int32(0), jnp.bool_(True))
-        return carry.state, action, policy.update(carry.state, seen, action, feedback)
+        return carry.state, action, policy.update(carry.state, seen, action, told)
 
-    before, action, after = jax.eval_shape(one_round, policy, _world(problem))
+    told = Feedback(_whole(()), _truth(()))
+    before, action, after = jax.eval_shape(one_round, policy, _world(problem), _whole(()), told)
     servers = (problem.assortment_size,)
     _check("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
@@ -122,7 +122,7 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
         ValueError: naming the recorder, and what is allowed.
     """
 
-    def one_round(world: World) -> tuple[Any, Any]:
+    def one_round(world: World, round_: Array) -> tuple[Any, Any]:
         rounds = jnp.zeros(problem.horizon)
         arrives = rounds > 0 if problem.arrivals_a_round == 1 else rounds.astype(jnp.int32)
         rules, choice = None, rounds
@@ -131,11 +131,11 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
         instance = simulate.Instance(rng.run_key(0), world, arrives, choice, rules)
         carry = simulate.start(policy, problem, instance, problem.horizon, recording=recorders)
         after, _ = simulate.run_round(
-            policy, problem, instance, carry, jnp.int32(1), recording=recorders
+            policy, problem, instance, carry, round_, recording=recorders
         )
         return carry.recorded, after.recorded
 
-    before, after = jax.eval_shape(one_round, _world(problem))
+    before, after = jax.eval_shape(one_round, _world(problem), _whole(()))
     sizes: dict[str, int] = {}
     for one in recorders:
         if pytree.kind_of(before[one.name]) != pytree.kind_of(after[one.name]):
@@ -155,17 +155,95 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
                 )
 
 
+def check_users(users: Users, problem: Problem) -> None:
+    """Check the shapes and types of what a kind of users draws and says.
+
+    Args:
+        users: its leaves may be shapes alone.
+        problem: the shapes.
+
+    Raises:
+        ContractError: naming the part, and what is allowed.
+    """
+    lead = (problem.horizon, problem.places)
+
+    def draw(users: Users, attempts: Array) -> tuple[Any, Any]:
+        drawn = users.draw(rng.run_key(0), problem)
+        _check_lead(drawn, lead, "[T, c, ...], a number for each round and place")
+        said = users.reacts(jax.tree.map(lambda leaf: leaf[0, 0], drawn), attempts)
+        told = type(said).__name__
+        require(isinstance(said, Reaction), f"reacts must return a Reaction, and it returns {told}")
+        return users.bears(rng.run_key(0), problem), said
+
+    borne, said = jax.eval_shape(draw, users, _whole(()))
+    truth, whole = ((), jnp.bool_), ((), jnp.int32)
+    _check("Reaction", "reacts", said, leaves=truth, pretends=truth, away=whole)
+    _check_said("bears", borne, (problem.horizon, problem.arrivals_a_round), jnp.int32)
+
+
+def check_service(service: Service, problem: Problem) -> None:
+    """Check the shapes and types of what a kind of service draws and says.
+
+    Args:
+        service: its leaves may be shapes alone.
+        problem: the shapes.
+
+    Raises:
+        ContractError: naming the part, and what is allowed.
+    """
+    for key, least in (("places", 1), ("delay", 0)):
+        value = getattr(service, key)
+        fine = type(value) is int and value >= least
+        require(fine, f"{key} must be a whole number, at least {least}, and it is {value!r}")
+
+    def draw(service: Service, place: Array, prompt: Array, servers: Array) -> tuple[Any, ...]:
+        drawn = service.draw(rng.run_key(0), problem)
+        _check_lead(drawn, (problem.horizon,), "[T, ...], something for each round")
+        mine = jax.tree.map(lambda leaf: leaf[0], drawn)
+        return (
+            service.available(mine), service.takes(mine, place, prompt, servers),
+            service.hears(mine, place), service.prices(mine),
+        )  # fmt: skip
+
+    asked = _whole(()), _whole(()), _whole((problem.assortment_size,))
+    available, takes, hears, prices = jax.eval_shape(draw, service, *asked)
+    _check_said("available", available, (problem.num_servers,), jnp.bool_)
+    _check_said("takes", takes, (), jnp.int32)
+    _check_said("hears", hears, (), jnp.bool_)
+    _check_said("prices", prices, (problem.num_servers,), jnp.result_type(float))
+    lasting = takes is None or service.lasting is True
+    require(lasting, "takes says how long attempts last, and needs lasting = True")
+
+
+def _check_lead(drawn: Any, lead: tuple[int, ...], wanted: str) -> None:
+    """Check the first axes of everything that was drawn."""
+    for leaf in jax.tree.leaves(drawn):
+        fine = getattr(leaf, "shape", ())[: len(lead)] == lead
+        require(
+            fine, f"draw must return arrays {wanted}, here {list(lead)}, and returns {_told(leaf)}"
+        )
+
+
+def _check_said(method: str, said: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """Check what a method returns that may return None."""
+    fine = said is None or (getattr(said, "shape", None) == shape and said.dtype == dtype)
+    wanted = f"{jnp.dtype(dtype)}{list(shape)}"
+    require(fine, f"{method} must return {wanted} or None, and it returns {_told(said)}")
+
+
+_whole: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+_truth: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
+
+
 def _world(problem: Problem, logged: bool = False) -> World:
     """Return the shapes of a run's instance."""
     rows, most = problem.num_rows, problem.arrivals_a_round
     several = () if most == 1 else (most,)
     real: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.result_type(float))
-    whole: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
-    truth: Any = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bool_)
     return World(
         real(problem.contexts_shape), real((rows, problem.num_servers)),
-        whole((problem.horizon, *several)), whole((rows,)),
-        Logged(truth((rows,)), whole((rows,))) if logged else None,
+        _whole((problem.horizon, *several)), _whole((rows,)),
+        Logged(_truth((rows,)), _whole((rows,))) if logged else None,
         billed=Billed(*[real((rows, problem.num_servers))] * 2) if problem.billed else None,
     )  # fmt: skip
 

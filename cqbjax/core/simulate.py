@@ -23,19 +23,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import contract, linalg, metrics, mnl, platforms, queueing, recorders, rng
-from cqbjax.core.carry import NEVER, Attempt, Carry, Open, start
+from cqbjax.core.carry import NEVER, Attempt, Carry, Lesson, Open, start
 from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
 from cqbjax.core.types import (
-    DOWN,
-    LONG_WAIT,
-    Feedback,
-    Observation,
-    Policy,
-    Problem,
-    Queue,
-    Source,
-)
+    DOWN, LONG_WAIT, Feedback, Observation, Policy, Problem, Queue, Source, World,
+)  # fmt: skip
 
 __all__ = ["Carry", "Instance", "advance", "draw_instance", "every_round", "observe", "run_round",
            "start", "trace"]  # fmt: skip
@@ -130,7 +123,7 @@ def run_round(
         valid, last = carry.length > 0, round_
         if rules is not None:
             valid = jnp.any(queueing.waiting(seen.queue))
-            last = round_ + rules.takes(round_, place, action.servers) - 1
+            last = round_ + rules.takes(round_, place, world.prompts[row], action.servers) - 1
             valid = valid if running is None else valid & ~running.here
             hidden = hidden | (valid & (here == action.slot))
         if breach is not None:
@@ -142,7 +135,7 @@ def run_round(
 
     def end(changed: Any, place: Any, attempt: Attempt) -> tuple[Any, Any]:
         """Steps 3 and 4 of an attempt whose last round this is."""
-        state, queue, back = changed
+        state, queue, back, late = changed
         action, told, slot = attempt.action, attempt.choice, attempt.action.slot
         ends = attempt.here if rules is None else attempt.here & (attempt.last <= round_)
         departed = ends & (attempt.choice < problem.assortment_size)
@@ -157,17 +150,23 @@ def run_round(
             reaches = rules.hears(round_, place)
             heard = ends if reaches is None else ends & reaches
         number = None if problem.places == 1 else (round_ - 1) * problem.places + place + 1
-        feedback = Feedback(told, heard, number)
-        state = policy.update(state, observation, action, feedback)
+        lesson, seen = Lesson(None, action, told, heard), observation
+        if late is not None or running is not None:
+            lesson = lesson._replace(query=queueing.entry(carry.queue, action.slot))
+            late, lesson = _put_off(late, lesson, round_, place)
+            seen = _as_it_was(observation, world, lesson)
+        feedback = Feedback(lesson.choice, lesson.heard, number)
+        state = policy.update(state, seen, lesson.action, feedback)
         next_row = None if world.logged is None else world.logged.next[queue.row[action.slot]]
         queue = queueing.serve(queue, slot, action.servers, gone, round_, next_row)
-        return (state, queue, back), (ends, departed, gave_up)
+        return (state, queue, back, late), (ends, departed, gave_up)
 
-    nobody, running, back = None, None, None
+    nobody, running, back, late = None, None, None, None
     if carry.open is not None:
-        nobody, running, back = jnp.zeros(here.shape, bool), carry.open.places, carry.open.back
+        nobody, (back, _, running, late) = jnp.zeros(here.shape, bool), carry.open
     (taken, breach), tried = _at_places(problem, begin, (nobody, carry.breach), running)
-    (state, queue, back), ended = _at_places(problem, end, (carry.state, carry.queue, back), tried)
+    changed = carry.state, carry.queue, back, late
+    (state, queue, back, late), ended = _at_places(problem, end, changed, tried)
     valid, departed, gave_up = ended
     lost_patience, still = None, tried._replace(here=tried.here & ~valid)
     if carry.open is not None:
@@ -183,14 +182,14 @@ def run_round(
         opened, length = None, carry.length - departed + came
         taken_slots = length
     else:
-        opened = Open(back, bears, None if running is None else still)
+        opened = Open(back, bears, None if running is None else still, late)
         opened = _welcomed(instance, opened, queue, round_)
         length = jnp.sum(queueing.waiting(queue) & (opened.back <= round_ + 1), dtype=jnp.int32)
         taken_slots = queueing.length(queue)
     seen = Round(
         problem, round_, world, carry.queue, tried.action, tried.utilities, tried.choice, valid,
         departed, queue, length, state, gave_up, lost_patience,
-        None if running is None else still.here,
+        None if running is None else still.here, None if rules is None else rules.prices(round_),
     )  # fmt: skip
     after = Carry(
         queue,
@@ -217,6 +216,25 @@ def _at_places(
         return step(carried, 0, each)
     places = jnp.arange(problem.places, dtype=jnp.int32)
     return jax.lax.scan(lambda carried, at: step(carried, *at), carried, (places, each))
+
+
+def _put_off(late: Any, lesson: Lesson, round_: Array, place: Any) -> tuple[Any, Lesson]:
+    """Keep a lesson for later, and return the one that is due: at once where none is late."""
+    if late is None:
+        return None, lesson
+    at = (round_ - 1) % len(late.heard), place
+    due = jax.tree.map(lambda kept: kept[at], late)
+    return jax.tree.map(lambda kept, new: kept.at[at].set(new), late, lesson), due
+
+
+def _as_it_was(seen: Observation, world: World, lesson: Lesson) -> Observation:
+    """Show a query as it was when it was served: its slot may be another's by now."""
+    slot, was = lesson.action.slot, lesson.query
+    return seen._replace(
+        queue=jax.tree.map(lambda leaf, own: leaf.at[slot].set(own), seen.queue, was),
+        features=seen.features.at[slot].set(world.contexts[was.row]),
+        prompts=seen.prompts.at[slot].set(world.prompts[was.row]),
+    )
 
 
 def _bear(queue: Queue, bears: Array | None, unserved: Array) -> tuple[Queue, Any, Any]:
@@ -253,15 +271,9 @@ def _store(
 
 
 def advance(
-    policy: Policy,
-    problem: Problem,
-    instance: Instance,
-    carry: Carry,
-    first: Array,
-    num_records: int,
-    record_every: int,
-    recording: Sequence[Recorder] = ALWAYS,
-) -> tuple[Carry, dict[str, Any]]:
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, first: Array,
+    num_records: int, record_every: int, recording: Sequence[Recorder] = ALWAYS,
+) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
     """Scan `num_records * record_every` rounds from round `first`, recording every n-th.
 
     Returns:
@@ -282,14 +294,9 @@ def advance(
 
 
 def every_round(
-    key: Array,
-    policy: Policy,
-    source: Source,
-    arrival_rate: Array | float,
-    problem: Problem,
-    capacity: int,
-    states: bool = True,
-) -> tuple[metrics.Decision, Carry]:
+    key: Array, policy: Policy, source: Source, arrival_rate: Array | float, problem: Problem,
+    capacity: int, states: bool = True,
+) -> tuple[metrics.Decision, Carry]:  # fmt: skip
     """Run once: every round in full, and what is left at the end, which says if a query was lost.
 
     It can be compiled and batched; arguments are those of `trace`.
@@ -307,14 +314,9 @@ def every_round(
 
 
 def trace(
-    key: Array,
-    policy: Policy,
-    source: Source,
-    arrival_rate: Array | float,
-    problem: Problem,
-    capacity: int,
-    states: bool = True,
-) -> metrics.Decision:
+    key: Array, policy: Policy, source: Source, arrival_rate: Array | float, problem: Problem,
+    capacity: int, states: bool = True,
+) -> metrics.Decision:  # fmt: skip
     """Run once and return every round in full: each field of `metrics.Decision` with a leading [T].
 
     For tests and notebooks; `sweep` is the batched way.

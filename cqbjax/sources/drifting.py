@@ -29,6 +29,9 @@ class Drifting:
     jump_at: Array | float = float("inf")
     quarter: Array | float = float("inf")
 
+    # Who is likeliest to leave now need not be worth serving first.
+    changes = True
+
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the source's shapes."""
         return self._source.problem(assortment_size, horizon)

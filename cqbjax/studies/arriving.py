@@ -6,7 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cqbjax.core.rules import Service, Users, with_rules
+from cqbjax.core.rules import Service, Users
+from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.readers.times import read_times

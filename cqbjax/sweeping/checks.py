@@ -11,6 +11,7 @@ import numpy as np
 from cqbjax.core import contract, mnl, pytree, shapes
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
+from cqbjax.core.setting import alone
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping.parts import Capacity, PerSeed
@@ -42,6 +43,8 @@ def check_sweep(
         ContractError: for a policy or source, none of this package's, that breaks the contract.
     """
     _check_runs(seeds, horizon, capacity)
+    with contract.naming("source"):
+        contract.check_source_class(source)
     _check_rates(arrival_rates, source.problem(1, horizon).arrivals_a_round)
     if not policies:
         raise ValueError("policies must name at least one policy")
@@ -50,12 +53,31 @@ def check_sweep(
     for rate in arrival_rates:
         source.check(seeds, rate, assortment_size)
     problem = source.problem(assortment_size, horizon)
-    if contract.is_foreign(source):
-        with contract.naming(f"source {type(source).__name__}"):
-            shapes.check_source(pytree.kind_of(pytree.arrays(source)).shapes(), problem)
+    _check_source(source, problem)
     for label, policy in policies.items():
         _check_policy(label, policy, seeds, problem)
     return problem
+
+
+def _check_source(source: Source, problem: Problem) -> None:
+    """Trace what a source and kinds that are none of this package's draw."""
+    inside = alone(source)
+    own = contract.foreign(inside)
+    if own is not None:
+        with contract.naming(f"source {type(own).__name__}"):
+            shapes.check_source(_shapes(inside), problem)
+    kinds = ((), ()) if inside is source else (source.users, source.service)  # type: ignore[attr-defined]
+    for group, some, check in zip(
+        ("users", "service"), kinds, (shapes.check_users, shapes.check_service), strict=True
+    ):
+        for kind in filter(contract.is_foreign, some):
+            with contract.naming(f"{group} {type(kind).__name__}"):
+                check(_shapes(kind), problem)
+
+
+def _shapes(tree: Any) -> Any:
+    """Return a source or a kind with shapes for its numbers."""
+    return pytree.kind_of(pytree.arrays(tree)).shapes()
 
 
 def with_yardstick(policies: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,6 +111,8 @@ def check_recorders(more: Sequence[Recorder | str], problem: Problem) -> tuple[R
     whole = (*ALWAYS, *asked)
     names = [*TAKEN, *(one.name for one in ALWAYS)]
     for one in asked:
+        with contract.naming("record"):
+            contract.check_instance(one)
         kind = type(one).__name__
         frozen = getattr(type(one), "__dataclass_params__", None)
         if not isinstance(one, Recorder) or frozen is None or not frozen.frozen:
@@ -120,7 +144,8 @@ def named(one: Recorder | str) -> Recorder:
 @functools.lru_cache(KINDS_KEPT)
 def _check_records(recorders: tuple[Recorder, ...], problem: Problem) -> None:
     """Trace a round of recorders, once a kind."""
-    shapes.check_recorders(recorders, Optimal(), problem)
+    with contract.naming("record"):
+        shapes.check_recorders(recorders, Optimal(), problem)
 
 
 def check_batch(chunk: int | None, memory_gb: float | None) -> None:
@@ -174,6 +199,8 @@ def _check_policy(
     label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
 ) -> None:
     each = policy.policies if isinstance(policy, PerSeed) else (policy,)
+    with contract.naming(f"policy {label}"):
+        contract.check_class(each[0])
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):
@@ -185,7 +212,6 @@ def _check_policy(
         if hasattr(one, "check"):
             one.check(problem)
     with contract.naming(f"policy {label}"):
-        contract.check_class(each[0])
         _check_kind(pytree.kind_of(pytree.arrays(each[0])), problem)
 
 

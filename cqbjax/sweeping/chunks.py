@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, simulate
+from cqbjax.core import contract, faults, simulate
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.recorders import QueueLength, Recorder
 from cqbjax.core.types import Problem
@@ -126,15 +126,11 @@ def begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, A
 
 def _check_instances(group: Group, runs: Runs, instance: simulate.Instance) -> None:
     """Refuse an instance that no run can be made of; this package's sources draw none."""
-    source, problem = group.part.source, group.part.problem
-    if not contract.is_foreign(source):
-        return
-    faults = np.asarray(contract.instance_faults(problem, instance.world, instance.arrives))
-    for run in np.flatnonzero(faults)[:1]:
-        raise contract.ContractError(
-            f"source {type(source).__name__}: {contract.INSTANCE[faults[run] - 1]}, and those of "
-            f"{told(runs, run)} do not"
-        )
+    for whose, said, found in faults.of_draws(group.part.source, group.part.problem, instance):
+        for run in np.flatnonzero(found)[:1]:
+            raise contract.ContractError(
+                f"{whose}: {said[found[run] - 1]}, and those of {told(runs, run)} do not"
+            )
 
 
 def _check_actions(group: Group, runs: Runs, breach: contract.Breach | None) -> None:

@@ -11,7 +11,8 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import Recorder
-from cqbjax.core.rules import Service, Setting, Users, with_rules
+from cqbjax.core.rules import Service, Users
+from cqbjax.core.setting import is_ours, with_rules
 from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import checkpoint, plan
 from cqbjax.sweeping.checkpoint import Measured
@@ -23,7 +24,7 @@ from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, estimate, run_group
 from cqbjax.sweeping.snapshots import Snapshots
 
-# Beside what users and service do that is not the paper's, `optimal` is a rule of ours.
+# Where the paper's `optimal` need not be the best, it is a rule of ours.
 YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
 
 
@@ -256,7 +257,7 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
         "horizon": problem.horizon,
         "parameters": problem.parameters,
     }
-    if isinstance(one.source, Setting):
+    if is_ours(one.source):
         attributes["yardstick"] = YARDSTICK
     return xr.Dataset(data, coords, attributes)
 

@@ -18,6 +18,8 @@ class Lost(Service):
 
     lost: Array | float = 0.1
 
+    neutral = True
+
     def check(self, problem: Problem) -> None:
         """Refuse what is no probability.
 

@@ -20,9 +20,9 @@ class Outages(Service):
         share: of the rounds in which a server is down, in [0, 1).
         length: mean rounds of an outage: its end has probability 1 / length a round.
         servers: [n] numbers of those that it happens to, each by itself; None or none: all.
-        since: [N] the first round of each server: it joins there; None: all are there from the
-            start.
-        until: [N] the last round of each server: it leaves after it; None: all stay.
+        since: [N] the first round of each server: it joins there; None or none: all are there from
+            the start.
+        until: [N] the last round of each server: it leaves after it; None or none: all stay.
     """
 
     share: Array | float = 0.0
@@ -34,6 +34,9 @@ class Outages(Service):
     def __post_init__(self) -> None:
         """Take lists as arrays."""
         keep_arrays(self, "servers", "since", "until")
+        for key in ("servers", "since", "until"):
+            if np.shape(getattr(self, key)) == (0,):
+                object.__setattr__(self, key, None)
 
     def check(self, problem: Problem) -> None:
         """Refuse what is no share, no length or no server.
@@ -47,14 +50,18 @@ class Outages(Service):
         least = max(1.0, share / (1 - share))
         if not least <= length < float("inf"):
             raise ValueError(f"length={length:g} must be at least {least:g} rounds at this share")
-        if self._some:
+        if self.servers is not None:
             told = np.asarray(self.servers)
             if told.ndim != 1 or not np.isin(told, np.arange(count)).all():
                 raise ValueError(f"servers={told.tolist()} must be numbers in 0..{count - 1}")
         for key in ("since", "until"):
             value = getattr(self, key)
-            if value is not None and np.shape(value) != (count,):
-                raise ValueError(f"{key} must be a round for each of {count} servers")
+            rounds = np.ones(count) if value is None else np.asarray(value, float)
+            if rounds.shape != (count,) or not (rounds >= 1).all():
+                raise ValueError(
+                    f"{key}={rounds.tolist()} must be a round, from 1 on, for each of {count} "
+                    "servers"
+                )
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw who answers when: [T, N] bool, each server's outages in steady state."""
@@ -68,7 +75,7 @@ class Outages(Service):
             return jnp.where(up, uniform >= begins, uniform < ends), up
 
         there = jax.lax.scan(step, first, uniform)[1]
-        if self._some:
+        if self.servers is not None:
             numbers = jnp.asarray(self.servers)[:, None]
             there = there | ~jnp.any(jnp.arange(count) == numbers, axis=0)
         t = jnp.arange(1, rounds + 1)[:, None]
@@ -77,10 +84,6 @@ class Outages(Service):
         if self.until is not None:
             there = there & (t <= jnp.asarray(self.until))
         return there
-
-    @property
-    def _some(self) -> bool:
-        return self.servers is not None and np.shape(self.servers) != (0,)
 
     def available(self, drawn: Array) -> Array:
         """Return who answers: [N] bool."""

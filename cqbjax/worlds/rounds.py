@@ -21,7 +21,8 @@ class Rounds(Service):
     What the user says is heard in the last round. Of an assortment the slowest server counts.
 
     Attributes:
-        rounds: what an attempt takes, at least 1: one number, or [N] of each server.
+        rounds: what an attempt takes, at least 1: one number, [N] of each server, or [P, N] of
+            each prompt of the source's table and server.
         law: `fixed`: whole rounds, always as many; `geometric`: as many on average.
     """
 
@@ -41,27 +42,28 @@ class Rounds(Service):
             ValueError: naming the key and what is allowed.
         """
         check_words(self)
-        told = np.asarray(self.rounds, float)
-        if told.shape not in ((), (problem.num_servers,)):
-            raise ValueError(
-                f"rounds={told.tolist()} must be a number, or one for each of "
-                f"{problem.num_servers} servers"
-            )
+        told, servers = np.asarray(self.rounds, float), problem.num_servers
+        prompts = problem.num_prompts or (problem.num_rows if problem.pooled else 0)
+        said = f"rounds={told.tolist()}" if told.ndim < 2 else f"rounds of shape {told.shape}"
+        if told.shape not in ((), (servers,), (prompts, servers)):
+            table = f", or a table of {prompts} prompts and these" if prompts else ""
+            raise ValueError(f"{said} must be a number, one for each of {servers} servers{table}")
         if not (np.isfinite(told) & (told >= 1)).all():
-            raise ValueError(f"rounds={told.tolist()} must be at least 1 round an attempt")
+            raise ValueError(f"{said} must be at least 1 round an attempt")
         if self.law == "fixed" and not (told == np.floor(told)).all():
-            raise ValueError(f"rounds={told.tolist()} must be whole where law=fixed")
+            raise ValueError(f"{said} must be whole where law=fixed")
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw the uniforms of the lengths: [T, c]."""
         return jax.random.uniform(key, (problem.horizon, problem.places))
 
-    def rounds_of(self, uniform: Array, servers: Array) -> Array:
-        """Return how long the slowest of some servers [K] takes: [] int32."""
+    def rounds_of(self, uniform: Array, prompt: Array, servers: Array) -> Array:
+        """Return how long the slowest of some servers [K] takes for a prompt: [] int32."""
         own = jnp.asarray(self.rounds)
+        own = own[prompt] if own.ndim > 1 else own
         mean = linalg.largest(own[servers], axis=-1) if own.ndim else own
         return mean.astype(jnp.int32) if self.law == "fixed" else geometric(uniform, 1 / mean)
 
-    def takes(self, drawn: Array, place: Array, servers: Array) -> Array:
+    def takes(self, drawn: Array, place: Array, prompt: Array, servers: Array) -> Array:
         """Return how many rounds the attempt takes: [] int32."""
-        return self.rounds_of(drawn[place], servers)
+        return self.rounds_of(drawn[place], prompt, servers)

@@ -141,6 +141,7 @@ def test_several_arrivals_must_be_the_sources_own():
     class Silent:
         good = worlds.Batches(source=POOL)
         problem, world = good.problem, good.world
+        check, uniform_service = good.check, good.uniform_service
 
     with pytest.raises(ContractError, match="arrivals_a_round=2 must be 1, or more with a method"):
         check_source(Silent())

@@ -10,7 +10,7 @@ from tiers import cases
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
-from cqbjax.core.rules import with_rules
+from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
 from cqbjax.worlds import Count, Impatient, Lost, One, Orbit, Outages, Rounds, Stay

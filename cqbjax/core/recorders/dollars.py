@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core.recorders.protocol import Round
-from cqbjax.core.recorders.ratio import OfTable, billed
+from cqbjax.core.recorders.ratio import OfTable, paid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +17,4 @@ class Dollars(OfTable):
 
     def parts(self, round_: Round) -> tuple[Array, Array]:
         """Return what was paid, and who departed."""
-        told, row = billed(round_)
-        paid = jnp.sum(told.dollars[row[..., None], round_.action.servers], axis=-1)
-        return jnp.where(round_.valid, paid, 0.0), round_.departed.astype(float)
+        return jnp.where(round_.valid, paid(round_), 0.0), round_.departed.astype(float)

@@ -32,6 +32,7 @@ class Round(NamedTuple):
         gave_up: [] bool whether it left unsatisfied; None where nobody does.
         lost_patience: [C] bool who of `before` left without being served; None where nobody does.
         in_service: [] bool whether an attempt goes on; None where each ends in its round.
+        prices: [N] by what each server's price is multiplied this round; None: by one.
     """
 
     problem: Problem
@@ -49,6 +50,7 @@ class Round(NamedTuple):
     gave_up: Array | None = None
     lost_patience: Array | None = None
     in_service: Array | None = None
+    prices: Array | None = None
 
 
 class Summary(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core.recorders.ratio import billed, paid
 from cqbjax.core.types import Problem, Queue
 
 FIELDS = (
@@ -62,10 +63,9 @@ class Queries(Recorder):
         none = jnp.float32(jnp.nan)
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
         if round_.world.billed is not None:
-            row = before.row[slot]
-            paid = jnp.sum(round_.world.billed.dollars[row[..., None], round_.action.servers], -1)
-            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid
-            score = jnp.where(round_.departed, round_.world.billed.scores[row, server], none)
+            told, row = billed(round_)
+            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid(round_)
+            score = jnp.where(round_.departed, told.scores[row, server], none)
         values = {
             FIRST: jnp.where(before.served[slot] > 0, old[..., FIRST], t),
             DEPARTURE: jnp.where(gone, t, none),

@@ -38,6 +38,16 @@ def billed(round_: Round) -> tuple[Billed, Array]:
     return told, round_.before.row[round_.action.slot]
 
 
+def paid(round_: Round) -> Array:
+    """Return what the answers of a round's attempts cost, at the prices of the round: [], or [c]."""
+    told, row = billed(round_)
+    servers = round_.action.servers
+    each = told.dollars[row[..., None], servers]
+    if round_.prices is not None:
+        each = each * round_.prices[servers]
+    return jnp.sum(each, axis=-1)
+
+
 class OfTable(Ratio):
     """A ratio that needs a table's costs or scores."""
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, rng, shapes, simulate
+from cqbjax.core import contract, faults, rng, shapes, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.types import Problem, Source
 
@@ -30,8 +30,8 @@ def check_source(
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
+    contract.check_source_class(source)
     problem = source.problem(assortment_size, horizon)
-    contract.check_registered(source)
     shapes.check_source(source, problem)
     column, dim = problem.age_column, problem.dim
     require(
@@ -40,8 +40,8 @@ def check_source(
     )
     drawn = _drawn(source, arrival_rate, seed, problem)
     batch = jax.tree.map(lambda leaf: leaf[None], drawn)
-    (fault,) = np.asarray(contract.instance_faults(problem, *batch))
-    require(fault == 0, contract.INSTANCE[fault - 1])
+    (fault,) = np.asarray(faults.instance_faults(problem, *batch))
+    require(fault == 0, faults.INSTANCE[fault - 1])
     again = jax.tree.leaves(_drawn(source, arrival_rate, seed, problem))
     same = all(map(np.array_equal, jax.tree.leaves(drawn), again))
     require(same, "the same key must give the same draws, and a second call gives others")

@@ -1,0 +1,144 @@
+"""A source together with kinds of users and of service that are not the paper's."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import contract, rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.rules import Rules, Service, Users
+from cqbjax.core.types import Problem, Source, World
+
+# By which of its methods a kind of users, and one of service, says what is otherwise.
+USERS = ("reacts", "bears")
+SERVICE = ("places", "available", "takes", "hears", "delay", "prices")
+
+
+@pytree
+class Setting:
+    """A source with what users and the service do beside the paper's.
+
+    Attributes:
+        source: where queries come from.
+        users: kinds of `Users`.
+        service: kinds of `Service`.
+    """
+
+    source: Any
+    users: Any = ()
+    service: Any = ()
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the source's shapes, with the places that there are."""
+        places = max((one.places for one in self.service), default=1)
+        return self._source.problem(assortment_size, horizon)._replace(places=places)
+
+    def check(self, seeds: Any, arrival_rate: float, assortment_size: int) -> None:
+        """Refuse what the source or one of the kinds refuses.
+
+        Raises:
+            ValueError: in one sentence, naming the setting.
+        """
+        problem, source = self.problem(assortment_size, 1), self.source
+        if problem.places > 1 and hasattr(source, "process"):
+            source.process.check(arrival_rate)
+            source = source.source
+        source.check(seeds, arrival_rate / problem.places, assortment_size)
+        if problem.places > 1 and problem.age_column is not None:
+            raise ValueError("count must be 1 where a log is replayed")
+        for one in (*self.users, *self.service):
+            one.check(problem)
+
+    def uniform_service(self, seeds: Any, arrival_rate: float, assortment_size: int) -> float:
+        """Return the source's own, as many times as there are places."""
+        places = self.problem(assortment_size, 1).places
+        return places * self._source.uniform_service(seeds, arrival_rate / places, assortment_size)
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw the source's instance."""
+        return self._source.world(key, arrival_rate, problem)
+
+    def rules(self, key: Array, problem: Problem) -> Rules | None:
+        """Draw what its kinds draw; None where it has none: the paper's round."""
+        if not self.users and not self.service:
+            return None
+        users, service = tuple(self.users), tuple(self.service)
+        keys = _keys(key, rng.Stream.USERS, len(users))
+        of_users = tuple(one.draw(own, problem) for one, own in zip(users, keys, strict=True))
+        keys = _keys(key, rng.Stream.SERVICE, len(service))
+        of_service = tuple(one.draw(own, problem) for one, own in zip(service, keys, strict=True))
+        keys = _keys(key, rng.Stream.PATIENCE, len(users))
+        borne = [one.bears(own, problem) for one, own in zip(users, keys, strict=True)]
+        limited = [rounds for rounds in borne if rounds is not None]
+        least = functools.reduce(jnp.minimum, limited) if limited else None
+        return Rules(users, service, of_users, of_service, least)
+
+    @property
+    def _source(self) -> Source:
+        return self.source
+
+
+def _keys(key: Array, stream: rng.Stream, number: int) -> list[Array]:
+    """Return a key a kind."""
+    at_ = rng.stream_key(rng.round_key(key, 0), stream)
+    return [jax.random.fold_in(at_, place) for place in range(number)]
+
+
+def alone(source: Source) -> Source:
+    """Return a source without its kinds."""
+    inside: Source = source.source if isinstance(source, Setting) else source
+    return inside
+
+
+def with_rules(source: Source, users: Sequence[Users], service: Sequence[Service]) -> Source:
+    """Return a source with kinds of users and of service; alone where all are the paper's.
+
+    Raises:
+        ContractError: one is no kind, or says nothing.
+    """
+    for key, base, methods, kinds in (
+        ("users", Users, USERS, users), ("service", Service, SERVICE, service)
+    ):  # fmt: skip
+        with contract.naming(key):
+            contract.require(isinstance(kinds, list | tuple), "must be a list of kinds")
+            for one in kinds:
+                check_kind(one, base, methods)
+    own = [tuple(one for one in kinds if not one.of_paper) for kinds in (users, service)]
+    return Setting(source=source, users=own[0], service=own[1]) if any(own) else source
+
+
+def check_kind(kind: Any, base: type, methods: Sequence[str]) -> None:
+    """Check what can be told of a kind by looking.
+
+    Args:
+        kind: of users or of service.
+        base: `Users` or `Service`.
+        methods: of which it has to have one, unless it is the paper's.
+
+    Raises:
+        ContractError: naming the class.
+    """
+    contract.check_registered(kind)
+    name = type(kind).__name__
+    contract.require(
+        isinstance(kind, base), f"{name} must be made from core.rules.{base.__name__}"
+    )
+    own = any(getattr(type(kind), one, None) is not getattr(base, one) for one in methods)
+    contract.require(
+        kind.of_paper or own,
+        f"{name} lacks a method that changes something, one of {', '.join(methods)}",
+    )
+
+
+def is_ours(source: Source) -> bool:
+    """Tell whether the policy `optimal` is a rule of ours, and neither the paper's nor the best.
+
+    It is where tastes change, and with any kind that is not neutral.
+    """
+    kinds = (*source.users, *source.service) if isinstance(source, Setting) else ()
+    changes = any(getattr(one, "changes", False) for one in contract.layers(source))
+    return changes or not all(getattr(one, "neutral", False) for one in kinds)
