@@ -82,7 +82,7 @@ def is_foreign(part: Any) -> bool:
 
 
 def foreign(part: Any) -> Any:
-    """Return the first that is none of this package's, of a part and what it is made of, or None."""
+    """Return the first that is none of this package's, of a part and those inside it, or None."""
     if not _ours(type(part)):
         return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()

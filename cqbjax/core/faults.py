@@ -96,9 +96,10 @@ def _of_users(users: Users, drawn: Any, patience: Array | None) -> Array:
     def away(mine: Any) -> Array:
         return jnp.stack([users.reacts(mine, jnp.int32(n)).away for n in ATTEMPTS])
 
-    bears = patience is not None and type(users).bears is not Users.bears
-    impatient = jnp.any(patience < 1) if bears else jnp.bool_(False)
-    return _first(_has_nan(drawn), impatient, jnp.any(_each(away, drawn, 2) < 1))
+    hasty = jnp.bool_(False)
+    if patience is not None and type(users).bears is not Users.bears:
+        hasty = jnp.any(patience < 1)
+    return _first(_has_nan(drawn), hasty, jnp.any(_each(away, drawn, 2) < 1))
 
 
 def _of_service(problem: Problem, service: Service, drawn: Any) -> Array:

@@ -13,9 +13,13 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.rules import Rules, Service, Users
 from cqbjax.core.types import Problem, Source, World
 
-# By which of its methods a kind of users, and one of service, says what is otherwise.
-USERS = ("reacts", "bears")
-SERVICE = ("places", "available", "takes", "hears", "delay", "prices")
+# By which of its methods a kind says what is otherwise.
+SAYS: dict[Any, tuple[str, ...]] = {
+    Users: ("reacts", "bears"),
+    Service: ("places", "available", "takes", "hears", "delay", "prices"),
+}
+# What fixes shapes of a service, and the least that it may be.
+WHOLE = {"places": 1, "delay": 0}
 
 
 @pytree
@@ -94,44 +98,52 @@ def alone(source: Source) -> Source:
     return inside
 
 
+def kinds_of(source: Source) -> tuple[Users | Service, ...]:
+    """Return the kinds of users, and then of service, that a source has around it."""
+    return (*source.users, *source.service) if isinstance(source, Setting) else ()
+
+
 def with_rules(source: Source, users: Sequence[Users], service: Sequence[Service]) -> Source:
     """Return a source with kinds of users and of service; alone where all are the paper's.
 
     Raises:
         ContractError: one is no kind, or says nothing.
     """
-    for key, base, methods, kinds in (
-        ("users", Users, USERS, users), ("service", Service, SERVICE, service)
-    ):  # fmt: skip
+    for key, base, kinds in (("users", Users, users), ("service", Service, service)):
         with contract.naming(key):
             contract.require(isinstance(kinds, list | tuple), "must be a list of kinds")
             for one in kinds:
-                check_kind(one, base, methods)
+                check_kind(one, base)
     own = [tuple(one for one in kinds if not one.of_paper) for kinds in (users, service)]
     return Setting(source=source, users=own[0], service=own[1]) if any(own) else source
 
 
-def check_kind(kind: Any, base: type, methods: Sequence[str]) -> None:
+def check_kind(kind: Any, base: type) -> None:
     """Check what can be told of a kind by looking.
 
     Args:
         kind: of users or of service.
         base: `Users` or `Service`.
-        methods: of which it has to have one, unless it is the paper's.
 
     Raises:
         ContractError: naming the class.
     """
     contract.check_registered(kind)
     name = type(kind).__name__
-    contract.require(
-        isinstance(kind, base), f"{name} must be made from core.rules.{base.__name__}"
-    )
-    own = any(getattr(type(kind), one, None) is not getattr(base, one) for one in methods)
+    contract.require(isinstance(kind, base), f"{name} must be made from core.rules.{base.__name__}")
+    own = any(getattr(type(kind), one, None) is not getattr(base, one) for one in SAYS[base])
     contract.require(
         kind.of_paper or own,
-        f"{name} lacks a method that changes something, one of {', '.join(methods)}",
+        f"{name} lacks a method that changes something, one of {', '.join(SAYS[base])}",
     )
+    # This package's refuse their own settings, by their own names.
+    if isinstance(kind, Service) and contract.is_foreign(kind):
+        for key, least in WHOLE.items():
+            value = getattr(kind, key)
+            contract.require(
+                type(value) is int and value >= least,
+                f"{name}.{key} must be a whole number, at least {least}, and it is {value!r}",
+            )
 
 
 def is_ours(source: Source) -> bool:
@@ -139,6 +151,5 @@ def is_ours(source: Source) -> bool:
 
     It is where tastes change, and with any kind that is not neutral.
     """
-    kinds = (*source.users, *source.service) if isinstance(source, Setting) else ()
     changes = any(getattr(one, "changes", False) for one in contract.layers(source))
-    return changes or not all(getattr(one, "neutral", False) for one in kinds)
+    return changes or not all(getattr(one, "neutral", False) for one in kinds_of(source))

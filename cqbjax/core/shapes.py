@@ -130,9 +130,7 @@ def check_recorders(recorders: Sequence[Recorder], policy: Policy, problem: Prob
             rules, choice = Rules((), (), (), (), None), jnp.zeros((len(rounds), problem.places))
         instance = simulate.Instance(rng.run_key(0), world, arrives, choice, rules)
         carry = simulate.start(policy, problem, instance, problem.horizon, recording=recorders)
-        after, _ = simulate.run_round(
-            policy, problem, instance, carry, round_, recording=recorders
-        )
+        after, _ = simulate.run_round(policy, problem, instance, carry, round_, recording=recorders)
         return carry.recorded, after.recorded
 
     before, after = jax.eval_shape(one_round, _world(problem), _whole(()))
@@ -191,10 +189,6 @@ def check_service(service: Service, problem: Problem) -> None:
     Raises:
         ContractError: naming the part, and what is allowed.
     """
-    for key, least in (("places", 1), ("delay", 0)):
-        value = getattr(service, key)
-        fine = type(value) is int and value >= least
-        require(fine, f"{key} must be a whole number, at least {least}, and it is {value!r}")
 
     def draw(service: Service, place: Array, prompt: Array, servers: Array) -> tuple[Any, ...]:
         drawn = service.draw(rng.run_key(0), problem)

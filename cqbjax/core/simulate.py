@@ -27,8 +27,15 @@ from cqbjax.core.carry import NEVER, Attempt, Carry, Lesson, Open, start
 from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
 from cqbjax.core.types import (
-    DOWN, LONG_WAIT, Feedback, Observation, Policy, Problem, Queue, Source, World,
-)  # fmt: skip
+    DOWN,
+    LONG_WAIT,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Queue,
+    Source,
+)
 
 __all__ = ["Carry", "Instance", "advance", "draw_instance", "every_round", "observe", "run_round",
            "start", "trace"]  # fmt: skip
@@ -154,7 +161,7 @@ def run_round(
         if late is not None or running is not None:
             lesson = lesson._replace(query=queueing.entry(carry.queue, action.slot))
             late, lesson = _put_off(late, lesson, round_, place)
-            seen = _as_it_was(observation, world, lesson)
+            seen = _as_it_was(observation, instance, lesson)
         feedback = Feedback(lesson.choice, lesson.heard, number)
         state = policy.update(state, seen, lesson.action, feedback)
         next_row = None if world.logged is None else world.logged.next[queue.row[action.slot]]
@@ -192,17 +199,12 @@ def run_round(
         None if running is None else still.here, None if rules is None else rules.prices(round_),
     )  # fmt: skip
     after = Carry(
-        queue,
-        _store(carry.slot_features, world.contexts, rows, newest, came),
-        arrives if problem.arrivals_a_round == 1 else arrives > 0,
-        newest,
-        state,
-        recorders.update(recording, carry.recorded, seen),
+        queue, _store(carry.slot_features, world.contexts, rows, newest, came),
+        arrives if problem.arrivals_a_round == 1 else arrives > 0, newest,
+        state, recorders.update(recording, carry.recorded, seen),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
-        jnp.maximum(carry.peak, taken_slots),
-        breach,
-        opened,
-    )
+        jnp.maximum(carry.peak, taken_slots), breach, opened,
+    )  # fmt: skip
     lost_here = regret.of_attempts(tried.utilities, tried.action.servers, valid)
     served = tried.action, tried.choice, valid
     return after, metrics.decision(carry.queue, *served, lost_here, state)
@@ -227,9 +229,9 @@ def _put_off(late: Any, lesson: Lesson, round_: Array, place: Any) -> tuple[Any,
     return jax.tree.map(lambda kept, new: kept.at[at].set(new), late, lesson), due
 
 
-def _as_it_was(seen: Observation, world: World, lesson: Lesson) -> Observation:
+def _as_it_was(seen: Observation, instance: Instance, lesson: Lesson) -> Observation:
     """Show a query as it was when it was served: its slot may be another's by now."""
-    slot, was = lesson.action.slot, lesson.query
+    world, slot, was = instance.world, lesson.action.slot, lesson.query
     return seen._replace(
         queue=jax.tree.map(lambda leaf, own: leaf.at[slot].set(own), seen.queue, was),
         features=seen.features.at[slot].set(world.contexts[was.row]),
@@ -256,9 +258,7 @@ def _welcomed(instance: Instance, opened: Open, queue: Queue, round_: Array) -> 
     return opened._replace(back=jnp.where(new, 0, opened.back), bears=bears)
 
 
-def _store(
-    slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
-) -> Array | None:
+def _store(slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array) -> Any:
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
     if slots is None:
         return None

@@ -11,7 +11,8 @@ import numpy as np
 from cqbjax.core import contract, mnl, pytree, shapes
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
-from cqbjax.core.setting import alone
+from cqbjax.core.rules import Users
+from cqbjax.core.setting import alone, kinds_of
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping.parts import Capacity, PerSeed
@@ -66,13 +67,10 @@ def _check_source(source: Source, problem: Problem) -> None:
     if own is not None:
         with contract.naming(f"source {type(own).__name__}"):
             shapes.check_source(_shapes(inside), problem)
-    kinds = ((), ()) if inside is source else (source.users, source.service)  # type: ignore[attr-defined]
-    for group, some, check in zip(
-        ("users", "service"), kinds, (shapes.check_users, shapes.check_service), strict=True
-    ):
-        for kind in filter(contract.is_foreign, some):
-            with contract.naming(f"{group} {type(kind).__name__}"):
-                check(_shapes(kind), problem)
+    for kind in filter(contract.is_foreign, kinds_of(source)):
+        users = isinstance(kind, Users)
+        with contract.naming(f"{'users' if users else 'service'} {type(kind).__name__}"):
+            (shapes.check_users if users else shapes.check_service)(_shapes(kind), problem)
 
 
 def _shapes(tree: Any) -> Any:

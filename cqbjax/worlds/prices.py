@@ -60,7 +60,7 @@ class Prices(Service):
         t = jnp.arange(1, problem.horizon + 1)[:, None]
         steps = jax.random.normal(key, (problem.horizon, problem.num_servers))
         walk = jnp.exp(self.spread * jnp.cumsum(steps, axis=0) - jnp.square(self.spread) * t / 2)
-        return jnp.where(t >= self.since, self.factor, 1.0) * walk
+        return jnp.where(t >= self.since, jnp.asarray(self.factor), 1.0) * walk
 
     def prices(self, drawn: Array) -> Array:
         """Return the round's factors: [N]."""

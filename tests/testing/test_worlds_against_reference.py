@@ -78,7 +78,10 @@ def rules_of(case):
             told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
     for kind, drawn in zip(instance.rules.service, instance.rules.of_service, strict=True):
         if isinstance(kind, Rounds):
-            each = [kind.rounds_of(drawn, jnp.int32(0), jnp.array([j])) for j in range(problem.num_servers)]
+            each = [
+                kind.rounds_of(drawn, jnp.int32(0), jnp.array([j]))
+                for j in range(problem.num_servers)
+            ]
             shape = (HORIZON, problem.places)
             told["takes"] = np.stack([np.broadcast_to(one, shape) for one in each], axis=-1)
         elif isinstance(kind, Outages):

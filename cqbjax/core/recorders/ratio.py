@@ -39,7 +39,7 @@ def billed(round_: Round) -> tuple[Billed, Array]:
 
 
 def paid(round_: Round) -> Array:
-    """Return what the answers of a round's attempts cost, at the prices of the round: [], or [c]."""
+    """Return what the answers of a round's attempts cost, at its prices: [], or [c]."""
     told, row = billed(round_)
     servers = round_.action.servers
     each = told.dollars[row[..., None], servers]

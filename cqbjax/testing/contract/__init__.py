@@ -1,8 +1,10 @@
-"""What policies and sources must obey, as functions that anybody can call on their own.
+"""What policies, sources and kinds must obey, as functions that anybody can call on their own.
 
-    from cqbjax.testing.contract import check_policy, check_source
+    from cqbjax.testing import check_policy, check_service, check_source, check_users
     check_policy(MyPolicy(epsilon=0.1))
     check_source(MySource(rows=20))
+    check_users(MyUsers())
+    check_service(MyService())
 
 The policy is played in small random worlds through the simulator's own round, so what passes here
 runs in `sweep`.
@@ -19,20 +21,12 @@ from cqbjax.core.pytree import kind_of
 from cqbjax.core.types import Policy, Problem
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
 from cqbjax.testing.contract.declared import check_fields, check_pure
-from cqbjax.testing.contract.instances import draw_instances
+from cqbjax.testing.contract.instances import PROBLEM, draw_instances
+from cqbjax.testing.contract.kinds import check_service, check_users
 from cqbjax.testing.contract.sources import check_source
 
-__all__ = ["PROBLEM", "ContractError", "check_policy", "check_source"]
-
-PROBLEM = Problem(
-    num_servers=4,
-    assortment_size=2,
-    dim=3,
-    num_rows=12,
-    horizon=48,
-    parameters="disjoint",
-    pooled=True,
-)
+__all__ = ["PROBLEM", "ContractError", "check_policy", "check_service", "check_source",
+           "check_users"]  # fmt: skip
 
 
 def check_policy(

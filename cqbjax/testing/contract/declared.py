@@ -1,6 +1,7 @@
 """What a policy declares: its fields, and that it is pure."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -55,14 +56,23 @@ def check_pure(policy: Policy, problem: Problem, instance: simulate.Instance) ->
         carry = simulate.start(policy, problem, instance, problem.horizon)
         return simulate.run_round(policy, problem, instance, carry, round_)
 
-    first, second = (jax.make_jaxpr(lambda *a: one_round(*a))(policy, 1) for _ in range(2))
-    same = str(first) == str(second) and all(
-        np.array_equal(_raw(a), _raw(b)) for a, b in zip(first.consts, second.consts, strict=True)
+    require(
+        traced_alike(one_round, policy, 1),
+        "select and update must be pure: tracing them twice gives different programs",
     )
-    require(same, "select and update must be pure: tracing them twice gives different programs")
 
 
-def _raw(value: Any) -> np.ndarray:
+def traced_alike(say: Callable[..., Any], *asked: Any) -> bool:
+    """Tell whether tracing a function twice gives the same program, of the same numbers."""
+    # By a function of its own each time: JAX remembers what it has traced.
+    first, second = (jax.make_jaxpr(lambda *a: say(*a))(*asked) for _ in range(2))
+    return str(first) == str(second) and all(
+        np.array_equal(numbers(a), numbers(b))
+        for a, b in zip(first.consts, second.consts, strict=True)
+    )
+
+
+def numbers(value: Any) -> np.ndarray:
     """Return an array's numbers, a key's bits included."""
     if isinstance(value, Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)

@@ -1,0 +1,217 @@
+"""The contract of kinds of users and of service: ours keep it, planted faults are found."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiers import cases
+
+import cqbjax
+from cqbjax import worlds
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.policies import RandomRouting
+from cqbjax.sources import Coin
+from cqbjax.testing import ContractError, check_service, check_users
+from cqbjax.testing.contract import PROBLEM
+from cqbjax.worlds._template import BacksOff
+
+BILLED = PROBLEM._replace(billed=True)
+KINDS = {
+    "orbit": worlds.Orbit(return_rate=0.3),
+    "delays": worlds.Orbit(delays=[1, 4, 9]),
+    "impatient": worlds.Impatient(attempts=3, give_up=0.1, leave=0.1, pretends=0.5),
+    "template": BacksOff(),
+    "count": worlds.Count(count=3),
+    "rounds": worlds.Rounds(rounds=[1, 2, 3, 4]),
+    "geometric": worlds.Rounds(rounds=2.5, law="geometric"),
+    "table": worlds.Rounds(rounds=1 + np.arange(48.0).reshape(12, 4) % 3),
+    "outages": worlds.Outages(share=0.2, length=5, since=[1, 9, 1, 1]),
+    "lost": worlds.Lost(),
+    "late": worlds.Late(delay=3),
+    "prices": worlds.Prices(spread=0.2, factor=[1, 2, 3, 4]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_contract_of_the_kind(name):
+    kind = KINDS[name]
+    check = check_users if isinstance(kind, Users) else check_service
+    check(kind, BILLED)
+
+
+CALLS = itertools.count()
+
+
+@pytree
+class Own(Users):
+    """Users with one part exchanged."""
+
+    made: Any = static(default=lambda drawn: drawn)
+    say: Any = static(default=lambda said, drawn: said)
+    bear: Any = static(default=lambda problem: None)
+
+    def draw(self, key, problem):
+        return self.made(jax.random.uniform(key, (problem.horizon, problem.places)))
+
+    def bears(self, key, problem):
+        return self.bear(problem)
+
+    def reacts(self, drawn, attempts):
+        return self.say(STAYS._replace(leaves=drawn < 0.1), drawn)
+
+
+@pytree
+class Shop(Service):
+    """A service with one part exchanged."""
+
+    made: Any = static(default=lambda drawn: drawn)
+    up: Any = static(default=lambda drawn: drawn > 0.1)
+    time: Any = static(default=lambda servers: jnp.max(servers) + 1)
+    hear: Any = static(default=lambda drawn: drawn[0] > 0.5)
+    price: Any = static(default=lambda drawn: 1 + drawn)
+    many: Any = static(default=1)
+    late: Any = static(default=0)
+    lasting: Any = static(default=True)
+
+    @property
+    def places(self):
+        return self.many
+
+    @property
+    def delay(self):
+        return self.late
+
+    def draw(self, key, problem):
+        return self.made(jax.random.uniform(key, (problem.horizon, problem.num_servers)))
+
+    def available(self, drawn):
+        return self.up(drawn)
+
+    def takes(self, drawn, place, prompt, servers):
+        return self.time(servers)
+
+    def hears(self, drawn, place):
+        return self.hear(drawn)
+
+    def prices(self, drawn):
+        return self.price(drawn)
+
+
+def outside(drawn):
+    return drawn + np.random.default_rng().uniform()
+
+
+FAULTS = {
+    "Own: draw must return arrays [T, c, ...], a number for each round and place, here [48, 1], "
+    "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
+    "Own: reacts must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
+    "Own: Reaction.leaves must be bool[], and reacts returns float32[]":
+        Own(say=lambda s, d: s._replace(leaves=d)),
+    "Own: Reaction.away must be int32[], and reacts returns float32[]":
+        Own(say=lambda s, d: s._replace(away=3 * d)),
+    "Own: bears must return int32[48, 1] or None, and it returns int32[48]":
+        Own(bear=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
+    "Own: bears must say at least 1 round":
+        Own(bear=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
+    "Own: draw must return numbers, and some are NaN":
+        Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
+    "Own: reacts must say that a query is away for at least 1 round":
+        Own(say=lambda s, d: s._replace(away=jnp.int32(8 * d))),
+    "Own: the same key must give the same draws": Own(made=outside),
+    "Own: the first rounds must be drawn alike at any horizon": Own(made=lambda drawn: drawn[::-1]),
+    "Own: reacts must be pure":
+        Own(say=lambda s, d: s._replace(away=jnp.int32(1 + next(CALLS) % 2))),
+    "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),
+    "Shop: available must return bool[4] or None, and it returns float32[4]": Shop(up=lambda d: d),
+    "Shop: available must return bool[4] or None, and it returns bool[3]":
+        Shop(up=lambda d: d[1:] > 0),
+    "Shop: takes must return int32[] or None, and it returns float32[]":
+        Shop(time=lambda servers: jnp.mean(servers)),
+    "Shop: takes says how long attempts last, and needs lasting = True": Shop(lasting=False),
+    "Shop: takes must say at least 1 round": Shop(time=lambda servers: jnp.min(servers)),
+    "Shop: hears must return bool[] or None, and it returns bool[4]": Shop(hear=lambda d: d > 0),
+    "Shop: prices must return float32[4] or None, and it returns float32[]":
+        Shop(price=lambda d: d[0]),
+    "Shop: prices must be finite and not negative": Shop(price=lambda d: d - 0.5),
+    "Shop: draw must return numbers, and some are NaN":
+        Shop(made=lambda d: d.at[3, 1].set(jnp.nan)),
+    "Shop.places must be a whole number, at least 1, and it is 2.0": Shop(many=2.0),
+    "Shop.delay must be a whole number, at least 0, and it is -1": Shop(late=-1),
+    "Shop: the same key must give the same draws": Shop(made=outside),
+    "Shop: available must be pure": Shop(up=lambda d: d > 0.1 * (next(CALLS) % 2)),
+}  # fmt: skip
+QUICK = [name for name in FAULTS if "away must be" in name or "needs lasting" in name]
+
+
+def refusal(call, *arguments, **more):
+    with pytest.raises(ContractError) as refused:
+        call(*arguments, **more)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("message", cases(FAULTS, QUICK))
+def test_a_planted_fault_is_found(message):
+    kind = FAULTS[message]
+    said = refusal(check_users if isinstance(kind, Users) else check_service, kind)
+    assert said.startswith(message)
+
+
+@pytest.mark.slow
+def test_without_a_fault_nothing_is_found():
+    check_users(Own())
+    check_service(Shop(many=3, late=2))
+
+
+# What only a second draw, another horizon or a second trace shows is left to the checks.
+IN_A_SWEEP = [name for name in FAULTS if "alike" not in name and "pure" not in name
+              and "same key" not in name]  # fmt: skip
+QUICK_SWEEP = [name for name in IN_A_SWEEP if "bool[3]" in name]
+
+
+@pytest.mark.parametrize("message", cases(IN_A_SWEEP, QUICK_SWEEP))
+def test_a_sweep_refuses_what_shapes_and_draws_show(message):
+    kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "assortment_size": 2}
+    group = "users" if isinstance(kind, Users) else "service"
+    said = refusal(
+        cqbjax.sweep, {"random": RandomRouting()}, Coin(num_servers=4), arrival_rates=[0.4],
+        **{group: [kind]}, **more,
+    )  # fmt: skip
+    head = f"{group}: {message}" if message.startswith("Shop.") else f"{group} {message}"
+    assert said.startswith(head), said
+    drawn = any(word in said for word in ("NaN", "at least 1 round", "finite and"))
+    assert said.endswith("those of seed 4, arrival_rate 0.4 do not") == drawn
+
+
+def test_a_kind_that_is_none_is_refused():
+    class Plain(Users):
+        def reacts(self, drawn, attempts):
+            return STAYS
+
+    @pytree
+    class Silent(Users):
+        def react(self, drawn, attempts):
+            return STAYS
+
+    @pytree
+    class Loose:
+        pass
+
+    said = {
+        "Plain must be registered as a pytree: decorate it with core.pytree.pytree": Plain(),
+        "Silent lacks a method that changes something, one of reacts, bears": Silent(),
+        "Loose must be made from core.rules.Users": Loose(),
+        "Shop must be made from core.rules.Users": Shop(),
+        "Own is a class: give an instance of it, Own(...)": Own,
+    }
+    for message, kind in said.items():
+        assert refusal(check_users, kind) == message
+        plays = {"arrival_rates": [0.4], "seeds": 2, "horizon": 8, "users": [kind]}
+        assert refusal(cqbjax.sweep, {}, Coin(), **plays) == f"users: {message}"
+    assert "service: must be a list" in refusal(cqbjax.sweep, {}, Coin(), arrival_rates=[0.4],
+                                                seeds=2, horizon=8, service=Shop())  # fmt: skip
