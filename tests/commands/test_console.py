@@ -56,7 +56,11 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
     [
         ("prepare_data", [], "error: dataset=NAME is missing"),
         ("prepare_data", ["dataset=none"], "error: "),
-        ("sensitivity", ["+sensitivity.beta=[1]"], "error: sensitivity.beta is unknown; choose"),
+        (
+            "sensitivity",
+            ["kind.beta=[1]"],
+            "error: kind.beta is no key; kind has M, alpha",
+        ),
         ("sensitivity", ["c1=fast"], "error: c1=fast must be a number"),
         ("offline_value", ["experiment=x"], "error: experiment x is unknown; choose from ablation"),
         ("report", ["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
