@@ -171,7 +171,9 @@ def write_file(whole: xr.Dataset, path: Path) -> None:
     several = "point" in whole.dims
     encoding: dict[Hashable, dict[str, Any]] = {}
     beside = {*BESIDE, *OWN.values()}
-    for name in [n for n, one in whole.data_vars.items() if n not in beside and one.ndim]:
+    # HDF5 compresses neither words nor a number alone.
+    arrays = [n for n, one in whole.data_vars.items() if one.ndim and one.dtype.kind not in "OU"]
+    for name in [name for name in arrays if name not in beside]:
         encoding[name] = {"zlib": True, "complevel": 4, "shuffle": True}
         if several:
             # A point is read without the others.

@@ -9,6 +9,7 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
+from cqbjax.core.files import write_atomic
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.sweeping.runner import Estimate
 
@@ -42,7 +43,11 @@ def write(
     folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
     for name, table in shown.tables.items():
         path = folders[0] / "_".join(filter(None, (stem, name)))
-        written += tables.save_table(table.frame, path, table.caption)
+        if table.caption:
+            written += tables.save_table(table.frame, path, table.caption)
+        else:
+            written.append(path.with_name(f"{path.name}.csv"))
+            write_atomic(written[-1], table.frame.write_csv().encode())
         if table.printed:
             tables.print_table(table.frame, table.caption, console)
     for name, figure in shown.figures.items():
