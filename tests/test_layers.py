@@ -142,7 +142,8 @@ ORDER = {
     "datasets": "table progress, utility rates splits, readers, catalogue delays, cache, load, "
     "source, fetch embedding, prepare",
     "chains": "shards, schema reading, linking, prepare, generate, instance, rules replay",
-    "offline": "contrastive, projection routers, fits, heads, priors, policies, training",
+    "offline": "contrastive, projection routers, fits, heads, priors, policies, training value, "
+    "value_tables",
 }
 
 

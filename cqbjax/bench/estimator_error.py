@@ -6,7 +6,6 @@ distance is taken in the norm of each block's design matrix V, as a share of its
 """
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from cqbjax.testing import reference
 from cqbjax.testing.worlds import unit_vectors
 
 Judged = Acqb | OnContexts
+DENSE = 40
 # As in conf/experiment.
 HEADS = {
     "routerbench": ContrastiveConfig(),
@@ -203,7 +203,7 @@ class Case(NamedTuple):
         rate: arrival rate, queries a round.
         horizon: T.
         seeds: runs, from seed 0.
-        every: each of the first 40 rounds is looked at, then one in so many.
+        every: each of the first `DENSE` rounds is looked at, then one in so many.
         scale: alpha_scale of the runs, and of the radius that the distance is compared with.
         shown: makes, of ACQB and a seed, the policy that sees other contexts; None: the source's.
     """
@@ -218,6 +218,7 @@ class Case(NamedTuple):
     shown: Callable[[Acqb, int], Judged] | None = None
 
 
+@functools.cache
 def cases(folder: pathlib.Path) -> dict[str, Case]:
     """Return name -> case; prompts run with the preset's scale."""
     # Every round: the worst come right after a choice that was thought unlikely, which is rare.
@@ -267,26 +268,16 @@ def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, se
     return judged
 
 
-def study(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Measure every case: whole runs in float32, the worst and the mean distance.
+def policy_of(case: Case) -> Acqb:
+    """Return the policy of a case's runs, before it is shown other contexts."""
+    return Acqb(alpha_scale=case.scale, c1=0.25)
 
-    Args:
-        folder: of real data; its cases are left out where there are none.
-    """
-    rows = []
-    for name, case in cases(folder).items():
-        policy = Acqb(alpha_scale=case.scale, c1=0.25)
-        rounds = sampled(case.horizon, 40, case.every)
-        runs = (
-            play(
-                case.source, case.size, case.rate, case.horizon, seed,
-                case.shown(policy, seed) if case.shown else policy,
-            )
-            for seed in range(case.seeds)
-        )  # fmt: skip
-        shares = np.concatenate([percent(measure(run, rounds), case.scale) for run in runs])
-        row = {"case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every}
-        row |= {"alpha_scale": case.scale, "max_percent": float(shares.max())}
-        rows.append(row | {"mean_percent": float(shares.mean())})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+
+def distances_of(case: Case, seed: int) -> list[Distance]:
+    """Return the distances of one run of a case, at the rounds that are looked at."""
+    policy = policy_of(case)
+    run = play(
+        case.source, case.size, case.rate, case.horizon, seed,
+        case.shown(policy, seed) if case.shown else policy,
+    )  # fmt: skip
+    return measure(run, sampled(case.horizon, DENSE, case.every))

@@ -10,7 +10,7 @@ COMMANDS = {
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "stored": "list what is stored of an experiment, and drop what is outdated",
     "prepare_data": "build a dataset's table and embeddings, once",
-    "sensitivity": "study how ACQB depends on its constants",
+    "sensitivity": "study how ACQB depends on its constants (run kind=sensitivity)",
     "rank_settings": "rank settings over several sensitivity studies",
     "offline_value": "measure routers and the contrastive head without a queue",
     "estimator_error": "measure how far the running estimates are from the exact minimiser",

@@ -5,15 +5,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
 from cqbjax.clusters import Cluster
 from cqbjax.commands import _hydra
 from cqbjax.core import backend
-from cqbjax.studies import sharding, study
+from cqbjax.studies import kinds, sharding
 from cqbjax.studies.grid import Point, Ready
+from cqbjax.studies.study import Making
 from cqbjax.sweeping.progress import Prepaid, Reporter, Silent
 
 # Shards of a sweep on a cluster, so that several machines have something to do.
@@ -45,13 +46,12 @@ def perform(task: Task) -> dict[str, str]:
         Name of a point that could not run -> why.
     """
     _set_up(task.cwd)
-    sources: dict[str, Any] = {}
-    ready = [
-        _ready(point, labels, sources)
-        for point, labels in zip(task.points, task.labels, strict=True)
-    ]
-    quiet = Console(quiet=True)
-    return sharding.run_what_can(ready, task.folder, Silent(), quiet, task.fail_fast)
+    making, ready = Making(_hydra.make, _hydra.make_policies, {}), list[Ready]()
+    for point, labels in zip(task.points, task.labels, strict=True):
+        one = kinds.ready_at(point, making)
+        asked = {label: policy for label, policy in one.policies.items() if label in labels}
+        ready.append(one._replace(policies=asked))
+    return sharding.run_all(ready, task.folder, Silent(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
@@ -100,13 +100,3 @@ def run_elsewhere(
         else:
             lost |= done.value
     return lost
-
-
-def _ready(point: Point, labels: Sequence[str], sources: dict[str, Any]) -> Ready:
-    """Make a point's source and policies again."""
-    source = study.source_of(point, _hydra.make, sources)
-    policies = {
-        label: policy for label, policy in _hydra.make_policies(point.config.policy).items()
-        if label in labels
-    }  # fmt: skip
-    return study.ready_of(point, source, policies, _hydra.make)

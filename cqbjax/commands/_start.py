@@ -70,7 +70,7 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
         with refusing(kept):
             jobs = [_only(given)] if isinstance(given, DictConfig) else given
             for job in jobs:
-                settings.check_name(job.config.name)
+                job.config.name = settings.stem_of(job.config)
             kept.extend(_folders_of(jobs))
             return task(jobs)
 
@@ -117,6 +117,8 @@ def start_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments)
     Raises:
         SystemExit: as in `start`.
     """
+    # A stored study may be of a kind of the user's own.
+    sys.path.append(os.getcwd())
     with refusing():
         task(arguments.parse_args())
 

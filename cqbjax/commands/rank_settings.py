@@ -14,7 +14,7 @@ import polars as pl
 
 from cqbjax.commands._start import Arguments, start_plain
 from cqbjax.results import tables
-from cqbjax.studies import sensitivity, showing
+from cqbjax.studies import ranking, showing
 
 ARGUMENTS = Arguments(description="Rank settings over several sensitivity studies.")
 ARGUMENTS.add_argument("files", nargs="+", type=Path, help="tables/sensitivity_NAME.csv")
@@ -52,7 +52,7 @@ def rank(files: Sequence[Path]) -> None:
         ValueError: naming a file that cannot be ranked.
     """
     studies = read(files)
-    made = sensitivity.ranked(studies)
+    made = ranking.ranked(studies)
     caption = f"Settings of ACQB over {', '.join(studies)}: mean of Q - Q* over the preset's"
     written = tables.save_table(made, files[0].parent / "sensitivity_ranked", caption)
     console = showing.console()

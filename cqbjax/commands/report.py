@@ -99,24 +99,26 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
 
 
 def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
-    """Draw an experiment, and write its extract if it is of the report."""
+    """Draw an experiment as its kind does, and write its extract if it is of the report."""
     from omegaconf import DictConfig, OmegaConf
 
+    from cqbjax.commands._hydra import make
     from cqbjax.results import extracts
     from cqbjax.results import stored as results
-    from cqbjax.studies import replaying, showing
+    from cqbjax.studies import kinds, showing
 
     config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
     assert isinstance(config, DictConfig)
-    points = results.load_points(folder, showing.rounds_shown(config))
-    if showing.few(points):
-        points = results.load_points(folder)
+    kind = kinds.of(config, make)
+    # An extract is of all rounds.
+    panels = results.count_points(folder) * len(config.arrival_rate)
+    stored = results.stored_points(folder, None if reported else kind.rounds_read(config, panels))
+    points = [one.point for one in stored]
     config.results_dir = str(root)
-    show = replaying.show if replaying.is_replay(config) else showing.show
-    written = show(points, config, folder.name, console)
+    written = showing.write(kind.show(points, config), config, folder.name, console)
     if reported:
         plain: Any = OmegaConf.to_container(config, resolve=True)
-        made = extracts.extract(results.stored_points(folder), plain)
+        made = extracts.extract(stored, plain)
         written += extracts.write(made, _extracts(root) / folder.name)
     _say(written, console)
 

@@ -47,7 +47,7 @@ class Extract(NamedTuple):
     Attributes:
         notes: name, title, source, stand_in, horizon, rounds (of the table), queue (what the left
             panel shows: `gap` or `queue_length`), drawn (labels of the figure; all if empty),
-            replay, and `points`: the setting, rates, seeds and manifest of each.
+            and `points`: the setting, rates, seeds and manifest of each.
         curves: a row a point, arrival_rate, policy, metric and round: n (seeds), mean, sd.
         numbers: the same at the rounds of the table, of more metrics.
         paired: the same for `reference` less `policy`, seed by seed: n, mean, sd.
@@ -64,7 +64,7 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
 
     Args:
         stored: its points, as `results.stored_points` returns them, all rounds of them.
-        config: of the study: `title, figure_policies, queue, table_rounds, replay` are read.
+        config: of the study: `title, figure_policies, queue, table_rounds` are read.
 
     Raises:
         ValueError: no point.
@@ -73,7 +73,7 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
     own = own_arrays(points)
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
-    replay, panels = config.get("replay") is not None, panels_of(points, config)
+    panels = panels_of(points, config)
     notes = {
         "name": str(points[0].attrs["experiment"]),
         "title": config.get("title") or str(points[0].attrs["experiment"]),
@@ -83,7 +83,6 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
         "rounds": rounds,
         "panels": panels,
         "drawn": list(config.get("figure_policies") or []),
-        "replay": replay,
         "points": [_note(one) for one in stored],
     }
     if own:

@@ -77,10 +77,9 @@ def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[s
 
     Args:
         points: of the study.
-        config: of it; `queue` and `replay` are read.
+        config: of it; `queue` is read.
     """
-    # A replay's figure is of the gap and of the length: with one server nothing is to be regretted.
-    if config.get("replay") is not None:
+    if config.get("queue") == "both":
         return ["gap", "queue_length", *_over_rounds(points)]
     queue = "queue_length" if config.get("queue") == "length" else "gap"
     return [queue, "regret", *_over_rounds(points)]

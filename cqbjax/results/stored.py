@@ -19,8 +19,8 @@ from cqbjax.store.layout import VARIABLES, ResultError, Stored
 from cqbjax.store.pieces import ENDING, read, write
 
 __all__ = [
-    "ENDING", "VARIABLES", "ResultError", "load", "load_points", "read_config", "read_manifest",
-    "save", "stored_points",
+    "ENDING", "VARIABLES", "ResultError", "count_points", "load", "load_points", "read_config",
+    "read_manifest", "save", "stored_points",
 ]  # fmt: skip
 
 
@@ -129,6 +129,15 @@ def stored_points(
             parts.setdefault((file.parent, point), []).append(pieces.labelled(one, file))
     in_order = sorted(parts, key=lambda place: (place[0], *_in_numbers(str(place[1]))))
     return [pieces.joined(parts[place]) for place in in_order]
+
+
+def count_points(path: Path | str) -> int:
+    """Return how many points are stored under a folder; no array is read.
+
+    Raises:
+        ResultError: no result under `path`, or a torn one.
+    """
+    return len(pieces.newest({file: pieces.manifests_of(file) for file in _find(Path(path))}))
 
 
 def _in_numbers(name: str) -> list[tuple[float, str]]:

@@ -11,6 +11,8 @@ import xarray as xr
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
 CONFIG = "config"
+# In a manifest: what kind of study measured, where that was no sweep.
+KIND = "kind"
 VARIABLES: dict[str, tuple[str, ...]] = {
     "queue_length": RUN_DIMS,
     "regret": RUN_DIMS,
@@ -35,7 +37,8 @@ class Stored(NamedTuple):
 
     Attributes:
         point: `VARIABLES` over policy, arrival_rate, seed and round, and what else was recorded;
-            its attributes are its own.
+            or, of a study that is no sweep, whatever it measured, by policy and other dimensions.
+            Its attributes are its own.
         manifest: what ran, JSON values only; `varied` maps each swept key to this point's value.
         config: the resolved configuration, as YAML text (in JSON its whole-number keys would turn
             into text).
@@ -48,8 +51,13 @@ class Stored(NamedTuple):
 
 def shape(point: xr.Dataset) -> tuple[Hashable, ...]:
     """Return what points of one file have in common: labels, rounds, variables and their sizes."""
-    labels, rounds = (tuple(point[name].values.tolist()) for name in ("policy", "round"))
-    return labels, rounds, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
+    labels = [(str(name), tuple(point[name].values.tolist())) for name in _common(point)]
+    return *labels, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
+
+
+def _common(point: xr.Dataset) -> list[Hashable]:
+    """Return the coordinates that points of one file share, in order."""
+    return sorted((name for name in point.coords if name not in OWN), key=str)
 
 
 def together(points: Sequence[Stored]) -> xr.Dataset:
@@ -77,13 +85,14 @@ def _stacked(points: Sequence[Stored]) -> xr.Dataset:
     data |= {
         many: (("point", one), np.stack([each.point[one].values for each in points]))
         for one, many in OWN.items()
+        if one in first.coords
     }
     texts = (
         [one.config for one in points],
         [json.dumps(_plain(one.point.attrs), sort_keys=True) for one in points],
     )
     data |= {n: ("point", np.asarray(t, object)) for n, t in zip(BESIDE, texts, strict=True)}
-    return xr.Dataset(data, {"policy": first["policy"], "round": first["round"]})
+    return xr.Dataset(data, {name: first[name] for name in _common(first)})
 
 
 def taken_apart(
@@ -110,13 +119,14 @@ def _one(whole: xr.Dataset, number: int, attributes: Mapping[str, Any]) -> xr.Da
         for name in whole.data_vars
         if name not in (*BESIDE, *OWN.values())
     }
-    coords = {one: whole[many].values[number] for one, many in OWN.items()}
-    coords |= {"policy": whole["policy"], "round": whole["round"]}
-    return xr.Dataset(data, coords, attributes)
+    own = {one: whole[many].values[number] for one, many in OWN.items() if many in whole}
+    return xr.Dataset(data, {**own, **whole.coords}, attributes)
 
 
 def at(opened: xr.Dataset, rounds: Sequence[int]) -> xr.Dataset:
     """Keep the last recorded rounds that are not later than these."""
+    if "round" not in opened.coords:
+        return opened
     recorded = opened["round"].values
     places = np.searchsorted(recorded, sorted(rounds), side="right") - 1
     return opened.isel(round=np.unique(np.maximum(places, 0)))
@@ -124,16 +134,17 @@ def at(opened: xr.Dataset, rounds: Sequence[int]) -> xr.Dataset:
 
 def check(one: Stored) -> None:
     """Refuse a dataset that is not a point, or that NetCDF or a combination would not hold."""
-    for name, dims in VARIABLES.items():
+    is_sweep = one.manifest.get(KIND) is None
+    for name, dims in VARIABLES.items() if is_sweep else ():
         if name not in one.point:
             raise ResultError(f"the dataset lacks {name}: a point has {', '.join(VARIABLES)}.")
         stored_dims = one.point[name].dims
         if stored_dims != dims:
             raise ResultError(f"{name} has dimensions {stored_dims}, expected {dims}.")
-    for dim in RUN_DIMS:
+    for dim in RUN_DIMS if is_sweep else dict.fromkeys(("policy", *map(str, one.point.dims))):
         if dim not in one.point.coords:
             raise ResultError(f"dimension {dim} has no coordinate: it must be labelled.")
-    for key in REQUIRED_ATTRIBUTES:
+    for key in REQUIRED_ATTRIBUTES if is_sweep else REQUIRED_ATTRIBUTES[:1]:
         if key not in one.point.attrs:
             raise ResultError(f"attribute {key} is missing: it is needed to combine results.")
     if CONFIG in one.point.attrs:
@@ -160,7 +171,9 @@ def write_file(whole: xr.Dataset, path: Path) -> None:
     several = "point" in whole.dims
     encoding: dict[Hashable, dict[str, Any]] = {}
     beside = {*BESIDE, *OWN.values()}
-    for name in [name for name in whole.data_vars if name not in beside]:
+    # HDF5 compresses neither words nor a number alone.
+    arrays = [n for n, one in whole.data_vars.items() if one.ndim and one.dtype.kind not in "OU"]
+    for name in [name for name in arrays if name not in beside]:
         encoding[name] = {"zlib": True, "complevel": 4, "shuffle": True}
         if several:
             # A point is read without the others.

@@ -176,10 +176,12 @@ def _parsed(beside: Path, *_: int) -> Mapping[str, Any]:
 def joined(pieces: Sequence[Stored]) -> Stored:
     """Return a point of its pieces: the newest one, and the policies that it lacks of the others.
 
+    Policies stand in the order in which they were first computed.
+
     Args:
         pieces: of one point and one content.
     """
-    newest, *others = sorted(pieces, key=stamp, reverse=True)
+    newest, *others = in_time = sorted(pieces, key=stamp, reverse=True)
     policies = [newest.point]
     for one in others:
         there = {label for part in policies for label in part["policy"].values}
@@ -192,7 +194,8 @@ def joined(pieces: Sequence[Stored]) -> Stored:
         policies, "policy", data_vars=by_policy, coords="minimal", compat="override",
         combine_attrs="override",
     )  # fmt: skip
-    return newest._replace(point=whole)
+    labels = dict.fromkeys(x for one in reversed(in_time) for x in one.point["policy"].values)
+    return newest._replace(point=whole.sel(policy=list(labels)))
 
 
 def labelled(one: Stored, path: Path) -> Stored:

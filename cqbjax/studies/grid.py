@@ -6,7 +6,7 @@ What compiles together and is stored together is a point; it runs on its own (`s
 import dataclasses
 import itertools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -55,14 +55,20 @@ class Ready(NamedTuple):
         recorders: what is recorded beside what always is.
         users: what one does who is not satisfied.
         service: what can be done a round.
+        kind: of study, which runs it: a `kinds.Kind`.
+        told: attributes that say where its queries come from; None: they follow from the source.
+        lines: what is said of it before it runs.
     """
 
     point: Point
-    source: Source | DatasetSource
+    source: Any
     policies: Mapping[str, Any]
     recorders: tuple[Recorder, ...] = ()
     users: tuple[Users, ...] = ()
     service: tuple[Service, ...] = ()
+    kind: Any = None
+    told: Mapping[str, Any] | None = None
+    lines: Sequence[str] = ()
 
 
 def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[Point]:
@@ -94,9 +100,10 @@ def compose(config: DictConfig, swept: Mapping[str, Any] | None = None) -> list[
             reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
             raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
         OmegaConf.resolve(one)
+        own = {key: settings.as_stored(value) for key, value in varied.items()}
+        # A point has one kind: its keys are told without saying so.
         varied = {
-            **(swept or {}),
-            **{key: settings.as_stored(value) for key, value in varied.items()},
+            key.removeprefix("kind."): value for key, value in {**(swept or {}), **own}.items()
         }
         kept = {key: value for key, value in varied.items() if key not in DIMENSIONS}
         points.append(Point(_name(varied) or f"K={one.K}", one, kept, out))

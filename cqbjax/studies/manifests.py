@@ -20,7 +20,8 @@ from cqbjax.core.code import digest
 from cqbjax.core.files import content_key, sha256
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt
-from cqbjax.studies.grid import Point, Ready
+from cqbjax.store import layout
+from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import checkpoint
 
 SHOWN_VERSIONS = (
@@ -30,14 +31,13 @@ SHOWN_VERSIONS = (
 # none of these lists counts.
 FOR_SHOW = (
     "name", "title", "figure_policies", "spread", "queue", "table", "compared", "objective",
-    "table_rounds", "theory", "dry_run", "rerun", "fail_fast", "chunk", "memory_gb", "shard_runs",
+    "table_rounds", "dry_run", "rerun", "fail_fast", "chunk", "memory_gb", "shard_runs",
     "cluster", "results_dir", "data_dir", "cache_dir",
 )  # fmt: skip
 # Keys that numbers follow from through others, where they count: policies, source and rates.
 PASSED_ON = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "explore_rounds", "head",
     "warm", "num_servers", "dim", "slackness", "parameters", "rates_by_K", "policies_by_K",
-    "sensitivity",
 )  # fmt: skip
 # Where the training of routers and heads begins.
 TRAINING = "cqbjax.offline.training"
@@ -59,25 +59,21 @@ class Finished(NamedTuple):
     """A point that has run.
 
     Attributes:
-        point: which.
-        content: what its numbers follow from.
-        data: from `run`.
+        ready: which, with what ran.
+        data: from `Kind.run`.
         seconds: it took, fits and compiling included, with those batched with it.
-        tuned: label -> the hyper-parameters that a router was fitted with.
     """
 
-    point: Point
-    content: Content
+    ready: Ready
     data: xr.Dataset
     seconds: float
-    tuned: Mapping[str, Any]
 
 
 def content_of(ready: Ready) -> Content:
     """Hash all that a point's numbers follow from.
 
-    That is its configuration, but for the keys that are declared not to count; the content of every
-    file that it names; what its source holds; and the code that runs.
+    That is its configuration, but for the keys that are declared not to count, here and by its
+    kind; the content of every file that it names; what its source holds; and the code that runs.
 
     Args:
         ready: a checked point; its policies may be untrained.
@@ -93,22 +89,21 @@ def content_of(ready: Ready) -> Content:
     return Content(keys[""], {label: keys[label] for label in policies})
 
 
-def computing(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a configuration that numbers follow from, by themselves."""
-    return {k: v for k, v in config.items() if k not in (*FOR_SHOW, *PASSED_ON)}
-
-
 def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     """Hash a point's configuration, policies apart, its source and the code."""
-    source = ready.source
-    plain = computing(plain)
+    source, kind = ready.source, ready.kind
+    for key in (*FOR_SHOW, *PASSED_ON, *kind.for_show, "kind.prefix"):
+        inside, _, name = key.rpartition(".")
+        (plain.get(inside, {}) if inside else plain).pop(name, None)
     if isinstance(source, DatasetSource):
         plain["source"].pop("data_dir", None)
         held = content_key(source.digest, source.departure_digest)
     else:
         held = checkpoint.held(source)
-    own = source, ready.users, ready.service, *ready.recorders
-    return content_key(_told(plain), held, checkpoint.code(*own))
+    code = [checkpoint.code(source, ready.users, ready.service, *ready.recorders)]
+    begins = (type(kind).__module__,) if kind.computes is None else kind.computes
+    code += [digest(begins)] if begins else []
+    return content_key(_told(plain), held, *code)
 
 
 def _code_of(policy: Any) -> str:
@@ -155,10 +150,9 @@ def _content_once(path: Path, *_: int) -> str:
 
 def manifest_of(one: Finished) -> dict[str, Any]:
     """Return what is said of a point beside its arrays."""
-    point, data, content = one.point, one.data, one.content
-    per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
-    labels = [str(label) for label in data.policy.values]
-    return {
+    point, kind, data = one.ready.point, one.ready.kind, one.data
+    content = kind.content(one.ready)
+    said = {
         "experiment": point.config.name,
         "point": point.name,
         "varied": point.varied,
@@ -166,16 +160,22 @@ def manifest_of(one: Finished) -> dict[str, Any]:
         "content": content.point,
         "policies": dict(content.policies),
         "code": checkpoint.code(),
-        "tuned": dict(one.tuned),
+        "tuned": kind.tuned(one.ready),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},
         "revision": _revision(),
         "machine": backend.describe(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(),
         "seconds": round(one.seconds, 2),
-        "compile_seconds": _by_policy(labels, data.compile_seconds.values),
-        "run_seconds": _by_policy(labels, data.seconds_per_round.values * per_policy),
     }
+    if kind.sweeps:
+        per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
+        labels = [str(label) for label in data.policy.values]
+        said["compile_seconds"] = _by_policy(labels, data.compile_seconds.values)
+        said["run_seconds"] = _by_policy(labels, data.seconds_per_round.values * per_policy)
+    else:
+        said[layout.KIND] = type(kind).__name__
+    return said
 
 
 def _by_policy(labels: list[str], values: np.ndarray) -> dict[str, float]:

@@ -1,256 +1,150 @@
-"""A study of schedules on a log of conversations: linked, replayed under each, stored and shown."""
+"""A kind of study: schedules on a log of conversations, linked and replayed under each."""
 
-import itertools
-import json
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+from omegaconf import DictConfig
 
 from cqbjax.chains import prepare, rules
 from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.replay import replay
-from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy
 from cqbjax.policies import Optimal
-from cqbjax.studies import grid, manifests, storing
-from cqbjax.studies.grid import Point
-from cqbjax.studies.settings import listed
-from cqbjax.studies.sharding import UNFINISHED
-from cqbjax.sweeping import checkpoint
-from cqbjax.sweeping.parts import Part
-from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.sweep import part, sweep_parts
+from cqbjax.studies import grid, settings, study
+from cqbjax.studies.grid import Point, Ready
+from cqbjax.studies.kinds import Shown, Table
+from cqbjax.studies.study import Making
+from cqbjax.studies.sweeps import Sweep
 
-# A list in one of these is a grid.
-RULE_KEYS = ("threshold", "min_gap", "among")
-KEYS = (*RULE_KEYS, "source", "model", "encoder", "tokens", "schedules", "singles")
 # Of a point's chains, shown in its rows of the table.
 FOLLOWING = ("chains_of_several", "linked_by_cosine", "load")
 
 
-class Linked(NamedTuple):
-    """A point with its chains.
+@dataclasses.dataclass(frozen=True)
+class Replay(Sweep):
+    """A sweep whose queries are those of a log, and whose policies are schedules beside its own.
 
     Attributes:
-        point: a combination of the grid.
-        chains: linked by the point's rule.
-        part: what the simulator is to run of it.
+        source: a shard of a log or a folder of them, from which the log is prepared; None: it is.
+        model: of the log's conversations, like the next two read where it is prepared.
+        encoder: of first prompts.
+        tokens: what a query's length is counted in.
+        threshold: least cosine of two first prompts that are taken for the same.
+        min_gap: least seconds between a conversation's last response and its retrial.
+        among: `open` or `adjacent`: of which conversations a retrial may be.
+        singles: share of chains of length one that is kept.
+        schedules: label -> rule, beside the policies.
     """
 
-    point: Point
-    chains: Chains
-    part: Part
+    source: str | None = None
+    model: str = prepare.MODEL
+    encoder: str = prepare.ENCODER
+    tokens: str = "bytes"
+    threshold: Any = 0.995
+    min_gap: Any = 0
+    among: Any = "open"
+    singles: float = 0.8
+    schedules: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    # What the log holds is in the source that is drawn from it, and what schedules hold in them.
+    for_show: ClassVar[tuple[str, ...]] = ("kind",)
 
-def is_replay(config: DictConfig) -> bool:
-    """Tell whether a configuration is of a replay."""
-    return config.get("replay") is not None
+    @property
+    def rule(self) -> Rule:
+        """Return the rule by which retrials are linked."""
+        return Rule(float(self.threshold), float(self.min_gap), self.among)
 
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Link a point's chains, and return it with all that is replayed on them.
 
-def study(
-    config: DictConfig, make_policies: Callable[[DictConfig], Mapping[str, Any]], folder: Path,
-    progress: Reporter, console: Console, swept: Mapping[str, Any] | None = None,
-) -> list[xr.Dataset]:  # fmt: skip
-    """Check, run and store every point of a configuration.
-
-    Points that are finished already are taken as they are, unless `rerun` says otherwise; one that
-    was interrupted goes on from where it was last kept.
-
-    Args:
-        config: of the study; `config.replay` says which log and which rule.
-        make_policies: makes policies, by label.
-        folder: of the experiment.
-        progress: told of compiling and slots.
-        console: told of the log.
-        swept: key -> value, what tells this configuration from others of its sweep.
-
-    Returns:
-        The stored points, read back.
-
-    Raises:
-        ValueError: in one sentence, for anything out of range, before the first point runs.
-    """
-    begun = points(config, swept or {})
-    log = read_log(config)
-    policies = make_policies(config.policy)
-    linked = [_linked(point, log, policies) for point in begun]
-    for line in prepare.describe(log, linked[0].chains, _rule(begun[0].config)):
-        console.print(line, markup=False, soft_wrap=True)
-    stock = storing.Stock(folder, config.name)
-    contents = [_content(one, log) for one in linked]
-    for one, content in zip(linked, contents, strict=True):
-        if not config.rerun and not stock.missing(one.point.name, content):
-            console.print(f"{one.point.name} is stored: not run again", markup=False)
-        elif config.dry_run:
-            rounds = len(one.part.policies) * config.num_seeds * config.horizon
-            console.print(f"{one.point.name}: {rounds:,} rounds of all runs", markup=False)
-        else:
-            _run_point(one, log, folder, content, progress)
-    if config.dry_run:
-        return []
-    names = [one.point.name for one in linked]
-    return storing.Stock(folder, config.name).read(names, contents)
-
-
-def points(config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
-    """Return the points of a configuration: one for each combination of the rule's lists.
-
-    Raises:
-        ValueError: a key of `replay` is unknown, or has a value that it may not have.
-    """
-    for key in config.replay:
-        if key not in KEYS:
-            raise ValueError(f"replay.{key} is no key; replay has {', '.join(KEYS)}")
-    values = {key: listed(config.replay[key]) for key in RULE_KEYS}
-    several = {key: some for key, some in values.items() if len(some) > 1}
-    made = []
-    for chosen in itertools.product(*values.values()):
-        rule = dict(zip(values, chosen, strict=True))
-        one = OmegaConf.merge(config, {"replay": rule})
-        assert isinstance(one, DictConfig)
-        _rule(one).check()
-        varied = {key: rule[key] for key in several}
-        (point,) = grid.compose(one, {**swept, **varied})
-        if len(point.config.arrival_rate) != 1:
+        Raises:
+            ValueError: the log or the rule is not what it must be.
+        """
+        config, seeds = point.config, grid.seeds(point.config)
+        if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
-        made.append(point)
-    return made
+        self.rule.check()
+        log: Log = making.keep(f"log {config.data_dir} {self.source}", lambda: self._log(config))
+        chains = prepare.link(log, self.rule)
+        (rate,) = config.arrival_rate
+        source = replay(log, chains, seeds, rate, int(config.horizon), self.singles)
+        policies = self.scheduled(making.policies(config.policy), log, chains)
+        ready = study.ready_of(point, source, policies, making, self)
+        lines = prepare.describe(log, chains, self.rule)
+        return ready._replace(told=_told(config, log, chains, self.singles), lines=lines)
+
+    def _log(self, config: DictConfig) -> Log:
+        """Return the log of a study: prepared from `source` where it is given."""
+        data_dir = Path(config.data_dir)
+        if self.source is not None:
+            source = Path(self.source)
+            prepare.prepare(data_dir, source, self.model, self.encoder, self.tokens)
+        return prepare.load(data_dir)
+
+    def scheduled(self, policies: Mapping[str, Any], log: Log, chains: Chains) -> dict[str, Policy]:
+        """Return what is replayed, by label: the clairvoyant schedule before all others.
+
+        Args:
+            policies: label -> policy.
+            log: a generated one knows the chances that the rule `informed` needs.
+            chains: linked.
+
+        Raises:
+            ValueError: a label is taken twice, or there is no such rule.
+        """
+        chosen = {OPTIMAL: Optimal(), **policies}
+        for label, rule in self.schedules.items():
+            if label in chosen:
+                raise ValueError(
+                    f"kind.schedules.{label} has the label of a policy: give it another"
+                )
+            if rule == "informed" and "planted" not in log.frame.columns:
+                continue
+            chosen[str(label)] = rules.policy(rule, log, chains, self.singles)
+        return chosen
+
+    def check(self, ready: Ready) -> None:
+        """Refuse what a point cannot run, and another world than the log's."""
+        settings.check_plain(ready.point.config, type(self).__name__)
+        super().check(ready)
+
+    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+        """Return the table and the curves; of several rules, how far each schedule is behind.
+
+        The paper's numbers stand beside ours though the log may be another: the table says which
+        it is.
+        """
+        from cqbjax.figures import curves, sweeps
+        from cqbjax.paper import printed
+        from cqbjax.results import tables
+        from cqbjax.results.metrics import panels_of
+
+        horizon = min(int(point.attrs["horizon"]) for point in points)
+        rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+        made = tables.gap_table(points, rounds, config.compared)
+        made = printed.beside(made, {str(one.attrs["source"]): prepare.TITLE for one in points})
+        if len(points) == 1:
+            figure = curves.draw_curves(points, panels_of(points, config), config.spread)
+        else:
+            # What follows from a point's rule is no key of the sweep.
+            figure = sweeps.draw_over_keys([_without(one, FOLLOWING) for one in points], "gap")
+        return Shown({"": Table(made, config.title or config.name)}, {"": figure})
 
 
-def read_log(config: DictConfig) -> Log:
-    """Return the log of a study: prepared from `replay.source` where it is given."""
-    data_dir, wanted = Path(config.data_dir), config.replay
-    if wanted.source is not None:
-        prepare.prepare(data_dir, Path(wanted.source), wanted.model, wanted.encoder, wanted.tokens)
-    return prepare.load(data_dir)
-
-
-def schedules(
-    config: DictConfig, policies: Mapping[str, Policy], log: Log, chains: Chains
-) -> dict[str, Policy]:
-    """Return what is replayed, by label: the clairvoyant schedule as `optimal` before all others.
-
-    Args:
-        config: of the study: `replay.schedules` maps labels to rules.
-        policies: label -> policy.
-        log: a generated one knows the chances that the rule `informed` needs.
-        chains: linked.
-
-    Raises:
-        ValueError: a label is taken twice, or there is no such rule.
-    """
-    chosen = {OPTIMAL: Optimal(), **policies}
-    for label, rule in config.replay.schedules.items():
-        if label in chosen:
-            raise ValueError(f"replay.schedules.{label} has the label of a policy: give it another")
-        if rule == "informed" and "planted" not in log.frame.columns:
-            continue
-        chosen[str(label)] = rules.policy(rule, log, chains, config.replay.singles)
-    return chosen
-
-
-def _rule(config: DictConfig) -> Rule:
-    wanted = config.replay
-    return Rule(float(wanted.threshold), float(wanted.min_gap), wanted.among)
-
-
-def _linked(point: Point, log: Log, policies: Mapping[str, Policy]) -> Linked:
-    """Link a point's chains, and check what is to be run on them."""
-    config, seeds = point.config, grid.seeds(point.config)
-    chains = prepare.link(log, _rule(config))
-    (rate,) = config.arrival_rate
-    source = replay(log, chains, seeds, rate, int(config.horizon), config.replay.singles)
-    chosen = schedules(config, policies, log, chains)
-    return Linked(
-        point, chains,
-        part(chosen, source, [rate], seeds, int(config.horizon), 1, config.record_every,
-             config.capacity),
-    )  # fmt: skip
-
-
-def _run_point(
-    one: Linked, log: Log, folder: Path, content: manifests.Content, progress: Reporter
-) -> None:
-    """Replay one point and store it."""
-    begun, resume, config = time.perf_counter(), folder / UNFINISHED, one.point.config
-    (data,) = sweep_parts(
-        [one.part], config.chunk, config.memory_gb, progress=progress, resume=resume
-    )
-    data = data.assign_attrs(_attributes(one, log))
-    seconds = time.perf_counter() - begun
-    storing.store([manifests.Finished(one.point, content, data, seconds, {})], folder)
-    shutil.rmtree(resume, ignore_errors=True)
-
-
-def _attributes(one: Linked, log: Log) -> dict[str, Any]:
+def _told(config: DictConfig, log: Log, chains: Chains, singles: float) -> dict[str, Any]:
     """Return what is said of a point's log and of its chains."""
-    config, share = one.point.config, one.point.config.replay.singles
-    longer = one.chains.lengths[one.chains.lengths > 1]
-    load = config.arrival_rate[0] * (share + (1 - share) * float(longer.mean()))
-    following = zip(FOLLOWING, (len(longer), one.chains.similar, round(load, 3)), strict=True)
-    return {
-        "experiment": config.name, "source": log.name, "stand_in": log.stand_in, **dict(following)
-    }  # fmt: skip
+    longer = chains.lengths[chains.lengths > 1]
+    load = config.arrival_rate[0] * (singles + (1 - singles) * float(longer.mean()))
+    following = zip(FOLLOWING, (len(longer), chains.similar, round(load, 3)), strict=True)
+    return {"source": log.name, "stand_in": log.stand_in, **dict(following)}
 
 
-def _content(one: Linked, log: Log) -> manifests.Content:
-    """Hash all that a point's numbers follow from: one hash, for its policies run together."""
-    plain: Any = OmegaConf.to_container(one.point.config)
-    plain["replay"].pop("source")  # the log is prepared from it, and counts itself
-    words = json.dumps(manifests.computing(plain), sort_keys=True, default=str)
-    labels = [label for label in one.part.policies if label != OPTIMAL]
-    code = checkpoint.code(one.part.source, *one.part.policies.values())
-    key = content_key(words, log.digest, code)
-    return manifests.Content(key, dict.fromkeys(labels, key))
-
-
-def show(
-    points: Sequence[xr.Dataset], config: DictConfig, stem: str, console: Console
-) -> list[Path]:
-    """Draw the figure and the table of stored points, and print the table.
-
-    The paper's numbers stand beside ours though the log may be another: the table says which it is.
-
-    Args:
-        points: from `study`.
-        config: of the study.
-        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
-        console: where the table is printed.
-
-    Returns:
-        The files written.
-    """
-    from cqbjax.figures import curves, sweeps
-    from cqbjax.figures import files as figure_files
-    from cqbjax.paper import printed
-    from cqbjax.results import tables
-    from cqbjax.results.metrics import panels_of
-
-    horizon = min(int(point.attrs["horizon"]) for point in points)
-    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
-    title, root = config.title or config.name, Path(config.results_dir)
-    made = tables.gap_table(points, rounds, config.compared)
-    sources = {str(point.attrs["source"]): prepare.TITLE for point in points}
-    made = printed.beside(made, sources)
-    written = list(tables.save_table(made, root / "tables" / stem, title))
-    tables.print_table(made, title, console)
-    if len(points) == 1:
-        figure = curves.draw_curves(points, panels_of(points, config), config.spread)
-    else:
-        # What follows from a point's rule is no key of the sweep.
-        swept = [
-            point.drop_attrs(deep=False).assign_attrs(
-                {key: value for key, value in point.attrs.items() if key not in FOLLOWING}
-            )
-            for point in points
-        ]
-        figure = sweeps.draw_over_keys(swept, "gap")
-    return [*written, *figure_files.save(figure, root / "figures" / stem)]
+def _without(point: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
+    """Return a point without some of its attributes."""
+    kept = {key: value for key, value in point.attrs.items() if key not in names}
+    return point.drop_attrs(deep=False).assign_attrs(kept)

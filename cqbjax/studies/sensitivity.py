@@ -1,4 +1,7 @@
-"""How ACQB depends on its constants: one at a time around a preset, and alpha_scale against c1.
+"""A kind of study: how ACQB depends on its constants, on seeds that no reported number uses.
+
+One at a time around the preset (alpha_scale, lambda0, c1, rho, M), and the grid of alpha_scale and
+c1. All floats of a point share one compiled program; each M compiles its own; each rho is a point.
 
 A setting is one row of a frame: the constants, whether it is the preset, the time average of
 Q - Q* and the cumulative regret with 95% intervals over seeds, and how far it is from the preset,
@@ -8,32 +11,29 @@ paired by seed.
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.beliefs import gaussian
-from cqbjax.figures.sensitivity import CONSTANTS, MEASURE
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw
 from cqbjax.policies import Acqb
 from cqbjax.results import summaries
 from cqbjax.studies import grid, study
 from cqbjax.studies.grid import Point, Ready
+from cqbjax.studies.kinds import Shown, Table
+from cqbjax.studies.study import Making
+from cqbjax.studies.sweeps import Sweep
 
-# rho weighs the cost in the utilities: another rho is another problem, not another policy.
-VALUES: dict[str, tuple[float, ...]] = {
-    "alpha_scale": (0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
-    "lambda0": (0.3, 1.0, 3.0, 10.0),
-    "c1": (0.1, 0.25, 0.5, 1.0),
-    "rho": (0.0, 1.0, 2.0, 5.0, 10.0),
-    "M": (1, 3, 9, 27),
-}
 LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
-SHARED = ("alpha_scale", "lambda0", "c1")  # what studies of any K and rho can be ranked by
 OVER = "over_preset"
+# An attribute: the label of the setting that the others vary.
+PRESET = "preset"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,12 @@ class Setting:
         """Name the setting."""
         return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
 
+    @classmethod
+    def of(cls, label: str) -> "Setting":
+        """Return the setting of a label."""
+        *floats, samples = (word.partition("=")[2] for word in label.split())
+        return cls(*(None if one == "None" else float(one) for one in floats), int(samples))  # type: ignore[arg-type]
+
     def policy(self, kappa: float) -> Acqb:
         """Return ACQB with these constants."""
         return Acqb(
@@ -59,53 +65,101 @@ class Setting:
         )  # fmt: skip
 
 
-class Varied(NamedTuple):
-    """A point of the study.
+@dataclasses.dataclass(frozen=True)
+class Sensitivity(Sweep):
+    """A sweep whose policies are settings of ACQB; each rho is a point of its own.
+
+    A field is the values of a constant, beside the preset's own; an empty list leaves it alone.
 
     Attributes:
-        ready: of one rho; its policies are settings, by their labels.
-        settings: those.
-        preset: what they vary, of any rho.
+        first_seed: far from those that any study reports.
+        preset: its label, written at each point.
     """
 
-    ready: Ready
-    settings: list[Setting]
-    preset: Setting
+    alpha_scale: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    lambda0: Sequence[float] = (0.3, 1.0, 3.0, 10.0)
+    c1: Sequence[float] = (0.1, 0.25, 0.5, 1.0)
+    # rho weighs the cost in the utilities: another rho is another problem, not another policy.
+    rho: Sequence[float] = (0.0, 1.0, 2.0, 5.0, 10.0)
+    M: Sequence[int] = (1, 3, 9, 27)
+    first_seed: int = 1_000_000
+    preset: str | None = None
+
+    def compose(self, config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
+        """Return a point for each rho of each combination of the grid.
+
+        At another rho than the preset's no other constant is varied.
+        """
+        config = copy.deepcopy(config)
+        with open_dict(config):
+            config.first_seed = self.first_seed
+        points = []
+        for point in grid.compose(config, swept):
+            preset = preset_of(point.config, point.config.K)
+            values = self.values(preset)
+            for rho in values.get("rho", [None]):
+                alone = None if rho in (None, preset.rho) else {key: [] for key in CONSTANTS}
+                points.append(_at_rho(point, rho, alone or {"rho": []}))
+        return points
+
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Return a point with its settings as policies."""
+        config = point.config
+        source, preset = making.once(config.source), preset_of(config, config.K)
+        policies = {
+            one.label: one.policy(config.kappa) for one in settings(preset, self.values(preset))
+        }
+        ready = study.ready_of(grid.settle(point, source), source, policies, making, self)
+        return ready._replace(told={**study.origin(ready), PRESET: self.preset})
+
+    def values(self, preset: Setting) -> dict[str, list[Any]]:
+        """Return the values of each constant, the preset's among them, increasing.
+
+        Args:
+            preset: around which the constants vary.
+
+        Raises:
+            ValueError: for a value out of range.
+        """
+        by_key: dict[str, list[Any]] = {}
+        for key in CONSTANTS:
+            own, chosen = getattr(preset, key), getattr(self, key)
+            for value in chosen:
+                if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
+                    what = {"M": "a whole number of at least 1", "lambda0": "a number above 0"}
+                    raise ValueError(
+                        f"kind.{key}={value:g} must be {what.get(key, 'a number of at least 0')}"
+                    )
+            if own is not None:
+                by_key[key] = sorted({own, *(type(own)(value) for value in chosen)})
+        return by_key
+
+    def rounds_read(self, config: DictConfig, panels: int) -> None:
+        """Return that all rounds are read: Q - Q* is averaged over them."""
+
+    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+        """Return the settings, best first, and the figure of each constant by itself."""
+        made = frame([row for point in points for row in rows(point)])
+        name = config.name.removeprefix(self.prefix)
+        caption = f"Settings of ACQB, {name}, {config.num_seeds} seeds from {self.first_seed}"
+        figure = draw(made, config.title or name)
+        return Shown({"": Table(made, caption)}, {"": figure}, sentences(made))
 
 
-def points(
-    config: DictConfig, make: Callable[[DictConfig], Any], swept: Mapping[str, Any]
-) -> list[Varied]:
-    """Return the points of a study: a rho of each point of its configuration.
+def _at_rho(point: Point, rho: float | None, chosen: Mapping[str, list[Any]]) -> Point:
+    """Return a point at a weight of the cost, with other values of constants.
 
     Args:
-        config: of the study; `config.sensitivity` maps constants to other values.
-        make: makes a source of its configuration.
-        swept: key -> value, what tells this configuration from others of its sweep.
-
-    Raises:
-        ValueError: in one sentence, for anything out of range.
+        point: of the study; its preset is told to its settings.
+        rho: another is another problem; None: the source has none.
+        chosen: constant -> values.
     """
-    varied, sources = [], dict[str, Any]()
-    for composed in grid.compose(config, swept):
-        plain: Any = OmegaConf.to_container(composed.config)
-        preset = preset_of(plain, composed.config.K)
-        every = settings(preset, values_of(preset, plain.get("sensitivity") or {}))
-        for rho in dict.fromkeys(one.rho for one in every):
-            some = [one for one in every if one.rho == rho]
-            point = composed if rho is None else _at_rho(composed, rho)
-            source = study.source_of(point, make, sources)
-            point = grid.settle(point, source)
-            policies = {one.label: one.policy(point.config.kappa) for one in some}
-            ready = study.ready_of(point, source, policies, make)
-            study.check_point(ready)
-            varied.append(Varied(ready, some, preset))
-    return varied
-
-
-def _at_rho(point: Point, rho: float) -> Point:
-    """Return a point at another weight of the cost, which is another problem."""
     config = copy.deepcopy(point.config)
+    with open_dict(config):
+        config.kind.preset = preset_of(config, config.K).label
+        config.kind.update(chosen)
+    if rho is None:
+        return dataclasses.replace(point, config=config, keys={})
     OmegaConf.update(config, "source.rho", rho)
     return dataclasses.replace(
         point, name=f"{point.name},rho={rho:g}", config=config, keys={},
@@ -135,33 +189,6 @@ def _number(key: str, config: Mapping[str, Any]) -> float:
     return float(config[key])
 
 
-def values_of(preset: Setting, chosen: Mapping[str, Sequence[float]]) -> dict[str, list[Any]]:
-    """Return the values of each constant, the preset's among them, increasing.
-
-    Args:
-        preset: around which the constants vary.
-        chosen: constant -> values in place of `VALUES`; an empty list leaves a constant alone.
-
-    Raises:
-        ValueError: for a constant that is none, or a value out of range.
-    """
-    for key, values in chosen.items():
-        if key not in CONSTANTS:
-            raise ValueError(f"sensitivity.{key} is unknown; choose from {', '.join(CONSTANTS)}")
-        for value in values:
-            if not LEAST[key] <= value < float("inf") or (key == "M" and value != int(value)):
-                what = "a whole number of at least 1" if key == "M" else "a number of at least 0"
-                what = "a number above 0" if key == "lambda0" else what
-                raise ValueError(f"sensitivity.{key}={value:g} must be {what}")
-    by_key: dict[str, list[Any]] = {}
-    for key in CONSTANTS:
-        own = getattr(preset, key)
-        if own is not None:
-            kind = type(own)
-            by_key[key] = sorted({own, *(kind(value) for value in chosen.get(key, VALUES[key]))})
-    return by_key
-
-
 def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setting]:
     """Return the preset first, then one constant at a time, then the alpha_scale x c1 grid."""
     alone = [
@@ -170,30 +197,33 @@ def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setti
         for value in several
     ]
     pairs = itertools.product(values["alpha_scale"], values["c1"])
-    grid = [dataclasses.replace(preset, alpha_scale=alpha, c1=c1) for alpha, c1 in pairs]
-    return list(dict.fromkeys([preset, *alone, *grid]))
+    both = [dataclasses.replace(preset, alpha_scale=alpha, c1=c1) for alpha, c1 in pairs]
+    return list(dict.fromkeys([preset, *alone, *both]))
 
 
-def rows(data: xr.Dataset, chosen: Sequence[Setting], preset: Setting) -> list[dict[str, Any]]:
+def rows(data: xr.Dataset) -> list[dict[str, Any]]:
     """Summarise settings that met the same draws.
 
     Args:
-        data: of a sweep whose labels are those of `chosen`.
-        chosen: settings of one rho.
-        preset: is compared with, seed by seed, if it is one of them.
+        data: of a sweep whose labels are those of settings; its attribute `preset` is the label
+            with which each is compared, seed by seed, if it is one of them.
     """
     gap = summaries.queue_regret(data).mean("round")
     compared = {MEASURE: gap, "cumulative_regret": data.regret.isel(round=-1)}
-    if preset in chosen:
-        compared[OVER] = gap - gap.sel(policy=preset.label, drop=True)
+    labels, preset = data.policy.values.tolist(), data.attrs[PRESET]
+    if preset in labels:
+        compared[OVER] = gap - gap.sel(policy=preset, drop=True)
     means = {name: summaries.mean_ci(values) for name, values in compared.items()}
     summarised = []
-    for rate, one in itertools.product(data.arrival_rate.values, chosen):
+    for rate, label in itertools.product(data.arrival_rate.values, labels):
+        if label == OPTIMAL:
+            continue
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
         row["stand_in"] = data.attrs.get("stand_in", "")
-        row |= dataclasses.asdict(one) | {"preset": one == preset, "seeds": data.sizes["seed"]}
+        row |= dataclasses.asdict(Setting.of(label))
+        row |= {"preset": label == preset, "seeds": data.sizes["seed"]}
         for name in (MEASURE, OVER, "cumulative_regret"):
-            cell = means[name].sel(arrival_rate=rate, policy=one.label) if name in means else None
+            cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else None
             for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
                 value = None if cell is None else float(cell[part])
                 row[f"{name}{end}"] = None if value is None or np.isnan(value) else value
@@ -231,54 +261,3 @@ def sentences(made: pl.DataFrame) -> list[str]:
             line += "that is the least"
         lines.append(line)
     return lines
-
-
-def ranked(studies: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Rank settings over several studies, each K and arrival rate a cell of equal weight.
-
-    M and rho stay at the preset's: the paper's M depends on K, and another rho is another problem.
-
-    Args:
-        studies: name -> what `frame` returned.
-
-    Returns:
-        By setting, least first: `preset`, `mean_ratio`, the geometric mean over cells of the mean
-        of Q - Q* divided by the preset's, and that ratio in each cell. Settings that a cell lacks
-        are left out.
-
-    Raises:
-        ValueError: a study without these columns or without the preset, two presets, or a mean of
-            Q - Q* that is not positive, which has no geometric mean.
-    """
-    by_cell: dict[str, pl.DataFrame] = {}
-    for name, made in studies.items():
-        by_cell |= _ratios(name, made)
-    made, *others = by_cell.values()
-    for one in others:
-        made = made.join(one, on=[*SHARED, "preset"])
-    if made["preset"].sum() != 1:
-        raise ValueError("the studies are of different presets, one is needed")
-    mean = pl.mean_horizontal(pl.col(key).log() for key in by_cell).exp().alias("mean_ratio")
-    said = dict.fromkeys(one["stand_in"][0] for one in studies.values() if "stand_in" in one)
-    made = made.select(*SHARED, "preset", mean, *by_cell).sort("mean_ratio")
-    return made.with_columns(stand_in=pl.lit("; ".join(said))) if said else made
-
-
-def _ratios(name: str, made: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return cell -> settings with their ratio to the preset, for each K and rate of a study."""
-    lacking = {*SHARED, "M", "K", "arrival_rate", "preset", MEASURE} - set(made.columns)
-    if lacking:
-        raise ValueError(f"{name}: no column {', '.join(sorted(lacking))}, is it a study's?")
-    by_cell = {}
-    for (size, rate), cell in made.group_by("K", "arrival_rate", maintain_order=True):
-        where = f"{name}, K={size}, arrival rate {rate}"
-        if cell["preset"].sum() != 1:
-            raise ValueError(f"{where}: one row must be preset")
-        own = cell.filter("preset").row(0, named=True)
-        held = [pl.col(key) == own[key] for key in ("M", "rho") if key in cell.columns]
-        cell = cell.filter(*held)
-        if not (cell[MEASURE] > 0).all():
-            raise ValueError(f"{where}: {MEASURE} must be positive in every row to be ranked")
-        key = f"{name} K={size} λ={rate:g}"
-        by_cell[key] = cell.select(*SHARED, "preset", (pl.col(MEASURE) / own[MEASURE]).alias(key))
-    return by_cell

@@ -14,11 +14,13 @@ WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
-MEASURES = ("slopes", "switching", "eigenvalues")
-THEORY_KEYS = ("measure", "windows", "block")
 # What the paper's users and its service are called.
 OF_PAPER = {"users": "stay", "service": "one"}
-CHOICES = {"spread": ("ci", "sd"), "queue": ("regret", "length"), "table": ("throughput", "gap")}
+CHOICES = {
+    "spread": ("ci", "sd"),
+    "queue": ("regret", "length", "both"),
+    "table": ("throughput", "gap"),
+}
 
 
 def check_keys(config: DictConfig) -> None:
@@ -56,7 +58,6 @@ def check_keys(config: DictConfig) -> None:
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     _check_recorders(config)
-    _check_theory(config)
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
@@ -70,53 +71,29 @@ def _check_recorders(config: DictConfig) -> None:
     allowed = "must be a list of names or of {_target_: module.Class}"
     _refuse_unless(fine, config, "record", allowed)
     _refuse_unless(isinstance(config.queries, bool), config, "queries", "must be true or false")
-    measure = "replay" if config.replay is not None else "theory"
-    if config[measure] is None:
-        return
-    if asked or config.queries:
-        key = "queries=true is" if config.queries else f"record={asked} is"
-        raise ValueError(f"{key} of a sweep, and {measure} is none: leave it out")
+
+
+def check_plain(config: DictConfig, kind: str) -> None:
+    """Refuse recorders and worlds of their own at a point of a study that is no sweep.
+
+    Args:
+        config: of the point.
+        kind: of study.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if config.record or config.queries:
+        key = "queries=true is" if config.queries else f"record={config.record} is"
+        raise ValueError(f"{key} of a sweep, and {kind} is none: leave it out")
     for group, of_paper in OF_PAPER.items():
         if list(config[group]) != [of_paper]:
             raise ValueError(
-                f"{group}={','.join(config[group])} is of a sweep, and {measure} is none: its "
+                f"{group}={','.join(config[group])} is of a sweep, and {kind} is none: its "
                 f"{group} is {of_paper}"
             )
     if any(value is not None for value in config.drift.values()):
-        raise ValueError(f"drift={config.drift} is of a sweep, and {measure} is none: leave it out")
-
-
-def _check_theory(config: DictConfig) -> None:
-    if config.theory is None:
-        return
-    for key in config.theory:
-        if key not in THEORY_KEYS:
-            raise ValueError(f"theory.{key} is no key; theory has {', '.join(THEORY_KEYS)}")
-    measure = config.theory.get("measure")
-    if measure not in MEASURES:
-        raise ValueError(f"theory.measure={measure} must be one of {', '.join(MEASURES)}")
-    block = config.theory.get("block")
-    if measure == "switching" and not (_whole(block) and block >= 1):
-        raise ValueError(f"theory.block={block} must be a whole number of rounds, at least 1")
-    windows = config.theory.get("windows")
-    if measure == "slopes" and not _windows(windows):
-        raise ValueError(
-            f"theory.windows={windows} must be a list of pairs of rounds, first < last"
-        )
-    if measure == "slopes" and (last := max(pair[1] for pair in windows)) > config.horizon:
-        raise ValueError(
-            f"theory.windows={windows} ends in round {last:,}: horizon={config.horizon:,} must "
-            "reach it"
-        )
-
-
-def _windows(value: Any) -> bool:
-    pairs = listed(value)
-    return bool(pairs) and all(
-        isinstance(pair, ListConfig) and len(pair) == 2 and all(map(_whole, pair))
-        and 0 < pair[0] < pair[1]
-        for pair in pairs
-    )  # fmt: skip
+        raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
 
 def check_overrides(words: Sequence[str], config: DictConfig) -> None:
@@ -172,6 +149,12 @@ def _check_rates(config: DictConfig) -> None:
 def as_stored(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
     return value if _number(value) else str(value)
+
+
+def stem_of(config: DictConfig) -> str:
+    """Return the name of a study's files: its own, and before it what its kind of study says."""
+    check_name(config.name)
+    return f"{(config.get('kind') or {}).get('prefix') or ''}{config.name}"
 
 
 def check_name(name: Any) -> None:

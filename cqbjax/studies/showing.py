@@ -9,6 +9,8 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
+from cqbjax.core.files import write_atomic
+from cqbjax.studies.kinds import Shown, Table
 from cqbjax.sweeping.runner import Estimate
 
 # A figure of more pairs of panels cannot be read: it shows where they end instead.
@@ -20,45 +22,63 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 150)
 
 
-def show(
-    points: list[xr.Dataset], config: DictConfig, stem: str, console: Console | None = None
+def write(
+    shown: Shown, config: DictConfig, stem: str, console: Console | None = None
 ) -> list[Path]:
-    """Draw the figure and the table of a study from stored points, and print the table.
+    """Write what a study shows, and print it.
+
+    Args:
+        shown: of `Kind.show`.
+        config: of the study; `results_dir` is read.
+        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
+        console: where tables are printed.
+
+    Returns:
+        The files written.
+    """
+    from cqbjax.figures import files as figure_files
+    from cqbjax.results import tables
+
+    written: list[Path] = []
+    folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
+    for name, table in shown.tables.items():
+        path = folders[0] / "_".join(filter(None, (stem, name)))
+        if table.caption:
+            written += tables.save_table(table.frame, path, table.caption)
+        else:
+            written.append(path.with_name(f"{path.name}.csv"))
+            write_atomic(written[-1], table.frame.write_csv().encode())
+        if table.printed:
+            tables.print_table(table.frame, table.caption, console)
+    for name, figure in shown.figures.items():
+        written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
+    for line in shown.lines if console else ():
+        console.print(line, markup=False)
+    return written
+
+
+def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    """Return the figure and the table of an ordinary study.
 
     The paper's own numbers stand beside ours wherever it reports the same setting.
 
     Args:
         points: from `results.load_points`.
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
-        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
-        console: where the table is printed.
-
-    Returns:
-        The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
     from cqbjax.figures import curves, sweeps
-    from cqbjax.figures import files as figure_files
-    from cqbjax.results import tables
     from cqbjax.results.metrics import panels_of
 
-    title, root = config.title or config.name, Path(config.results_dir)
-    table = _table(points, config)
-    written = list(tables.save_table(table, root / "tables" / stem, title))
-    tables.print_table(table, title, console)
-    if config.get("theory") is not None:
-        from cqbjax.studies import proofs
-
-        return [*written, *proofs.show_slopes(points, config, stem, console)]
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
         figure = curves.draw_curves(drawn, panels_of(drawn, config), config.spread)
     else:
         figure = sweeps.draw_over_keys(drawn)
-    return [*written, *figure_files.save(figure, root / "figures" / stem)]
+    return Shown({"": Table(table(points, config), config.title or config.name)}, {"": figure})
 
 
-def _table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
+def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     """Return the table of a study, the paper's numbers beside ours."""
     from cqbjax.paper import printed
     from cqbjax.results import tables
@@ -68,9 +88,9 @@ def _table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
     reference = {"reference": config.compared} if config.get("compared") else {}
     made = tables.throughput_table if config.table == "throughput" else tables.gap_table
-    table = made(points, rounds, **reference)
+    whole = made(points, rounds, **reference)
     # The paper varies these alone: its numbers are of no other point of a sweep.
-    return printed.beside(table) if {*differing(points)} <= {*ALWAYS_VARIED} else table
+    return printed.beside(whole) if {*differing(points)} <= {*ALWAYS_VARIED} else whole
 
 
 def few(points: Sequence[xr.Dataset]) -> bool:

@@ -16,7 +16,7 @@ from cqbjax.results import stored as results
 from cqbjax.store import pieces
 from cqbjax.store.layout import Stored, shape
 from cqbjax.studies.grid import Ready
-from cqbjax.studies.manifests import FOR_SHOW, Content, Finished, content_of, manifest_of
+from cqbjax.studies.manifests import FOR_SHOW, Content, Finished, manifest_of
 
 # Of the keys in which a stored point differs so many are told.
 MOST_TOLD = 4
@@ -51,7 +51,7 @@ class Stock:
         """Return a point with those of its policies alone that are not stored."""
         if ready.point.config.rerun:
             return ready
-        missing = self.missing(ready.point.name, content_of(ready))
+        missing = self.missing(ready.point.name, ready.kind.content(ready))
         kept = {label: policy for label, policy in ready.policies.items() if label in missing}
         return ready._replace(policies=kept)
 
@@ -68,7 +68,7 @@ class Stock:
         """
         told, first = dict[str, str](), ""
         for ready in left:
-            contents, content = self._places.get(ready.point.name, {}), content_of(ready)
+            contents, content = self._places.get(ready.point.name, {}), ready.kind.content(ready)
             here = {label for label, _ in contents.get(content.point, {})}
             again = ", ".join(label for label in ready.policies if label in here)
             if again:
@@ -252,7 +252,7 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
     """
     by_shape: dict[Any, list[Stored]] = {}
     for one in points:
-        config = _yaml(one.point.config)
+        config = _yaml(one.ready.point.config)
         stored = Stored(one.data, manifest_of(one), config)
         by_shape.setdefault(shape(one.data), []).append(stored)
     written = []

@@ -1,26 +1,24 @@
-"""The points of a study: checked, trained, run.
+"""The points of a study: what their configuration names is made, checked and trained.
 
-Composing them (`grid.py`), running all of them shard by shard (`sharding.py`), storing
-(`storing.py`, `manifests.py`) and showing (`showing.py`) are apart.
+What is done with them is their kind's (`kinds.py`). Composing them (`grid.py`), running them shard
+by shard (`sharding.py`), storing (`storing.py`, `manifests.py`) and showing (`showing.py`) are
+apart.
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.sources import Synthetic
 from cqbjax.studies.arriving import queries, told
-from cqbjax.studies.grid import Point, Ready, compose, seeds, settle
+from cqbjax.studies.grid import Point, Ready, seeds
 from cqbjax.studies.grid import told as told_of_grid
 from cqbjax.sweeping.checks import (
     check_batch,
@@ -29,10 +27,8 @@ from cqbjax.sweeping.checks import (
     named,
     with_yardstick,
 )
-from cqbjax.sweeping.parts import Part, PerSeed, choose_records
+from cqbjax.sweeping.parts import PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.runner import Estimate
-from cqbjax.sweeping.sweep import estimates, part, sweep_parts
 
 
 def check_point(ready: Ready) -> None:
@@ -45,20 +41,20 @@ def check_point(ready: Ready) -> None:
         ValueError: in one sentence, for anything out of range.
     """
     point, source, policies, recorders, *_ = ready
-    config, learnt = point.config, _learnt(policies)
-    if learnt and not isinstance(source, DatasetSource):
-        label = next(iter(learnt))
+    config, untrained = point.config, learnt(policies)
+    if untrained and not isinstance(source, DatasetSource):
+        label = next(iter(untrained))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
     drawn = drawn_from(ready)
     wanted = with_yardstick(policies)
-    others = {label: policy for label, policy in wanted.items() if label not in learnt}
+    others = {label: policy for label, policy in wanted.items() if label not in untrained}
     problem = check_sweep(
         others, drawn, config.arrival_rate, np.asarray(seeds(config)),
         config.horizon, config.K, config.capacity,
     )  # fmt: skip
     check_recorders(recorders, problem)
     check_batch(config.chunk, config.memory_gb)
-    for policy in learnt.values():
+    for policy in untrained.values():
         policy.check(problem)
     first = choose_records(config.horizon, config.record_every).every
     if min(config.table_rounds) < min(first, config.horizon):
@@ -73,7 +69,8 @@ def drawn_from(ready: Ready) -> Source:
     return queries(ready.point.config, ready.source, ready.users, ready.service)
 
 
-def _learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+def learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+    """Return those of the policies that are trained offline."""
     return {label: policy for label, policy in policies.items() if isinstance(policy, Learnt)}
 
 
@@ -91,7 +88,7 @@ def train(
         policies: label -> policy, made from `point.config.policy`; `check_point` has passed them.
         progress: told of the fits.
     """
-    if not _learnt(policies):
+    if not learnt(policies):
         ready: dict[str, Any] = dict(policies)
         return ready
     assert isinstance(source, DatasetSource)
@@ -131,68 +128,11 @@ def tuned(
     }
 
 
-def run(
-    trained: Sequence[Ready],
-    progress: Reporter | None = None,
-    resume: Path | None = None,
-) -> list[xr.Dataset]:
-    """Run points, all that can be in one batch.
-
-    Args:
-        trained: checked points, their policies trained; the first one's `chunk` and `memory_gb`
-            are those of all.
-        progress: told of compiling and of rounds done.
-        resume: folder of what is finished of them, as in `sweep`.
-
-    Returns:
-        A dataset of `sweep` a point, its attributes complete for `store`.
-
-    Raises:
-        ValueError: in one sentence, for anything out of range.
-    """
-    config = trained[0].point.config
-    parts = [_part(each) for each in trained]
-    stored = sweep_parts(parts, config.chunk, config.memory_gb, None, progress, resume)
-    return [
-        data.assign_attrs(experiment=each.point.config.name, **_origin(each))
-        for data, each in zip(stored, trained, strict=True)
-    ]
-
-
-def estimated(ready: Sequence[Ready], progress: Reporter | None = None) -> list[Estimate]:
-    """Reckon what running points would take; nothing is trained, and nothing stored.
-
-    Args:
-        ready: checked points, their policies untrained.
-        progress: told what is being done.
-    """
-    config = ready[0].point.config
-    parts = [_part(_blank(each)) for each in ready]
-    return estimates(parts, config.chunk, config.memory_gb, None, progress)
-
-
-def _blank(ready: Ready) -> Ready:
-    """Return a point with policies of the right shapes in place of those that are to be trained."""
-    config, each = ready.point.config, dict(ready.policies)
-    problem = drawn_from(ready).problem(config.K, config.horizon)
-    for label, policy in _learnt(each).items():
-        each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
-    return ready._replace(policies=each)
-
-
-def _part(trained: Ready) -> Part:
-    """Return what the simulator is to run of a point."""
-    config = trained.point.config
-    return part(
-        trained.policies, drawn_from(trained),
-        config.arrival_rate, seeds(config), config.horizon, config.K, config.record_every,
-        config.capacity, trained.recorders,
-    )  # fmt: skip
-
-
-def _origin(trained: Ready) -> dict[str, Any]:
+def origin(ready: Ready) -> dict[str, Any]:
     """Return the attributes that say where a point's queries come from."""
-    source, config = trained.source, trained.point.config
+    if ready.told is not None:
+        return dict(ready.told)
+    source, config = ready.source, ready.point.config
     own = told(config)
     if isinstance(source, DatasetSource):
         return {"source": source.table.name, "stand_in": source.table.stand_in, **own}
@@ -207,70 +147,48 @@ def _origin(trained: Ready) -> dict[str, Any]:
     return {"source": name, "stand_in": "", "source_settings": told_of_grid(values), **own}
 
 
-def checked_points(
-    config: DictConfig,
-    make_source: Callable[[DictConfig], Any],
-    make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
-    swept: Mapping[str, Any] | None = None,
-    sources: dict[str, Any] | None = None,
-) -> list[Ready]:
-    """Compose and check every point of a configuration.
+class Making(NamedTuple):
+    """What makes objects of configurations; how that is done the commands alone know.
 
-    Args:
-        config: of the study.
-        make_source: makes a source, or a recorder, of its configuration.
-        make_policies: makes policies, by label.
-        swept: key -> value, what tells this configuration from others of its sweep.
-        sources: those made before, by their configurations; new ones are added.
-
-    Raises:
-        ValueError: in one sentence, for anything out of range at any point.
+    Attributes:
+        one: makes an object of its configuration.
+        policies: makes policies of theirs, by label.
+        kept: what was made once for all points, by its configuration; new things are added.
     """
-    ready: list[Ready] = []
-    sources = {} if sources is None else sources
-    for point in compose(config, swept or {}):
-        source = source_of(point, make_source, sources)
-        policies = make_policies(point.config.policy)
-        point = settle(point, source)
-        one = ready_of(point, source, policies, make_source)
-        check_point(one)
-        ready.append(one)
-    return ready
+
+    one: Callable[[DictConfig], Any]
+    policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]]
+    kept: dict[str, Any]
+
+    def once(self, node: DictConfig) -> Any:
+        """Return what a configuration makes, made once: points of a dataset share one table."""
+        return self.keep(str(OmegaConf.to_container(node)), lambda: self.one(node))
+
+    def keep(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what was kept under a key, or make it and keep it."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
 
 def ready_of(
-    point: Point,
-    source: Source | DatasetSource,
-    policies: Mapping[str, Policy | Learnt],
-    make: Callable[[DictConfig], Any],
-) -> Ready:
-    """Return a settled point with what is made of its configuration, by `make`."""
-    config = point.config
-    users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
-    return Ready(point, source, policies, recorders_of(point, make), users, service)
-
-
-def recorders_of(point: Point, make: Callable[[DictConfig], Any]) -> tuple[Recorder, ...]:
-    """Return what a point asks to be recorded, made of its configuration."""
-    asked = [*point.config.record, *(["queries"] if point.config.queries else [])]
-    return tuple(named(one) if isinstance(one, str) else make(one) for one in asked)
-
-
-def source_of(
-    point: Point, make_source: Callable[[DictConfig], Any], sources: dict[str, Any]
-) -> Source | DatasetSource:
-    """Return a point's source, made once: the points of a dataset share one table.
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt],
+    making: Making, kind: Any,
+) -> Ready:  # fmt: skip
+    """Return a settled point with what is made of its configuration.
 
     Args:
-        point: of a study.
-        make_source: makes a source of its configuration.
-        sources: those made before, by their configurations; a new one is added.
+        point: from `settle`.
+        source: of it.
+        policies: label -> policy.
+        making: makes recorders, users and service.
+        kind: of study.
     """
-    key = str(OmegaConf.to_container(point.config.source))
-    if key not in sources:
-        sources[key] = make_source(point.config.source)
-    made: Source | DatasetSource = sources[key]
-    return made
+    config, make = point.config, making.one
+    users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
+    asked = [*config.record, *(["queries"] if config.queries else [])]
+    recorders = tuple(named(one) if isinstance(one, str) else make(one) for one in asked)
+    return Ready(point, source, policies, recorders, users, service, kind)
 
 
 def told_of(ready: Ready) -> Iterator[str]:
@@ -281,3 +199,4 @@ def told_of(ready: Ready) -> Iterator[str]:
         yield f"{point.name}: {names} left out ({reason})"
     if isinstance(source, DatasetSource):
         yield source.describe(point.config.K, point.config.arrival_rate)
+    yield from ready.lines

@@ -123,7 +123,7 @@ def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
     """Tabulate eigenvalues beside what the proof asks of them.
 
     Args:
-        point: from `measure`, with attr c1.
+        point: from `measure`, with attrs arrival_rate and c1.
         rounds: at which; each must be recorded.
 
     Returns:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import xarray as xr
 
 from cqbjax.results.summaries import t_quantile
 from cqbjax.theory.switching import Switching
@@ -49,8 +50,8 @@ def pairs(made: Switching) -> Pairs:
     return Pairs(psi, ~own & other, own & ~other, later)
 
 
-def rules(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> pl.DataFrame:
-    """Count how often each sentence applies and how often it fails.
+def counted(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> xr.Dataset:
+    """Count, path by path, how often each sentence applies and how often it fails.
 
     Args:
         made: from `switching.run`.
@@ -58,10 +59,34 @@ def rules(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> pl.DataFra
         optimal: [S, T + 1] Q*(t), likewise.
 
     Returns:
-        A row a sentence: `rule`, `checked` and `failed`, numbers of (path, i, t), of (path, t) or
-        of (path, i), and `paths_failed`, of how many sample paths.
+        Over seed (0 .. S - 1) and rule: `checked` and `failed`, numbers of (i, t), of t or of i;
+        over seed and switch i = 1 .. T: `psi` = psi(i, T + 1), `parted`, whether D(i, i) = 0 and
+        D(i-1, i) = 1, and `gap` of round i.
     """
     both = pairs(made)
+    checks = _checks(made, both, queue, optimal)
+    paths, horizon = made.gap.shape
+    counts = [
+        [each.reshape(paths, -1).sum(axis=1, dtype=np.int64) for each in (where, where & wrong)]
+        for where, wrong in checks.values()
+    ]
+    checked, failed = (np.stack(each, axis=1) for each in zip(*counts, strict=True))
+    return xr.Dataset(
+        {
+            "checked": (("seed", "rule"), checked),
+            "failed": (("seed", "rule"), failed),
+            "psi": (("seed", "switch"), both.psi[:, :, -1]),
+            "parted": (("seed", "switch"), both.parted.astype(np.int8)),
+            "gap": (("seed", "switch"), made.gap),
+        },
+        {"seed": np.arange(paths), "rule": list(checks), "switch": np.arange(1, horizon + 1)},
+    )
+
+
+def _checks(
+    made: Switching, both: Pairs, queue: np.ndarray, optimal: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return sentence -> where it applies, and where it would be wrong if it did."""
     psi, parted = both.psi, both.parted[:, :, None] & both.later
     agreed = ~both.parted[:, :, None] & both.later
     own, other = made.departed[:, 1:], made.departed[:, :-1]
@@ -69,39 +94,50 @@ def rules(made: Switching, queue: np.ndarray, optimal: np.ndarray) -> pl.DataFra
     now, before = psi[:, :, :-1], both.later[None, :, :-1]
     length, state = made.length[:, 1:], made.state[:, 1:]
     emptied = np.maximum.accumulate(parted & (length == 0), axis=2)
-    checks = [
-        ("psi(i, t) is -1, 0 or 1", np.ones_like(psi, bool), np.abs(psi) > 1),
-        (
-            "the sum of psi(i, t) over i is Q(t) - Q*(t)", np.ones_like(queue, bool),
-            psi.sum(axis=1, dtype=np.int32) != queue - optimal,
+    return {
+        "psi(i, t) is -1, 0 or 1": (np.ones_like(psi, bool), np.abs(psi) > 1),
+        "the sum of psi(i, t) over i is Q(t) - Q*(t)": (
+            np.ones_like(queue, bool), psi.sum(axis=1, dtype=np.int32) != queue - optimal
         ),
-        ("D(i, i) <= D(i-1, i)", np.ones_like(both.parted), both.against),
-        ("D(i, i) = 0, D(i-1, i) = 1: psi is 0 or 1", parted, psi < 0),
-        ("D(i, i) = D(i-1, i): psi is -1 or 0", agreed, psi > 0),
-        ("as printed, D(i, t) = 0, D(i-1, t) = 1: psi is 0 or 1", ~own & other & before, now < 0),
-        ("as printed, D(i, t) = D(i-1, t): psi is -1 or 0", (own == other) & before, now > 0),
-        ("the pair is in a state of the proof", np.ones_like(psi, bool), state > max(range(5))),
-        ("D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1", parted, ~np.isin(state, AFTER_PARTING)),
-        ("D(i, i) = D(i-1, i): S_0, S_2 or S_3", agreed, ~np.isin(state, AFTER_AGREEING)),
-        ("parted, and Q_i was empty since: psi is 0", emptied, psi != 0),
-        ("sketch: parted, Q_{i-1} empty: Q_i empty", parted & (made.length[:, :-1] == 0),
-         length != 0),
-    ]  # fmt: skip
-    rows = [
-        {
-            "rule": rule, "checked": int(where.sum()), "failed": int((where & wrong).sum()),
-            "paths_failed": int((where & wrong).reshape(len(where), -1).any(axis=1).sum()),
-        }
-        for rule, where, wrong in checks
-    ]  # fmt: skip
-    return pl.DataFrame(rows)
+        "D(i, i) <= D(i-1, i)": (np.ones_like(both.parted), both.against),
+        "D(i, i) = 0, D(i-1, i) = 1: psi is 0 or 1": (parted, psi < 0),
+        "D(i, i) = D(i-1, i): psi is -1 or 0": (agreed, psi > 0),
+        "as printed, D(i, t) = 0, D(i-1, t) = 1: psi is 0 or 1": (~own & other & before, now < 0),
+        "as printed, D(i, t) = D(i-1, t): psi is -1 or 0": ((own == other) & before, now > 0),
+        "the pair is in a state of the proof": (np.ones_like(psi, bool), state > max(range(5))),
+        "D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1": (parted, ~np.isin(state, AFTER_PARTING)),
+        "D(i, i) = D(i-1, i): S_0, S_2 or S_3": (agreed, ~np.isin(state, AFTER_AGREEING)),
+        "parted, and Q_i was empty since: psi is 0": (emptied, psi != 0),
+        "sketch: parted, Q_{i-1} empty: Q_i empty": (
+            parted & (made.length[:, :-1] == 0), length != 0
+        ),
+    }  # fmt: skip
 
 
-def by_switch(made: Switching, block: int) -> pl.DataFrame:
+def rules(paths: xr.Dataset) -> pl.DataFrame:
+    """Tabulate how often each sentence applies and how often it fails.
+
+    Args:
+        paths: from `counted`.
+
+    Returns:
+        A row a sentence: `rule`, `checked` and `failed`, numbers of (path, i, t), of (path, t) or
+        of (path, i), and `paths_failed`, of how many sample paths.
+    """
+    checked, failed = (
+        paths[name].transpose("seed", "rule").values for name in ("checked", "failed")
+    )
+    return pl.DataFrame({
+        "rule": [str(rule) for rule in paths["rule"].values], "checked": checked.sum(axis=0),
+        "failed": failed.sum(axis=0), "paths_failed": (failed > 0).sum(axis=0),
+    })  # fmt: skip
+
+
+def by_switch(paths: xr.Dataset, block: int) -> pl.DataFrame:
     """Average what round i leaves behind at the end, in blocks of consecutive i.
 
     Args:
-        made: from `switching.run`.
+        paths: from `counted`.
         block: rounds in a block; the last one may be shorter.
 
     Returns:
@@ -110,21 +146,20 @@ def by_switch(made: Switching, block: int) -> pl.DataFrame:
         -1, of `chance`, R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
         of `parted`, how often they did; and `e`, sqrt(E[gap^2]).
     """
-    both = pairs(made)
-    end = both.psi[:, :, -1].astype(float)
-    values = {
-        "psi": end, "longer": end > 0, "shorter": end < 0, "chance": made.gap, "parted": both.parted
-    }  # fmt: skip
-    paths, horizon = end.shape
+    end, gap, parted = (
+        paths[name].transpose("seed", "switch").values for name in ("psi", "gap", "parted")
+    )
+    values = {"psi": end, "longer": end > 0, "shorter": end < 0, "chance": gap, "parted": parted}
+    seeds, horizon = end.shape
     rows: list[dict[str, float]] = []
     for first in range(0, horizon, block):
         here = slice(first, min(first + block, horizon))
         row: dict[str, float] = {"first": first + 1, "last": here.stop}
         for name, of in values.items():
             mean = of[:, here].astype(float).mean(axis=1)
-            half = float(t_quantile(paths) * mean.std(ddof=1) / np.sqrt(paths))
+            half = float(t_quantile(seeds) * mean.std(ddof=1) / np.sqrt(seeds))
             row |= {name: float(mean.mean()), f"{name}_low": float(mean.mean()) - half}
             row[f"{name}_high"] = float(mean.mean()) + half
-        row["e"] = float(np.sqrt(np.mean(made.gap[:, here].astype(float) ** 2)))
+        row["e"] = float(np.sqrt(np.mean(gap[:, here].astype(float) ** 2)))
         rows.append(row)
     return pl.DataFrame(rows)

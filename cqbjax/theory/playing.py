@@ -1,14 +1,39 @@
 """Batches that the theory plays outside a sweep."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from cqbjax.core.queueing import QueueOverflow
+from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
+from cqbjax.sweeping.parts import Capacity
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import run_batch
+
+T = TypeVar("T")
+
+
+def with_room(capacity: Capacity, horizon: int, play: Callable[[int], T]) -> T:
+    """Play with as many queue slots as were asked for, or with more until they are enough.
+
+    Args:
+        capacity: queue slots, or `auto`.
+        horizon: T, rounds.
+        play: of the slots.
+
+    Raises:
+        QueueOverflow: a queue outgrew a capacity that was given.
+    """
+    if capacity != "auto":
+        return play(int(capacity))
+    slots = min(START_CAPACITY, most_slots(horizon))
+    while True:
+        try:
+            return play(slots)
+        except QueueOverflow:
+            slots = more_slots(slots, horizon)
 
 
 def played(

@@ -115,7 +115,7 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
                     rounds = here["round"].values
                     if binned(rounds, rounds)[0].size < 2:
                         raise ValueError(
-                            f"theory.windows: too few rounds are recorded in {first} .. {last} for "
+                            f"kind.windows: too few rounds are recorded in {first} .. {last} for "
                             "a slope; lower record_every or widen the window"
                         )
                     for label, of in zip(here.policy.values.tolist(), here.values, strict=True):

@@ -12,7 +12,7 @@ from cqbjax.clusters import Ray, Slurm, engine
 from cqbjax.commands import _on_cluster
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.results import stored as results
-from cqbjax.studies import sharding, study
+from cqbjax.studies import kinds, sharding
 from cqbjax.sweeping.progress import Silent
 
 WORDS = ("name=grid", "policy=[random]", "num_seeds=2", "horizon=12", "capacity=12")
@@ -25,9 +25,9 @@ def grid(folder):
     ready = []
     for rate in RATES:
         config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
-        ready += study.checked_points(config, make, make_policies, {"arrival_rate": rate})
+        ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
     tight = composed(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
-    return ready + study.checked_points(tight, make, make_policies, {"arrival_rate": 0.65})
+    return ready + kinds.checked_points(tight, make, make_policies, {"arrival_rate": 0.65})
 
 
 def expected(folder):

@@ -18,7 +18,7 @@ import cqbjax
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report, stored
 from cqbjax.core import backend
-from cqbjax.studies import grid, settings, study
+from cqbjax.studies import grid, kinds, settings
 from cqbjax.sweeping.sweep import sweep
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
@@ -194,13 +194,13 @@ def check_study(words):
         own = [word for word in job.words if not word.startswith("hydra")]
         job.config.num_seeds = min(job.config.num_seeds, SEEDS)  # each draws an instance to check
         settings.check_overrides(own, job.config)
-        if job.config.replay is not None:
+        if job.config.kind._target_.endswith(".Replay"):
             _hydra.make_policies(job.config.policy)
         elif "dataset" in job.config.source:
             for point in grid.compose(job.config)[:1]:
                 _hydra.make_policies(point.config.policy)
         else:
-            study.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
+            kinds.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
 
 
 def check_preparing(words):

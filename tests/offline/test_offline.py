@@ -33,7 +33,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
-from cqbjax.studies import grid, resolvers, sharding, showing, study
+from cqbjax.studies import grid, kinds, resolvers, sharding, showing, study
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 
@@ -496,7 +496,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
     )  # fmt: skip
     console = Printed()
-    ready = study.checked_points(
+    ready = kinds.checked_points(
         config,
         hydra.utils.instantiate,
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
@@ -508,7 +508,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
-    written = showing.show(points, config, name)
+    written = showing.write(ready[0].kind.show(points, config), config, name)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()

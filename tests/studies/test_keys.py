@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core import code
-from cqbjax.studies import manifests, study
+from cqbjax.studies import kinds, manifests
 
 SOURCE = """from cqbjax import sources
 from cqbjax.core.pytree import pytree
@@ -55,7 +55,7 @@ def content(*words):
         "source._target_=my_source.Mine", "arrivals=trace", "trace=trace.csv",
         "+policy.mine={_target_: my_policy.Mine}", *words,
     ]  # fmt: skip
-    (ready,) = study.checked_points(composed(*words), make, make_policies)
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
     return manifests.content_of(ready)
 
 
@@ -98,7 +98,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
         code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
     )
     words = ["num_seeds=2", "horizon=12", "policy=[random,acqb]"]
-    (ready,) = study.checked_points(composed(*words), make, make_policies)
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
 
     def content_now():
         ready.point.keys.clear()
@@ -127,11 +127,11 @@ def test_a_key_that_is_declared_nowhere_counts():
     words = ["num_seeds=2", "horizon=12", "policy=[random]"]
     config = composed(*words)
     declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
-    assert declared - {"cluster", "sensitivity"} <= set(config), "a key that is gone"
+    assert declared - {"cluster"} <= set(config), "a key that is gone"
     one = OmegaConf.to_container(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()
     for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("first_seed=5",)):
-        (ready,) = study.checked_points(composed(*words, *more), make, make_policies)
+        (ready,) = kinds.checked_points(composed(*words, *more), make, make_policies)
         keys.add(manifests.content_of(ready).point)
     assert len(keys) == 5

@@ -12,12 +12,11 @@ from cqbjax.datasets import DatasetSource, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.offline import Projected, Trained, fits, heads, projection
+from cqbjax.offline import Projected, Trained, fits, heads, projection, value, value_tables
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing
-from cqbjax.studies import offline_value
 
 SEEDS = [3, 8, 4]
 IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none")
@@ -55,7 +54,7 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
     parts, x = source.split(3), np.asarray(source.queries.contexts)
-    measures = offline_value.nearest(x, source, parts)
+    measures = value.nearest(x, source, parts)
     assert set(measures) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
         expected = scalar_nearest(x, source.probabilities, parts, k)
@@ -65,11 +64,11 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
     weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
     server = (pool[6:] @ weights).argmax(axis=1)
     expected = chance[6:][np.arange(14), server].mean()
-    assert offline_value.linear(pool, chance) == pytest.approx(expected)
-    rows = {row[:2]: row[2] for row in offline_value.measured(x, x, source, 3)}
+    assert value.linear(pool, chance) == pytest.approx(expected)
+    rows = {row[:2]: row[2] for row in value.measured(x, x, source, 3)}
     half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
     for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
-        expected = offline_value.linear(table, chance)
+        expected = value.linear(table, chance)
         assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
 
@@ -84,7 +83,8 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
 
     def table(some):
         monkeypatch.setattr(heads, "trained", lambda _, __, some: {k: trained[k] for k in some})
-        return offline_value.head_table(source, SEEDS[:some], tmp_path, IDENTITY)
+        measured = value.of_head(source, SEEDS[:some], tmp_path, IDENTITY)
+        return value_tables.head_table(measured, {})
 
     one = table(1).filter(features="head")
     assert one.height == 5 and (one["change"] == 0).all() and one["change_low"].is_null().all()
@@ -92,7 +92,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     x, z = np.asarray(source.queries.contexts), []
     for seed, (params, config) in trained.items():
         table_z = np.asarray(projection.project(params, x, config))
-        both = [offline_value.nearest(t, source, source.split(seed)) for t in (x, table_z)]
+        both = [value.nearest(t, source, source.split(seed)) for t in (x, table_z)]
         z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
     row = made.row(by_predicate=pl.col("features") == "head", named=True)
@@ -108,7 +108,8 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
         "dc": RouterDC(steps=2, clusters=2),
     }
-    made = offline_value.seed_table(source, routers, SEEDS, tmp_path, one_seed=50)
+    judged = value.of_routers(source, routers, SEEDS, tmp_path, one_seed=50)
+    made = value_tables.seed_table(judged)
     data = fits.read(source, tmp_path)
     fixed = fits.tuned(routers["knn"], data, 50)
     own_choices = set()
@@ -135,7 +136,7 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         assert rows["best fixed on the pool"]["departure"] == pytest.approx(best)
         assert rows["random LLM"]["utility"] == pytest.approx(raw.mean())
     assert own_choices != {fixed.grid[0]}, "else the two columns could not be told apart"
-    check_averages(made, offline_value.router_table(made, source))
+    check_averages(made, value_tables.router_table(made, {"stand_in": "toys"}))
 
 
 def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
@@ -162,8 +163,8 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
         "random": RandomRouting(),
         "acqb_cl": head,
     }
-    assert offline_value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
-    more = offline_value.chosen_of({"knn": Trained(KNN())}).routers
+    assert value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
+    more = value.chosen_of({"knn": Trained(KNN())}).routers
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 
@@ -184,6 +185,9 @@ def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_pa
     ]  # fmt: skip
     done = called("offline_value", *words)
     assert done.returncode == 0, done.stderr
+    again = called("offline_value", *words)
+    assert again.returncode == 0, again.stderr
+    assert "8 of 8 policies at 1 points are stored: not run again" in again.stdout
     tables = tmp_path / "tables"
     assert sorted(path.name for path in tables.iterdir()) == [
         "offline_sprout_head.csv", "offline_sprout_head.md", "offline_sprout_routers.csv",

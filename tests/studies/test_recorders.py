@@ -78,7 +78,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
         (["record=[{a: 1}]"], "must be a list of names or of {_target_: module.Class}"),
         (
             ["experiment=theory_switching", "record=[{_target_: my_recorder.Waited}]"],
-            "is of a sweep, and theory is none: leave it out",
+            "is of a sweep, and Switching is none: leave it out",
         ),
         (
             ["policy=[random]", "record=[{_target_: my_recorder.Nobody}]"],

@@ -21,41 +21,52 @@ from cqbjax.chains import prepare
 from cqbjax.chains.linking import Rule
 from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
-from cqbjax.commands._hydra import CONF, make_policies
+from cqbjax.commands._hydra import CONF, make, make_policies
 from cqbjax.core.labels import is_papers_data
 from cqbjax.paper import printed
 from cqbjax.results import stored as results
-from cqbjax.studies import replaying
+from cqbjax.studies import kinds, sharding, showing
 from cqbjax.sweeping.progress import Silent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
-        "policy=[optimal]", "compared=null", "replay.schedules={a: fifo, b: random}")  # fmt: skip
+        "policy=[optimal]", "compared=null", "kind.schedules={a: fifo, b: random}")  # fmt: skip
 
 
 def config(folder, *words):
-    words = [word for word in words if not word.startswith("replay.schedules")]
+    words = [word for word in words if not word.startswith("kind.schedules")]
     made = composed("experiment=wildchat", f"data_dir={folder}", *words)
     OmegaConf.set_struct(made, False)
-    made.replay.schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
+    made.kind.schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
     return made
 
 
-def run(folder, out, *words, said=None):
+def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
-    console = Console(file=said, width=200) if said else Console(quiet=True)
-    points = replaying.study(made, make_policies, out / "data" / "wildchat", Silent(), console)
-    return made, points
+    ready = kinds.checked_points(made, make, make_policies)
+    where = out / "data" / "wildchat"
+    left = sharding.left_of(ready, where)
+    assert not sharding.run_all(left, where, Silent(), Console(quiet=True), True)
+    return made, sharding.read_back(ready, where)
+
+
+def show(points, made, stem):
+    shown = kinds.of(made, make).show(points, made)
+    return showing.write(shown, made, stem, Console(quiet=True))
+
+
+def replayed(made):
+    return make(made.kind)
 
 
 def test_the_paper_s_study_is_what_the_configuration_says():
     made = composed("experiment=wildchat")
     theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
-    assert set(theirs["policy"]) <= {*made.policy, *made.replay.schedules}
+    assert set(theirs["policy"]) <= {*made.policy, *made.kind.schedules}
     assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
     assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]
-    assert (made.replay.threshold, made.replay.singles, made.num_seeds) == (0.995, 0.8, 30)
-    assert made.replay.encoder == prepare.ENCODER and made.replay.model == prepare.MODEL
+    assert (made.kind.threshold, made.kind.singles, made.num_seeds) == (0.995, 0.8, 30)
+    assert made.kind.encoder == prepare.ENCODER and made.kind.model == prepare.MODEL
 
 
 @pytest.mark.slow
@@ -67,7 +78,7 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
     )
     assert (point.queue_length >= point.optimal_queue_length).all() and not point.regret.any()
     assert "generated log" in point.attrs["stand_in"]
-    written = replaying.show([point], made, "wildchat", Console(quiet=True))
+    written = show([point], made, "wildchat")
     text = next(path for path in written if path.suffix == ".md").read_text()
     assert "standing in for WildChat-1M" in text and "WildChat-1M (generated)" in text
     assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
@@ -77,40 +88,40 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
-    whole = replaying._run_point
-    monkeypatch.setattr(replaying, "_run_point", lambda *a: ran.append(1) or whole(*a))
+    whole = sharding.run_shard
+    monkeypatch.setattr(sharding, "run_shard", lambda *a: ran.append(1) or whole(*a))
     run(generated, tmp_path)
     assert not ran
-    run(generated, tmp_path, "replay.min_gap=60")
-    run(generated, tmp_path, "replay.min_gap=60", "rerun=true")
+    run(generated, tmp_path, "kind.min_gap=60")
+    run(generated, tmp_path, "kind.min_gap=60", "rerun=true")
     assert len(ran) == 2
 
 
 @pytest.mark.slow
 def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
-    grid = ("replay.threshold=[0.995,1]", "replay.min_gap=[0,600]")
+    grid = ("kind.threshold=[0.995,1]", "kind.min_gap=[0,600]")
     made, points = run(generated, tmp_path, *grid)
     keys = [(p.attrs["threshold"], p.attrs["min_gap"]) for p in points]
     assert sorted(keys) == [(0.995, 0), (0.995, 600), (1, 0), (1, 600)]
     assert len({p.attrs["chains_of_several"] for p in points}) > 2
     both = results.load(tmp_path / "data" / "wildchat")
     assert both.sizes["threshold"] == both.sizes["min_gap"] == 2
-    replaying.show(points, made, "grid", Console(quiet=True))
+    show(points, made, "grid")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("replay.threshold=2",), "threshold=2.0 must be a cosine"),
-     (("replay.among=all",), "among=all must be open or adjacent"),
-     (("replay.min_gap=-5",), "min_gap=-5.0 must be seconds"),
-     (("+replay.gap=5",), "replay.gap is no key; replay has threshold"),
-     (("replay.singles=1",), "singles=1 must be a share"),
+    [(("kind.threshold=2",), "threshold=2.0 must be a cosine"),
+     (("kind.among=all",), "among=all must be open or adjacent"),
+     (("kind.min_gap=-5",), "min_gap=-5.0 must be seconds"),
+     (("+kind.gap=5",), "studies.replaying.Replay cannot be made: "),
+     (("kind.singles=1",), "singles=1 must be a share"),
      (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
-     (("+replay.segment=7",), "replay.segment is no key"),
+     (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
      (("record_every=7",), "record_every=7 must divide horizon=60"),
      (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
      (("horizon=90000",), "is too long"),
-     (("replay.source=nowhere",), "nowhere: no such file or folder")],
+     (("kind.source=nowhere",), "nowhere: no such file or folder")],
 )  # fmt: skip
 def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
     with pytest.raises(ValueError, match=re.escape(said)) as refusal:
@@ -122,8 +133,8 @@ def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(genera
     log = prepare.load(generated)
     real = log._replace(frame=log.frame.drop("planted"), name="WildChat-1M", stand_in="")
     made, chains = config(generated), prepare.link(log, Rule())
-    assert "informed" in replaying.schedules(made, {}, log, chains)
-    assert "informed" not in replaying.schedules(made, {}, real, chains)
+    assert "informed" in replayed(made).scheduled({}, log, chains)
+    assert "informed" not in replayed(made).scheduled({}, real, chains)
     assert is_papers_data(real.name, real.stand_in)
     assert not is_papers_data(log.name, log.stand_in)
 
@@ -131,15 +142,15 @@ def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(genera
 def test_policies_and_schedules_stand_side_by_side(generated):
     made, log = config(generated), prepare.load(generated)
     chains = prepare.link(log, Rule())
-    chosen = replaying.schedules(made, make_policies(made.policy), log, chains)
+    chosen = replayed(made).scheduled(make_policies(made.policy), log, chains)
     assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
     problem = replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
     assert isinstance(beliefs.choose(chosen["acqb"].estimator, problem), beliefs.Blocks)
-    made.replay.schedules = {"acqb": "fifo"}
-    with pytest.raises(ValueError, match="replay.schedules.acqb has the label of a policy"):
-        replaying.schedules(made, make_policies(made.policy), log, chains)
+    made.kind.schedules = {"acqb": "fifo"}
+    with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
+        replayed(made).scheduled(make_policies(made.policy), log, chains)
 
 
 @pytest.mark.slow
@@ -148,8 +159,8 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     words = [
         "experiment=wildchat", f"data_dir={generated}", "num_seeds=2", "horizon=900",
         "record_every=6", "table_rounds=[450,900]", "policy=[optimal,acqb]",
-        "~replay.schedules.fifo", "~replay.schedules.fifo_chain", "~replay.schedules.random",
-        "~replay.schedules.sjf", "~replay.schedules.informed",
+        "~kind.schedules.fifo", "~kind.schedules.fifo_chain", "~kind.schedules.random",
+        "~kind.schedules.sjf", "~kind.schedules.informed",
     ]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = called("run", *words, f"results_dir={whole}")
@@ -164,7 +175,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     )  # fmt: skip
     unfinished = killed / "data" / "wildchat" / ".unfinished"
     deadline = time.monotonic() + 600
-    while not list(unfinished.glob("*.snapshot")) and time.monotonic() < deadline:
+    while not list(unfinished.glob("*/*.snapshot")) and time.monotonic() < deadline:
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL, "it was still running"

@@ -7,19 +7,20 @@ import numpy as np
 import polars as pl
 import pytest
 import xarray as xr
-from composing import called
+from composing import called, composed
 
 from cqbjax.commands import rank_settings
+from cqbjax.commands._hydra import make
 from cqbjax.figures import sensitivity as sensitivity_figures
-from cqbjax.studies import sensitivity
-from cqbjax.studies.sensitivity import Setting
+from cqbjax.studies import kinds, ranking, sensitivity
+from cqbjax.studies.sensitivity import Sensitivity, Setting
 
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
 
 
 def small(preset=PRESET, **changes):
-    return sensitivity.settings(preset, sensitivity.values_of(preset, SMALL | changes))
+    return sensitivity.settings(preset, Sensitivity(**SMALL | changes).values(preset))
 
 
 def test_one_constant_at_a_time_and_the_grid():
@@ -55,22 +56,18 @@ def test_the_preset_takes_the_papers_samples_where_it_names_none():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (
-            {"beta": [1]},
-            "sensitivity.beta is unknown; choose from alpha_scale, lambda0, c1, rho, M",
-        ),
-        ({"lambda0": [0]}, "sensitivity.lambda0=0 must be a number above 0"),
-        ({"M": [1.5]}, "sensitivity.M=1.5 must be a whole number of at least 1"),
-        ({"c1": [-1]}, "sensitivity.c1=-1 must be a number of at least 0"),
+        ({"lambda0": [0]}, "kind.lambda0=0 must be a number above 0"),
+        ({"M": [1.5]}, "kind.M=1.5 must be a whole number of at least 1"),
+        ({"c1": [-1]}, "kind.c1=-1 must be a number of at least 0"),
     ],
 )
 def test_wrong_values_are_refused_in_a_sentence(wrong, said):
     with pytest.raises(ValueError) as caught:
-        sensitivity.values_of(PRESET, wrong)
+        Sensitivity(**wrong).values(PRESET)
     assert str(caught.value) == said
 
 
-def planted(settings, gaps, seeds=6):
+def planted(settings, gaps, seeds=6, preset=PRESET):
     """Return results in which a setting's Q - Q* is its planted gap plus a noise of the seed."""
     noise = 3.0 * np.random.default_rng(0).normal(size=(1, 1, seeds, 1))
     queue = np.asarray(gaps, float)[:, None, None, None] + noise + np.zeros((1, 1, 1, 4))
@@ -81,14 +78,17 @@ def planted(settings, gaps, seeds=6):
         "optimal_queue_length": (axes[1:], np.zeros(queue.shape[1:])),
     }
     coords = {"policy": [s.label for s in settings], "arrival_rate": [0.7]}
-    return xr.Dataset(variables, coords | {"seed": range(seeds), "round": range(4)}, {"K": 1})
+    return xr.Dataset(
+        variables, coords | {"seed": range(seeds), "round": range(4)},
+        {"K": 1, "preset": preset.label},
+    )  # fmt: skip
 
 
 def test_differences_from_the_preset_are_paired_by_seed():
     settings = small()
     gaps = 5.0 + np.arange(len(settings))
     gaps[3] = 4.0
-    made = sensitivity.frame(sensitivity.rows(planted(settings, gaps), settings, PRESET))
+    made = sensitivity.frame(sensitivity.rows(planted(settings, gaps)))
     assert "rho" not in made.columns
     assert made.row(0, named=True)["preset"] is False and made["preset"].sum() == 1
     best = made.row(0, named=True)
@@ -109,8 +109,8 @@ def test_another_rho_is_no_rival():
     settings = small(preset)
     same = [s for s in settings if s.rho == 5.0]
     other = [s for s in settings if s.rho == 1.0]
-    rows = sensitivity.rows(planted(same, 5.0 + np.arange(len(same))), same, preset)
-    rows += sensitivity.rows(planted(other, [0.5]), other, preset)
+    rows = sensitivity.rows(planted(same, 5.0 + np.arange(len(same)), preset=preset))
+    rows += sensitivity.rows(planted(other, [0.5], preset=preset))
     made = sensitivity.frame([row | {"stand_in": "a slice"} for row in rows])
     assert "Data: a slice" in sensitivity_figures.draw(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
@@ -120,7 +120,7 @@ def test_another_rho_is_no_rival():
 
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     settings = small()
-    rows = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))), settings, PRESET)
+    rows = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))))
     figure = sensitivity_figures.draw(sensitivity.frame(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
@@ -138,24 +138,36 @@ def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
 
 
-@pytest.mark.slow
-def test_the_command_counts_before_it_runs(tmp_path):
-    done = called("sensitivity", "experiment=synthetic", "dry_run=true", f"results_dir={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    # 24 of the grid (the preset in it), 3 more lambda0, 3 more M, and the optimal policy.
-    assert "30 settings in 5 programs, 3,100 runs of 1,000 rounds" in done.stdout
-    assert "6,200,000 round-runs" in done.stdout
-    assert not list(tmp_path.rglob("*"))
+def test_a_rho_is_a_point_and_varies_nothing_else():
+    config = composed(
+        "kind=sensitivity", "+source.rho=2.0", "source._target_=cqbjax.sources.Synthetic",
+        "kind.rho=[1.0]", "kind.M=[3]", "kind.c1=[]", "kind.lambda0=[]", "kind.alpha_scale=[]",
+    )  # fmt: skip
+    made = {}
+    for point in kinds.of(config, make).compose(config, {}):
+        own, preset = make(point.config.kind), sensitivity.preset_of(point.config, 1)
+        made[point.name] = [one.label for one in sensitivity.settings(preset, own.values(preset))]
+        assert own.preset == "alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M=1"
+        assert point.config.first_seed == 1_000_000
+    assert made == {
+        "K=1,rho=1": ["alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=1.0 M=1"],
+        "K=1,rho=2": [f"alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M={m}" for m in (1, 3)],
+    }
+    for label in (one for labels in made.values() for one in labels):
+        assert Setting.of(label).label == label
 
 
 @pytest.mark.slow
 def test_one_command_writes_table_and_figure(tmp_path):
     words = (
         "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
-        "arrival_rate=0.4", "+sensitivity.c1=[]", "+sensitivity.lambda0=[]", "+sensitivity.M=[]",
+        "arrival_rate=0.4", "kind.c1=[]", "kind.lambda0=[]", "kind.M=[]",
         f"results_dir={tmp_path}",
     )  # fmt: skip
-    done = called("sensitivity", *words, "+sensitivity.alpha_scale=[0.6]")
+    reckoned = called("sensitivity", *words, "kind.alpha_scale=[0.6]", "dry_run=true")
+    assert "1 points, 0 of them stored; 2 groups" in reckoned.stdout
+    assert not list(tmp_path.rglob("*"))
+    done = called("sensitivity", *words, "kind.alpha_scale=[0.6]")
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
@@ -167,7 +179,7 @@ def test_one_command_writes_table_and_figure(tmp_path):
     folder = tmp_path / "data" / "sensitivity_synthetic"
     (first,) = folder.glob("*.json")
     written = first.stat().st_mtime_ns
-    wider = called("sensitivity", *words, "+sensitivity.alpha_scale=[0.6,0.9]")
+    wider = called("sensitivity", *words, "kind.alpha_scale=[0.6,0.9]")
     assert wider.returncode == 0, wider.stderr
     (second,) = set(folder.glob("*.json")) - {first}
     assert first.stat().st_mtime_ns == written
@@ -196,22 +208,22 @@ def test_settings_are_ranked_by_the_geometric_mean_over_cells():
     other = two.with_columns(
         M=pl.lit(27, pl.Int64), preset=pl.lit(False), mean_queue_regret=pl.lit(0.0)
     )
-    made = sensitivity.ranked({"a": one, "b": pl.concat([two, other])})
+    made = ranking.ranked({"a": one, "b": pl.concat([two, other])})
     assert made["alpha_scale"].to_list() == [0.1, 0.3, 0.5], "0.9 is not in all cells"
     assert made["mean_ratio"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
     assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
     assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
     assert "stand_in" not in made.columns
-    sliced = sensitivity.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
+    sliced = ranking.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
     assert sliced["stand_in"].unique().to_list() == ["a slice"]
     with pytest.raises(ValueError, match="different presets"):
-        sensitivity.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
+        ranking.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
     with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: mean_queue_regret must be pos"):
-        sensitivity.ranked({"a": one.with_columns(mean_queue_regret=pl.lit(-1.0))})
+        ranking.ranked({"a": one.with_columns(mean_queue_regret=pl.lit(-1.0))})
     with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
-        sensitivity.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
+        ranking.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
     with pytest.raises(ValueError, match="b: no column c1, is it a study's?"):
-        sensitivity.ranked({"b": two.drop("c1")})
+        ranking.ranked({"b": two.drop("c1")})
 
 
 def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):

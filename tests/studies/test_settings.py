@@ -5,7 +5,7 @@ from composing import EXPERIMENTS, composed
 from omegaconf import OmegaConf
 
 from cqbjax.commands._hydra import make, make_policies
-from cqbjax.studies import grid, resolvers, settings, study
+from cqbjax.studies import grid, kinds, resolvers, settings
 
 REFUSED = {
     "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
@@ -21,7 +21,7 @@ REFUSED = {
 def test_a_wrong_value_is_refused_by_its_key(key):
     config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
-        study.checked_points(config, make, make_policies)
+        kinds.checked_points(config, make, make_policies)
     assert "\n" not in str(refusal.value)
 
 
@@ -38,19 +38,20 @@ def test_every_key_of_a_study_passes_as_it_is_shipped():
 
 
 @pytest.mark.parametrize(
-    ("theory", "words"),
-    [("{measure:slope}", "theory.measure=slope must be one of slopes, switching, eigenvalues"),
-     ("{windows:[[1,2]]}", "theory.measure=None must be one of"),
-     ("{measure:switching,blocks:3}", "theory.blocks is no key; theory has measure"),
-     ("{measure:switching,block:0}", "theory.block=0 must be a whole number of rounds"),
-     ("{measure:slopes}", "theory.windows=None must be a list of pairs"),
-     ("{measure:slopes,windows:[[9,9]]}", r"theory.windows=\[\[9, 9\]\] must be a list of pairs"),
-     ("{measure:slopes,windows:[[1,2,3]]}", "theory.windows=.* must be a list of pairs"),
-     ("{measure:slopes,windows:[[9,9999999]]}", "ends in round 9,999,999: horizon=")],
+    ("words", "said"),
+    [(["kind=switching", "kind.block=0"], "kind.block=0 must be a whole number of rounds"),
+     (["kind=slopes"], r"kind.windows=.* must be a list of pairs"),
+     (["kind=slopes", "kind.windows=[[9,9]]"], r"kind.windows=\[\[9, 9\]\] must be"),
+     (["kind=slopes", "kind.windows=[[1,2,3]]"], "kind.windows=.* must be a list of pairs"),
+     (["kind=slopes", "kind.windows=[[9,9999999]]"], "ends in round 9,999,999: horizon="),
+     (["kind=switching", "policy=[optimal]"], "policy names only optimal, and Switching needs an"),
+     (["kind=eigenvalues", "policy=[random]"], "policy random keeps no V: name ACQB or a relative"),
+     (["kind=eigenvalues", "users=[orbit]"], "users=orbit is of a sweep, and Eigenvalues is none"),
+     (["kind._target_=cqbjax.policies.Acqb"], "kind=.* must be made from cqbjax.studies")],
 )  # fmt: skip
-def test_a_wrong_word_of_the_theorems_is_refused(theory, words):
-    with pytest.raises(ValueError, match=words):
-        settings.check_keys(composed(f"theory={theory}"))
+def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
+    with pytest.raises(ValueError, match=said):
+        kinds.checked_points(composed(*words, "horizon=40"), make, make_policies)
 
 
 def test_no_exploration_length_is_refused():
@@ -77,8 +78,8 @@ def test_a_key_that_the_source_does_not_read_is_refused():
 def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
-        study.checked_points(config, make, make_policies)
+        kinds.checked_points(config, make, make_policies)
     config.K = [1, 2]
     assert [
-        ready.point.config.K for ready in study.checked_points(config, make, make_policies)
+        ready.point.config.K for ready in kinds.checked_points(config, make, make_policies)
     ] == [1, 2]

@@ -17,7 +17,7 @@ from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
-from cqbjax.studies import manifests, sharding, storing, study
+from cqbjax.studies import kinds, manifests, sharding, storing, sweeps
 from cqbjax.sweeping.progress import Silent
 
 WORDS = ("name=grid", "num_seeds=2", "horizon=12")
@@ -29,7 +29,7 @@ def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
     ready = []
     for rate in rates:
         config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
-        ready += study.checked_points(config, make, make_policies, {"arrival_rate": rate})
+        ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
     return ready
 
 
@@ -38,9 +38,9 @@ def fabricating(monkeypatch):
     """Let fabricated points stand for the simulator's; return the names of those that ran."""
     ran = []
 
-    def run(trained, progress=None, resume=None):
+    def run(self, shard, progress, resume=None):
         made = []
-        for one in trained:
+        for one in shard:
             config = one.point.config
             ran.append((one.point.name, *one.policies))
             if config.capacity == 1:
@@ -51,7 +51,7 @@ def fabricating(monkeypatch):
             )
         return made
 
-    monkeypatch.setattr(study, "run", run)
+    monkeypatch.setattr(sweeps.Sweep, "run", run)
     return ran
 
 
@@ -227,7 +227,7 @@ def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
     config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
     ready = [
         one for c, each in enumerate(config)
-        for one in study.checked_points(each, make, make_policies, {"c1": c, "kappa": c * c})
+        for one in kinds.checked_points(each, make, make_policies, {"c1": c, "kappa": c * c})
     ]  # fmt: skip
     run(ready, tmp_path)
     listed = results.load(tmp_path)

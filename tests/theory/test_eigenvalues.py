@@ -67,7 +67,7 @@ def test_the_lemmas_bound_is_linear_first_and_then_a_square_root():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words", "tables"),
-    [("theory_switching", ["K=1", "horizon=9", "policy=[optimal,random]", "theory.block=4"],
+    [("theory_switching", ["K=1", "horizon=9", "policy=[optimal,random]", "kind.block=4"],
       ["theory_switching", "theory_switching_by_switch"]),
      ("theory_eigenvalues", ["horizon=40", "record_every=null", "table_rounds=[40]"],
       ["theory_eigenvalues"])],

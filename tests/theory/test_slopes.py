@@ -8,7 +8,8 @@ from composing import composed
 from fabricated import fabricate
 from rich.console import Console
 
-from cqbjax.studies import showing
+from cqbjax.commands._hydra import make
+from cqbjax.studies import kinds, showing
 from cqbjax.theory import conditions, slopes
 from cqbjax.theory.conditions import Constants
 
@@ -64,10 +65,11 @@ def test_bins_hold_every_round_once_and_end_at_powers_of_ten():
 
 @pytest.mark.slow
 def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
-    words = ("name=made", "theory={measure:slopes,windows:[[6,30],[30,60]]}", "table_rounds=[60]")
+    words = ("name=made", "kind=slopes", "kind.windows=[[6,30],[30,60]]", "table_rounds=[60]")
     config = composed(*words, f"results_dir={tmp_path}", "table=gap")
     points = [fabricate(("optimal", "acqb", "cqb_eps"), num_seeds=12)]
-    written = showing.show(points, config, "made", Console(quiet=True))
+    shown = kinds.of(config, make).show(points, config)
+    written = showing.write(shown, config, "made", Console(quiet=True))
     names = {path.relative_to(tmp_path).as_posix() for path in written}
     assert {"tables/made_slopes.csv", "figures/made.png", "tables/made.md"} <= names
     assert all(path.stat().st_size > 0 for path in written)
@@ -75,7 +77,7 @@ def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
     assert frame.height == 2 * 2 * 2 and set(frame["policy"]) == {"acqb", "cqb_eps"}
     regret = frame.filter(statistic="regret")
     assert (regret["slope"] > 0).all() and (regret["bound"] == 0.5).all()
-    with pytest.raises(ValueError, match="theory.windows: too few rounds"):
+    with pytest.raises(ValueError, match="kind.windows: too few rounds"):
         slopes.table(points, [[59, 60]])
 
 

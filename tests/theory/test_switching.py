@@ -57,7 +57,7 @@ def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
     made, (lengths, departures) = ours(case, label), theirs(case, label)
     np.testing.assert_array_equal(made.length[0], lengths)
     np.testing.assert_array_equal(made.departed[0], departures)
-    counted = lemma.rules(made, lengths[None, -1], lengths[None, 0])
+    counted = lemma.rules(lemma.counted(made, lengths[None, -1], lengths[None, 0]))
     held = counted.filter(~_starts(counted["rule"], PRINTED))
     assert held["failed"].sum() == 0 and held["checked"].min() >= 0
 
@@ -105,7 +105,7 @@ def by_hand() -> switching.Switching:
 
 def counts(made: switching.Switching, queue=None) -> dict[str, int]:
     queue = made.length[:, -1] if queue is None else queue
-    counted = lemma.rules(made, queue, made.length[:, 0])
+    counted = lemma.rules(lemma.counted(made, queue, made.length[:, 0]))
     return dict(zip(counted["rule"], counted["failed"], strict=True))
 
 
@@ -148,7 +148,7 @@ def test_every_rule_can_fail():
 def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
     made = by_hand()
     twice = switching.Switching(*(np.concatenate([field, field]) for field in made))
-    frame = lemma.by_switch(twice, 2)
+    frame = lemma.by_switch(lemma.counted(twice, twice.length[:, -1], twice.length[:, 0]), 2)
     assert frame["first"].to_list() == [1, 3] and frame["last"].to_list() == [2, 3]
     # Blocks of two rounds and of one: their means times their lengths are Q(4) - Q*(4) = 1.
     assert frame["psi"].to_list() == [0.5, 0.0] and frame["parted"].to_list() == [0.5, 0.0]
@@ -164,7 +164,7 @@ def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study)
     apart = lemma.pairs(made).parted.sum(axis=1) - made.gap.sum(axis=1)
     assert made.gap.min() > -1e-6 and made.gap.sum() > 50
     assert abs(apart.mean()) < 5 * apart.std(ddof=1) / np.sqrt(len(apart))
-    counted = lemma.rules(made, made.length[:, -1], made.length[:, 0])
+    counted = lemma.rules(lemma.counted(made, made.length[:, -1], made.length[:, 0]))
     held = counted.filter(~_starts(counted["rule"], PRINTED))
     assert held["failed"].sum() == 0 and (held["checked"] > 0).all()
     assert jnp.issubdtype(made.state.dtype, jnp.int8)

@@ -1,0 +1,104 @@
+"""Tables of what the head and the routers are worth: means over seeds with 95% intervals.
+
+Differences are paired by seed.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from cqbjax.offline.value import BEST_FIXED
+from cqbjax.results.names import style_of
+from cqbjax.results.summaries import mean_ci
+
+
+def head_table(values: xr.DataArray, origin: Mapping[str, Any]) -> pl.DataFrame:
+    """Compare the encoder's embeddings with each seed's projected ones.
+
+    Args:
+        values: from `of_head`.
+        origin: columns that say of what.
+
+    Returns:
+        By statistic and features: `value` and `change` from the encoder's, each with its 95%
+        interval _low and _high.
+    """
+    rows = []
+    for statistic in sorted(values["statistic"].values.tolist()):
+        of = values.sel(statistic=statistic).dropna("features")
+        for features in of["features"].values.tolist():
+            own = of.sel(features=features).values
+            row = dict(origin) | {"seeds": len(own), "statistic": statistic, "features": features}
+            row |= _interval("value", own)
+            if features not in ("encoder", "none"):
+                row |= _interval("change", own - of.sel(features="encoder").values)
+            rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def seed_table(made: xr.Dataset) -> pl.DataFrame:
+    """Return a row a policy and seed of what `of_routers` judged.
+
+    "..., performance only" is the router trained without the cost.
+    """
+    rows: list[dict[str, Any]] = []
+    for label in made["policy"].values.tolist():
+        for prefix, name in (("", label), ("blind_", f"{style_of(label).name}, performance only")):
+            for seed in made["seed"].values.tolist():
+                cell = made.sel(policy=label, seed=seed)
+                if np.isnan(cell[f"{prefix}departure"]):
+                    continue
+                row: dict[str, Any] = {"policy": name, "seed": seed}
+                for key in ("departure", "utility"):
+                    row[key] = float(cell[f"{prefix}{key}"])
+                row["chosen"] = str(cell[f"{prefix}chosen"].values) or None
+                for key in ("chosen", "departure", "utility") if not prefix else ():
+                    value = cell[f"once_{key}"].values
+                    missing = not str(value) if key == "chosen" else np.isnan(value)
+                    row[f"once_{key}"] = None if missing else value.item()
+                rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def router_table(by_seed: pl.DataFrame, origin: Mapping[str, Any]) -> pl.DataFrame:
+    """Average the rows of `seed_table` over seeds.
+
+    Args:
+        by_seed: the rows.
+        origin: columns that say of what.
+
+    Returns:
+        By policy: `departure`, `utility`, `over_fixed` (departure probability over that of the best
+        fixed server of the pool), `once_departure_gain` and `once_utility_gain` (what choosing
+        hyper-parameters once for all seeds would add), each with its interval; `chosen` with how
+        many seeds chose it, and `once_chosen`.
+    """
+    best = by_seed.filter(policy=BEST_FIXED).sort("seed")["departure"]
+    rows = []
+    for (label,), part in by_seed.group_by("policy", maintain_order=True):
+        cell = part.sort("seed")
+        row = dict(origin) | {"seeds": cell.height, "policy": label}
+        row |= _interval("departure", cell["departure"]) | _interval("utility", cell["utility"])
+        if label != BEST_FIXED:
+            row |= _interval("over_fixed", cell["departure"] - best)
+        counts = Counter(cell["chosen"].drop_nulls()).most_common()
+        listed = [f"{what} ({count})" if len(counts) > 1 else what for what, count in counts]
+        row["chosen"] = "; ".join(listed) or None
+        if cell["once_chosen"].null_count() == 0:
+            row["once_chosen"] = cell["once_chosen"][0]
+            for key in ("departure", "utility"):
+                row |= _interval(f"once_{key}_gain", cell[f"once_{key}"] - cell[key])
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _interval(name: str, values: Sequence[float] | np.ndarray | pl.Series) -> dict[str, Any]:
+    """Average over seeds, with Student's t interval; a single seed has none."""
+    cell = mean_ci(xr.DataArray(np.asarray(values, float), dims="seed"))
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    numbers = {f"{name}{end}": float(cell[part]) for end, part in ends.items()}
+    return {key: None if np.isnan(value) else value for key, value in numbers.items()}

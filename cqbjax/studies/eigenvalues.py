@@ -1,0 +1,73 @@
+"""A kind of study: the smallest eigenvalue of V, and what the proof asks of it."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import xarray as xr
+from omegaconf import DictConfig
+
+from cqbjax.core.pytree import arrays
+from cqbjax.policies import Acqb
+from cqbjax.studies import grid, study, theorems
+from cqbjax.studies.grid import Point, Ready
+from cqbjax.studies.kinds import Kind, Shown, Table
+from cqbjax.studies.study import Making
+from cqbjax.sweeping.parts import choose_records
+from cqbjax.sweeping.progress import Reporter
+
+
+@dataclasses.dataclass(frozen=True)
+class Eigenvalues(Kind):
+    """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
+
+    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.eigenvalues",)
+
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Return a point with its policies but the optimal one, which keeps no V."""
+        return theorems.rivals(super().ready(point, making))
+
+    def check(self, ready: Ready) -> None:
+        """Refuse what a point cannot run, queries of a dataset, and a policy that keeps no V."""
+        super().check(ready)
+        theorems.check_source(ready)
+        for label, policy in ready.policies.items():
+            if not isinstance(policy, Acqb):
+                raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
+
+    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+        """Measure the smallest eigenvalues of every run."""
+        from cqbjax.theory import eigenvalues, playing
+
+        config, source = ready.point.config, study.drawn_from(ready)
+        every = choose_records(config.horizon, config.record_every).every
+        problem, seeds = source.problem(config.K, config.horizon), np.asarray(grid.seeds(config))
+        each = {label: arrays(policy) for label, policy in ready.policies.items()}
+        by_rate = []
+        for rate in config.arrival_rate:
+            fixed = each, arrays(source), rate, problem, seeds, every
+            run = functools.partial(eigenvalues.measure, *fixed, progress=progress)
+            by_rate.append(playing.with_room(config.capacity, config.horizon, run))
+            progress.advance(self.rounds(ready) // len(config.arrival_rate))
+        made = theorems.over_rates(by_rate, config)
+        return made.assign_attrs(parameters=config.parameters, c1=float(config.c1))
+
+    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+        """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
+        import polars as pl
+
+        from cqbjax.figures import theory as drawing
+        from cqbjax.theory import eigenvalues
+
+        title, tabulated, drawn = config.title or config.name, [], []
+        for rate, point in theorems.cells(points):
+            setting = {key: point.attrs[key] for key in ("K", "parameters")} | {
+                "arrival_rate": rate
+            }
+            rounds = [t for t in config.table_rounds if t in point["round"].values]
+            tabulated.append(theorems.labelled(eigenvalues.table(point, rounds), setting))
+            drawn.append(point)
+        figure = drawing.draw_eigenvalues(drawn, title)
+        return Shown({"": Table(pl.concat(tabulated), title)}, {"": figure})

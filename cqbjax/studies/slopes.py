@@ -1,0 +1,63 @@
+"""A kind of study: a sweep over long runs, and how fast both regrets grow or fall in them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import xarray as xr
+from omegaconf import DictConfig
+
+from cqbjax.studies import showing
+from cqbjax.studies.grid import Ready
+from cqbjax.studies.kinds import Shown, Table
+from cqbjax.studies.sweeps import Sweep
+
+
+@dataclasses.dataclass(frozen=True)
+class Slopes(Sweep):
+    """A sweep, shown on log-log axes with its slopes; what is stored is a sweep's.
+
+    Attributes:
+        windows: (first, last) of each window of rounds over which slopes are fitted.
+    """
+
+    windows: Any = ()
+
+    def __post_init__(self) -> None:
+        """Refuse windows that are none."""
+        pairs = self.windows if isinstance(self.windows, list | tuple) else ()
+        if not pairs or not all(map(_is_window, pairs)):
+            raise ValueError(
+                f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
+            )
+
+    def check(self, ready: Ready) -> None:
+        """Refuse what a point cannot run, and a window that it does not reach."""
+        super().check(ready)
+        horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
+        if last > horizon:
+            raise ValueError(
+                f"kind.windows={self.windows} ends in round {last:,}: horizon={horizon:,} must "
+                "reach it"
+            )
+
+    def rounds_read(self, config: DictConfig, panels: int) -> None:
+        """Return that all rounds are read: slopes are of curves."""
+
+    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+        """Return the table of a sweep, the slopes, and both on log-log axes."""
+        from cqbjax.figures import theory as drawing
+        from cqbjax.theory import slopes
+
+        title = config.title or config.name
+        fitted = slopes.table(points, self.windows)
+        tables = {
+            "": Table(showing.table(points, config), title),
+            "slopes": Table(fitted, f"{title}: slopes on log-log axes"),
+        }
+        return Shown(tables, {"": drawing.draw_slopes(points, title)})
+
+
+def _is_window(pair: Any) -> bool:
+    whole = isinstance(pair, list | tuple) and all(type(one) is int for one in pair)
+    return whole and len(pair) == 2 and 0 < pair[0] < pair[1]
