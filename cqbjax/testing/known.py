@@ -1,28 +1,46 @@
-"""Worlds whose queues are known in closed form, or by a small chain, at any load.
+"""Worlds whose queues are known (`testing.queues`), at any load, and `sweep` of them.
 
-A round: see Q; serve one, which leaves with probability m; then an arrival with probability l,
-visible in the next round. EQ is the stationary mean of Q(t), who could be served at the start of a
-round. S is the number of rounds that a query needs, and rho = l ES the load.
+The letters are those of `testing.queues`.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Policy, Source
 from cqbjax.policies import Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
+from cqbjax.sweeping.groups import most_slots
+from cqbjax.sweeping.sweep import sweep
+from cqbjax.testing import queues
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")
-# Two classes of queries, and what is served of each.
-CLASSES = np.array([0.4, 0.8])
-# States of a truncated chain, and the doublings of its steps.
-STATES, DOUBLINGS = 400, 16
+# Probabilities: of success, of two classes too, and where several are served; to give up, to leave,
+# to return.
+M, CLASSES, PLACES_M = 0.6, np.array([0.4, 0.8]), 0.3
+GIVE_UP, LEAVE, BACK = 0.3, 0.05, 0.2
+# Attempts at most, places, shares of batches of one, two and three.
+MOST, PLACES, SIZES = 3, 3, np.array([0.5, 0.3, 0.2])
+# Records in a relaxation time, relaxation times that are left out at the start, and slots for each
+# query of the mean queue, whose tail is geometric.
+RECORDS, BURN_IN, TAIL = 20, 5, 24
+
+
+def spread(mean: float, second: float) -> float:
+    """Return Var S / ES + ES - 1: of the work that comes in a round at load 1, the variance.
+
+    Args:
+        mean: ES.
+        second: E[S(S-1)].
+    """
+    return (second + mean - mean**2) / mean + mean - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,164 +49,156 @@ class Known:
 
     Attributes:
         name: what it is.
-        success: m of each attempt, or of each class.
-        rate: l at a load: arrivals a round.
+        formula: of EQ, or what gives it.
+        capacity: queries a round that can be served at most, 1 / ES.
         expected: EQ at l.
-        policy: who serves.
-        batches: whether several may arrive in a round, Poisson many.
+        source: where queries come from.
+        policy: who serves; any would do where none is named.
         users: what one does who is not satisfied.
         service: what is served a round.
+        spread: of the work that comes in a round; it says how long the queue remembers.
     """
 
     name: str
-    success: Any
-    rate: Callable[[float], float]
+    formula: str
+    capacity: float
     expected: Callable[[float], float]
-    policy: Policy = OLDEST
-    batches: bool = False
+    source: Any = Coin(success=M)
+    policy: Policy = Optimal()
     users: tuple[Users, ...] = ()
     service: tuple[Service, ...] = ()
+    spread: float = spread(1 / M, 2 * (1 - M) / M**2)
 
     @property
-    def source(self) -> Source:
-        """Return where queries come from."""
-        coin: Any = Coin(success=self.success)
-        return Arriving(source=coin, process=Batches(most=16)) if self.batches else coin
+    def label(self) -> str:
+        """Return what its policy is called in a sweep."""
+        return OPTIMAL if isinstance(self.policy, Optimal) else self.name
+
+    def rate(self, load: float) -> float:
+        """Return l, queries a round."""
+        return load * self.capacity
+
+    def relaxation(self, load: float) -> float:
+        """Return about how many rounds the queue remembers: 2 v / (1 - rho)^2, v the spread.
+
+        That of the reflected Brownian motion of the same drift and variance. Of one success rate it
+        is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent.
+        """
+        return 2 * self.spread / (1 - load) ** 2
 
 
-def geometric(m: float, rate: float) -> float:
-    """Return EQ of Geo/Geo/1: l (1 - l) / (m - l)."""
-    return rate * (1 - rate) / (m - rate)
-
-
-def general(mean: float, second: float, rate: float) -> float:
-    """Return EQ of Geo/G/1, first in first out: rho + l^2 E[S(S-1)] / (2 (1 - rho)).
+def simulated(
+    worlds: Sequence[Known], load: float, seeds: int, relaxations: int
+) -> dict[str, np.ndarray]:
+    """Simulate worlds at a load by `sweep`, those that differ in the policy alone together.
 
     Args:
-        mean: ES.
-        second: E[S(S-1)].
-        rate: l.
+        worlds: of `KNOWN`.
+        load: rho, in (0, 1).
+        seeds: S, independent runs.
+        relaxations: how many relaxation times are kept of each run, after five that are not.
+
+    Returns:
+        Name of a world -> [S] mean queue length of each run.
     """
-    load = rate * mean
-    return load + rate**2 * second / (2 * (1 - load))
+    made: dict[str, np.ndarray] = {}
+    for _, same in itertools.groupby(worlds, key=lambda one: (id(one.source), one.users, one.service)):
+        group = list(same)
+        data = _swept(group, load, seeds, relaxations)
+        made |= {one.name: data[one.label] for one in group}
+    return made
 
 
-def attempts(m: float, most: int) -> tuple[float, float]:
-    """Return ES and E[S(S-1)] of at most n attempts."""
-    q, n = 1 - m, most
-    return (1 - q**n) / m, 2 * (q - n * q**n + (n - 1) * q ** (n + 1)) / m**2
+def _swept(
+    same: Sequence[Known], load: float, seeds: int, relaxations: int
+) -> Mapping[str, np.ndarray]:
+    one, rate = same[0], same[0].rate(load)
+    every = math.ceil(one.relaxation(load) / RECORDS)
+    longest = max(math.ceil(TAIL * each.expected(rate)) for each in same)
+    data = sweep(
+        {each.label: each.policy for each in same}, one.source, arrival_rates=[rate], seeds=seeds,
+        horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
+        capacity=most_slots(longest), users=one.users, service=one.service,
+    )  # fmt: skip
+    kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
+    return {each.label: kept.sel(policy=each.label).mean("round").values for each in same}
 
 
-def lasting(m: float, mean: float, variance: float) -> tuple[float, float]:
-    """Return ES and E[S(S-1)] where an attempt takes H rounds, of this mean and variance."""
-    first = mean / m
-    second = variance / m + mean**2 * (1 - m) / m**2 + first**2
-    return first, second - first
-
-
-def classes() -> tuple[float, float]:
-    """Return ES and E[S(S-1)] of `CLASSES`, as many of each."""
-    return float(np.mean(1 / CLASSES)), float(np.mean(2 * (1 - CLASSES) / CLASSES**2))
-
-
-def conserved(rate: float) -> float:
-    """Return sum_i EQ_i / m_i of `CLASSES`: the same for every policy that never idles."""
-    of_each = rate / len(CLASSES)
-    load = float(np.sum(of_each / CLASSES))
-    return load + float(np.sum(of_each * (1 - CLASSES) / CLASSES**2)) / (1 - load)
-
-
-def priority(rate: float) -> float:
-    """Return EQ of `CLASSES` where the larger success rate goes first, preemptively."""
-    slow, fast = CLASSES
-    first = geometric(fast, rate / 2)
-    return first + slow * (conserved(rate) - first / fast)
-
-
-def servers(m: float, places: int, rate: float) -> float:
-    """Return EQ of Geo/Geo/c, by its chain."""
-    leave = [_binomial(min(n, places), m) for n in range(STATES)]
-    return _mean(leave, rate)
-
-
-def leaving(m: float, leave: float, rate: float) -> float:
-    """Return EQ where each unserved query leaves with a probability a round, by its chain."""
-    gone = []
-    for n in range(STATES):
-        served = _binomial(min(n, 1), m)
-        gone.append(np.convolve(served, _binomial(max(n - 1, 0), leave)))
-    return _mean(gone, rate)
-
-
-def _binomial(n: int, p: float) -> np.ndarray:
-    """Return the probabilities of 0, ..., n successes."""
-    return np.array([math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])
-
-
-def _mean(gone: list[np.ndarray], rate: float) -> float:
-    """Return the stationary mean of a chain: from n, k leave with probability gone[n][k]."""
-    step = np.zeros((STATES, STATES))
-    for n, chances in enumerate(gone):
-        for k, chance in enumerate(chances):
-            step[n, n - k] += chance * (1 - rate)
-            step[n, min(STATES - 1, n - k + 1)] += chance * rate
-    for _ in range(DOUBLINGS):
-        step = step @ step
-    return float(step[0] @ np.arange(STATES))
-
-
-def _waiting(m: float, mean: float, variance: float, rate: float) -> float:
-    """Return EQ where attempts last: who is in service from before cannot be served."""
-    return general(*lasting(m, mean, variance), rate) - rate * (mean - 1) / m
-
-
-M, N, G, TH, C = 0.6, 3, 0.3, 0.05, 3
-PLACES_M = 0.3
+COIN: Source = Coin(success=M)
+TWO: Source = Coin(success=CLASSES)
+POISSON: Source = Arriving(source=COIN, process=Batches(most=16))
+SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
+MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
+FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)
+SIZE, SQUARE = (float(np.average(np.arange(1, 4) ** k, weights=SIZES)) for k in (1, 2))
+OF_GENERAL = "ρ + λ² E[S(S-1)] / 2(1-ρ)"
 
 KNOWN = (
-    Known("one success rate", M, lambda load: load * M, lambda rate: geometric(M, rate)),
     Known(
-        "Poisson many a round", M, lambda load: load * M,
-        lambda rate: rate * (2 - rate) / (2 * (M - rate)), batches=True,
+        "one success rate", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate), COIN,
+        OLDEST,
     ),
     Known(
-        "two classes, oldest first", CLASSES, lambda load: load / classes()[0],
-        lambda rate: general(*classes(), rate),
+        "Poisson many a round", "λ(2-λ) / 2(m-λ)", M,
+        lambda rate: queues.batches(rate, rate + rate**2, M), POISSON, spread=(2 - M) / M,
     ),
     Known(
-        "two classes, newest first", CLASSES, lambda load: load / classes()[0],
-        lambda rate: rate * classes()[0] * (1 - rate) / (1 - rate * classes()[0]), NEWEST,
+        "batches of one to three", "(λ - 2λ² + E[A²]) / 2(m-λ)", M,
+        lambda rate: queues.batches(rate, rate * SQUARE / SIZE, M), SIZED,
+        spread=(1 - M) / M + (SQUARE / SIZE - M) / M,
     ),
     Known(
-        "two classes, likeliest first", CLASSES, lambda load: load / classes()[0], priority,
-        Optimal(),
+        "two classes, oldest first", OF_GENERAL, 1 / MIXED[0],
+        lambda rate: queues.general(*MIXED, rate), TWO, OLDEST, spread=spread(*MIXED),
     ),
     Known(
-        "at most three attempts", M, lambda load: load / attempts(M, N)[0],
-        lambda rate: general(*attempts(M, N), rate), users=(Impatient(attempts=N),),
+        "two classes, newest first", "ρ(1-λ) / (1-ρ)", 1 / MIXED[0],
+        lambda rate: queues.newest_first(MIXED[0], rate), TWO, NEWEST, spread=spread(*MIXED),
     ),
     Known(
-        "giving up by chance", M, lambda load: load * (M + (1 - M) * G),
-        lambda rate: geometric(M + (1 - M) * G, rate), users=(Impatient(give_up=G),),
+        "two classes, likeliest first", "preemptive priority", 1 / MIXED[0],
+        lambda rate: float(queues.preemptive(CLASSES, rate).sum()), TWO, spread=spread(*MIXED),
     ),
     Known(
-        "leaving unserved", M, lambda load: load * M, lambda rate: leaving(M, TH, rate),
-        users=(Impatient(leave=TH),),
+        "at most three attempts", OF_GENERAL, 1 / TRIED[0],
+        lambda rate: queues.general(*TRIED, rate), COIN, OLDEST, (Impatient(attempts=MOST),),
     ),
     Known(
-        "attempts of two rounds", M, lambda load: load * M / 2,
-        lambda rate: _waiting(M, 2, 0, rate), service=(Rounds(rounds=2),),
+        "giving up by chance", "λ(1-λ) / (m+(1-m)g-λ)", M + (1 - M) * GIVE_UP,
+        lambda rate: queues.geometric(M + (1 - M) * GIVE_UP, rate),
+        users=(Impatient(give_up=GIVE_UP),),
     ),
     Known(
-        "attempts of two rounds on average", M, lambda load: load * M / 2,
-        lambda rate: _waiting(M, 2, 2, rate), service=(Rounds(rounds=2, law="geometric"),),
+        "leaving unserved", "its chain", M,
+        lambda rate: queues.mean(queues.law_of_places(M, 1, LEAVE, rate)),
+        users=(Impatient(leave=LEAVE),),
     ),
     Known(
-        "three served a round", PLACES_M, lambda load: load * C * PLACES_M,
-        lambda rate: servers(PLACES_M, C, rate), service=(Count(count=C),),
+        "attempts of two rounds", f"{OF_GENERAL} - λ/m", M / 2,
+        lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(Rounds(rounds=2),),
+        spread=spread(*FIXED),
     ),
     Known(
-        "back in the next round", M, lambda load: load * M, lambda rate: geometric(M, rate),
+        "attempts of two rounds on average", f"{OF_GENERAL} - λ/m", M / 2,
+        lambda rate: queues.lasting_waits(M, 2, 2, rate),
+        service=(Rounds(rounds=2, law="geometric"),), spread=spread(*LONG),
+    ),
+    Known(
+        "three served a round", "Geo/Geo/3", PLACES_M * PLACES,
+        lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
+        service=(Count(count=PLACES),),
+    ),
+    Known(
+        "three served, leaving unserved", "its chain", PLACES_M * PLACES,
+        lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
+        Coin(success=PLACES_M), users=(Impatient(leave=LEAVE),), service=(Count(count=PLACES),),
+    ),
+    Known(
+        "back in the next round", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate),
         users=(Orbit(return_rate=1),),
+    ),
+    Known(
+        "back after five rounds on average", "its chain", M,
+        lambda rate: queues.orbiting(M, BACK, rate)[0], users=(Orbit(return_rate=BACK),),
     ),
 )  # fmt: skip
