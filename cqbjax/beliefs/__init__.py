@@ -3,8 +3,8 @@
 `Blocks` carries a square root of V inverse for each block (few dimensions, shared parameters);
 `Pool` carries what that root makes of each row of the run's context table (many dimensions, a
 pool of prompts), so that no round reads a d x d matrix. V is the same in both, the estimates differ
-by what each leaves to the exact minimiser (docs/notebook/estimator.md). `Belief` says what both
-offer.
+by what each leaves to the exact minimiser (docs/notebook/estimator.md). `Windowed` holds either of
+them in the last attempts alone. `Belief` says what all offer.
 """
 
 from typing import Literal
@@ -13,15 +13,18 @@ from cqbjax.beliefs import running
 from cqbjax.beliefs.blocks import Blocks, BlocksState
 from cqbjax.beliefs.pool import Pool, PoolState
 from cqbjax.beliefs.protocol import Belief
+from cqbjax.beliefs.windowed import Windowed, WindowedState, room
 from cqbjax.core.types import Problem
 
 Estimator = Literal["auto", "running", "newton_cg"]
-State = BlocksState | PoolState
+State = BlocksState | PoolState | WindowedState
 
-__all__ = ["Belief", "Blocks", "Estimator", "Pool", "State", "choose"]
+__all__ = ["Belief", "Blocks", "Estimator", "Pool", "State", "Windowed", "choose"]
 
 
-def choose(estimator: Estimator, problem: Problem, exact_steps: int = 0) -> Belief:
+def choose(
+    estimator: Estimator, problem: Problem, exact_steps: int = 0, window: int | None = None
+) -> Belief:
     """Return the belief that carries an estimator.
 
     Args:
@@ -31,10 +34,13 @@ def choose(estimator: Estimator, problem: Problem, exact_steps: int = 0) -> Beli
         problem: shapes.
         exact_steps: 0 for the estimator's own schedule, n > 0 to go to the exact minimiser every
             round: n visits of every page (`running`), n Newton steps (`newton_cg`).
+        window: W of `Windowed`; None forgets nothing.
 
     Raises:
         ValueError: if `newton_cg` is asked for where it is not defined.
     """
+    if window is not None:
+        return Windowed(choose(estimator, room(problem, window), exact_steps), window)
     changing = problem.age_column is not None
     if estimator == "auto":
         blocks = problem.parameters == "shared" or changing or running.is_small(problem)

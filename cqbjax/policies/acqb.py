@@ -83,6 +83,8 @@ class Acqb:
             queries of its prompt met (`retries.after_outcomes`). Exploration is as it is: its query
             is new wherever exploration waits for an arrival.
         precision: of `posterior` and `recall`.
+        window: W: what is learnt is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
+            that change; an even number. None is the paper's: nothing is forgotten.
         offset: [I, N] what is known beforehand of the utility of each row of the run's table,
             x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
             added. None is none; with it the estimator must be `newton_cg`.
@@ -102,6 +104,7 @@ class Acqb:
     exact_steps: int = static(default=0)
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
+    window: int | None = static(default=None)
     offset: Array | None = None
 
     informed = False
@@ -122,6 +125,9 @@ class Acqb:
         samples = self.num_samples
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
+        window = self.window
+        if window is not None and (type(window) is not int or window < 2 or window % 2):
+            raise ValueError(f"window={window} must be an even number, at least 2, or null")
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
             value = getattr(self, key)
             wrong = value is None or isinstance(value, str | bool)
@@ -147,7 +153,7 @@ class Acqb:
                 f"offset has shape {list(offset.shape)}; it must be finite numbers {list(rows)}, "
                 "one for each row of a run's table and server"
             )
-        if not isinstance(self._belief(problem), beliefs.Pool):
+        if not isinstance(beliefs.choose(self.estimator, problem), beliefs.Pool):
             raise ValueError("offset needs estimator=newton_cg")
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
@@ -158,7 +164,7 @@ class Acqb:
 
     def _belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
-        return beliefs.choose(self.estimator, problem, self.exact_steps)
+        return beliefs.choose(self.estimator, problem, self.exact_steps, self.window)
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""

@@ -17,11 +17,13 @@ from cqbjax.core import metrics, simulate
 from cqbjax.core.types import Problem
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, Case, labels, policy
+from recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, WINDOWED, Case, labels, policy
 from recorded.draws import floats, instance_of, record
 from recorded.switched import Switched, switched
 
-__all__ = ["BANDITS", "OPTIMISTIC", "SIMPLE", "Case", "labels", "play", "policy", "record"]
+__all__ = [
+    "BANDITS", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play", "policy", "record",
+]  # fmt: skip
 
 
 @functools.partial(jax.jit, compiler_options=QUICKLY, static_argnames=("problem", "capacity"))
@@ -78,7 +80,7 @@ def play(
     played: dict[int, reference.Trajectory] = {}
     for every in KINDS:
         kind = [label for label in among if label in every]
-        own = static_fields if every is OPTIMISTIC else {}
+        own = static_fields if every in (OPTIMISTIC, WINDOWED) else {}
         numbers = [number for number, (_, label) in enumerate(runs) if label in kind]
         for start in range(0, len(numbers), max(len(kind), 1)):
             some = numbers[start : start + len(kind)]

@@ -10,13 +10,18 @@ from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.testing import reference
 
 EXPLORE_ROUNDS = 40
+# Of `acqb_windowed`: it hops several times in a run.
+WINDOW = 40
 SCHEDULES = {"acqb_fifo": "oldest", "acqb_rr": "least_served", "acqb_random": "random"}
 EXPLORE_RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "random"}
 # Kinds of labels: policies of a kind keep the same state, so that one program runs them all.
 SIMPLE = ("optimal", "random", "rand_rout", "rand_rout_fallback", *reference.ROUTED)
 BANDITS = ("q_ucb", "q_ths")
-OPTIMISTIC = tuple(label for label in reference.POLICIES if label not in (*SIMPLE, *BANDITS))
-KINDS = (OPTIMISTIC, SIMPLE, BANDITS)
+WINDOWED = ("acqb_windowed",)
+OPTIMISTIC = tuple(
+    label for label in reference.POLICIES if label not in (*SIMPLE, *BANDITS, *WINDOWED)
+)
+KINDS = (OPTIMISTIC, WINDOWED, SIMPLE, BANDITS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Case:
             alpha_scale=self.alpha_scale,
             c1=self.c1,
             explore_rounds=EXPLORE_ROUNDS,
+            window=WINDOW,
             precision=self.precision,
             check=True,
         )
@@ -58,7 +64,7 @@ class Case:
 
 def labels(case: Case) -> tuple[str, ...]:
     """Return the labels of every policy that is defined for a case."""
-    return OPTIMISTIC + SIMPLE + BANDITS * (case.assortment_size == 1)
+    return OPTIMISTIC + WINDOWED + SIMPLE + BANDITS * (case.assortment_size == 1)
 
 
 def policy(
@@ -91,6 +97,8 @@ def policy(
         variant = {"exploration": "phased"}
     elif label == "acqb_ucb":
         variant = {"optimism": "ucb"}
+    elif label in WINDOWED:
+        variant = {"window": WINDOW}
     elif label in reference.RETRIES:
         variant = {"retry": reference.RETRIES[label]}
     elif label in SCHEDULES:

@@ -79,7 +79,7 @@ def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> N
     assert len(np.unique(served)) > 30
     assert (run.choice[run.query >= 0] < 0).any(), "no retrial"
     assert run.queue_length.max() >= 3
-    if label in recorded.OPTIMISTIC:
+    if label in (*recorded.OPTIMISTIC, *recorded.WINDOWED):
         assert run.explored.any() and not run.explored[run.query >= 0].all()
         assert np.abs(run.theta[-1]).max() > 0.05
 

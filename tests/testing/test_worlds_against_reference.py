@@ -45,7 +45,8 @@ POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_
 RUNS = [
     *((world, "acqb") for world in WORLDS),
     *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
-    ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
+    ("everything", "acqb_windowed"), ("places", "optimal"), ("places", "acqb_recall"),
+    ("lasting", "random"),
 ]  # fmt: skip
 QUICK = [("everything", "acqb"), ("outages", "random"), ("impatient", "acqb")]
 

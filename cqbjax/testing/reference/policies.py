@@ -26,7 +26,7 @@ RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "un
 EXPLOIT_QUERY = {f"acqb_{name}": RULES[name] for name in ("fifo", "rr", "random")}
 EXPLORE_QUERY = {f"acqb_explore_{name}": rule for name, rule in RULES.items()}
 RETRIES = {f"acqb_{retry}": retry for retry in ("fallback", "posterior", "recall")}
-ACQB = ("acqb", "acqb_ucb", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
+ACQB = ("acqb", "acqb_ucb", "acqb_windowed", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
@@ -119,6 +119,7 @@ class OptimisticPolicy:
         self.estimator, self.tally = Estimator(world, settings), Tally(world)
         self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
         self.counter = 0
+        self.learnt: list[tuple[int, Assortment, int]] = []
         self.down = np.zeros(world.utilities.shape[1], bool)
         self.newest_waits = True
 
@@ -157,6 +158,13 @@ class OptimisticPolicy:
         """Update the estimate, and what is recalled of the row."""
         self.estimator.learn(row, servers, choice)
         self.tally.learn(row, servers, choice)
+        self.learnt.append((row, servers, choice))
+        half = self.settings.window // 2
+        if self.label == "acqb_windowed" and len(self.learnt) % half == 0:
+            # All is forgotten but the last W / 2 attempts, which are learnt anew in their order.
+            self.estimator = Estimator(self.world, self.settings)
+            for attempt in self.learnt[-half:]:
+                self.estimator.learn(*attempt)
 
 
 def make_policy(

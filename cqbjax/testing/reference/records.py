@@ -62,6 +62,7 @@ class Settings:
     alpha_scale: float = 1.0
     c1: float = 1.0
     explore_rounds: int = 0  # tau of cqb_eps
+    window: int = 0  # W of acqb_windowed
     precision: float = 1.0  # s of the Beta distribution, where a query's own failures count
     check: bool = False
 
