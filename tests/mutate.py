@@ -39,6 +39,7 @@ CHOSEN = {
     "sources": "sources core testing sweeping",
     "sweeping": "sweeping core studies",
     "store": "store results studies",
+    "worlds": "worlds testing core",
 }
 TIERS = {"quick": "not slow", "slow": "slow"}
 PASSED, FAILED, NOTHING_RAN = 0, 1, 5
@@ -51,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--number", type=int, default=200, help="faults in the sample")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--files", nargs="*", help="only these, instead of the six rooms")
+    parser.add_argument("--files", nargs="*", help="only these, instead of the rooms'")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--timeout", type=float, default=1800, help="seconds: then it is killed")
     parser.add_argument("--tiers", nargs="*", default=list(TIERS), choices=TIERS)
