@@ -21,10 +21,14 @@ from cqbjax.policies.picking import random_assortment, random_lots
 from cqbjax.sources import Arriving, Batches, Drifting
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.worlds import Count, Impatient, Lost, Orbit, Outages, Rounds
+from cqbjax.worlds import Count, Impatient, Late, Lost, Orbit, Outages, Rounds
 
 HORIZON, SLOTS = 90, 96
 SOURCE = sources.Synthetic(num_servers=4, dim=3)
+DRAW = np.random.default_rng(5)
+POOL = sources.Routing(
+    contexts=DRAW.normal(size=(14, 3)), utilities=DRAW.normal(size=(14, 4)), pool_size=9
+)
 SEVERAL = Arriving(source=SOURCE, process=Batches(sizes=[2, 1]))
 WORLDS = {
     "orbit": (SOURCE, [Orbit(return_rate=0.3)], []),
@@ -33,28 +37,48 @@ WORLDS = {
     "places": (SEVERAL, [], [Count(count=3)]),
     "lasting": (SOURCE, [], [Rounds(rounds=[1, 2, 3, 2])]),
     "outages": (SOURCE, [], [Outages(share=0.4, length=5)]),
+    "joins": (SOURCE, [], [Outages(since=[1, 40, 1, 1], until=[60, 90, 90, 20])]),
     "lost": (SOURCE, [], [Lost(lost=0.4)]),
+    "late": (SOURCE, [], [Late(delay=7)]),
+    "by prompt": (POOL, [], [Rounds(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
     "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
     "everything": (
         Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
         [Orbit(delays=[1, 3, 8]), Impatient(attempts=5, leave=0.05, pretends=0.5)],
         [Count(count=2), Rounds(rounds=2, law="geometric"), Outages(share=0.2, length=6), Lost()],
     ),
+    "late everything": (
+        Arriving(source=SOURCE, process=Batches(sizes=[2, 1])),
+        [Orbit(return_rate=0.4), Impatient(give_up=0.1, pretends=0.5)],
+        [Count(count=2), Rounds(rounds=[1, 2, 3, 1]), Late(delay=4), Lost(lost=0.2)],
+    ),
 }  # fmt: skip
 POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_fallback", "q_ucb")
 RUNS = [
     *((world, "acqb") for world in WORLDS),
     *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
-    ("everything", "acqb_windowed"), ("places", "optimal"), ("places", "acqb_recall"),
-    ("lasting", "random"),
+    ("everything", "acqb_windowed"),
+    ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
+    ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
+    ("late everything", "acqb_rr"),
 ]  # fmt: skip
-QUICK = [("everything", "acqb"), ("outages", "random"), ("impatient", "acqb")]
+QUICK = [("everything", "acqb"), ("outages", "random"), ("late everything", "acqb")]
 
 
 def case_of(world):
     source, users, service = WORLDS[world]
     rate = 1.0 if any(isinstance(one, Count) for one in service) else 0.55
     return Case(with_rules(source, users, service), 1, rate, HORIZON, seed=3)
+
+
+def takes_of(kind, drawn, prompts, problem):
+    """Return how long each attempt would take: [T, c, I, N]."""
+    shape = (HORIZON, problem.places, problem.num_rows, problem.num_servers)
+    if kind.law == "geometric":
+        alike = kind.rounds_of(drawn, jnp.int32(0), jnp.zeros(1, jnp.int32))
+        return np.broadcast_to(np.asarray(alike)[..., None, None], shape)
+    own = np.asarray(kind.rounds, int)
+    return np.broadcast_to(own[np.asarray(prompts)] if own.ndim == 2 else own, shape)
 
 
 def rules_of(case):
@@ -79,16 +103,13 @@ def rules_of(case):
             told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
     for kind, drawn in zip(instance.rules.service, instance.rules.of_service, strict=True):
         if isinstance(kind, Rounds):
-            each = [
-                kind.rounds_of(drawn, jnp.int32(0), jnp.array([j]))
-                for j in range(problem.num_servers)
-            ]
-            shape = (HORIZON, problem.places)
-            told["takes"] = np.stack([np.broadcast_to(one, shape) for one in each], axis=-1)
+            told["takes"] = takes_of(kind, drawn, instance.world.prompts, problem)
         elif isinstance(kind, Outages):
             told["available"] = np.asarray(drawn)
         elif isinstance(kind, Lost):
             told["hears"] = np.asarray(drawn)
+        elif isinstance(kind, Late):
+            told["delay"] = kind.delay
     if instance.rules.patience is not None:
         told["bears"] = np.asarray(instance.rules.patience)
     return reference.Rules(**told)

@@ -36,9 +36,10 @@ class Rules:
     gives_up: npt.NDArray[np.bool_] | None = None  # [T, c]
     pretends: npt.NDArray[np.bool_] | None = None  # [T, c]
     bears: Integers | None = None  # [T, A] rounds that who comes bears to wait
-    takes: Integers | None = None  # [T, c, N] rounds of an attempt, by server
+    takes: Integers | None = None  # [T, c, I, N] rounds of an attempt, by row and server
     available: npt.NDArray[np.bool_] | None = None  # [T, N]
     hears: npt.NDArray[np.bool_] | None = None  # [T, c]
+    delay: int = 0  # rounds after an attempt's last one until it is learnt from
     other: Floats | None = None  # [I, N] utilities at a right angle
     angle: Floats | None = None  # [T] radians
 
@@ -102,14 +103,17 @@ class _Run:
         self.slots: list[Query | None] = []
         self.places: list[Attempt | None] = [None] * rules.places
         self.newest: Query | None = None
+        self.lessons: list[list[tuple[Any, ...]]] = []  # of each round so far
 
     def round(self, t: int) -> tuple[Any, ...]:
         """Play round t and return what is kept of it."""
         here = self.waiting(t)
         taken = self.begin(t, here)
         told, lessons = self.end(t)
-        for row, servers, chosen, explored in lessons:
-            self.learn(row, servers, chosen, explored)
+        self.lessons.append(lessons)
+        if t > self.rules.delay:
+            for row, servers, chosen, explored in self.lessons[t - 1 - self.rules.delay]:
+                self.learn(row, servers, chosen, explored)
         for query in here:
             if query not in taken:
                 query.bears -= 1
@@ -150,7 +154,7 @@ class _Run:
             chosen = choose(servers, utilities[list(servers)], uniform)
             rounds = 1
             if self.rules.takes is not None:
-                rounds = max(int(self.rules.takes[t - 1, place, j]) for j in servers)
+                rounds = max(int(self.rules.takes[t - 1, place, query.row, j]) for j in servers)
             last = t + rounds - 1
             self.places[place] = Attempt(query, servers, chosen, explored, utilities, last)
             query.in_service = True
@@ -167,16 +171,15 @@ class _Run:
         agent.down = ~there
         if isinstance(agent, BaselinePolicy):
             agent.world = dataclasses.replace(self.world, utilities=truth)
+        shown = [query.shown for query in left]
         for query in left:
-            query.shown = [
-                n + NEVER_AGAIN * (not up) for n, up in zip(query.shown, there, strict=True)
-            ]
+            query.shown = [n if up else NEVER_AGAIN for n, up in zip(query.shown, there, strict=True)]
         turn = getattr(agent, "counter", 0)
-        query, servers, explored = agent.select(t, left)
+        picked, servers, explored = agent.select(t, left)
         agent.counter = turn  # it goes on when the attempt is learnt from
-        for one in left:
-            one.shown = [n - NEVER_AGAIN * (not up) for n, up in zip(one.shown, there, strict=True)]
-        return query, servers, explored
+        for query, counts in zip(left, shown, strict=True):
+            query.shown = counts
+        return picked, servers, explored
 
     def end(self, t: int) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         """End the attempts whose last round this is; return what is told and what is learnt."""
