@@ -27,8 +27,8 @@ from cqbjax.core.files import content_key, sha256
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 LOOKING_ON = (
-    "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.checkpoint",
-    "cqbjax.sweeping.snapshots", "cqbjax.core.code",
+    "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.keys",
+    "cqbjax.sweeping.snapshots", "cqbjax.core.code", "cqbjax.studies.kinds",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt
 from cqbjax.store import layout
 from cqbjax.studies.grid import Ready
-from cqbjax.sweeping import checkpoint
+from cqbjax.sweeping import keys
 
 SHOWN_VERSIONS = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
@@ -78,15 +78,15 @@ def content_of(ready: Ready) -> Content:
     Args:
         ready: a checked point; its policies may be untrained.
     """
-    keys, policies = ready.point.keys, ready.policies
-    if not keys.keys() >= {"", *policies}:
+    known, policies = ready.point.keys, ready.policies
+    if not known.keys() >= {"", *policies}:
         plain: Any = OmegaConf.to_container(ready.point.config)
         told = plain.pop("policy")
-        keys[""] = keys.get("") or _of_point(plain, ready)
+        known[""] = known.get("") or _of_point(plain, ready)
         for label, policy in policies.items():
-            if label not in keys:
-                keys[label] = content_key(_told(told.get(label)), _code_of(policy))
-    return Content(keys[""], {label: keys[label] for label in policies})
+            if label not in known:
+                known[label] = content_key(_told(told.get(label)), _code_of(policy))
+    return Content(known[""], {label: known[label] for label in policies})
 
 
 def _of_point(plain: dict[str, Any], ready: Ready) -> str:
@@ -99,8 +99,8 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
         plain["source"].pop("data_dir", None)
         held = content_key(source.digest, source.departure_digest)
     else:
-        held = checkpoint.held(source)
-    code = [checkpoint.code(source, ready.users, ready.service, *ready.recorders)]
+        held = keys.held(source)
+    code = [keys.code(source, ready.users, ready.service, *ready.recorders)]
     begins = (type(kind).__module__,) if kind.computes is None else kind.computes
     code += [digest(begins)] if begins else []
     return content_key(_told(plain), held, *code)
@@ -110,7 +110,7 @@ def _code_of(policy: Any) -> str:
     """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
     if isinstance(policy, Learnt):
         return digest([TRAINING], policy)
-    return content_key(checkpoint.held(policy), digest([], policy))
+    return content_key(keys.held(policy), digest([], policy))
 
 
 def _told(values: Any) -> str:
@@ -159,7 +159,7 @@ def manifest_of(one: Finished) -> dict[str, Any]:
         "left_out": point.left_out,
         "content": content.point,
         "policies": dict(content.policies),
-        "code": checkpoint.code(),
+        "code": keys.code(),
         "tuned": kind.tuned(one.ready),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},

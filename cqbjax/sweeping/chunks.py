@@ -57,12 +57,8 @@ def run_chunk(
         What came of its runs, and the seconds that were spent on them before.
     """
     progress.doing("running", group.labels[0])
-    records, name = group.part.records, f"{slots}-{arrays_digest(runs)}"
-    zero = np.zeros(len(runs.seed), np.int32)
-    none = _nothing(group.part.recorders, group.part.problem, len(zero))
-    if (done := kept.load(f"{name}.done", (0.0, Outcome(none, zero, zero)))) is not None:
-        progress.advance(real * group.part.problem.horizon)
-        return done[1], float(done[0])
+    records, name = group.part.records, _name(runs, slots)
+    none = _nothing(group.part.recorders, group.part.problem, len(runs.seed))
     policy, instance, carry = begin(compiled, group, runs)
     begun, rounds = time.perf_counter(), records.per_call * records.every
     stage = kept.load(name, _Stage(0.0, carry, none)) or _Stage(0.0, carry, none)
@@ -88,6 +84,18 @@ def run_chunk(
     kept.save(f"{name}.done", (stage.seconds, outcome), always=True)
     kept.drop(name)
     return outcome, before
+
+
+def finished(group: Group, runs: Runs, kept: Snapshots, slots: int) -> tuple[Outcome, float] | None:
+    """Return what came of a chunk that was done before, and the seconds that it took; or None."""
+    zero = np.zeros(len(runs.seed), np.int32)
+    none = _nothing(group.part.recorders, group.part.problem, len(zero))
+    done = kept.load(f"{_name(runs, slots)}.done", (0.0, Outcome(none, zero, zero)))
+    return None if done is None else (done[1], float(done[0]))
+
+
+def _name(runs: Runs, slots: int) -> str:
+    return f"{slots}-{arrays_digest(runs)}"
 
 
 def _nothing(recording: tuple[Recorder, ...], problem: Problem, runs: int) -> dict[str, Any]:

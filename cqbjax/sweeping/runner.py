@@ -1,7 +1,7 @@
 """One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +10,25 @@ import numpy as np
 from cqbjax.core.pytree import kind_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping import chunks, groups, programs
-from cqbjax.sweeping.checkpoint import Measured
 from cqbjax.sweeping.chunks import Outcome
 from cqbjax.sweeping.groups import Group, Member, Runs
 from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.snapshots import Snapshots
+
+
+class Measured(NamedTuple):
+    """One policy's results.
+
+    Attributes:
+        recorded: name -> [L, S, R, ...], or [L, S, ...] of what is read at a run's end.
+        seconds_per_round: run seconds a round-run.
+        compile_seconds: of its group's programs.
+    """
+
+    recorded: Mapping[str, np.ndarray]
+    seconds_per_round: float
+    compile_seconds: float
 
 
 class Spent(NamedTuple):
@@ -99,21 +112,28 @@ def attempt(
     sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter,
     kept: Snapshots | None = None,
 ) -> tuple[Outcome, Spent]:  # fmt: skip
-    """Compile what some runs of a group need at this many slots, and run them."""
-    progress.doing("compiling", group.labels[0])
-    begun = time.perf_counter()
-    shape = sweep.shape(group, slots)
-    compiled = programs.compiled(shape)
-    ready = time.perf_counter()
-    kept = kept or Snapshots(None)
-    ran = [
-        chunks.run_chunk(compiled, group, runs.take(index), real, progress, kept, slots)
-        for index, real in _chunks(len(runs.seed), shape.batch)
-    ]
-    running = time.perf_counter() - ready
+    """Run some runs of a group at this many slots, compiled if any was not done before."""
+    shape, kept = sweep.shape(group, slots), kept or Snapshots(None)
+    begun, compiling = time.perf_counter(), 0.0
+    compiled: programs.Programs | None = None
+    ran: list[tuple[Outcome, float]] = []
+    for index, real in _chunks(len(runs.seed), shape.batch):
+        some = runs.take(index)
+        done = chunks.finished(group, some, kept, slots)
+        if done is None:
+            if compiled is None:
+                progress.doing("compiling", group.labels[0])
+                asked = time.perf_counter()
+                compiled = programs.compiled(shape)
+                compiling = time.perf_counter() - asked
+            done = chunks.run_chunk(compiled, group, some, real, progress, kept, slots)
+        else:
+            progress.advance(real * group.part.problem.horizon)
+        ran.append(done)
+    running = time.perf_counter() - begun - compiling
     progress.simulated += running
     earlier = sum(before for _, before in ran)
-    return _joined([outcome for outcome, _ in ran]), Spent(ready - begun, running + earlier)
+    return _joined([outcome for outcome, _ in ran]), Spent(compiling, running + earlier)
 
 
 def run_batch(

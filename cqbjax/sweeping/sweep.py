@@ -14,14 +14,12 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import is_ours, with_rules
 from cqbjax.core.types import Policy, Source
-from cqbjax.sweeping import checkpoint, plan
-from cqbjax.sweeping.checkpoint import Measured
+from cqbjax.sweeping import keys, plan
 from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
-from cqbjax.sweeping.groups import Group, Member
+from cqbjax.sweeping.groups import Member
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_numbers
-from cqbjax.sweeping.plan import Plan
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import Estimate, estimate, run_group
+from cqbjax.sweeping.runner import Estimate, Measured, estimate, run_group
 from cqbjax.sweeping.snapshots import Snapshots
 
 # Where the paper's `optimal` need not be the best, it is a rule of ours.
@@ -70,9 +68,9 @@ def sweep(
         devices: where to run; None is all of them.
         progress: True shows a bar with rounds a second and the time left on a terminal, and writes
             a line a minute elsewhere; or what is told of compiling and of rounds done.
-        resume: a folder that keeps each group of policies as soon as it is finished, and of one
-            that is not how far it is (`snapshots`); the same sweep called again goes on from there,
-            to the same bits. None keeps nothing.
+        resume: a folder that keeps how far each batch of runs is, and what came of those that are
+            done (`snapshots`); the same sweep called again goes on from there, to the same bits.
+            None keeps nothing.
         record: what is recorded beside queue length, regret, departures and exploration: names of
             `core.recorders.NAMED`, and recorders; each is a variable of its name.
         queries: whether a row a query is kept (`core.recorders.Queries`).
@@ -149,7 +147,7 @@ def sweep_parts(
         memory_gb: of all parts.
         devices: where to run.
         progress: told of all parts as one.
-        resume: a folder that keeps each group as soon as it is finished.
+        resume: a folder that keeps how far each batch is.
 
     Returns:
         Each part's dataset, equal to `sweep` of the part alone bit for bit.
@@ -169,7 +167,8 @@ def sweep_parts(
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
         for group in whole.groups:
-            own = _finished(whole, group, progress, resume)
+            kept = None if resume is None else Snapshots(resume, keys.of_group(group))
+            own = run_group(whole, group, progress, kept)
             measured |= own | {twin: own[member] for twin, member in group.twins.items()}
     return [
         _dataset({label: measured[Member(number, label)] for label in one.policies}, one)
@@ -200,32 +199,6 @@ def estimates(
     whole = plan.make(parts, chunk, memory_gb, devices)
     with jax.default_matmul_precision("highest"):
         return [estimate(whole, group, progress or Silent()) for group in whole.groups]
-
-
-def _finished(
-    whole: Plan, group: Group, progress: Reporter, resume: Path | None
-) -> dict[Member, Measured]:
-    """Take a group from the folder of finished ones, or run it and keep it there."""
-    if resume is None:
-        return run_group(whole, group, progress)
-    common = group.part
-    follows_from = (
-        group.policies, group.numbers, group.tables, common.problem, common.records.rounds,
-        [(part.rates, part.seeds) for part in group.parts],
-        [repr(one) for one in common.recorders], checkpoint.code(*common.recorders),
-    )  # fmt: skip
-    names = [f"{member.part} {member.label}" for member in group.members]
-    key = checkpoint.key(names, common.capacity, *follows_from)
-    path, snapshots = resume / f"{key}.npz", Snapshots(resume, key)
-    kept = checkpoint.load(path)
-    if kept is None:
-        finished = run_group(whole, group, progress, snapshots)
-        checkpoint.save(path, dict(zip(names, finished.values(), strict=True)))
-        snapshots.drop()
-        return finished
-    progress.note(f"{', '.join(group.labels)}: finished before, taken from {path}")
-    progress.advance(len(group.runs.seed) * common.problem.horizon)
-    return dict(zip(group.members, kept.values(), strict=True))
 
 
 def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:

@@ -11,7 +11,7 @@ from waiting import Left, Waited
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
 from cqbjax.policies import RandomRouting
-from cqbjax.sweeping import checkpoint, programs
+from cqbjax.sweeping import keys, programs
 from cqbjax.testing import worlds
 
 POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
@@ -144,4 +144,4 @@ def test_two_recorders_of_one_name_are_refused():
 
 
 def test_a_recorders_own_module_counts_for_the_key():
-    assert checkpoint.code(Waited()) != checkpoint.code()
+    assert keys.code(Waited()) != keys.code()

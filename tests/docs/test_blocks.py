@@ -27,7 +27,8 @@ EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project
 HEADS = REPOSITORY / "docs" / "notebook" / "projection.md"
 # What a page runs is cut to this.
 SEEDS, HORIZON, CHUNK = 2, 40, 8  # one width, so that pages share programs
-STUDIES = ("run", "sensitivity", "offline_value")
+# Commands that are a kind of study.
+KINDS = ("sensitivity", "offline_value", "estimator_error")
 
 
 def pages_with(*languages):
@@ -183,10 +184,11 @@ def check_pip(words):
             assert (REPOSITORY / word).is_file(), word
 
 
-def check_study(words):
+def check_study(words, kind=None):
     """Compose a study, or the first and last point of a sweep, and check it as a run would."""
     many = "-m" in words
     given = [word for word in words if not word.startswith("-") and word != "job"]
+    given = [*([f"kind={kind}"] if kind else []), *given]
     with _multirun.initialised():
         jobs = _multirun.combinations(given) if many else [given]
         composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
@@ -218,15 +220,18 @@ def check_ranking(words):
     assert all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
 
 
-CHECKS = dict.fromkeys(STUDIES, check_study) | {
-    "prepare_data": check_preparing,
-    "aggregate": aggregate.ARGUMENTS.parse_args,
-    "bench": bench.ARGUMENTS.parse_args,
-    "rank_settings": check_ranking,
-    "report": report.ARGUMENTS.parse_args,
-    "stored": stored.ARGUMENTS.parse_args,
-    "estimator_error": lambda words: None,
-}
+CHECKS = (
+    {"run": check_study}
+    | {name: functools.partial(check_study, kind=name) for name in KINDS}
+    | {
+        "prepare_data": check_preparing,
+        "aggregate": aggregate.ARGUMENTS.parse_args,
+        "bench": bench.ARGUMENTS.parse_args,
+        "rank_settings": check_ranking,
+        "report": report.ARGUMENTS.parse_args,
+        "stored": stored.ARGUMENTS.parse_args,
+    }
+)
 
 
 def test_yaml_of_the_pages_is_yaml():
