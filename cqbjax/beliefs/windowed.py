@@ -23,13 +23,13 @@ class WindowedState(NamedTuple):
     Attributes:
         elder: the one that is asked.
         younger: the one that takes its place.
-        count: [] int32 attempts that the younger has learnt from.
+        attempts: [] int32, from how many the younger has learnt.
         origin: the arguments of `Belief.init`, from which a new one begins.
     """
 
     elder: Any
     younger: Any
-    count: Array
+    attempts: Array
     origin: tuple[Array, Array, Array | None]
 
 
@@ -77,22 +77,24 @@ class Windowed:
     def update(self, state: WindowedState, new: Row) -> WindowedState:
         """Absorb one attempt in both; after W / 2 of them the younger is the elder."""
         half = self.window // 2
-        number = state.count + 1
+        number = state.attempts + 1
         learnt = WindowedState(
             self.belief.update(state.elder, new._replace(round=number + half)),
             self.belief.update(state.younger, new._replace(round=number)),
-            jnp.where(new.valid, number, state.count),
+            jnp.where(new.valid, number, state.attempts),
             state.origin,
         )
         # A loop of one turn or none. In a batch it turns where any run's window hops; a `cond`
         # would become a choice of all that both beliefs hold, in every round.
-        hops = (learnt.count == half).astype(jnp.int32)
+        hops = (learnt.attempts == half).astype(jnp.int32)
         return jax.lax.fori_loop(0, hops, lambda _, state: self._hopped(state), learnt)
 
     def _hopped(self, state: WindowedState) -> WindowedState:
         """Drop the elder and begin a new one."""
         begun = self.belief.init(*state.origin)
-        return state._replace(elder=state.younger, younger=begun, count=jnp.zeros_like(state.count))
+        return state._replace(
+            elder=state.younger, younger=begun, attempts=jnp.zeros_like(state.attempts)
+        )
 
 
 def room(problem: Problem, window: int) -> Problem:
