@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from omegaconf import DictConfig, OmegaConf
 
+from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
@@ -195,7 +196,9 @@ def _origin(trained: Ready) -> dict[str, Any]:
     source, config = trained.source, trained.point.config
     own = told(config)
     if isinstance(source, DatasetSource):
-        return {"source": source.table.name, "stand_in": source.table.stand_in, **own}
+        table = source.table
+        named = {SERVERS: ", ".join(table.servers)}
+        return {"source": table.name, "stand_in": table.stand_in, **named, **own}
     if isinstance(source, Synthetic):
         slackness = float(config.slackness)
         return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
