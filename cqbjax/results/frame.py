@@ -60,7 +60,7 @@ def _of_shape(
     there = [name for name in names if name in STANDARD or name in data]
     last = int(points[numbers[0]]["round"].values.max())
     made = [_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
-    of_run = [n for n in there if n in known and n not in STANDARD and "round" not in data[n].dims]
+    of_run = [name for name in there if name in known and known[name].of_run]
     own = pl.concat(made).filter((pl.col("round") == last) | ~pl.col("metric").is_in(of_run))
     own = own.sort("round", maintain_order=True)
     return own.with_columns(pl.Series(numbers).gather(own["point"]).alias("point"))

@@ -24,6 +24,7 @@ class Metric(NamedTuple):
         units: of its values.
         better: `more`, `less`, or nothing where neither is.
         symbol: what an axis says; None for long_name and units.
+        of_run: whether there is one number a run, read at its end.
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -31,6 +32,7 @@ class Metric(NamedTuple):
     units: str = ""
     better: str = ""
     symbol: str | None = None
+    of_run: bool = False
 
     @property
     def label(self) -> str:
@@ -61,6 +63,7 @@ def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
         str(name): Metric(
             stored(str(name)), _in_words(str(name), array, point),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
+            of_run="round" not in array.dims,
         )
         for point in points
         for name, array in point.data_vars.items()
@@ -107,7 +110,7 @@ def _over_rounds(points: Sequence[xr.Dataset]) -> list[str]:
     ]  # fmt: skip
 
 
-def described(notes: Mapping[str, Mapping[str, str]]) -> dict[str, Metric]:
+def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
     """Return the standard metrics, and those that an extract describes."""
     return STANDARD | {name: Metric(stored(name), **words) for name, words in notes.items()}
 

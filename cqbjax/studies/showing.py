@@ -40,12 +40,13 @@ def show(
     from cqbjax.figures import curves, sweeps
     from cqbjax.figures import files as figure_files
     from cqbjax.results import tables
-    from cqbjax.results.metrics import panels_of
+    from cqbjax.results.metrics import own_arrays, panels_of
 
     title, root = config.title or config.name, Path(config.results_dir)
     table = _table(points, config)
-    written = list(tables.save_table(table, root / "tables" / stem, title))
-    tables.print_table(table, title, console)
+    own = own_arrays(points)
+    written = list(tables.save_table(table, root / "tables" / stem, title, own))
+    tables.print_table(table, title, console, own)
     if config.get("theory") is not None:
         from cqbjax.studies import proofs
 

@@ -72,8 +72,8 @@ class Summary(NamedTuple):
     @property
     def attributes(self) -> dict[str, str | int]:
         """Return what the stored array says of itself."""
-        said = {"units": self.unit, "long_name": self.label, "better": self.better}
-        return said if self.server is None else {**said, SERVER: self.server}
+        whose: dict[str, str | int] = {} if self.server is None else {SERVER: self.server}
+        return {"units": self.unit, "long_name": self.label, "better": self.better} | whose
 
 
 class Recorder(abc.ABC):
