@@ -1,7 +1,11 @@
-"""How several rooms name the same things: the optimal policy, and the paper's data."""
+"""How several rooms name the same things: the optimal policy, servers, and the paper's data."""
 
 # The label of the yardstick: the policy that regret is measured against.
 OPTIMAL = "optimal"
+# The attribute of an array that is one server's: its number.
+SERVER = "server"
+# The attribute of a point that names its servers, in their order.
+SERVERS = "servers"
 # `source` in small letters -> the paper's name of the dataset.
 PAPERS_DATA = {
     "synthetic": "Synthetic",

@@ -117,7 +117,8 @@ def _draw_maps(
     across, up = (table[key].unique().sort() for key in keys)
     means = table.group_by("policy", *keys).agg(pl.col("values").list.mean().mean())
     reached = means["values"].to_numpy()
-    lowest, highest = min(0.0, float(reached.min())), max(1e-9, float(reached.max()))
+    reached = reached[np.isfinite(reached)]
+    lowest, highest = (float(f(reached, initial=b)) for f, b in ((np.min, 0.0), (np.max, 1e-9)))
     for axis, policy in zip(axes, policies, strict=True):
         own, shown = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
         for x, y, value in own.select(*keys, "values").iter_rows():

@@ -21,6 +21,10 @@ def set_scale(axes: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
         lines: `policy, mean, low, high` of what it shows.
         yscale: as in `curves.draw_curves`.
     """
+    # A share of nothing is no number, as before anybody has left.
+    lines = lines.drop_nulls("mean")
+    if lines.is_empty():
+        return
     # One seed has no band: the mean alone counts.
     best = lines.select(
         "policy",

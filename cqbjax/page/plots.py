@@ -190,7 +190,8 @@ def _plot(
     lines: list[Any] = []
     # The paper's own policies last, and so above the others.
     for label in sorted(labels, key=lambda one: style_of(one).on_top):
-        own = rows.filter(policy=label).sort("round")
+        # A share of nothing is no number, as before anybody has left.
+        own = rows.filter(policy=label).drop_nulls("mean").sort("round")
         if not own.height:
             continue
         style, source = style_of(label), _source(own, style_of(label).name)

@@ -32,7 +32,8 @@ def long(
         rounds: the last recorded one that is not later is taken, and named; None takes all.
 
     Returns:
-        `KEYS`, where point is its number in `points`, and `values`, a list by seed.
+        `KEYS`, where point is its number in `points`, and `values`, a list by seed. What a recorder
+        reads at a run's end stands at the last recorded round alone.
 
     Raises:
         ValueError: no point, or a round before the first recorded one.
@@ -57,8 +58,11 @@ def _of_shape(
     """Return the rows of points of one shape: by round, metric, point, rate and policy."""
     data, known = _side_by_side([points[i] for i in numbers], rounds), metrics_of(points)
     there = [name for name in names if name in STANDARD or name in data]
+    last = int(points[numbers[0]]["round"].values.max())
     made = [_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
-    own = pl.concat(made).sort("round", maintain_order=True)
+    of_run = [name for name in there if name in known and known[name].of_run]
+    own = pl.concat(made).filter((pl.col("round") == last) | ~pl.col("metric").is_in(of_run))
+    own = own.sort("round", maintain_order=True)
     return own.with_columns(pl.Series(numbers).gather(own["point"]).alias("point"))
 
 

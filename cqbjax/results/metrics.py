@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
+from cqbjax.core.labels import SERVER, SERVERS
 from cqbjax.results.summaries import queue_regret, throughput
 from cqbjax.store.layout import RUN_DIMS, VARIABLES
 
@@ -23,6 +24,7 @@ class Metric(NamedTuple):
         units: of its values.
         better: `more`, `less`, or nothing where neither is.
         symbol: what an axis says; None for long_name and units.
+        of_run: whether there is one number a run, read at its end.
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -30,6 +32,7 @@ class Metric(NamedTuple):
     units: str = ""
     better: str = ""
     symbol: str | None = None
+    of_run: bool = False
 
     @property
     def label(self) -> str:
@@ -58,13 +61,23 @@ def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return the metrics that recorders of one's own stored."""
     return {
         str(name): Metric(
-            stored(str(name)), str(array.attrs.get("long_name", name)),
+            stored(str(name)), _in_words(str(name), array, point),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
+            of_run="round" not in array.dims,
         )
         for point in points
         for name, array in point.data_vars.items()
         if name not in VARIABLES and {*RUN_DIMS[:3]} <= {*array.dims} <= {*RUN_DIMS}
     }  # fmt: skip
+
+
+def _in_words(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
+    """Return what an array is called, of a server by the server's name where there are names."""
+    words = str(array.attrs.get("long_name", name))
+    if SERVER not in array.attrs:
+        return words
+    number, names = int(array.attrs[SERVER]), str(point.attrs.get(SERVERS, "")).split(", ")
+    return f"{words}, {names[number] if len(names) > number and names[number] else f'LLM {number}'}"
 
 
 def metrics_of(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
@@ -86,11 +99,17 @@ def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[s
 
 
 def _over_rounds(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the metrics of recorders of one's own that have a number a round: lines to draw."""
-    return [name for name in own_arrays(points) if all("round" in one[name].dims for one in points)]
+    """Return the metrics of recorders of one's own that have a number a round: lines to draw.
+
+    Not those of which there is one for each server: they would be too many panels.
+    """
+    return [
+        name for name in own_arrays(points)
+        if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)
+    ]  # fmt: skip
 
 
-def described(notes: Mapping[str, Mapping[str, str]]) -> dict[str, Metric]:
+def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
     """Return the standard metrics, and those that an extract describes."""
     return STANDARD | {name: Metric(stored(name), **words) for name, words in notes.items()}
 

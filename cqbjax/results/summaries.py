@@ -158,7 +158,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
 
 def differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
-    apart = ("path", "stand_in", "horizon", "arrival_rate")
+    apart = ("path", "stand_in", "horizon", "arrival_rate", "servers")
     names = dict.fromkeys([*ALWAYS_VARIED, *(str(key) for point in points for key in point.attrs)])
     return [
         name

@@ -7,7 +7,7 @@ the same in all rows once, above.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 import xarray as xr
@@ -17,8 +17,9 @@ from rich.table import Table
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import LAST, against, growth, labelled, long, summarised
-from cqbjax.results.metrics import own_arrays
-from cqbjax.results.names import OTHERWISE, STYLE, style_of
+from cqbjax.results.metrics import Metric, own_arrays
+from cqbjax.results.names import OTHERWISE, STYLE
+from cqbjax.results.readable import TEXTS, readable
 from cqbjax.results.summaries import differing
 
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
@@ -34,20 +35,8 @@ _SETTING = (
     *OTHERWISE,
     "yardstick",
 )
-_HEADERS = {
-    "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
-    "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
-    "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
-    "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
-    "once_utility_gain": "utility gained by it",
-}  # fmt: skip
-_TEXTS = ("policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once")
 # A terminal shows so many rows; files hold all.
 MOST_PRINTED = 120
-_DECIMALS = {
-    "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
-    "utility": 4, "over_fixed": 4,
-}  # fmt: skip
 
 
 def throughput_table(
@@ -135,36 +124,53 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
     )  # fmt: skip
 
 
-def save_table(frame: pl.DataFrame, stem: Path, caption: str) -> tuple[Path, Path]:
-    """Write `stem`.csv, unrounded, and `stem`.md, to be read, each whole or not at all."""
+def save_table(
+    frame: pl.DataFrame, stem: Path, caption: str, apart: Mapping[str, Metric] | None = None
+) -> tuple[Path, Path]:
+    """Write `stem`.csv, unrounded, and `stem`.md, to be read, each whole or not at all.
+
+    Args:
+        frame: the table.
+        stem: of both files.
+        caption: what it is.
+        apart: columns that the Markdown has in tables of their own where they are many.
+    """
     stem = Path(stem)
-    shared, headers, rows = _readable(frame)
+    shared, parts = readable(frame, apart or {})
     lines = [f"**{caption}**", "", *([f"In all rows: {shared}.", ""] if shared else [])]
-    aligned = ["---" if header in _TEXTS else "---:" for header in headers]
-    for cells in (headers, aligned, *rows):
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    for number, part in enumerate(parts):
+        lines += [""] * bool(number) + ([f"{part.legend}.", ""] if part.legend else [])
+        aligned = ["---" if header in TEXTS else "---:" for header in part.headers]
+        for cells in (part.headers, aligned, *part.rows):
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
     write_atomic(csv, frame.write_csv().encode())
     write_atomic(markdown, ("\n".join(lines) + "\n").encode())
     return csv, markdown
 
 
-def print_table(frame: pl.DataFrame, title: str, console: Console | None = None) -> None:
+def print_table(
+    frame: pl.DataFrame, title: str, console: Console | None = None,
+    apart: Mapping[str, Metric] | None = None,
+) -> None:  # fmt: skip
     """Print a table to the terminal, or to a given console, as `save_table`'s Markdown reads."""
-    shared, headers, rows = _readable(frame)
-    # Escaped, for rich would take an interval's brackets for markup.
-    caption = escape(f"In all rows: {shared}.") if shared else None
-    table = Table(title=escape(title), caption=caption)
-    for header, *cells in zip(headers, *rows, strict=True):
-        # Where room is short, let the headers break and not the numbers.
-        side: Literal["left", "right"] = "left" if header in _TEXTS else "right"
-        table.add_column(escape(header), justify=side, min_width=max(map(len, cells), default=0))
-    for cells in rows[:MOST_PRINTED]:
-        table.add_row(*map(escape, cells))
+    shared, parts = readable(frame, apart or {})
     console = console or Console()
-    console.print(table)
-    if len(rows) > MOST_PRINTED:
-        console.print(f"{len(rows) - MOST_PRINTED:,} more rows are in the table's files")
+    for number, part in enumerate(parts):
+        # Escaped, for rich would take an interval's brackets for markup.
+        said = f"In all rows: {shared}." if shared and not number else part.legend
+        table = Table(title=None if number else escape(title), caption=escape(said) or None)
+        for header, *cells in zip(part.headers, *part.rows, strict=True):
+            # Where room is short, let the headers break and not the numbers.
+            side: Literal["left", "right"] = "left" if header in TEXTS else "right"
+            table.add_column(
+                escape(header), justify=side, min_width=max(map(len, cells), default=0)
+            )
+        for cells in part.rows[:MOST_PRINTED]:
+            table.add_row(*map(escape, cells))
+        console.print(table)
+        if len(part.rows) > MOST_PRINTED:
+            console.print(f"{len(part.rows) - MOST_PRINTED:,} more rows are in the table's files")
 
 
 def _setting(points: Sequence[xr.Dataset]) -> list[str]:
@@ -207,56 +213,3 @@ def _table(
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = made.columns[: made.columns.index("policy")]
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)
-
-
-def _readable(frame: pl.DataFrame) -> tuple[str, list[str], list[list[str]]]:
-    """Round, join intervals with their means, and take out what is the same in all rows."""
-    parts = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
-    ends = [frame.columns.index(c) for c in ("policy", "statistic") if c in frame.columns]
-    setting = frame.columns[: min(ends, default=0)]
-    same = [c for c in setting if frame.height > 1 and frame[c].n_unique() == 1]
-    same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
-    same = list(dict.fromkeys(same))
-    shown = [c for c in frame.columns if c not in same and c not in parts]
-    shared = "; ".join(f"{_header(c, [])} {_cell_text(c, frame[c][0])}" for c in same)
-    rows = [[_joined(c, row) for c in shown] for row in frame.iter_rows(named=True)]
-    return shared, [_header(c, frame.columns) for c in shown], rows
-
-
-def _header(column: str, columns: Sequence[str]) -> str:
-    ours = column.removeprefix("paper_")  # stands right beside ours
-    name = _HEADERS.get(ours, ours)
-    if ours.endswith("_gap_minus"):
-        name = f"{style_of(ours.removesuffix('_gap_minus')).name}'s gap minus policy's"
-    elif ours.endswith("_minus"):
-        name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
-    name = f"{name} [95% CI]" if f"{column}_low" in columns else name
-    return "paper" if column != ours else name
-
-
-def _joined(column: str, row: Mapping[str, Any]) -> str:
-    text = _cell_text(column, row[column])
-    if row.get(f"{column}_low") is None:
-        return text
-    low, high = (_cell_text(column, row[f"{column}_{end}"]) for end in ("low", "high"))
-    return f"{text} [{low}, {high}]"
-
-
-def _cell_text(column: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if column == "policy":
-        return style_of(value).name
-    if column.endswith("seconds_per_round"):
-        if value == 0:
-            return "≈ 0"  # as the paper rounds it
-        return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
-    if isinstance(value, float):
-        decimals = next((d for part, d in _DECIMALS.items() if part in column), None)
-        # Adding zero turns a rounded -0.0 into 0.0.
-        return (
-            f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"
-        )
-    return str(value)

@@ -26,6 +26,8 @@ from cqbjax.sweeping.runner import Estimate
 if TYPE_CHECKING:
     import polars as pl
 
+    from cqbjax.results.metrics import Metric
+
 
 class Table(NamedTuple):
     """A table that a study shows.
@@ -34,11 +36,13 @@ class Table(NamedTuple):
         frame: of it.
         caption: above it; without one only the numbers are written, as CSV.
         printed: whether it is printed too.
+        apart: columns of it that have tables of their own where they are many.
     """
 
     frame: "pl.DataFrame"
     caption: str
     printed: bool = True
+    apart: "Mapping[str, Metric] | None" = None
 
 
 class Shown(NamedTuple):

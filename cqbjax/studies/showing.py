@@ -44,12 +44,12 @@ def write(
     for name, table in shown.tables.items():
         path = folders[0] / "_".join(filter(None, (stem, name)))
         if table.caption:
-            written += tables.save_table(table.frame, path, table.caption)
+            written += tables.save_table(table.frame, path, table.caption, table.apart)
         else:
             written.append(path.with_name(f"{path.name}.csv"))
             write_atomic(written[-1], table.frame.write_csv().encode())
         if table.printed:
-            tables.print_table(table.frame, table.caption, console)
+            tables.print_table(table.frame, table.caption, console, table.apart)
     for name, figure in shown.figures.items():
         written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
     for line in shown.lines if console else ():
@@ -68,14 +68,15 @@ def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
     """
     # Matplotlib and Polars are not waited for before the first round.
     from cqbjax.figures import curves, sweeps
-    from cqbjax.results.metrics import panels_of
+    from cqbjax.results.metrics import own_arrays, panels_of
 
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
         figure = curves.draw_curves(drawn, panels_of(drawn, config), config.spread)
     else:
         figure = sweeps.draw_over_keys(drawn)
-    return Shown({"": Table(table(points, config), config.title or config.name)}, {"": figure})
+    main = Table(table(points, config), config.title or config.name, apart=own_arrays(points))
+    return Shown({"": main}, {"": figure})
 
 
 def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:

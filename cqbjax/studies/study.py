@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from cqbjax.core.labels import SERVERS
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
@@ -135,7 +136,9 @@ def origin(ready: Ready) -> dict[str, Any]:
     source, config = ready.source, ready.point.config
     own = told(config)
     if isinstance(source, DatasetSource):
-        return {"source": source.table.name, "stand_in": source.table.stand_in, **own}
+        table = source.table
+        named = {SERVERS: ", ".join(table.servers)}
+        return {"source": table.name, "stand_in": table.stand_in, **named, **own}
     if isinstance(source, Synthetic):
         slackness = float(config.slackness)
         return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}

@@ -1,12 +1,13 @@
 """What users feel: every recorder against the rows of the queries, and these against the round."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiers import cases
 
 import cqbjax
 from cqbjax.core.recorders import NAMED, TimeInSystem, queries
-from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, quantile, values
+from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Arriving, Batches, Routing, Synthetic
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
@@ -17,12 +18,14 @@ POOL = Routing(
     contexts=DRAW.normal(size=(30, 4)) / 2, utilities=DRAW.normal(size=(30, 3)) - 0.3,
     pool_size=20, dollars=DRAW.uniform(size=(30, 3)), scores=DRAW.uniform(size=(30, 3)),
 )  # fmt: skip
+# Source, users, service, and the rounds that an attempt takes.
 WORLDS = {
-    "paper": (POOL, [], []),
+    "paper": (POOL, [], [], 1),
     "several": (
         Arriving(source=POOL, process=Batches(sizes=[1, 2])),
         [Orbit(return_rate=0.4), Impatient(attempts=4, leave=0.02)],
         [Count(count=2), Rounds(rounds=2)],
+        2,
     ),
 }
 RECORDED = [name for name in NAMED if name != "queries"]
@@ -30,12 +33,13 @@ RECORDED = [name for name in NAMED if name != "queries"]
 
 @pytest.fixture(scope="module", params=cases(WORLDS, ["several"]))
 def data(request):
-    source, users, service = WORLDS[request.param]
-    return cqbjax.sweep(
+    source, users, service, takes = WORLDS[request.param]
+    made = cqbjax.sweep(
         {"random": RandomRouting(schedule="oldest"), "acqb": Acqb()}, source, arrival_rates=[0.4],
         seeds=2, horizon=HORIZON, record=RECORDED, queries=True, users=users, service=service,
         capacity=96,
     )  # fmt: skip
+    return made.assign_attrs(takes=takes)
 
 
 def runs(data):
@@ -60,9 +64,14 @@ def test_rows_of_queries_keep_the_books(data):
         gone = satisfied | gave_up
         assert (rows["departure"][gone] > rows["arrival"][gone]).all()
         assert np.isnan(rows["departure"][~gone]).all()
-        served = rows["attempts"] > 0
-        assert (rows["first_answer"][served] > rows["arrival"][served]).all()
-        assert np.isnan(rows["first_answer"][~served]).all()
+        served, first = rows["attempts"] > 0, rows["first_service"]
+        assert (first[served] > rows["arrival"][served]).all()
+        # Who has begun and has no answer yet is in service now, for the first time.
+        begun = ~np.isnan(first) & ~served
+        assert (rows["outcome"][begun] == 0).all() and begun.sum() <= last.in_service
+        assert (first[begun] == HORIZON).all()
+        once = satisfied & (rows["attempts"] == 1)
+        assert (rows["departure"][once] - first[once] == data.attrs["takes"] - 1).all()
         assert (np.isnan(rows["server"]) == ~satisfied).all()
         # Each round's departures are those whose row says so.
         left = [(rows["departure"][satisfied] <= t).sum() for t in run["round"].values]
@@ -91,15 +100,21 @@ def test_every_recorder_says_what_the_rows_say(data):
         assert last.largest_wait == oldest
         np.testing.assert_allclose(last.traffic.sum(), 1, rtol=1e-6)
         assert (run.traffic.isel(round=-1) > 0).all()
+        for server in range(3):
+            np.testing.assert_array_equal(run[f"traffic_{server}"], run.traffic[..., server])
         counts = run.time_in_system.values
         assert counts.sum() == satisfied.sum() and counts[0].sum() == (attempts == 1).sum()
         bins = np.bincount(np.asarray(bin_of(times)), minlength=counts.shape[-1])
         np.testing.assert_array_equal(counts.sum(axis=0), bins)
-        np.testing.assert_allclose(run.time_mean, times.mean(), rtol=0.01)
-        for word, share in QUANTILES.items():
-            known = np.sort(times)[int(np.ceil(share * len(times))) - 1]
-            told = float(run[f"time_{word.replace('%', '').replace('.', '_')}"])
-            assert abs(told / known - 1) < 0.02, word
+        for who, own in {
+            "": times, "first_": times[attempts == 1], "later_": times[attempts > 1]
+        }.items():  # fmt: skip
+            assert len(own)
+            np.testing.assert_allclose(run[f"time_{who}mean"], own.mean(), rtol=0.01)
+            for word, share in QUANTILES.items():
+                known = np.sort(own)[int(np.ceil(share * len(own))) - 1]
+                told = float(run[f"time_{who}{word.replace('%', '').replace('.', '_')}"])
+                assert abs(told / known - 1) < 0.02, (who, word)
 
 
 def test_quantiles_of_any_times_are_within_two_percent():
@@ -116,6 +131,24 @@ def test_quantiles_of_any_times_are_within_two_percent():
             known = np.sort(times)[int(np.ceil(share * len(times))) - 1]
             assert abs(quantile(counts, share, horizon) / known - 1) < 0.02
     assert np.isnan(quantile(np.zeros(5), 0.5, 10))
+
+
+def test_a_bins_longest_time_is_the_last_that_falls_into_it():
+    horizon = 5_000
+    bins = np.asarray(bin_of(np.arange(1, horizon + 1)))
+    last = longest(horizon)
+    assert (np.arange(1, horizon + 1) <= last[bins]).all()
+    below = np.concatenate([[0], last])[bins]
+    assert (np.arange(1, horizon + 1) > below * (1 - 1e-5)).all()
+
+
+def test_before_anybody_has_left_a_price_is_no_number():
+    """Much is paid in the first rounds for who is not satisfied yet: that is no price a query."""
+    for name in ("dollars", "score", "attempts", "gave_up"):
+        assert np.isnan(NAMED[name].read(jnp.array([2.0, 0.0]))), name
+        assert NAMED[name].read(jnp.array([2.0, 4.0])) == 0.5
+    nobody = NAMED["time_in_system"].summaries(np.zeros((2, len(values(100)))), 100)
+    assert len(nobody) == 15 and all(np.isnan(one.values) for one in nobody.values())
 
 
 @pytest.mark.parametrize("name", ["dollars", "score"])

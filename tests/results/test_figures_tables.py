@@ -21,6 +21,7 @@ from cqbjax.figures import files as figure_files
 from cqbjax.figures import vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
+from cqbjax.results.readable import readable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LENGTH = ("queue_length", "regret")
@@ -290,7 +291,7 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
     assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
     assert row["excludes_zero"] == (abs(apart.mean()) > half)
     assert row_of(table, policy="zero")["zero_gap_minus"] is None
-    assert "ZERO's gap minus policy's [95% CI]" in tables._readable(table)[1]
+    assert "ZERO's gap minus policy's [95% CI]" in readable(table, {})[1][0].headers
 
 
 def test_gap_table_is_arithmetic_on_the_arrays() -> None:

@@ -7,7 +7,8 @@ from fabricated import fabricate
 from cqbjax.figures import curves
 from cqbjax.paper import rules
 from cqbjax.results import aggregate, extracts, frame, tables
-from cqbjax.results.metrics import metrics_of, panels_of
+from cqbjax.results.metrics import STANDARD, metrics_of, panels_of
+from cqbjax.results.readable import readable
 from cqbjax.store.layout import Stored
 
 CONFIG = {"table_rounds": [30, 60]}
@@ -74,7 +75,28 @@ def test_an_array_by_query_is_no_metric_and_one_by_run_is():
     assert set(metrics_of([made])) >= {"answered", "reached"}
     assert "prompts" not in metrics_of([made])
     rows = frame.summarised(frame.long([made], ["reached"], [30, 60]))
-    assert rows["round"].to_list() == [30] * 3 + [60] * 3
+    assert rows["round"].to_list() == [60] * 3, "what a run's end says is said of its end alone"
+    (early, late) = tables.gap_table([made], [30, 60]).filter(policy="acqb").to_dicts()
+    assert early["reached"] is None and late["reached"] > 1
+
+
+def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(tmp_path):
+    made = point()
+    for number in range(7):
+        made[f"of_round_{number}"] = made["answered"] + number
+        made[f"of_run_{number}"] = made["answered"].isel(round=-1, drop=True) + number
+    own, frame_ = metrics_of([made]), tables.gap_table([made], [30, 60])
+    shared, parts = readable(frame_, {k: m for k, m in own.items() if k not in STANDARD})
+    assert "K 1" in shared and [len(part.headers) for part in parts[1:]] == [7, 5, 7, 4]
+    assert [len(part.rows) for part in parts] == [6, 6, 6, 3, 3], "of a run's end: at its end"
+    assert "answered: Answered share, answers a round" in parts[1].legend
+    _, markdown = tables.save_table(frame_, tmp_path / "many", "Many", own)
+    text = markdown.read_text()
+    assert max(line.count("|") for line in text.splitlines()) == 8
+    assert set(frame_.columns) == set((tmp_path / "many.csv").read_text().splitlines()[0].split(","))
+    assert len(readable(frame_, {})[1]) == 1
+    few = tables.gap_table([point()], [60])
+    assert len(readable(few, own)[1]) == 1, "one among the others"
 
 
 def test_several_experiments_have_a_column_that_tells_them_apart():

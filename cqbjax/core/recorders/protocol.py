@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jax import Array
 
+from cqbjax.core.labels import SERVER
 from cqbjax.core.types import Action, Problem, Queue, World
 
 
@@ -61,17 +62,20 @@ class Summary(NamedTuple):
         label: what an axis or a column is called.
         unit: of the values.
         better: whether `less` or `more` is better; "" where neither is.
+        server: whose it is, of numbers that there is one of for each server.
     """
 
     values: np.ndarray
     label: str
     unit: str
     better: str = "less"
+    server: int | None = None
 
     @property
-    def attributes(self) -> dict[str, str]:
+    def attributes(self) -> dict[str, str | int]:
         """Return what the stored array says of itself."""
-        return {"units": self.unit, "long_name": self.label, "better": self.better}
+        whose: dict[str, str | int] = {} if self.server is None else {SERVER: self.server}
+        return {"units": self.unit, "long_name": self.label, "better": self.better} | whose
 
 
 class Recorder(abc.ABC):

@@ -13,7 +13,7 @@ from cqbjax.core.recorders.ratio import billed, paid
 from cqbjax.core.types import Problem, Queue
 
 FIELDS = (
-    "arrival", "first_answer", "departure", "outcome", "attempts", "server", "dollars", "score",
+    "arrival", "first_service", "departure", "outcome", "attempts", "server", "dollars", "score",
     "prompt",
 )  # fmt: skip
 ARRIVAL, FIRST, DEPARTURE, OUTCOME, ATTEMPTS, SERVER, DOLLARS, SCORE, PROMPT = range(len(FIELDS))
@@ -26,11 +26,11 @@ THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
 class Queries(Recorder):
     """Every query of a run, in the order of arrival: [T A, fields].
 
-    Row (t - 1) A + i is the i-th query of round t; all NaN where none came. `first_answer` is the
-    round in which its first attempt ended, `departure` the one in which it left, `outcome` a number
-    of `OUTCOMES`, `server` who gave the accepted answer, `dollars` what all its answers cost and
-    `score` the accepted one's (both NaN without a table of them), `prompt` the dataset's number.
-    What has no number is NaN. Whole numbers are exact up to 2^24.
+    Row (t - 1) A + i is the i-th query of round t; all NaN where none came. `first_service` is the
+    round in which its first attempt began, `departure` the one in which it left, `outcome` a number
+    of `OUTCOMES`, `attempts` how many ended, `server` who gave the accepted answer, `dollars` what
+    all its answers cost and `score` the accepted one's (both NaN without a table of them), `prompt`
+    the dataset's number. What has no number is NaN. Whole numbers are exact up to 2^24.
     """
 
     name, label, unit = "queries", "Queries", ""
@@ -42,7 +42,7 @@ class Queries(Recorder):
         return jnp.full((problem.most_queries, len(FIELDS)), jnp.nan, jnp.float32)
 
     def update(self, state: Array, round_: Round) -> Array:
-        """Write down who was answered, who left and who came."""
+        """Write down who was served, who left and who came."""
         if round_.lost_patience is not None:
             number = jnp.where(round_.lost_patience, numbers(round_.before), len(state))
             state = state.at[number, DEPARTURE].set(round_.round.astype(jnp.float32), mode="drop")
@@ -51,9 +51,10 @@ class Queries(Recorder):
         return self._came(state, round_)
 
     def _answered(self, state: Array, round_: Round) -> Array:
-        """Write down the attempts that ended."""
-        slot, before = round_.action.slot, round_.before
-        number = jnp.where(round_.valid, numbers(before)[slot], len(state))
+        """Write down the attempts that ended, and that those which go on have begun."""
+        slot, before, ended = round_.action.slot, round_.before, round_.valid
+        served = ended if round_.in_service is None else ended | round_.in_service
+        number = jnp.where(served, numbers(before)[slot], len(state))
         old = state.at[number].get(mode="clip")
         gave_up = round_.departed & False if round_.gave_up is None else round_.gave_up
         gone, t = round_.departed | gave_up, round_.round.astype(jnp.float32)
@@ -67,7 +68,6 @@ class Queries(Recorder):
             dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid(round_)
             score = jnp.where(round_.departed, told.scores[row, server], none)
         values = {
-            FIRST: jnp.where(before.served[slot] > 0, old[..., FIRST], t),
             DEPARTURE: jnp.where(gone, t, none),
             OUTCOME: jnp.where(round_.departed, SATISFIED, jnp.where(gave_up, GAVE_UP, THERE)),
             ATTEMPTS: before.served[slot] + 1,
@@ -75,8 +75,11 @@ class Queries(Recorder):
             DOLLARS: dollars,
             SCORE: score,
         }
-        kept = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
-        new = jnp.stack([kept[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
+        told = {ARRIVAL: old[..., ARRIVAL], PROMPT: old[..., PROMPT]} | values
+        if round_.in_service is not None:
+            told = {field: jnp.where(ended, own, old[..., field]) for field, own in told.items()}
+        told[FIRST] = jnp.where(jnp.isnan(old[..., FIRST]), t, old[..., FIRST])
+        new = jnp.stack([told[field].astype(jnp.float32) for field in range(len(FIELDS))], axis=-1)
         return state.at[number].set(new, mode="drop")
 
     def _came(self, state: Array, round_: Round) -> Array:

@@ -27,8 +27,8 @@ class Ratio(Recorder):
         """Return what is added above and below: [], or [c] of several attempts."""
 
     def read(self, state: Array) -> Array:
-        """Return the ratio, NaN of nothing."""
-        return state[0] / state[1]
+        """Return the ratio, NaN of nothing: what was paid for nobody is no price."""
+        return jnp.where(state[1] > 0, state[0] / state[1], jnp.nan)
 
 
 def billed(round_: Round) -> tuple[Billed, Array]:

@@ -14,6 +14,8 @@ from cqbjax.core.types import Problem
 # Bins of one round each; then each is so many times as wide as the one before.
 EXACT, RATIO = 48, 1.03
 QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "99.9%": 0.999}
+# Whose times a number is of, by the beginning of its name.
+WHO = {"": "", "first_": " of who was satisfied at once", "later_": " of who was satisfied later"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +41,25 @@ class TimeInSystem(Recorder):
         return state.at[retried, bin_of(rounds)].add(round_.departed.astype(jnp.int32))
 
     def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
-        """Return the mean and the quantiles of all times."""
-        counts, known = stored.sum(axis=-2), values(horizon)
-        left = np.maximum(counts.sum(axis=-1), 1)
-        mean = (counts * known).sum(axis=-1) / left
-        none = counts.sum(axis=-1) == 0
-        made = {"time_mean": Summary(np.where(none, np.nan, mean), "Time in system", "rounds")}
-        for word, share in QUANTILES.items():
-            name = f"time_{word.replace('%', '').replace('.', '_')}"
-            told = quantile(counts, share, horizon)
-            made[name] = Summary(told, f"Time in system, {word}", "rounds")
-        return made
+        """Return mean and quantiles of all times, and of those with and without a retrial."""
+        counts = {"": stored.sum(axis=-2), "first_": stored[..., 0, :], "later_": stored[..., 1, :]}
+        return {
+            f"time_{who}{name}": one
+            for who, of_them in counts.items()
+            for name, one in _told(of_them, self.label + WHO[who], horizon).items()
+        }
+
+
+def _told(counts: np.ndarray, label: str, horizon: int) -> dict[str, Summary]:
+    """Return the mean and the quantiles of counted times [..., bins], NaN of none."""
+    left = counts.sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        mean = (counts * values(horizon)).sum(axis=-1) / left
+    made = {"mean": Summary(mean, label, "rounds")}
+    for word, share in QUANTILES.items():
+        name = word.replace("%", "").replace(".", "_")
+        made[name] = Summary(quantile(counts, share, horizon), f"{label}, {word}", "rounds")
+    return made
 
 
 def bin_of(rounds: Array) -> Array:
@@ -63,6 +73,12 @@ def values(horizon: int) -> np.ndarray:
     wide = math.floor(math.log(max(horizon, EXACT) / EXACT) / math.log(RATIO)) + 2
     middles = EXACT * RATIO ** (np.arange(wide) + 0.5)
     return np.concatenate([np.arange(1, EXACT + 1), middles])
+
+
+def longest(horizon: int) -> np.ndarray:
+    """Return the longest time, in rounds, that each bin holds: [bins]."""
+    wide = len(values(horizon)) - EXACT
+    return np.concatenate([np.arange(1, EXACT + 1), EXACT * RATIO ** np.arange(1, wide + 1)])
 
 
 def quantile(counts: np.ndarray, share: float, horizon: int) -> np.ndarray:

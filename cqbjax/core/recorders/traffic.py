@@ -1,13 +1,18 @@
 """Who answered, as shares."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core.recorders.protocol import Recorder, Round, Summary
 from cqbjax.core.types import Problem
+
+# Of so many servers each share is a number of its own in tables; of more they are in the arrays.
+MOST_TOLD = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,5 +34,15 @@ class Traffic(Recorder):
         return state.at[servers].add(round_.valid[:, None].astype(jnp.int32))
 
     def read(self, state: Array) -> Array:
-        """Return the shares."""
+        """Return the shares, NaN where nobody was shown."""
         return state / jnp.sum(state)
+
+    def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
+        """Return each server's share, of few servers."""
+        del horizon
+        if stored.shape[-1] > MOST_TOLD:
+            return {}
+        return {
+            f"traffic_{j}": Summary(stored[..., j], self.label, self.unit, "", server=j)
+            for j in range(stored.shape[-1])
+        }

@@ -1,0 +1,117 @@
+"""A table as it is read: numbers rounded, intervals beside their means, what is alike said once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from cqbjax.results.metrics import Metric
+from cqbjax.results.names import style_of
+
+HEADERS = {
+    "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
+    "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
+    "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
+    "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
+    "once_utility_gain": "utility gained by it",
+}  # fmt: skip
+TEXTS = ("policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once")
+DECIMALS = {
+    "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
+    "utility": 4, "over_fixed": 4,
+}  # fmt: skip
+# Columns of recorders that stand among the others, and in a table of their own where they are more.
+MOST_AMONG, MOST_APART = 3, 5
+
+
+class Part(NamedTuple):
+    """A table that a reader can take in.
+
+    Attributes:
+        headers: of its columns.
+        rows: their cells.
+        legend: what its columns are, where they are called by names of arrays.
+    """
+
+    headers: list[str]
+    rows: list[list[str]]
+    legend: str = ""
+
+
+def readable(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, list[Part]]:
+    """Round, join intervals with their means, and take out what is the same in all rows.
+
+    Args:
+        frame: the table.
+        apart: columns that are in tables of their own where they are many, with what they are.
+
+    Returns:
+        What is the same in all rows, and the tables.
+    """
+    parts = {f"{c}{end}" for c in frame.columns for end in ("_low", "_high")}
+    after = [frame.columns.index(c) for c in ("policy", "statistic") if c in frame.columns]
+    setting = frame.columns[: min(after, default=0)]
+    same = [c for c in setting if frame.height > 1 and frame[c].n_unique() == 1]
+    same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
+    same = list(dict.fromkeys(same))
+    shown = [c for c in frame.columns if c not in same and c not in parts]
+    shared = "; ".join(f"{_header(c, [])} {_cell_text(c, frame[c][0])}" for c in same)
+    others = [c for c in shown if c in apart]
+    if len(others) <= MOST_AMONG:
+        others = []
+    made = [_part(frame, [c for c in shown if c not in others])]
+    lead = [c for c in shown if c in (*setting, "policy")]
+    # What is of a run's end has nothing to say of earlier rounds.
+    ends = [c for c in others if apart[c].of_run]
+    for some in ([c for c in others if c not in ends], ends):
+        for first in range(0, len(some), MOST_APART):
+            own = some[first : first + MOST_APART]
+            rows = frame.filter(pl.any_horizontal(pl.col(own).is_not_null()))
+            legend = "; ".join(f"{name}: {apart[name].label}" for name in own)
+            made.append(_part(rows, [*lead, *own])._replace(legend=legend))
+    return shared, made
+
+
+def _part(frame: pl.DataFrame, shown: Sequence[str]) -> Part:
+    """Return some columns of a table as text."""
+    rows = [[_joined(c, row) for c in shown] for row in frame.iter_rows(named=True)]
+    return Part([_header(c, frame.columns) for c in shown], rows)
+
+
+def _header(column: str, columns: Sequence[str]) -> str:
+    ours = column.removeprefix("paper_")  # stands right beside ours
+    name = HEADERS.get(ours, ours)
+    if ours.endswith("_gap_minus"):
+        name = f"{style_of(ours.removesuffix('_gap_minus')).name}'s gap minus policy's"
+    elif ours.endswith("_minus"):
+        name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
+    name = f"{name} [95% CI]" if f"{column}_low" in columns else name
+    return "paper" if column != ours else name
+
+
+def _joined(column: str, row: Mapping[str, Any]) -> str:
+    text = _cell_text(column, row[column])
+    if row.get(f"{column}_low") is None:
+        return text
+    low, high = (_cell_text(column, row[f"{column}_{end}"]) for end in ("low", "high"))
+    return f"{text} [{low}, {high}]"
+
+
+def _cell_text(column: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column == "policy":
+        return style_of(value).name
+    if column.endswith("seconds_per_round"):
+        if value == 0:
+            return "≈ 0"  # as the paper rounds it
+        return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
+    if isinstance(value, float):
+        decimals = next((d for part, d in DECIMALS.items() if part in column), None)
+        # Adding zero turns a rounded -0.0 into 0.0.
+        return (
+            f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"
+        )
+    return str(value)
