@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
-from cqbjax.paper import printed
+from cqbjax.paper import printed, tabled
 from cqbjax.paper.rules import RULES, Found, ranks
 from cqbjax.results.extracts import Extract
 from cqbjax.results.names import style_of
@@ -16,12 +16,9 @@ CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 UNDECIDED, CANNOT, NOT_RUN = "not told apart", "cannot be tested here", "not run yet"
 VERDICTS = (HOLDS, IN_PART, FAILS, UNDECIDED, CANNOT, NOT_RUN)
-COLUMNS = ("verdict", "section", "line", "quote", "data", "test", "evidence", "n", "id")
-_BOUNDS = {
-    "at_most": "at most", "at_least": "at least", "equals": "exactly", "rises": "rises",
-}  # fmt: skip
-# What tells a table's rows from one another, where it has the column.
-_SETTING = ("K", "parameters", "arrival_rate", "policy", "first", "last", "round")
+COLUMNS = (
+    "verdict", "section", "line", "quote", "data", "test", "refuted", "evidence", "n", "id",
+)  # fmt: skip
 
 
 class Judged(NamedTuple):
@@ -67,30 +64,66 @@ def judge_all(
 def judge(
     claim: Mapping[str, Any], extracts: Mapping[str, Extract], compared: pl.DataFrame, tables: Path
 ) -> Judged:
-    """Judge one claim.
+    """Judge one claim, each part of its sentence by itself where it has several.
 
     Raises:
         ValueError: its rule is unknown.
     """
-    rule, asked = claim["rule"], claim.get("with", {})
-    if rule == "none":
-        judged = Judged(CANNOT, claim["reason"])
-    elif rule == "proven":
-        judged = Judged(HOLDS, f"proven by {', '.join(asked['tests'])}")
-    elif rule == "tabled":
-        judged = _tabled(asked, tables)
-    elif rule == "value":
-        judged = _decide(_values(asked, compared), claim)
-    elif rule in RULES:
-        run = [extracts[name] for name in claim["studies"] if name in extracts]
-        findings = [RULES[rule](made, asked) for made in run]
-        judged = _decide([one for one in findings if one.all], claim)
+    inputs = extracts, compared, tables
+    if "parts" in claim:
+        parts = [{**claim, **part} for part in claim["parts"]]
+        each = [_judge_part(part, *inputs) for part in parts]
+        judged = _joined([part["says"] for part in parts], each)
     else:
-        known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
-        raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
-    more = [_printed(claim["printed"])] if "printed" in claim else []
+        judged = _judge_part(claim, *inputs)
+    more = [_seen(claim["seen"], *inputs)] if "seen" in claim else []
+    more += [_printed(claim["printed"])] if "printed" in claim else []
     more += [claim["note"]] if "note" in claim else []
     return judged._replace(evidence=". ".join([judged.evidence, *more]))
+
+
+def _joined(says: Sequence[str], parts: Sequence[Judged]) -> Judged:
+    """Judge a sentence by its parts: it holds if all of it does."""
+    verdicts = {one.verdict for one in parts}
+    if len(verdicts) == 1:
+        (verdict,) = verdicts
+    elif {HOLDS, IN_PART} & verdicts:
+        verdict = IN_PART
+    else:
+        verdict = next(one for one in (FAILS, UNDECIDED, NOT_RUN, CANNOT) if one in verdicts)
+    said = [
+        f"{about}: {one.verdict} ({one.evidence})" for about, one in zip(says, parts, strict=True)
+    ]
+    decided = [one for one in parts if one.verdict not in (CANNOT, NOT_RUN)] or parts
+    seeds = [one.n for one in decided if one.n is not None]
+    return Judged(verdict, ". ".join(said), min(seeds, default=None))
+
+
+def _seen(asked: Mapping[str, Any], *inputs: Any) -> str:
+    """Say what is seen of a claim that nothing here decides."""
+    return f"What is seen: {_judge_part(asked, *inputs).evidence}"
+
+
+def _judge_part(
+    claim: Mapping[str, Any], extracts: Mapping[str, Extract], compared: pl.DataFrame, tables: Path
+) -> Judged:
+    """Judge by one rule."""
+    rule, asked = claim["rule"], claim.get("with", {})
+    if rule == "none":
+        return Judged(CANNOT, claim["reason"])
+    if rule == "proven":
+        return Judged(HOLDS, f"proven by {', '.join(asked['tests'])}")
+    if rule == "tabled":
+        found = tabled.count(asked, tables)
+        held = HOLDS if found.yes == found.all else IN_PART if found.yes else FAILS
+        return Judged(held if found.all else NOT_RUN, found.said, found.seeds)
+    if rule == "value":
+        return _decide(_values(asked, compared), claim)
+    if rule not in RULES:
+        known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
+        raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
+    run = [extracts[name] for name in claim["studies"] if name in extracts]
+    return _decide([one for one in (RULES[rule](made, asked) for made in run) if one.all], claim)
 
 
 def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
@@ -144,78 +177,6 @@ def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
             Found(str(study), some["stand_in"][0] or "", seeds, yes, judged - yes, judged, said)
         )
     return findings
-
-
-def _tabled(asked: Mapping[str, Any], tables: Path) -> Judged:
-    """Judge by tables that experiments on the theorems leave."""
-    (bound,) = [key for key in _BOUNDS if key in asked]
-    rows = _rows(asked, tables)
-    if not rows:
-        named = ", ".join(f"tables/{name}.csv" for name in asked["tables"])
-        return Judged(NOT_RUN, f"no such row in {named}")
-    if bound == "rises":
-        yes, every = _risen(rows)
-    else:
-        yes, every = sum(_within(row, bound, float(asked[bound])) for row in rows), len(rows)
-    verdict = HOLDS if yes == every else IN_PART if yes else FAILS
-    wanted = f"{_BOUNDS[bound]} {asked[bound]:g}" if bound != "rises" else _BOUNDS[bound]
-    said = f"{asked['column']} {wanted} in {yes} of {every}: {'; '.join(map(_told, rows))}"
-    return Judged(verdict, said, min(row["n"] for row in rows) or None)
-
-
-def _rows(asked: Mapping[str, Any], tables: Path) -> list[dict[str, Any]]:
-    """Return the rows asked for: value, low and high (the value where there is no interval)."""
-    column, rows = asked["column"], list[dict[str, Any]]()
-    for name in asked["tables"]:
-        path = tables / f"{name}.csv"
-        if not path.is_file():
-            continue
-        frame = pl.read_csv(path, infer_schema_length=None)
-        if not {column, *asked["where"]} <= set(frame.columns):
-            continue
-        for row in frame.filter(**asked["where"]).iter_rows(named=True):
-            if row[column] is not None:
-                low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
-                ends = (row[column], row[column]) if low is None else (low, high)
-                where = {key: row[key] for key in _SETTING if key in row}
-                rows.append(
-                    {"table": name, "value": row[column], "low": ends[0], "high": ends[1],
-                     "of": row.get(asked.get("of", "")), "n": int(row.get("seeds") or 0),
-                     "where": where}
-                )  # fmt: skip
-    return rows
-
-
-def _told(row: Mapping[str, Any]) -> str:
-    where = ", ".join(f"{key} {value}" for key, value in row["where"].items())
-    if row["of"] is not None:
-        return f"{row['table']} ({where}) {row['value']:,} of {row['of']:,}"
-    told = f"{row['table']} ({where}) {row['value']:.4g}"
-    exact = row["low"] == row["high"]
-    return told if exact else f"{told} [{row['low']:.4g}, {row['high']:.4g}]"
-
-
-def _within(row: Mapping[str, Any], bound: str, value: float) -> bool:
-    """Tell whether an interval allows a bound: it is broken where the interval is beyond it."""
-    if bound == "equals":
-        return bool(row["low"] == row["high"] == value)
-    return bool(row["low"] <= value if bound == "at_most" else row["high"] >= value)
-
-
-def _risen(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Count, in each setting, the rounds at which a value is above that of the round before."""
-    apart: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        setting = {key: value for key, value in row["where"].items() if key != "round"}
-        apart.setdefault(f"{row['table']} {setting}", []).append(
-            (row["where"]["round"], row["value"])
-        )
-    yes = every = 0
-    for pairs in apart.values():
-        values = [value for _, value in sorted(pairs)]
-        steps = [after > before for before, after in zip(values, values[1:], strict=False)]
-        yes, every = yes + sum(steps), every + len(steps)
-    return yes, every
 
 
 def _printed(asked: Mapping[str, Any]) -> str:

@@ -44,22 +44,26 @@ class Found(NamedTuple):
 def ahead(made: Extract, asked: Mapping[str, Any]) -> Found:
     """Compare a policy with others, paired by seed: as claimed where the 95% interval says so.
 
-    Asks for: policy, others, metrics, and rounds (`last`, or those of the table).
+    Asks for: policy, others, metrics, rounds (`last`, or those of the table), and, where the claim
+    is about some settings alone, where (key -> value). How many means are ahead is said beside it.
     """
     rows = with_interval(
         made.paired.filter(
             pl.col("policy").is_in(asked["others"]), pl.col("metric").is_in(asked["metrics"]),
-            pl.col("round").is_in(_rounds(made, asked)), reference=asked["policy"],
+            pl.col("round").is_in(_rounds(made, asked)),
+            pl.col("point").is_in(_points(made, asked)), reference=asked["policy"],
         )
     ).filter(pl.col("low").is_not_null())  # fmt: skip
     known = described(made.notes.get("metrics", {}))
     more = pl.col("metric").is_in([name for name, one in known.items() if one.better == "more"])
     better = pl.when(more).then(pl.col("low") > 0).otherwise(pl.col("high") < 0)
     worse = pl.when(more).then(pl.col("high") < 0).otherwise(pl.col("low") > 0)
-    rows = rows.with_columns(better=better, worse=worse)
+    by_mean = pl.when(more).then(pl.col("mean") > 0).otherwise(pl.col("mean") < 0)
+    rows = rows.with_columns(better=better, worse=worse, by_mean=by_mean)
     yes, against = int(rows["better"].sum()), int(rows["worse"].sum())
     name = style_of(asked["policy"]).name
     said = f"{name} is ahead in {yes} of {rows.height} paired comparisons"
+    said += f" ({int(rows['by_mean'].sum())} by the mean)"
     said += f", behind in {against}" if against else ""
     failing = rows.filter(~pl.col("better"))
     if failing.height:
@@ -106,11 +110,14 @@ def settled(made: Extract, asked: Mapping[str, Any]) -> Found:
 
 
 def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
-    """Compare how often a policy explored with what its decaying rate gives on average.
+    """Compare how often a policy explored with what its decaying rate gives.
 
     Round t explores if a query came in round t - 1 and E(t - 1) = 1, so that until T
     lambda * sum over u = 1, ..., T - 1 of min(1, c1 / sqrt(u + 1)) rounds are expected.
-    As claimed where that lies within three standard errors.
+
+    Asks for: policy, rounds, and to. `rate`: as claimed where the mean lies within three standard
+    errors of what is expected. `bound`: where it is not above the paper's bound 2 c1 sqrt(T) on the
+    sum of rates by more than that.
     """
     rows = _numbers(made, asked, "explored", [asked["policy"]]).to_dicts()
     yes, parts = 0, []
@@ -119,14 +126,16 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
         c1 = config.get("policy", {}).get(asked["policy"], {}).get("c1")
         if c1 is None:
             continue
-        rate = np.minimum(1, c1 / np.sqrt(np.arange(1, row["round"]) + 1))
-        expected = row["arrival_rate"] * float(rate.sum())
-        error = 3 * row["sd"] / np.sqrt(row["n"])
-        yes += bool(abs(row["mean"] - expected) <= error)
-        parts.append(
-            f"{_where(row, made)} {row['mean']:.2f} +- {error / 3:.2f} of {expected:.2f} expected"
-        )
-    said = f"rounds explored: {', '.join(parts)}"
+        error = row["sd"] / np.sqrt(row["n"])
+        if asked["to"] == "bound":
+            limit, word = 2 * c1 * float(np.sqrt(row["round"])), "at most"
+            yes += bool(row["mean"] - 3 * error <= limit)
+        else:
+            rate = np.minimum(1, c1 / np.sqrt(np.arange(1, row["round"]) + 1))
+            limit, word = row["arrival_rate"] * float(rate.sum()), "expected"
+            yes += bool(abs(row["mean"] - limit) <= 3 * error)
+        parts.append(f"{_where(row, made)} {row['mean']:.2f} +- {error:.2f}, {word} {limit:.2f}")
+    said = f"rounds explored: {'; '.join(parts)}"
     return _found(made, yes, len(parts) - yes, len(parts), said)
 
 
@@ -147,6 +156,13 @@ RULES: dict[str, Callable[[Extract, Mapping[str, Any]], Found]] = {
 def _rounds(made: Extract, asked: Mapping[str, Any]) -> list[int]:
     rounds = list(made.notes["rounds"])
     return rounds[-1:] if asked.get("rounds", "last") == "last" else rounds
+
+
+def _points(made: Extract, asked: Mapping[str, Any]) -> list[int]:
+    """Return the points whose settings are those asked for; all where nothing is."""
+    wanted = asked.get("where", {}).items()
+    settings = [point["setting"] for point in made.notes["points"]]
+    return [i for i, one in enumerate(settings) if all(one.get(k) == v for k, v in wanted)]
 
 
 def _numbers(

@@ -1,10 +1,13 @@
-"""The condition of Theorem 1, in numbers: from which round on it says something.
+"""From which round on the paper's two theorems say something, in numbers.
 
-Condition "cond:t" of the appendix asks t >= omega = 4 tau(t) / epsilon, tau(t) being the number of
-rounds after which exploration has made V so large that the policy errs by less than epsilon / 2.
+Theorem 5, on queue-length regret: condition "cond:t" of the appendix asks t >= omega = 4 tau(t) /
+epsilon, tau(t) being the number of rounds after which exploration has made V so large that the
+policy errs by less than epsilon / 2. Theorem 6, on cumulative regret, holds for every t; its bound
+says something where it is less than t, which regret never exceeds.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cqbjax.beliefs.gaussian import num_samples
@@ -22,7 +25,7 @@ class Constants(NamedTuple):
         arrival_rate: lambda.
         slackness: epsilon.
         sigma: sigma_0^2.
-        kappa: of the radius.
+        kappa: of the radius. At least 4 by Assumption 2, since p_j p_0 is at most 1 / 4.
         lambda0: of the radius.
         c1: of eta(t).
         c2: the absolute constant of M(t), which the paper leaves open.
@@ -70,21 +73,53 @@ def bad_rounds(one: Constants, t: float) -> float:
             (16 * log / (c1 * rate)) ** 2,
         )  # fmt: skip
 
-    low, high = 0.0, math.log(FARTHEST)
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (
-            (low, middle) if math.exp(middle) >= wanted(math.exp(middle)) else (middle, high)
-        )
-    return math.exp(high)
+    return _least(lambda u: u >= wanted(u), 1.0)
 
 
 def first_round(one: Constants) -> float:
-    """Return the least t from which on Theorem 1 holds: t >= 4 tau(t) / epsilon."""
-    low, high = math.log(2.0), math.log(FARTHEST)
+    """Return the least t from which on Theorem 5 holds: t >= 4 tau(t) / epsilon."""
+    return _least(lambda t: t >= 4 * bad_rounds(one, t) / one.slackness, 2.0)
+
+
+def earliest(one: Constants) -> tuple[float, float]:
+    """Return the c1 with which Theorem 5 begins earliest, and that round.
+
+    A larger c1 explores more and so needs fewer rounds, until eta(tau) itself is what must fall.
+    """
+    low, high = 0.0, math.log(FARTHEST) / 2
+    while high - low > 1e-4:
+        third = (high - low) / 3
+        left, right = (
+            first_round(one._replace(c1=math.exp(at))) for at in (low + third, high - third)
+        )
+        low, high = (low, high - third) if left <= right else (low + third, high)
+    c1 = math.exp((low + high) / 2)
+    return c1, first_round(one._replace(c1=c1))
+
+
+def regret_bound(one: Constants, t: float) -> float:
+    """Return what Theorem 6's proof bounds Regret_t by, but for c0 / t, of which c0 is left open.
+
+    2 c1 sqrt(t) + 16 sqrt(e pi) beta (r + sqrt(8 t log(2 t) / lambda0) + 2 / sqrt(lambda0))
+    + (alpha + beta) r, where r = sqrt(2 d t log(1 + t K / (d lambda0))).
+    """
+    alpha, beta = radii(one, t)
+    grown = math.log1p(t * one.assortment_size / (one.dim * one.lambda0))
+    root = math.sqrt(2 * one.dim * t * grown)
+    martingale = math.sqrt(8 * t * math.log(2 * t) / one.lambda0) + 2 / math.sqrt(one.lambda0)
+    sampling = 16 * math.sqrt(math.e * math.pi) * beta * (root + martingale)
+    return 2 * one.c1 * math.sqrt(t) + sampling + (alpha + beta) * root
+
+
+def first_below_rounds(one: Constants) -> float:
+    """Return the least t from which on Theorem 6's bound is below t, which regret never exceeds."""
+    return _least(lambda t: regret_bound(one, t) < t, 2.0)
+
+
+def _least(enough: Callable[[float], bool], start: float) -> float:
+    """Return the least number from `start` on that is enough, where all above it are, too."""
+    low, high = math.log(start), math.log(FARTHEST)
     while high - low > 1e-9:
         middle = (low + high) / 2
-        t = math.exp(middle)
-        enough = t >= 4 * bad_rounds(one, t) / one.slackness
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
     return math.exp(high)

@@ -1,6 +1,6 @@
 """The smallest eigenvalue of the design matrix V, and what the proof asks of it.
 
-Lemma "min_eig_2" of the appendix: with probability at least
+Lemma 25 of the appendix ("min_eig_2"): with probability at least
 1 - exp(-lambda m / 8) - d exp(-sigma_0^2 lambda m / 16), m = min(l, c1 sqrt(l)),
 
     lambda_min(V_l) >= lambda0 + sigma_0^2 lambda m / 4,

@@ -1,4 +1,4 @@
-"""What Lemma 1 and its proof say of the switching queues, counted over sample paths.
+"""What Lemma 8 and its proof say of the switching queues, counted over sample paths.
 
 A sentence of the paper is a rule: where it applies, and where it fails. Two readings of the lemma
 are kept apart. As printed, the departures that decide the sign of psi(i, t) are those of round t;

@@ -14,6 +14,7 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.summaries import queue_regret
+from cqbjax.theory import conditions
 
 BINS_A_DECADE = 4
 DRAWS = 2000
@@ -87,6 +88,22 @@ def fitted(
     lost = float(np.isnan(drawn).mean())
     low, high = np.nanquantile(drawn, [0.025, 0.975]) if lost < 1 else (np.nan, np.nan)
     return float(slope(at, by_seed.mean(axis=0))), float(low), float(high), lost
+
+
+def of_bound(one: conditions.Constants, first: int, last: int) -> float:
+    """Return the slope of Theorem 6's own bound over a window, binned as the curves are.
+
+    sqrt(t) with its logarithms is steeper than 1/2 at any finite t. The constants matter little:
+    they stand before the whole of it but for the cost of exploration.
+
+    Args:
+        one: its constants.
+        first: the window's rounds are first < t <= last.
+        last: likewise.
+    """
+    rounds = np.linspace(first, last, 1001)[1:]
+    bound = np.array([conditions.regret_bound(one, float(t)) for t in rounds])
+    return float(slope(*binned(rounds, bound)))
 
 
 def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.DataFrame:

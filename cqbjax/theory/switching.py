@@ -30,7 +30,7 @@ class Switching(NamedTuple):
     Attributes:
         length: [T + 1, T + 1] int16 Q(i, t), column t - 1 for t = 1 .. T + 1.
         departed: [T + 1, T] bool D(i, t), column t - 1.
-        state: [T + 1, T + 1] int8 in which state of the proof of Lemma 1 Q_i and Q_{i-1} are at the
+        state: [T + 1, T + 1] int8 in which state of the proof of Lemma 8 Q_i and Q_{i-1} are at the
             beginning of round t: 0 to 4 for S_{t,0} to S_{t,4}, 5 for none of them; row 0 is 0.
         gap: [T] float R(x_i^*, S_i^*) - R(x_i, S_i) of the policy's run in round i, over all that
             waits then, column i - 1; 0 where nothing waits.

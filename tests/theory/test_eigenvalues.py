@@ -1,7 +1,10 @@
 """Smallest eigenvalues: V summed again by hand, and the studies from the command line."""
 
+import functools
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
@@ -11,7 +14,9 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
+from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
+from cqbjax.testing.compiling import QUICKLY
 from cqbjax.theory import eigenvalues
 
 HORIZON, EVERY, RATE = 60, 12, 0.45
@@ -49,6 +54,42 @@ def test_the_matrices_are_those_of_what_was_served(name):
     second = sum(np.outer(x, x) for x in rows) / len(rows)
     expected = np.linalg.eigvalsh(second)[0] / problem.num_blocks
     assert float(measured.sigma[0]) == pytest.approx(expected, rel=1e-4)
+
+
+@functools.partial(jax.jit, compiler_options=QUICKLY)
+def easier(policy, seeds):
+    """Return by how much queries of exploration are easier than the run's table, in its sds.
+
+    Easy is a query whose best server has a high utility: what a policy serves first.
+    """
+    source = arrays(sources.Synthetic(num_servers=3, dim=2, slackness=0.01))
+    problem = source.problem(1, 200)
+
+    def one(seed):
+        key = rng.run_key(seed)
+        made, _ = simulate.every_round(key, policy, source, RATE, problem, 200, states=False)
+        world = simulate.draw_instance(key, source, jnp.asarray(RATE), problem).world
+        best = world.utilities.max(axis=1)
+        explored = made.explored & made.valid
+        apart = (best[made.row] - best.mean()) / best.std()
+        return (apart * explored).sum() / jnp.maximum(explored.sum(), 1), explored.sum()
+
+    return jax.vmap(one)(seeds)
+
+
+@pytest.mark.slow
+def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_in_a_study):
+    """To five standard errors: what is explored when a query comes is as hard as what comes."""
+    means = {}
+    for name, words in {
+        "arrivals": {},
+        "oldest": {"exploration": "independent", "explore_query": "oldest"},
+    }.items():
+        apart, count = map(np.asarray, easier(arrays(Acqb(**words)), jnp.arange(100)))
+        assert count.sum() > 1000
+        means[name] = apart.mean() / (apart.std(ddof=1) / np.sqrt(len(apart)))
+    assert abs(means["arrivals"]) < 5
+    assert means["oldest"] < -5  # harder: the easy ones have left
 
 
 @pytest.mark.slow
