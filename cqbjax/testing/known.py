@@ -6,7 +6,7 @@ The letters are those of `testing.queues`.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from cqbjax.core.types import Policy, Source
 from cqbjax.policies import Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
 from cqbjax.sweeping.groups import most_slots
+from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.testing import queues
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
@@ -24,13 +25,13 @@ from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")
 # Probabilities: of success, of two classes too, and where several are served; to give up, to leave,
 # to return.
-M, CLASSES, PLACES_M = 0.6, np.array([0.4, 0.8]), 0.3
+M, CLASSES, PLACES_M = 0.75, np.array([0.5, 0.9]), 0.3
 GIVE_UP, LEAVE, BACK = 0.3, 0.05, 0.2
-# Attempts at most, places, shares of batches of one, two and three.
-MOST, PLACES, SIZES = 3, 3, np.array([0.5, 0.3, 0.2])
+# Attempts at most, places, shares of batches of one and of two.
+MOST, PLACES, SIZES = 2, 3, np.array([2, 1]) / 3
 # Records in a relaxation time, relaxation times that are left out at the start, and slots for each
 # query of the mean queue, whose tail is geometric.
-RECORDS, BURN_IN, TAIL = 20, 5, 24
+RECORDS, BURN_IN, TAIL = 20, 5, 16
 
 
 def spread(mean: float, second: float) -> float:
@@ -74,6 +75,11 @@ class Known:
         """Return what its policy is called in a sweep."""
         return OPTIMAL if isinstance(self.policy, Optimal) else self.name
 
+    @property
+    def setting(self) -> tuple[int, tuple[Users, ...], tuple[Service, ...]]:
+        """Return what is the same where policies alone differ."""
+        return id(self.source), self.users, self.service
+
     def rate(self, load: float) -> float:
         """Return l, queries a round."""
         return load * self.capacity
@@ -88,8 +94,9 @@ class Known:
 
 
 def simulated(
-    worlds: Sequence[Known], load: float, seeds: int, relaxations: int
-) -> dict[str, np.ndarray]:
+    worlds: Sequence[Known], load: float, seeds: int, relaxations: int,
+    progress: Reporter | bool = False,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Simulate worlds at a load by `sweep`, those that differ in the policy alone together.
 
     Args:
@@ -97,40 +104,38 @@ def simulated(
         load: rho, in (0, 1).
         seeds: S, independent runs.
         relaxations: how many relaxation times are kept of each run, after five that are not.
+        progress: as in `sweep`.
 
     Returns:
         Name of a world -> [S] mean queue length of each run.
     """
     made: dict[str, np.ndarray] = {}
-    for _, same in itertools.groupby(worlds, key=lambda one: (id(one.source), one.users, one.service)):
-        group = list(same)
-        data = _swept(group, load, seeds, relaxations)
-        made |= {one.name: data[one.label] for one in group}
+    for _, together in itertools.groupby(worlds, key=lambda one: one.setting):
+        same = list(together)
+        one, rate = same[0], same[0].rate(load)
+        every = math.ceil(one.relaxation(load) / RECORDS)
+        most = TAIL * (1 + max(each.expected(rate) for each in same))
+        data = sweep(
+            {each.label: each.policy for each in same}, one.source, arrival_rates=[rate],
+            seeds=seeds, horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
+            capacity=most_slots(math.ceil(most)), progress=progress, users=one.users,
+            service=one.service,
+        )  # fmt: skip
+        kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
+        means = kept.mean("round")
+        made |= {each.name: means.sel(policy=each.label).values for each in same}
     return made
-
-
-def _swept(
-    same: Sequence[Known], load: float, seeds: int, relaxations: int
-) -> Mapping[str, np.ndarray]:
-    one, rate = same[0], same[0].rate(load)
-    every = math.ceil(one.relaxation(load) / RECORDS)
-    longest = max(math.ceil(TAIL * each.expected(rate)) for each in same)
-    data = sweep(
-        {each.label: each.policy for each in same}, one.source, arrival_rates=[rate], seeds=seeds,
-        horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
-        capacity=most_slots(longest), users=one.users, service=one.service,
-    )  # fmt: skip
-    kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
-    return {each.label: kept.sel(policy=each.label).mean("round").values for each in same}
 
 
 COIN: Source = Coin(success=M)
 TWO: Source = Coin(success=CLASSES)
-POISSON: Source = Arriving(source=COIN, process=Batches(most=16))
+POISSON: Source = Arriving(source=COIN, process=Batches(most=10))
 SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
 FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)
-SIZE, SQUARE = (float(np.average(np.arange(1, 4) ** k, weights=SIZES)) for k in (1, 2))
+SERVED = PLACES * PLACES_M
+SPREAD_OF_PLACES = (1 - PLACES_M) / SERVED + (1 - SERVED) / SERVED
+SIZE, SQUARE = (float(np.average(np.arange(1, len(SIZES) + 1) ** k, weights=SIZES)) for k in (1, 2))
 OF_GENERAL = "ρ + λ² E[S(S-1)] / 2(1-ρ)"
 
 KNOWN = (
@@ -143,7 +148,7 @@ KNOWN = (
         lambda rate: queues.batches(rate, rate + rate**2, M), POISSON, spread=(2 - M) / M,
     ),
     Known(
-        "batches of one to three", "(λ - 2λ² + E[A²]) / 2(m-λ)", M,
+        "batches of one or two", "(λ - 2λ² + E[A²]) / 2(m-λ)", M,
         lambda rate: queues.batches(rate, rate * SQUARE / SIZE, M), SIZED,
         spread=(1 - M) / M + (SQUARE / SIZE - M) / M,
     ),
@@ -160,7 +165,7 @@ KNOWN = (
         lambda rate: float(queues.preemptive(CLASSES, rate).sum()), TWO, spread=spread(*MIXED),
     ),
     Known(
-        "at most three attempts", OF_GENERAL, 1 / TRIED[0],
+        "at most two attempts", OF_GENERAL, 1 / TRIED[0],
         lambda rate: queues.general(*TRIED, rate), COIN, OLDEST, (Impatient(attempts=MOST),),
     ),
     Known(
@@ -184,14 +189,15 @@ KNOWN = (
         service=(Rounds(rounds=2, law="geometric"),), spread=spread(*LONG),
     ),
     Known(
-        "three served a round", "Geo/Geo/3", PLACES_M * PLACES,
+        "three served a round", "Geo/Geo/3", SERVED,
         lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
-        service=(Count(count=PLACES),),
+        service=(Count(count=PLACES),), spread=SPREAD_OF_PLACES,
     ),
     Known(
-        "three served, leaving unserved", "its chain", PLACES_M * PLACES,
+        "three served, leaving unserved", "its chain", SERVED,
         lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
         Coin(success=PLACES_M), users=(Impatient(leave=LEAVE),), service=(Count(count=PLACES),),
+        spread=SPREAD_OF_PLACES,
     ),
     Known(
         "back in the next round", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate),

@@ -1,150 +1,54 @@
 """Worlds with known answers, by the public path: stationary means within 3.5 standard errors."""
 
-import dataclasses
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from stationary import close
 from tiers import cases
 
-import cqbjax
-from cqbjax.core.recorders import Recorder
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
-from cqbjax.sources import Coin
-from cqbjax.testing import known
+from cqbjax.testing import known, queues
 from cqbjax.testing.known import KNOWN
-from cqbjax.worlds import Orbit
 
-LOAD, SEEDS, HORIZON, EVERY = 0.6, 96, 1600, 10
-SLOTS = 64
-BURN_IN = 25  # records: 250 rounds, ten relaxations at this load
-MOST_ERRORS, WIDEST = 3.5, 0.02
-
-QUICK = ("one success rate", "two classes, likeliest first", "at most three attempts")
+LOAD, M = 0.6, known.M
+QUICK = ("one success rate", "two classes, likeliest first", "at most two attempts")
 
 
-def close(values, expected):
-    """Hold seeds' means [S] to the known one; the standard error is small, so the test is sharp."""
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    assert error <= WIDEST * expected, f"a standard error of {error:.3g} of {expected:.3g}"
-    assert abs(values.mean() - expected) <= MOST_ERRORS * error, (
-        f"{values.mean():.4f} +- {error:.4f}, and {expected:.4f} is known"
-    )
-
-
-def swept(policies, source, rate, horizon=HORIZON, **more):
-    data = cqbjax.sweep(
-        policies, source, arrival_rates=[rate], seeds=SEEDS, horizon=horizon, record_every=EVERY,
-        capacity=SLOTS, **more,
-    )  # fmt: skip
-    return data.isel(arrival_rate=0, round=slice(BURN_IN, None))
-
-
-@pytest.mark.parametrize("world", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]))
+@pytest.mark.parametrize(
+    "world", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]), ids=lambda one: one.name
+)
 def test_the_mean_queue_is_the_known_one(world):
-    rate = world.rate(LOAD)
-    label = "optimal" if isinstance(world.policy, Optimal) else "served"
-    data = swept(
-        {label: world.policy},
-        world.source,
-        rate,
-        (3 if world.service and world.service[0].lasting else 1) * HORIZON,
-        users=world.users,
-        service=world.service,
-    )
-    close(data.queue_length.sel(policy=label).mean("round").values, world.expected(rate))
-
-
-@dataclasses.dataclass(frozen=True)
-class Work(Recorder):
-    """Work that waits, summed over rounds: 1 / m of each waiting query."""
-
-    name, label, unit = "work", "Work that waits", "rounds"
-
-    def start(self, problem):
-        return jnp.zeros(())
-
-    def update(self, state, round_):
-        waits = round_.before.arrived > 0
-        m = 1 / (1 + jnp.exp(-round_.world.utilities[round_.before.row, 0]))
-        return state + jnp.sum(jnp.where(waits, 1 / m, 0.0))
-
-
-POLICIES = {
-    "acqb": Acqb(),
-    "acqb_rr": Acqb(schedule="least_served"),
-    "acqb_fallback": Acqb(retry="fallback"),
-    "acqb_recall": Acqb(retry="recall"),
-    "acqb_ucb": Acqb(optimism="ucb"),
-    "q_ucb": QueueingBandit(),
-    "q_ths": QueueingBandit(index="thompson"),
-    "random": RandomRouting(),
-    "newest": RandomRouting(schedule="newest"),
-    "fallback": RandomRouting(retry="fallback"),
-}
-
-
-@pytest.mark.slow
-def test_work_is_conserved_whatever_the_policy():
-    """Where success depends on the query alone, no order of service changes the work."""
-    rate = LOAD / known.classes()[0]
-    data = swept(POLICIES, Coin(success=known.CLASSES), rate, horizon=2000, record=[Work()])
-    first, last = data.work.isel(round=0), data.work.isel(round=-1)
-    mean = (last - first) / float(data["round"][-1] - data["round"][0])
-    for label in data.policy.values:
-        close(mean.sel(policy=label).values, known.conserved(rate))
-    # The same work in other queues: the test would see a policy that idles, not one order.
-    assert len(set(data.queue_length.mean(("seed", "round")).values.round(3))) > 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Away(Recorder):
-    """Queries that are away, summed over rounds."""
-
-    name, label, unit = "away", "Away", "queries"
-
-    def start(self, problem):
-        return jnp.zeros((), jnp.int32)
-
-    def update(self, state, round_):
-        return state + jnp.sum(round_.after.arrived > 0, dtype=jnp.int32) - round_.length
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("back", [0.2, 0.05])
-def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
-    m, rate = known.M, LOAD * known.M
-    data = swept(
-        {"random": RandomRouting()}, Coin(success=m), rate, users=[Orbit(return_rate=back)],
-        record=[Away()],
-    ).sel(policy="random")  # fmt: skip
-    failures = rate * (1 - m) / m
-    rounds = float(data["round"][-1] - data["round"][0])
-    orbit = (data.away.isel(round=-1) - data.away.isel(round=0)) / rounds
-    close(orbit.values, failures * (1 - back) / back)
-    close((data.queue_length == 0).mean("round").values, 1 - rate / m)
-
-
-@pytest.mark.slow
-def test_the_largest_success_rate_first_is_the_shortest_queue():
-    """The c-mu rule: no other order of the same work waits for less."""
-    rate = LOAD / known.classes()[0]
-    data = swept(
-        {"oldest": known.OLDEST, "newest": known.NEWEST}, Coin(success=known.CLASSES), rate
-    )
-    mean = data.queue_length.mean("round")
-    for label in ("oldest", "newest"):
-        lead = (mean.sel(policy=label) - mean.sel(policy="optimal")).values
-        assert lead.mean() > MOST_ERRORS * lead.std(ddof=1) / np.sqrt(len(lead))
+    means = known.simulated([world], LOAD, seeds=100, relaxations=60)
+    close(means[world.name], world.expected(world.rate(LOAD)))
 
 
 @pytest.mark.parametrize("load", [0.6, 0.95])
 def test_closed_forms_agree_where_worlds_coincide(load):
     """One attempt a round, one class, one place: each formula is another's special case."""
-    rate = load * known.M
-    plain = known.geometric(known.M, rate)
-    many = known.attempts(known.M, 200)
-    assert known.general(*many, rate) == pytest.approx(plain)
-    assert known.general(*known.lasting(known.M, 1, 0), rate) == pytest.approx(plain)
-    assert known.servers(known.M, 1, rate) == pytest.approx(plain, rel=2e-3)
-    assert known.leaving(known.M, 0.0, rate) == pytest.approx(plain, rel=2e-3)
+    rate = load * M
+    plain = queues.geometric(M, rate)
+    many = queues.attempts(M, 200)
+    assert queues.general(*many, rate) == pytest.approx(plain)
+    assert queues.general(*queues.lasting(M, 1, 0), rate) == pytest.approx(plain)
+    assert queues.lasting_waits(M, 1, 0, rate) == pytest.approx(plain)
+    assert queues.newest_first(1 / M, rate) == pytest.approx(plain)
+    assert queues.batches(rate, rate, M) == pytest.approx(plain)
+    assert M * queues.conserved(np.array([M, M]), rate) == pytest.approx(plain)
+    assert queues.preemptive(np.array([M, M]), rate).sum() == pytest.approx(plain)
+    assert queues.several(M, 1, rate) == pytest.approx(plain)
+    assert queues.mean(queues.law_of_places(M, 1, 0.0, rate)) == pytest.approx(plain)
+    assert queues.orbiting(M, 1.0, rate)[0] == pytest.approx(plain)
+
+
+def test_chains_agree_with_their_closed_forms():
+    c, m = known.PLACES, known.PLACES_M
+    for load in (0.6, 0.95):
+        chain = queues.law_of_places(m, c, 0.0, load * c * m)
+        assert queues.mean(chain) == pytest.approx(queues.several(m, c, load * c * m))
+    rate = 0.2 * M
+    small = [queues.orbiting(M, back, rate)[0] for back in (0.04, 0.02)]
+    # What is left falls with h.
+    assert 2 * small[1] - small[0] == pytest.approx(queues.slow_returns(M, rate), rel=1e-3)
+    short = 0.001
+    law = queues.law_of_places(short, 3, 0.6 * short, 2.7 * short)
+    assert queues.mean(law) == pytest.approx(queues.mean(queues.erlang_a(1, 3, 0.6, 2.7)), rel=2e-3)
+    as_fast = queues.erlang_a(1.0, 3, 1.0, 2.5)[:4]
+    assert as_fast == pytest.approx(np.exp(-2.5) * np.array([1, 2.5, 2.5**2 / 2, 2.5**3 / 6]))

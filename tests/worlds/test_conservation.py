@@ -1,0 +1,61 @@
+"""Where success depends on the query alone, no policy changes the work that waits."""
+
+import numpy as np
+import pytest
+from stationary import Waiting, a_round, close, swept
+
+from cqbjax.policies import (
+    Acqb,
+    Intercept,
+    OnContexts,
+    QueueingBandit,
+    RandomRouting,
+    Replaced,
+    Routed,
+    _template,
+)
+from cqbjax.testing import known, queues
+
+LOAD = 0.5
+SCORES = np.array([[0.3, -0.2], [-0.1, 0.4]])
+WARM = Acqb(estimator="newton_cg", offset=SCORES)
+# Every label of conf/policy, and every word of every policy; what is trained has made-up scores.
+POLICIES = {
+    "acqb": Acqb(),
+    **{f"acqb_{rule}": Acqb(schedule=rule) for rule in ("oldest", "least_served", "random")},
+    **{
+        f"acqb_explore_{rule}": Acqb(exploration="independent", explore_query=rule)
+        for rule in ("oldest", "newest", "random", "least_served")
+    },
+    "cqb_eps": Acqb(exploration="phased", explore_rounds=100),
+    **{f"acqb_{retry}": Acqb(retry=retry) for retry in ("fallback", "posterior", "recall")},
+    "acqb_ucb": Acqb(optimism="ucb"),
+    "acqb_cl": OnContexts(policy=Acqb(), view=Replaced(contexts=np.eye(2, 3) + 0.1)),
+    "acqb_intercept": OnContexts(policy=Acqb(), view=Intercept()),
+    "acqb_warm": OnContexts(policy=WARM, view=Replaced(contexts=np.eye(2, 3))),
+    **{
+        f"routed_{retry}": Routed(scores=SCORES, retry=retry)
+        for retry in ("same", "fallback", "posterior", "recall")
+    },
+    "routed_priority": Routed(scores=SCORES, schedule="joint"),
+    "q_ucb": QueueingBandit(),
+    "q_ths": QueueingBandit(index="thompson"),
+    **{f"random_{rule}": RandomRouting(schedule=rule) for rule in ("oldest", "newest", "random")},
+    "random_fallback": RandomRouting(retry="fallback"),
+    "template": _template.EpsilonGreedy(),
+}
+
+
+@pytest.mark.slow
+def test_work_is_conserved_whatever_the_policy():
+    """sum_i EQ_i / m_i is the same for every policy that never idles."""
+    rate = LOAD / known.MIXED[0]
+    data = swept(
+        POLICIES, known.TWO, rate, seeds=48, horizon=1500, burn_in=100, record=[Waiting()]
+    )
+    work = (a_round(data.waiting) / known.CLASSES).sum("row")
+    assert len(work.policy) == len(POLICIES) + 1
+    for label in work.policy.values:
+        close(work.sel(policy=label).values, queues.conserved(known.CLASSES, rate))
+    # The same work in other queues: the test would see a policy that idles, not one order.
+    assert len(set(data.queue_length.mean(("seed", "round")).values.round(3))) > 5
