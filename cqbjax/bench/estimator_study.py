@@ -75,7 +75,9 @@ class EstimatorError(Kind):
             where += [(seed, one.round, one.block) for one in found]
             progress.advance(case.horizon)
         names = ("of_seed", "of_round", "of_block")
-        data = {n: ("distance", of) for n, of in zip(names, np.transpose(where), strict=True)}
+        data: dict[str, Any] = {
+            name: ("distance", of) for name, of in zip(names, np.transpose(where), strict=True)
+        }
         data["percent"] = (("policy", "distance"), np.concatenate(shares)[None])
         return xr.Dataset(data, {"policy": list(ready.policies), "distance": range(len(where))})
 

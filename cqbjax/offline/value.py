@@ -95,11 +95,11 @@ def of_head(
             for statistic, features, value in measured(data.embeddings, z, source, seed):
                 values.setdefault((statistic, features), []).append(value)
             done(1)
-    statistics, features = (list(dict.fromkeys(names)) for names in zip(*values, strict=True))
-    table = np.full((len(statistics), len(features), len(seeds)), np.nan)
-    for (statistic, what), by_seed in values.items():
-        table[statistics.index(statistic), features.index(what)] = by_seed
-    coords = {"statistic": statistics, "features": features, "seed": list(seeds)}
+    statistics, kinds = (list(dict.fromkeys(names)) for names in zip(*values, strict=True))
+    table = np.full((len(statistics), len(kinds), len(seeds)), np.nan)
+    for (statistic, features), by_seed in values.items():
+        table[statistics.index(statistic), kinds.index(features)] = by_seed
+    coords = {"statistic": statistics, "features": kinds, "seed": list(seeds)}
     return xr.DataArray(table, coords)
 
 

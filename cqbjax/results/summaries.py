@@ -150,7 +150,8 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
     # Joining sorted the policies by their labels.
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
     grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
-    notes = {str(p["round"].attrs["thinned"]) for p in points if "thinned" in p["round"].attrs}
+    recorded = [point["round"].attrs for point in points if "round" in point.coords]
+    notes = {str(said["thinned"]) for said in recorded if "thinned" in said}
     if notes:
         grid["round"].attrs["thinned"] = "; ".join(sorted(notes))
     return grid

@@ -54,8 +54,10 @@ class Setting:
     @classmethod
     def of(cls, label: str) -> "Setting":
         """Return the setting of a label."""
-        *floats, samples = (word.partition("=")[2] for word in label.split())
-        return cls(*(None if one == "None" else float(one) for one in floats), int(samples))  # type: ignore[arg-type]
+        said = dict(word.split("=") for word in label.split())
+        rho = None if said["rho"] == "None" else float(said["rho"])
+        alpha, lambda0, c1 = (float(said[key]) for key in ("alpha_scale", "lambda0", "c1"))
+        return cls(alpha, lambda0, c1, rho, int(said["M"]))
 
     def policy(self, kappa: float) -> Acqb:
         """Return ACQB with these constants."""
@@ -98,8 +100,8 @@ class Sensitivity(Sweep):
             preset = preset_of(point.config, point.config.K)
             values = self.values(preset)
             for rho in values.get("rho", [None]):
-                alone = None if rho in (None, preset.rho) else {key: [] for key in CONSTANTS}
-                points.append(_at_rho(point, rho, alone or {"rho": []}))
+                fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
+                points.append(_at_rho(point, rho, {key: [] for key in fixed}))
         return points
 
     def ready(self, point: Point, making: Making) -> Ready:

@@ -114,8 +114,8 @@ def read_back(
     contents = [one.kind.content(one) for one in ready]
     points = []
     for one, point in zip(ready, stock.read(names, contents, rounds), strict=True):
-        shown = {*one.policies, OPTIMAL}
-        shown = [label for label in point.policy.values if label in shown]
+        asked = {*one.policies, OPTIMAL}
+        shown = [label for label in point.policy.values if label in asked]
         points.append(point.sel(policy=shown).assign_attrs(one.told or {}))
     return points
 

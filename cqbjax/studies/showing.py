@@ -52,8 +52,8 @@ def write(
             tables.print_table(table.frame, table.caption, console, table.apart)
     for name, figure in shown.figures.items():
         written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
-    for line in shown.lines if console else ():
-        console.print(line, markup=False)
+    for line in shown.lines:
+        (console or Console()).print(line, markup=False)
     return written
 
 

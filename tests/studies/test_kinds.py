@@ -117,6 +117,7 @@ def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
     assert Path("results/tables/mine.csv").read_bytes() == shown
     (point,) = results.load_points("results/data/mine")
     assert point["policy"].values.tolist() == ["random", "q_ths", "optimal"]
+    assert results.load("results/data/mine")["doubled"].equals(point["doubled"])
 
 
 def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
