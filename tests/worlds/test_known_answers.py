@@ -20,7 +20,8 @@ SLOTS = 64
 BURN_IN = 25  # records: 250 rounds, ten relaxations at this load
 MOST_ERRORS, WIDEST = 3.5, 0.02
 
-QUICK = ("one success rate", "two classes, likeliest first", "at most three attempts")
+# Of the others the reference tells more in less time (test_worlds_against_reference).
+QUICK = ("two classes, likeliest first",)
 
 
 def close(values, expected):
