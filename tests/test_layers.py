@@ -1,6 +1,7 @@
 """Who may import whom: each layer sees only those before it."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,9 @@ RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split(
 MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))
 
 
-def imports(path: Path, everywhere: bool = True) -> set[str]:
-    """Return the modules that a file imports: everywhere in it, or at its top level alone."""
-    tree = ast.parse(path.read_text())
+@functools.cache
+def imports_of(text: str, path: Path, everywhere: bool) -> frozenset[str]:
+    tree = ast.parse(text)
     imported = set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -34,7 +35,12 @@ def imports(path: Path, everywhere: bool = True) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
             imported |= {f"{node.module}.{name.name}" for name in node.names}
-    return imported
+    return frozenset(imported)
+
+
+def imports(path: Path, everywhere: bool = True) -> set[str]:
+    """Return the modules that a file imports: everywhere in it, or at its top level alone."""
+    return set(imports_of(path.read_text(), path, everywhere))
 
 
 def rooms(names: set[str]) -> set[str]:

@@ -48,14 +48,14 @@ class Setting:
             ValueError: in one sentence, naming the setting.
         """
         problem, source = self.problem(assortment_size, 1), self.source
+        for one in (*self.users, *self.service):
+            one.check(problem)
         if problem.places > 1 and hasattr(source, "process"):
             source.process.check(arrival_rate)
             source = source.source
         source.check(seeds, arrival_rate / problem.places, assortment_size)
         if problem.places > 1 and problem.age_column is not None:
             raise ValueError("count must be 1 where a log is replayed")
-        for one in (*self.users, *self.service):
-            one.check(problem)
 
     def uniform_service(self, seeds: Any, arrival_rate: float, assortment_size: int) -> float:
         """Return the source's own, as many times as there are places."""

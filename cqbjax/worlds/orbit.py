@@ -75,6 +75,7 @@ def geometric(uniform: Array, rate: Array | float) -> Array:
     """
     least = jnp.finfo(jnp.float32).tiny
     stays = jnp.log(jnp.maximum(1.0 - jnp.asarray(rate, float), least))
+    stays = jnp.minimum(stays, -least)  # of a rate so small that what is left of one is one
     return jnp.clip(1 + jnp.floor(jnp.log1p(-uniform) / stays), 1, LONGEST).astype(jnp.int32)
 
 

@@ -163,6 +163,7 @@ def test_blocks_are_inverted():
         np.testing.assert_allclose(inverse @ matrix, np.eye(dim), atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "size"), [("disjoint", 1), ("disjoint", 2), ("disjoint", 3), ("shared", 2)]
 )

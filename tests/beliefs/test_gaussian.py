@@ -6,7 +6,6 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiers import cases
 
 from cqbjax.beliefs import gaussian
 from cqbjax.core import linalg
@@ -35,11 +34,10 @@ def test_so_many_samples_that_one_of_k_is_optimistic(size):
     assert gaussian.num_samples(size) == least
 
 
-@pytest.mark.parametrize("in_place", cases([False, True], [False]))
-@pytest.mark.parametrize(
-    ("parameters", "dim"),
-    [("disjoint", 3), pytest.param("disjoint", 40, marks=pytest.mark.slow), ("shared", 3)],
-)
+# Number by number, which takes long; test_plain_loops sees the same in small programs.
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("parameters", "dim"), [("disjoint", 3), ("disjoint", 40), ("shared", 3)])
 def test_what_was_shown_is_summed_and_sampled_from(parameters, dim, in_place, x64, monkeypatch):
     if in_place:
         monkeypatch.setattr(gaussian, "MASKED_PASS_LIMIT", 0)

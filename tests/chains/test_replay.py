@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -161,13 +162,18 @@ def test_a_queue_without_a_free_place_says_in_which_round(capacity, expected):
     assert made.overflow == expected
 
 
+draw_instance = jax.jit(simulate.draw_instance, static_argnames="problem")
+
+
+@jax.jit
 def seen(source, queue, round_):
     """Return what a policy sees of a queue."""
-    problem = source.problem(1, ROUNDS)
+    problem, policy = source.problem(1, ROUNDS), RandomRouting()
     drawn = simulate.draw_instance(rng.run_key(0), source, RATE, problem)
-    carry = simulate.start(Acqb(), problem, drawn, queue.row.shape[0])._replace(queue=queue)
+    carry = simulate.start(policy, problem, drawn, queue.row.shape[0])._replace(queue=queue)
     assert carry.slot_features is None
-    return simulate.observe(Acqb(), problem, drawn, carry, jnp.int32(round_))
+    seen = simulate.observe(policy, problem, drawn, carry, round_)
+    return seen.features, seen.utilities, seen.prompts
 
 
 def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
@@ -177,8 +183,8 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
     root = int(chains.first[np.argmax(chains.lengths)])
     row = jnp.asarray([root, root + 1, root + 2], jnp.int32)
     queue = Queue(row, jnp.array([3, 5, 99_999], jnp.int32), jnp.array([0, 1, 2], jnp.int32))
-    shown = seen(made, queue, 7)
-    features = np.asarray(shown.features)
+    features, utilities, prompts_shown = seen(made, queue, 7)
+    features = np.asarray(features)
     assert features.shape == (3, DIM) and (np.linalg.norm(features, axis=1) <= 1).all()
     frame = log.frame[chains.members[np.asarray(row)]]
     prompts = instance.project(log.embeddings)[frame["text"].to_numpy()]
@@ -187,10 +193,12 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
     asked = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(1e5)
     state = np.stack([np.ones(3), [0, 1 / 2, 2 / 3], waited, asked], axis=1)
     np.testing.assert_allclose(features[:, 32:], np.sqrt(0.5) / 2 * state, rtol=1e-5, atol=1e-7)
-    assert shown.utilities is None and shown.prompts.tolist() == row.tolist()
+    assert utilities is None and prompts_shown.tolist() == row.tolist()
     # Nor does it depend on what is still to come.
-    ending = seen(dataclasses.replace(made, left=jnp.ones_like(made.left)), queue, 7)
-    np.testing.assert_array_equal(ending.features, features)
+    ending, _, _ = seen(
+        dataclasses.replace(made, left=np.ones(made.left.shape, np.float32)), queue, 7
+    )
+    np.testing.assert_array_equal(ending, features)
 
 
 def test_what_is_not_defined_for_a_replay_is_refused(generated):
@@ -213,18 +221,25 @@ def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
     log = prepare.load(generated)
     chains = prepare.link(log, Rule())
     made = replay(log, chains, [4, 7], 0.7, 120, 0.8)
-    check_source(made, arrival_rate=0.7, seed=7, horizon=120)
     arrivals = instance.root_arrivals(log, chains)
     for seed in (7, 4):
         kept, rounds = instance.draw(seed, arrivals, chains, 0.7, 120, 0.8)
-        drawn = simulate.draw_instance(rng.run_key(seed), made, 0.7, made.problem(1, 120))
-        here = np.arange(drawn.world.arrival_rows.shape[1]) < drawn.arrives[:, None]
-        assert drawn.world.arrival_rows[here].tolist() == chains.first[kept].tolist()
+        drawn = draw_instance(rng.run_key(seed), made, 0.7, problem=made.problem(1, 120))
+        rows, arrives = np.asarray(drawn.world.arrival_rows), np.asarray(drawn.arrives)
+        here = np.arange(rows.shape[1]) < arrives[:, None]
+        assert rows[here].tolist() == chains.first[kept].tolist()
         np.testing.assert_array_equal(drawn.arrives, np.bincount(rounds, minlength=121)[1:])
     assert (np.asarray(made.roots[0]) != np.asarray(made.roots[1])).any()
     lengths = np.diff(chains.first)
     come = [lengths[instance.draw(s, arrivals, chains, 0.7, 120, 0.8)[0]] for s in (4, 7)]
     assert np.isclose(made.uniform_service(None, 0.7, 1), 1 / np.concatenate(come).mean())
+
+
+@pytest.mark.slow
+def test_a_log_keeps_the_contract_of_sources(generated):
+    log = prepare.load(generated)
+    made = replay(log, prepare.link(log, Rule()), [4, 7], 0.7, 120, 0.8)
+    check_source(made, arrival_rate=0.7, seed=7, horizon=120)
 
 
 def test_projection_keeps_the_leading_directions_and_no_vector_grows():

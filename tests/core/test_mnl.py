@@ -13,6 +13,11 @@ from tiers import cases
 from cqbjax.core import mnl
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+probabilities_of = jax.jit(mnl.choice_probabilities)
+best_servers = jax.jit(mnl.best_servers, static_argnums=1)
+best_score = jax.jit(mnl.best_score, static_argnums=1)
+choose = jax.jit(mnl.choose)
+curvature_columns = jax.jit(mnl.curvature_columns)
 UTILITY = st.floats(-30.0, 30.0, width=32)
 
 
@@ -25,14 +30,14 @@ def rate(utilities, servers):
 @given(st.lists(UTILITY, min_size=3, max_size=3))
 def test_probabilities_are_the_definition(utilities):
     weights = np.exp(np.asarray(utilities, float))
-    probabilities = mnl.choice_probabilities(jnp.asarray(utilities, float))
+    probabilities = probabilities_of(jnp.asarray(utilities, float))
     np.testing.assert_allclose(probabilities, weights / (1 + weights.sum()), rtol=2e-5, atol=1e-12)
     assert float(mnl.departure_rate(jnp.asarray(utilities, float))) <= 1.0 + 1e-6
 
 
 @pytest.mark.parametrize("far", [-1e4, 1e4])
 def test_probabilities_stay_finite_far_out(far):
-    p = np.asarray(mnl.choice_probabilities(jnp.asarray([far, far, 0.0])))
+    p = np.asarray(probabilities_of(jnp.asarray([far, far, 0.0])))
     assert np.isfinite(p).all() and 0.0 <= p.sum() <= 1.0
     assert p.sum() == pytest.approx(1.0 if far > 0 else 0.5)
 
@@ -43,21 +48,21 @@ def test_the_best_assortment_is_that_of_enumeration(size):
     every = list(itertools.combinations(range(5), size))
     for utilities in draw.normal(scale=2.0, size=(30, 5)):
         best = max(every, key=lambda servers: rate(utilities, servers))
-        assert mnl.best_servers(jnp.asarray(utilities), size).tolist() == list(best)
-        score = float(mnl.best_score(jnp.asarray(utilities), size))
+        assert best_servers(jnp.asarray(utilities), size).tolist() == list(best)
+        score = float(best_score(jnp.asarray(utilities), size))
         assert 1 / (1 + np.exp(-score)) == pytest.approx(rate(utilities, best), rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ties_go_to_the_lowest_servers(size):
-    assert mnl.best_servers(jnp.zeros(4), size).tolist() == list(range(size))
-    assert mnl.best_servers(jnp.asarray([0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 3]
+    assert best_servers(jnp.zeros(4), size).tolist() == list(range(size))
+    assert best_servers(jnp.asarray([0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 3]
 
 
 def test_scores_order_queries_as_departure_rates_do():
     utilities = np.random.default_rng(0).normal(size=(50, 5))
     for size in (1, 2, 5):
-        scores = np.asarray(mnl.best_score(jnp.asarray(utilities), size))
+        scores = np.asarray(best_score(jnp.asarray(utilities), size))
         every = list(itertools.combinations(range(5), size))
         rates = [max(rate(one, servers) for servers in every) for one in utilities]
         np.testing.assert_array_equal(np.argsort(scores), np.argsort(rates))
@@ -74,18 +79,18 @@ def test_unranking_is_the_lexicographic_list(number, size):
 
 def test_unranking_reaches_the_last_of_many_pairs():
     last = mnl.num_assortments(112, 2) - 1
-    assert mnl.unrank_assortment(jnp.int32(last), 112, 2).tolist() == [110, 111]
-    assert mnl.unrank_assortment(jnp.int32(110), 112, 2).tolist() == [0, 111]
-    assert mnl.unrank_assortment(jnp.int32(111), 112, 2).tolist() == [1, 2]
+    unrank = jax.jit(mnl.unrank_assortment, static_argnums=(1, 2))
+    for rank, pair in ((last, [110, 111]), (110, [0, 111]), (111, [1, 2])):
+        assert unrank(jnp.int32(rank), 112, 2).tolist() == pair
 
 
 def test_choices_have_their_probabilities():
     """A fine grid of uniforms falls on each server in proportion to p, the rest on a retrial."""
     utilities = jnp.asarray([0.3, -1.0, 0.8])
     uniforms = (jnp.arange(20_000) + 0.5) / 20_000
-    choices = np.asarray(jax.vmap(lambda u: mnl.choose(u, utilities))(uniforms))
+    choices = np.asarray(jax.vmap(choose, (0, None))(uniforms, utilities))
     shares = np.bincount(choices, minlength=4) / len(choices)
-    p = np.asarray(mnl.choice_probabilities(utilities))
+    p = np.asarray(probabilities_of(utilities))
     np.testing.assert_allclose(shares, [*p, 1 - p.sum()], atol=1e-4)
     assert (np.diff(choices) >= 0).all(), "the cumulative p_j must be walked in server order"
 
@@ -100,23 +105,21 @@ def test_a_better_server_never_turns_a_departure_into_a_retrial(utilities, unifo
     """The coupling is monotone: with the same uniform, more departs where R is larger."""
     low = sorted(utilities)
     high = [low[0], max(low[1], raised)]
-    departs = [
-        int(mnl.choose(jnp.float32(uniform), jnp.asarray(u, float))) < 2 for u in (low, high)
-    ]
+    departs = [int(choose(jnp.float32(uniform), jnp.asarray(u, float))) < 2 for u in (low, high)]
     assert departs[1] >= departs[0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_curvature_columns_factor_the_hessian_of_a_choice(size):
     for utilities in np.random.default_rng(size).normal(scale=2.0, size=(10, size)):
-        p = np.asarray(mnl.choice_probabilities(jnp.asarray(utilities)))
-        factor = np.asarray(mnl.curvature_columns(jnp.asarray(p)))
+        p = np.asarray(probabilities_of(jnp.asarray(utilities)))
+        factor = np.asarray(curvature_columns(jnp.asarray(p)))
         np.testing.assert_allclose(factor @ factor.T, np.diag(p) - np.outer(p, p), atol=1e-6)
         np.testing.assert_array_equal(factor, np.tril(factor))
 
 
 def test_curvature_columns_stay_finite_where_a_choice_is_certain():
-    factor = np.asarray(mnl.curvature_columns(jnp.asarray([1.0, 0.0])))
+    factor = np.asarray(curvature_columns(jnp.asarray([1.0, 0.0])))
     np.testing.assert_allclose(factor @ factor.T, 0.0, atol=1e-6)
 
 

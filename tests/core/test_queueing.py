@@ -123,8 +123,8 @@ def test_least_served_picks_among_the_queries_served_least_and_waiting():
 
 def test_random_picks_every_waiting_query_equally():
     queue = filled([0, 7, 3, 0, 1])
-    uniforms = jnp.asarray((np.arange(300) + 0.5) / 300)
-    slots = np.asarray(jax.vmap(lambda u: queueing.pick("random", queue, u))(uniforms))
+    uniforms = (np.arange(300, dtype=np.float32) + 0.5) / 300
+    slots = [int(pick("random", queue, u)) for u in uniforms]
     assert np.bincount(slots, minlength=5).tolist() == [0, 100, 100, 0, 100]
 
 
@@ -146,5 +146,5 @@ def test_nth_marked_is_the_floor_of_the_uniform_times_the_count(mask, uniform):
 
 @pytest.mark.parametrize("rule", ["oldest", "newest", "least_served", "random"])
 def test_every_rule_is_defined_on_an_empty_queue(rule):
-    slot = int(pick(rule, queueing.empty(3), jnp.float32(0.5)))
-    assert 0 <= slot < 3
+    slot = int(pick(rule, queueing.empty(5), jnp.float32(0.5)))
+    assert 0 <= slot < 5

@@ -49,13 +49,11 @@ OWN = (Waited(), Left(), Longest(), Shown())
 
 
 @pytest.fixture(scope="module")
-def both():
-    with_own = cqbjax.sweep(CHOSEN, POOL, record=OWN, **RUN)
-    return with_own, cqbjax.sweep(CHOSEN, POOL, **RUN)
+def data():
+    return cqbjax.sweep(CHOSEN, POOL, record=OWN, **RUN)
 
 
-def test_what_is_recorded_per_round_per_run_and_per_query(both):
-    data, _ = both
+def test_what_is_recorded_per_round_per_run_and_per_query(data):
     run = ("policy", "arrival_rate", "seed")
     assert data.waited.dims == (*run, "round") and data.shown.dims == (*run, "round", "server")
     assert data.left.dims == (*run, "query") and data.longest.dims == run
@@ -77,8 +75,9 @@ def test_what_is_recorded_per_round_per_run_and_per_query(both):
     assert (last.waited.sel(policy="fifo") != last.waited.sel(policy="lifo")).any()
 
 
-def test_the_four_are_the_same_beside_others(both):
-    data, plain = both
+@pytest.mark.slow
+def test_the_four_are_the_same_beside_others(data):
+    plain = cqbjax.sweep(CHOSEN, POOL, **RUN)
     for name in ("queue_length", "regret", "departures", "explored", "optimal_queue_length"):
         np.testing.assert_array_equal(data[name], plain[name])
         assert data[name].dtype == plain[name].dtype
@@ -88,7 +87,7 @@ def test_the_four_are_the_same_beside_others(both):
 
 
 @pytest.mark.slow
-def test_runs_that_outgrow_their_slots_record_from_the_start(both):
+def test_runs_that_outgrow_their_slots_record_from_the_start():
     """Of a run that is repeated with more slots, nothing of the first attempt stays."""
     crowded: Any = {**RUN, "arrival_rates": [1.0], "horizon": 200, "record_every": 200}
     grown = cqbjax.sweep(CHOSEN, POOL, record=OWN, **crowded)
@@ -97,8 +96,7 @@ def test_runs_that_outgrow_their_slots_record_from_the_start(both):
         np.testing.assert_array_equal(grown[name], at_once[name])
 
 
-def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, both):
-    data, _ = both
+def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, data):
     keys = []
     for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):
         again = cqbjax.sweep(CHOSEN, POOL, record=recorders, resume=tmp_path, **RUN)

@@ -8,7 +8,7 @@ from tiers import cases
 import cqbjax
 from cqbjax.core.recorders import NAMED, TimeInSystem, queries
 from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
-from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.policies import RandomRouting
 from cqbjax.sources import Arriving, Batches, Routing, Synthetic
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 
@@ -34,10 +34,10 @@ RECORDED = [name for name in NAMED if name != "queries"]
 @pytest.fixture(scope="module", params=cases(WORLDS, ["several"]))
 def data(request):
     source, users, service, takes = WORLDS[request.param]
+    policies = {rule: RandomRouting(schedule=rule) for rule in ("oldest", "random")}
     made = cqbjax.sweep(
-        {"random": RandomRouting(schedule="oldest"), "acqb": Acqb()}, source, arrival_rates=[0.4],
-        seeds=2, horizon=HORIZON, record=RECORDED, queries=True, users=users, service=service,
-        capacity=96,
+        policies, source, arrival_rates=[0.4], seeds=2, horizon=HORIZON, record=RECORDED,
+        queries=True, users=users, service=service, capacity=96,
     )  # fmt: skip
     return made.assign_attrs(takes=takes)
 

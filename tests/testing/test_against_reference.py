@@ -44,10 +44,12 @@ def cases() -> dict[str, tuple[Case, str]]:
 
 
 CASES = cases()
-# The quick tier compares what is one program of each estimator, its words being numbers, and the
-# yardstick: a fault in the round, in ACQB or in what it learns shows here.
+# The quick tier compares what is one program of ACQB, its words being numbers, the yardstick and
+# the bandits: a fault in the round, in a policy or in what it learns shows here. The estimators
+# have programs of their own (beliefs/test_plain_loops.py).
 WORDS = ("acqb", "acqb_fifo", "acqb_rr", "acqb_random", "acqb_explore_fifo", "cqb_eps")
-QUICK = {"disjoint-1": (*WORDS, "optimal", "random", "rand_rout"), "routing-1": ("acqb",)}
+OTHERS = ("acqb_ucb", "acqb_fallback", "acqb_posterior")
+QUICK = {"routing-1": (*WORDS, *OTHERS, *recorded.SIMPLE, *recorded.BANDITS)}
 
 
 def play(

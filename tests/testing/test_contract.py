@@ -32,8 +32,6 @@ FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr a
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
 zero knn mlp umr routerdc carrot"""
 SINGLE = PROBLEM._replace(num_servers=3, assortment_size=1, dim=2)
-# In the quick tier: the paper's; planted faults stand further below.
-QUICK = ("acqb",)
 # Programs of configured policies: most labels differ from another one in numbers alone.
 CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
@@ -58,7 +56,8 @@ def test_every_label_has_a_file():
     assert set(FIXED.split()) <= set(LABELS)
 
 
-@pytest.mark.parametrize("label", cases(LABELS, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("label", LABELS)
 def test_contract_of_the_configured_policy(label):
     policy = configured(label)
     # Many operations, or loops of them as in a Beta draw, are slow one by one; the reference
@@ -159,8 +158,15 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("message", FAULTS)
+# What is told of actions, of states and of what must not be learnt from.
+QUICK_FAULTS = ("increasing", "shapes and types", "valid=False must teach nothing")
+
+
+def test_without_a_fault_nothing_is_found():
+    check_policy(Faulty(), uncompiled=False)
+
+
+@pytest.mark.parametrize("message", cases(FAULTS, QUICK_FAULTS))
 def test_a_planted_fault_is_found(message):
     with pytest.raises(ContractError) as refusal:
         check_policy(Faulty(**FAULTS[message]))

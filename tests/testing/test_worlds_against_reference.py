@@ -60,9 +60,10 @@ RUNS = [
     ("everything", "acqb_windowed"),
     ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
     ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
-    ("late everything", "acqb_rr"),
+    ("late everything", "acqb_rr"), ("late everything", "q_ucb"),
 ]  # fmt: skip
-QUICK = [("everything", "acqb"), ("outages", "random"), ("late everything", "acqb")]
+# A policy that learns, and is a small program, where everything is otherwise.
+QUICK = [("late everything", "q_ucb"), ("outages", "random")]
 
 
 def case_of(world):

@@ -97,7 +97,8 @@ def books(world, policy, size=1):
 
 CASES = [(world, "random") for world in WORLDS]
 CASES += [("everything", "acqb"), ("all of service", "optimal"), ("both", "fallback")]
-QUICK = [("both", "random"), ("everything", "random"), ("lasting", "random")]
+# Of everything at once the reference tells more (test_worlds_against_reference).
+QUICK = [("both", "random"), ("lasting", "random")]
 
 
 @pytest.mark.parametrize("case", cases(CASES, QUICK), ids=lambda case: "-".join(case))
@@ -143,17 +144,18 @@ def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queu
 @pytest.mark.parametrize("world", cases(WORLDS, ["both"]))
 def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
     wide, _, end = played(world, RandomRouting())
-    narrow, _, _ = played(world, RandomRouting(), slots=96)
-    alone, _, _ = played(world, RandomRouting(), seeds=1, first=1)
+    alone, _, _ = played(world, RandomRouting(), slots=96, seeds=1, first=1)
     assert int(end.peak.max()) < 96 and not end.overflow.any()
-    for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(narrow[0]), strict=True):
-        np.testing.assert_array_equal(one, other)
     for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(alone[0]), strict=True):
         np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
 
 
-def test_the_kinds_of_the_paper_are_the_papers_program():
+def test_the_kinds_of_the_paper_are_the_papers_source():
     assert with_rules(COIN, [Stay()], [One()]) is COIN
+
+
+@pytest.mark.slow
+def test_the_kinds_of_the_paper_are_the_papers_program():
     (decision, after), _, _ = played("paper", RandomRouting())
     (same, again), _, _ = played("paper's kinds", RandomRouting())
     for one, other in zip(
@@ -162,6 +164,7 @@ def test_the_kinds_of_the_paper_are_the_papers_program():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_who_is_away_in_service_or_taken_is_not_served():
     """Each served query waited: nobody is at two places, and nobody is served while away."""
     (decision, after), _, _ = jax.tree.map(np.asarray, played("everything", RandomRouting()))

@@ -1,0 +1,232 @@
+"""What sources draw and refuse, beside plain words: synthetic contexts, coins, pools and drifts."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.core import rng
+from cqbjax.core.pytree import arrays
+from cqbjax.core.types import Problem
+from cqbjax.sources import Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
+from cqbjax.testing import worlds
+from cqbjax.testing.compiling import QUICKLY
+
+ROUNDS, BLOCK = 20, 8
+
+
+@functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
+def world_of(source, rate, problem, seed=3):
+    return source.world(rng.run_key(seed), rate, problem)
+
+
+def departs(utilities, size):
+    """Return the departure probability of the best assortment: [..., N] -> [...]."""
+    weights = np.sort(np.exp(np.asarray(utilities, float)), axis=-1)[..., -size:].sum(axis=-1)
+    return weights / (1 + weights)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size", "rate"), [("disjoint", 2, 0.65), ("shared", 1, 0.5)]
+)
+def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
+    parameters, size, rate, monkeypatch
+):
+    monkeypatch.setattr(synthetic, "BLOCK", BLOCK)
+    source = Synthetic(num_servers=3, dim=2, slackness=0.1, parameters=parameters)
+    problem, shared = source.problem(size, ROUNDS), parameters == "shared"
+
+    @jax.jit
+    def draw(keys):
+        candidates = jax.vmap(lambda number: source.candidates(keys[0], number))(np.arange(9))
+        return jax.vmap(source.theta)(keys), candidates
+
+    theta, drawn = map(np.asarray, draw(jnp.stack([rng.run_key(seed) for seed in (3, *range(9))])))
+    assert theta.shape[1:] == ((2,) if shared else (3, 2))
+    assert problem.num_blocks == (1 if shared else 3)
+    for known in (theta, drawn):
+        assert -1 <= known.min() < -0.6 and 0.6 < known.max() <= 1
+    theta, drawn = theta[0], drawn.reshape(9 * BLOCK, *problem.contexts_shape[1:])
+    utilities = drawn @ theta if shared else drawn @ theta.T
+    kept = np.flatnonzero(departs(utilities, size) >= rate + 0.1)[:ROUNDS]
+    assert len(kept) == ROUNDS and kept[-1] >= ROUNDS + 5, "some are refused, in several blocks"
+    world = world_of(arrays(source), rate, problem)
+    np.testing.assert_array_equal(world.contexts, drawn[kept])
+    np.testing.assert_allclose(world.utilities, utilities[kept], rtol=1e-5, atol=1e-6)
+    assert world.arrival_rows.tolist() == world.prompts.tolist() == list(range(ROUNDS))
+    # The first eight blocks tell how they are served.
+    probed, come = utilities[: 8 * BLOCK], departs(utilities[: 8 * BLOCK], size) >= rate + 0.1
+    each = [departs(probed[:, list(one)], size) for one in itertools.combinations(range(3), size)]
+    service = source.uniform_service(np.array([3]), rate, size)
+    assert service == pytest.approx(1 / np.mean(1 / np.mean(each, axis=0)[come]), rel=1e-5)
+
+
+def test_seeds_without_any_context_do_not_count_for_what_is_served():
+    source = Synthetic(num_servers=2, dim=2, slackness=0.0)
+    alone = source.uniform_service(np.array([3]), 0.5, 1)
+    never = source.uniform_service(np.array([3]), 0.999, 1)
+    both = source.uniform_service(np.array([3, 4]), 0.5, 1)
+    other = source.uniform_service(np.array([4]), 0.5, 1)
+    assert never == 1.0 and both == pytest.approx((alone + other) / 2) and alone != other
+
+
+def test_a_share_of_contexts_too_small_to_wait_for_is_refused(monkeypatch):
+    source, seeds = Synthetic(num_servers=2, dim=2, slackness=0.0), np.arange(3)
+    source.check(seeds, 0.5, 1)
+    monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.99)
+    with pytest.raises(ValueError, match=r"fewer than 0.99 of the contexts of seed [012]"):
+        source.check(seeds, 0.5, 1)
+
+
+def test_log_odds_and_largest_scores_are_what_they_say():
+    assert synthetic._log_odds(0.0) == synthetic._log_odds(-0.2) == -math.inf
+    assert synthetic._log_odds(1.0) == math.inf
+    assert synthetic._log_odds(0.8) == pytest.approx(math.log(4))
+    assert synthetic._departs(np.log(4.0)) == pytest.approx(0.8)
+    draw = np.random.default_rng(0)
+    theta = draw.uniform(-1, 1, (2, 3, 4))
+    corners = np.array(list(itertools.product((-1, 1), repeat=4)))
+    for size in (1, 2):
+        source = Synthetic(num_servers=3, dim=4)
+        found = source._largest_score(theta, size)
+        best = departs(np.einsum("cd,snd->scn", corners, theta), size).max(axis=1)
+        np.testing.assert_allclose(synthetic._departs(found), best, rtol=1e-9)
+    wide = Synthetic(num_servers=3, dim=20)._largest_score(np.ones((1, 3, 20)), 2)
+    assert wide == pytest.approx(20 + math.log(2))
+    one = Synthetic(num_servers=3, dim=2, parameters="shared")._largest_score(np.ones((1, 2)), 3)
+    assert one == pytest.approx(2 + math.log(3))
+
+
+def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_their_shares():
+    coin = Coin(success=[0.2, 0.6, 0.5], shares=[3, 1, 0], num_servers=4)
+    assert coin.problem(2, 8) == Problem(4, 2, 3, 3, 8, "disjoint", True)
+    assert Coin().problem(1, 8) == Problem(2, 1, 1, 1, 8, "disjoint", True)
+    for one in (coin, Coin(), Coin(num_servers=1)):
+        one.check(np.arange(2), 0.3, 1)
+    horizon = 4000
+    world = world_of(arrays(coin), 0.3, coin.problem(2, horizon))
+    np.testing.assert_array_equal(world.contexts, np.eye(3))
+    np.testing.assert_allclose(departs(world.utilities, 2), [0.2, 0.6, 0.5], rtol=1e-5)
+    assert world.utilities.shape == (3, 4) and world.prompts.tolist() == [0, 1, 2]
+    counts = np.bincount(world.arrival_rows, minlength=3) / horizon
+    np.testing.assert_allclose(counts, [0.75, 0.25, 0.0], atol=5 * 0.5 / np.sqrt(horizon))
+    assert counts[2] == 0
+    mean = 0.75 / 0.2 + 0.25 / 0.6
+    assert coin.uniform_service(None, 0.3, 1) == pytest.approx(1 / mean)
+    assert Coin(success=[0.2, 0.6]).uniform_service(None, 0.3, 1) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (dict(success=0.0), "success=0.0 must lie between 0 and 1"),
+        (dict(success=[0.5, 1.0]), r"success=\[0.5, 1.0\] must lie between"),
+        (dict(success=[]), r"success=\[\] must lie between"),
+        (dict(success=[[0.5]]), r"success=\[\[0.5\]\] must lie between"),
+        (dict(shares=[1, 1]), r"shares=\[1.0, 1.0\] must be 1 numbers"),
+        (dict(success=[0.5, 0.5], shares=[1, -1]), "none of them negative"),
+        (dict(success=[0.5, 0.5], shares=[0, 0]), "must be 2 numbers"),
+        (dict(num_servers=0), "num_servers=0 must be at least 1"),
+    ],
+)
+def test_what_is_no_coin_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Coin(**wrong).check(np.arange(2), 0.3, 1)
+
+
+def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
+    draw = np.random.default_rng(1)
+    tables = {name: draw.normal(size=(9, n)) for name, n in (("contexts", 2), ("utilities", 3))}
+    tables |= {name: draw.uniform(size=(9, 3)) for name in ("dollars", "scores")}
+    source = Routing(pool_size=5, **tables)
+    problem = source.problem(1, 300)
+    assert problem == Problem(3, 1, 2, 5, 300, "disjoint", True, num_prompts=9, billed=True)
+    assert not Routing(pool_size=5, contexts=tables["contexts"], utilities=tables["utilities"],
+                       dollars=tables["dollars"]).problem(1, 9).billed  # fmt: skip
+    source.check(np.arange(2), 0.3, 1)
+    world, other = (world_of(arrays(source), 0.3, problem, seed) for seed in (3, 4))
+    pool = np.asarray(world.prompts)
+    assert len(set(pool.tolist())) == 5 and pool.min() >= 0 and pool.max() < 9
+    assert pool.tolist() != other.prompts.tolist()
+    told = (world.contexts, world.utilities, world.billed.dollars, world.billed.scores)
+    for ours, name in zip(told, ("contexts", "utilities", "dollars", "scores"), strict=True):
+        np.testing.assert_allclose(ours, tables[name][pool], rtol=1e-6)
+    counts = np.bincount(world.arrival_rows, minlength=5)
+    assert len(counts) == 5 and (np.abs(counts - 60) < 5 * np.sqrt(60)).all()
+    chances = np.exp(tables["utilities"])
+    leaves = (chances / (1 + chances)).mean(axis=1)
+    assert source.uniform_service(None, 0.3, 1) == pytest.approx(1 / np.mean(1 / leaves))
+
+
+def test_drift_turns_utilities_towards_the_neighbours():
+    still = Drifting(source=worlds.constant(0.5))
+    jumps = Drifting(source=worlds.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4)
+    problem = jumps.problem(1, 6)
+    drift = world_of(arrays(jumps), 0.3, problem).drift
+    angle = np.pi / 2 * (np.array([0, 0, 1, 1, 1, 1]) + np.arange(6) / 4)
+    np.testing.assert_allclose(drift.cos, np.cos(angle), atol=1e-6)
+    np.testing.assert_allclose(drift.sin, np.sin(angle), atol=1e-6)
+    world = world_of(arrays(jumps), 0.3, problem)
+    np.testing.assert_array_equal(drift.other, np.asarray(world.utilities)[:, [2, 0, 1]])
+    assert (np.asarray(world_of(arrays(still), 0.3, still.problem(1, 6)).drift.sin) == 0).all()
+    assert jumps.uniform_service(None, 0.3, 1) == jumps.source.uniform_service(None, 0.3, 1)
+    jumps.check(np.arange(2), 0.3, 1)
+    for wrong, said in ((dict(jump_at=0), "jump_at=0 must be"), (dict(quarter=0.5), "quarter=0.5")):
+        with pytest.raises(ValueError, match=said):
+            Drifting(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
+    with pytest.raises(ValueError, match="drift goes inside"):
+        Drifting(source=worlds.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
+
+
+@functools.partial(jax.jit, static_argnames="horizon")
+def counts_of(process, rate, horizon):
+    return process.arrives(rng.run_key(5), rate, horizon)
+
+
+def test_batches_have_their_sizes_and_poisson_its_counts():
+    horizon = 4000
+    error = 5 * 0.5 / np.sqrt(horizon)
+    sized = Batches(sizes=[2, 1, 1])
+    assert sized.most == 3
+    counts = np.bincount(counts_of(sized, 0.7, horizon), minlength=4) / horizon
+    batch = 0.7 / 1.75
+    np.testing.assert_allclose(counts, [1 - batch, batch / 2, batch / 4, batch / 4], atol=error)
+    poisson = np.bincount(counts_of(Batches(most=9), 0.7, horizon), minlength=4)[:4] / horizon
+    known = [math.exp(-0.7) * 0.7**n / math.factorial(n) for n in range(4)]
+    np.testing.assert_allclose(poisson, known, atol=error)
+    assert not np.asarray(counts_of(sized, 0.0, 50)).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rate", "said"),
+    [
+        (dict(most=0), 0.5, "most=0 must be a whole number in 1..256"),
+        (dict(most=257), 0.5, "most=257 must be a whole number"),
+        (dict(most=2.0), 0.5, "most=2.0 must be a whole number"),
+        (dict(most=2), 0.5, "most=2 cuts 0.014 of the rounds at arrival_rate=0.5"),
+        (dict(sizes=[1, -1, 3]), 0.5, "sizes must be the shares"),
+        (dict(sizes=[0, 0]), 0.5, "sizes must be the shares"),
+        (dict(sizes=[1, 1]), 1.6, "arrival_rate=1.6 must be at most 1.5, a batch"),
+    ],
+)
+def test_what_are_no_batches_is_refused(wrong, rate, said):
+    with pytest.raises(ValueError, match=said):
+        Batches(**wrong).check(rate)
+    Batches(most=12).check(0.5)
+    Batches(sizes=[1, 1]).check(1.5)
+
+
+def test_a_trace_is_kept_in_mean_intervals():
+    np.testing.assert_allclose(traced(np.array([10.0, 14.0, 16.0])).times, [0, 4 / 3, 2])
+    np.testing.assert_allclose(traced(np.array([7.0])).times, [0])
+    trace = traced(np.array([10.0, 14.0, 16.0]))
+    for rate in (0.2, 1.0):
+        trace.check(rate)
+    for rate in (0.0, 1.1):
+        with pytest.raises(ValueError, match=r"must lie in \(0, 1\] for a trace"):
+            trace.check(rate)
+    assert jnp.sum(counts_of(trace, 1.0, 50)) == 50
