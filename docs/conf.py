@@ -24,6 +24,7 @@ extensions = [
     "math_markup",
     "plain_docstrings",
     "stored_results",
+    "paper_items",
 ]
 
 # Markdown. Headings get anchors, so that pages can link to each other's sections.

@@ -10,7 +10,7 @@ from pages import REPOSITORY
 CONF = """
 import sys
 sys.path[:0] = [{ext!r}]
-extensions = ["myst_parser", "math_markup", "plain_docstrings", "stored_results"]
+extensions = ["myst_parser", "math_markup", "plain_docstrings", "stored_results", "paper_items"]
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["tables"]
 """
@@ -92,6 +92,19 @@ def test_links_to_stored_tables_lead_to_their_pages(build):
     source = ["[a](../../results/tables/synthetic.md) and [b](../results/bench/x.md)"]
     stored_results._point_at_pages(None, "page", source)
     assert source == ["[a](/tables/synthetic.md) and [b](/tables/x.md)"]
+
+
+def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
+    from cqbjax.paper import catalogue
+
+    page, warned = build("```{states}\n```\n\n```{items} condition assumption\n```\n")
+    some = [one for one in catalogue.items() if one.kind in ("condition", "assumption")]
+    assert page.count("<tr") == len(some) + len(catalogue.STATES) + 2
+    assert "Assumption 2" in page and "no kappa below 4 is admissible" in page
+    states = [one.state for one in catalogue.items()]
+    assert f"<p>{states.count('missing')}</p>" in page
+    _, warned = build("```{items} sonnet\n```\n")
+    assert "the paper has no sonnet" in warned
 
 
 def test_equations_are_drawn_by_the_browser_alone(build):

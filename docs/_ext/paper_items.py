@@ -1,0 +1,77 @@
+"""What the paper has, in the pages: read from `cqbjax/paper/items.yaml` when the site is built.
+
+    ```{items} figure
+    ```
+
+Kinds are named one after the other; `{states}` is the table of what a state means.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from cqbjax.paper import catalogue
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOT_PAGES = {".png", ".csv", ".py"}
+
+
+class Items(SphinxDirective):
+    """A table of all of the paper's items of some kinds."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        self.env.note_dependency(str(catalogue.ITEMS))
+        kinds = self.arguments[0].split()
+        chosen = [one for one in catalogue.items() if one.kind in kinds]
+        if not chosen:
+            raise self.error(f"the paper has no {self.arguments[0]}")
+        rows = "".join(f"| {' | '.join(self._cells(one))} |\n" for one in chosen)
+        header = "| | what | state | command | see |\n|---|---|---|---|---|\n"
+        return self.parse_text_to_nodes(header + rows)
+
+    def _cells(self, one: catalogue.Item) -> list[str]:
+        name = f"{one.kind.capitalize()} {one.number}"
+        what = f"{one.what}; {one.note}" if one.note else one.what
+        command = f"`{one.command}`" if one.command else ""
+        return [name, what.replace("|", "\\|"), one.state, command, self._link(one.see)]
+
+    def _link(self, see: str) -> str:
+        """Link to a page of the site, or name a file that is none."""
+        if not see:
+            return ""
+        path = Path(see)
+        if path.suffix in NOT_PAGES:
+            return f"`{see}`"
+        if (table := re.fullmatch(r"results/tables/(\w+)\.md", see)) is not None:
+            return f"[{table[1]}](/tables/{table[1]}.md)"
+        page = os.path.relpath(REPOSITORY / see, Path(self.env.doc2path(self.env.docname)).parent)
+        return f"[{path.stem}]({page})"
+
+
+class States(SphinxDirective):
+    """A table of what can have become of an item, and how often it did."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        self.env.note_dependency(str(catalogue.ITEMS))
+        states = [one.state for one in catalogue.items()]
+        rows = "".join(
+            f"| {state} | {meaning} | {states.count(state)} |\n"
+            for state, meaning in catalogue.STATES.items()
+        )
+        return self.parse_text_to_nodes(f"| state | meaning | how many |\n|---|---|---:|\n{rows}")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Offer the directives."""
+    app.add_directive("items", Items)
+    app.add_directive("states", States)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
