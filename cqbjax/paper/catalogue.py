@@ -15,6 +15,7 @@ STUDIES, ITEMS = HERE / "studies.yaml", HERE / "items.yaml"
 # What can have become of a figure, table or statement of the paper.
 STATES = {
     "again": "run again, as the paper describes it",
+    "drawn": "drawn by us",
     "stand-in": "run on data that stand in for the paper's, which are not at hand",
     "measured": "measured or counted in runs",
     "computed": "computed from its own constants",

@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 from cqbjax.paper import catalogue
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NOT_PAGES = {".png", ".csv", ".py"}
+NOT_PAGES = {".png", ".csv", ".py", ".svg"}
 
 
 class Items(SphinxDirective):
