@@ -52,7 +52,8 @@ class Known:
     @property
     def source(self) -> Source:
         """Return where queries come from."""
-        coin: Any = Coin(success=self.success)
+        one = np.ndim(self.success) == 0
+        coin: Any = Coin(success=self.success) if one else Coin(classes=self.success)
         return Arriving(source=coin, process=Batches(most=16)) if self.batches else coin
 
 

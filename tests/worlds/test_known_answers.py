@@ -88,7 +88,7 @@ POLICIES = {
 def test_work_is_conserved_whatever_the_policy():
     """Where success depends on the query alone, no order of service changes the work."""
     rate = LOAD / known.classes()[0]
-    data = swept(POLICIES, Coin(success=known.CLASSES), rate, horizon=2000, record=[Work()])
+    data = swept(POLICIES, Coin(classes=known.CLASSES), rate, horizon=2000, record=[Work()])
     first, last = data.work.isel(round=0), data.work.isel(round=-1)
     mean = (last - first) / float(data["round"][-1] - data["round"][0])
     for label in data.policy.values:
@@ -130,7 +130,7 @@ def test_the_largest_success_rate_first_is_the_shortest_queue():
     """The c-mu rule: no other order of the same work waits for less."""
     rate = LOAD / known.classes()[0]
     data = swept(
-        {"oldest": known.OLDEST, "newest": known.NEWEST}, Coin(success=known.CLASSES), rate
+        {"oldest": known.OLDEST, "newest": known.NEWEST}, Coin(classes=known.CLASSES), rate
     )
     mean = data.queue_length.mean("round")
     for label in ("oldest", "newest"):
