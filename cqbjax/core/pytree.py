@@ -126,12 +126,16 @@ def arrays(tree: T) -> T:
 def keep_arrays(tree: Any, *names: str) -> None:
     """Turn fields that were given as lists into arrays: for a class's `__post_init__`.
 
-    A list would be a tree of numbers, each an argument of the program.
+    A list would be a tree of numbers, each an argument of the program. An empty one is None where
+    that is the default: a configuration's way to say that there is none.
     """
+    defaults = {field.name: field.default for field in dataclasses.fields(tree)}
     for name in names:
         value = getattr(tree, name)
-        if value is not None and not hasattr(value, "shape") and hasattr(value, "__len__"):
-            object.__setattr__(tree, name, np.asarray(list(value), float))
+        if value is None or hasattr(value, "shape") or not hasattr(value, "__len__"):
+            continue
+        none = not len(value) and defaults[name] is None
+        object.__setattr__(tree, name, None if none else np.asarray(list(value), float))
 
 
 class Kind(NamedTuple):

@@ -1,13 +1,14 @@
-"""How long users were away between a try and the next: a table's, for `worlds.Orbit`."""
+"""How long users were away, and how long answers took: a table's seconds, as rounds."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from cqbjax.datasets.readers.compact import opened
 from cqbjax.datasets.table import TableError
-from cqbjax.worlds.orbit import Orbit, delays_of
+from cqbjax.worlds import Orbit, Rounds, in_rounds
 
 MINUTE = 60.0
 # The columns of a trace in which prompts that come again can be told, and the least blocks of one.
@@ -31,12 +32,73 @@ def orbit(
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
-        ValueError: rounds have no length.
+        ValueError: rounds have no length, or what nothing reads is given.
     """
     if delays is None:
+        _refuse_unread("delays", column=column, round_seconds=round_seconds)
         return Orbit(return_rate=return_rate)
     seconds = read_delays(delays, column)
-    return Orbit(delays=delays_of(seconds, MINUTE if round_seconds is None else round_seconds))
+    return Orbit(delays=in_rounds(seconds, MINUTE if round_seconds is None else round_seconds))
+
+
+def rounds(
+    rounds: Any = 1.0,
+    law: str = "fixed",
+    latencies: str | Path | None = None,
+    round_seconds: float | None = None,
+) -> Rounds:
+    """Return attempts that take some rounds, or as long as a table says.
+
+    Args:
+        rounds: as in `worlds.Rounds`; not read where there are latencies.
+        law: as there.
+        latencies: a `.parquet` or `.csv` file of seconds (`read_latencies`); None: `rounds`.
+        round_seconds: how long a round is, for latencies.
+
+    Raises:
+        TableError: naming the file, and the column or the first row that is wrong.
+        ValueError: rounds have no length, or one that nothing reads.
+    """
+    words: Any = law
+    if latencies is None:
+        _refuse_unread("latencies", round_seconds=round_seconds)
+        return Rounds(rounds=rounds, law=words)
+    if round_seconds is None:
+        raise ValueError("latencies needs round_seconds, how long a round is")
+    return Rounds(rounds=in_rounds(read_latencies(latencies), round_seconds), law=words)
+
+
+def _refuse_unread(table: str, **given: Any) -> None:
+    """Refuse what is given and read with a table alone."""
+    for key, value in given.items():
+        if value is not None:
+            raise ValueError(f"{key}={value} is read with {table} alone: leave it out")
+
+
+def read_latencies(path: str | Path) -> np.ndarray:
+    """Return how long each LLM's answer to each prompt takes: [P, N] float64, seconds.
+
+    Args:
+        path: a `.parquet` or `.csv` file: a row a prompt and a column an LLM, both in the order of
+            the dataset's table; a column `prompt_id` is passed over.
+
+    Raises:
+        TableError: naming the file, and the column or the first row that is wrong.
+    """
+    path = Path(path)
+    frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
+    frame = frame.drop("prompt_id", strict=False)
+    if not frame.width or not frame.height:
+        raise TableError(f"{path}: must have a row a prompt and a column an LLM.")
+    for name in frame.columns:
+        seconds = frame[name]
+        if not seconds.dtype.is_numeric():
+            raise TableError(f"{path}: column {name!r} must be seconds, and is {seconds.dtype}.")
+        wrong = ~(seconds.cast(pl.Float64).is_finite() & (seconds >= 0)).fill_null(False)
+        if wrong.any():
+            row = (wrong.arg_max() or 0) + 1
+            raise TableError(f"{path}: row {row} of {name!r} must be seconds, not negative.")
+    return frame.cast(pl.Float64).to_numpy()
 
 
 def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:

@@ -8,6 +8,7 @@ from jax import Array
 
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Drift, Problem, Source, World, has_own_arrivals
+from cqbjax.sources.coin import Coin
 
 
 @pytree
@@ -47,6 +48,12 @@ class Drifting:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least round 1")
         if has_own_arrivals(self._source):
             raise ValueError("drift goes inside: Arriving(source=Drifting(source=...), ...)")
+        if getattr(self._source, "changes", False):
+            raise ValueError("drift is of a source whose tastes stay, and these change already")
+        servers = self._source.problem(assortment_size, 1).num_servers
+        if isinstance(self._source, Coin) or servers < 2:
+            alike = "a coin has the same for all" if servers > 1 else f"num_servers={servers}"
+            raise ValueError(f"drift turns tastes from one LLM to the next, and {alike}")
         self._source.check(seeds, arrival_rate, assortment_size)
 
     def uniform_service(
@@ -58,6 +65,8 @@ class Drifting:
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the source's instance, and turn it."""
         world = self._source.world(key, arrival_rate, problem)
+        if world.drift is not None or world.logged is not None:
+            raise ValueError("drift is of a source whose users choose by tastes that stay")
         t = jnp.arange(1, problem.horizon + 1)
         angle = jnp.pi / 2 * ((t >= self.jump_at) + (t - 1) / jnp.asarray(self.quarter, float))
         other = jnp.roll(world.utilities, 1, axis=1)

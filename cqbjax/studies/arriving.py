@@ -17,6 +17,9 @@ from cqbjax.studies.settings import OF_PAPER
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
 DRIFT = ("jump_at", "quarter")
 NEVER = float("inf")
+# Settings that name a file, and settings in place of which others stand.
+TABLES = ("delays", "latencies")
+REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"}
 
 
 def queries(
@@ -83,9 +86,15 @@ def told(config: DictConfig) -> dict[str, str]:
 
 def _of_kind(name: str, node: DictConfig) -> str:
     """Say what a kind is set to, but for what it leaves open."""
-    values = {str(key): value for key, value in node.items() if key != "_target_"}
-    said = {key: value for key, value in values.items() if value not in (None, 0, NEVER, [])}
-    if "delays" in said:
-        said["delays"] = Path(said["delays"]).name
+    said = {key: value for key, value in settings_of(node).items() if value not in (0, NEVER)}
     words = [f"{key} {value}" for key, value in said.items()]
     return f"{name} ({', '.join(words)})" if words else name
+
+
+def settings_of(node: DictConfig) -> dict[str, Any]:
+    """Return the settings of a source or a kind that are read, files by their names."""
+    values = {str(key): value for key, value in node.items() if key != "_target_"}
+    said = {key: value for key, value in values.items() if value not in (None, [])}
+    said |= {key: Path(said[key]).name for key in TABLES if key in said}
+    unread = {old for new, old in REPLACED.items() if new in said}
+    return {key: value for key, value in said.items() if key not in unread}

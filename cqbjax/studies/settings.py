@@ -11,6 +11,18 @@ DIMENSIONS = ("arrival_rate", "policy")
 # Read by the synthetic source alone.
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
 WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
+# Read where another key has this value alone,
+ONLY_WITH = {
+    "burst": ("arrivals", "bursty"), "burst_rounds": ("arrivals", "bursty"),
+    "batch_most": ("arrivals", "batches"), "batch_sizes": ("arrivals", "batches"),
+    "trace": ("arrivals", "trace"), "trace_column": ("arrivals", "trace"),
+}  # fmt: skip
+# or not beside another key.
+NOT_BESIDE = {
+    "batch_most": "batch_sizes", "source.success": "source.classes",
+    "users.orbit.return_rate": "users.orbit.delays",
+    "service.rounds.rounds": "service.rounds.latencies",
+}  # fmt: skip
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
 OBJECTIVES = ("gap", "queue_length", "regret", "throughput", "explored")
@@ -92,6 +104,8 @@ def check_plain(config: DictConfig, kind: str) -> None:
                 f"{group}={','.join(config[group])} is of a sweep, and {kind} is none: its "
                 f"{group} is {of_paper}"
             )
+    if measure == "replay" and config.arrivals != "bernoulli":
+        raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
     if any(value is not None for value in config.drift.values()):
         raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
@@ -110,6 +124,9 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
         key = word.partition("=")[0]
         if key == "figure_policies" and config[key] is not None:
             _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
+        root = key.partition(".")[0]
+        if (key in SYNTHETIC_KEYS or root == "source") and config.get("replay") is not None:
+            raise ValueError(f"{key} is of a source, and a log is replayed here: leave it out")
         if key in SYNTHETIC_KEYS and "dataset" in config.source:
             raise ValueError(
                 f"{key} is of the synthetic source, and the source here is the dataset "
@@ -120,6 +137,17 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
                 f"{key} is not read by the source here, {config.source.get('_target_')}: leave it "
                 "out"
             )
+        _check_read(key, config)
+
+
+def _check_read(key: str, config: DictConfig) -> None:
+    """Refuse a key that is not read, as others are set."""
+    other, value = ONLY_WITH.get(key, ("", ""))
+    if other and value not in listed(config[other]):
+        raise ValueError(f"{key} is read with {other}={value} alone: leave it out")
+    beside = NOT_BESIDE.get(key)
+    if beside and OmegaConf.select(config, beside):
+        raise ValueError(f"{key} is not read beside {beside}: leave it out")
 
 
 def _reads(config: DictConfig, key: str) -> bool:

@@ -18,7 +18,7 @@ from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.sources import Synthetic
-from cqbjax.studies.arriving import queries, told
+from cqbjax.studies.arriving import queries, settings_of, told
 from cqbjax.studies.grid import Point, Ready, seeds
 from cqbjax.studies.grid import told as told_of_grid
 from cqbjax.sweeping.checks import (
@@ -139,15 +139,15 @@ def origin(ready: Ready) -> dict[str, Any]:
         table = source.table
         named = {SERVERS: ", ".join(table.servers)}
         return {"source": table.name, "stand_in": table.stand_in, **named, **own}
-    if isinstance(source, Synthetic):
+    if type(source) is Synthetic:
         slackness = float(config.slackness)
         return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
     # A source of one's own has its module in its name, so that it is never taken for the paper's.
     kind = type(source)
     own_name = f"{kind.__module__}.{kind.__qualname__}"
     name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
-    values = {key: value for key, value in config.source.items() if key != "_target_"}
-    return {"source": name, "stand_in": "", "source_settings": told_of_grid(values), **own}
+    values = told_of_grid(settings_of(config.source))
+    return {"source": name, "stand_in": "", "source_settings": values, **own}
 
 
 class Making(NamedTuple):

@@ -128,7 +128,7 @@ def simulated(
 
 
 COIN: Source = Coin(success=M)
-TWO: Source = Coin(success=CLASSES)
+TWO: Source = Coin(classes=CLASSES)
 POISSON: Source = Arriving(source=COIN, process=Batches(most=10))
 SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)

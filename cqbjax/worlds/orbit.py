@@ -79,19 +79,19 @@ def geometric(uniform: Array, rate: Array | float) -> Array:
     return jnp.clip(1 + jnp.floor(jnp.log1p(-uniform) / stays), 1, LONGEST).astype(jnp.int32)
 
 
-def delays_of(seconds: np.ndarray, round_seconds: float) -> np.ndarray:
-    """Return delays in whole rounds, none shorter than one.
+def in_rounds(seconds: np.ndarray, round_seconds: float) -> np.ndarray:
+    """Return times in whole rounds, none shorter than one.
 
     Args:
-        seconds: [n] delays between a try and the next.
+        seconds: [...] times, such as delays between a try and the next.
         round_seconds: how long a round is.
 
     Raises:
-        ValueError: a delay is negative or no number, or rounds have no length.
+        ValueError: a time is negative or no number, or rounds have no length.
     """
     seconds = np.asarray(seconds, float)
     if not round_seconds > 0:
         raise ValueError(f"round_seconds={round_seconds} must be above 0")
     if not seconds.size or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError("delays must be finite seconds, none of them negative")
+        raise ValueError("times must be finite seconds, none of them negative")
     return np.maximum(1.0, np.ceil(seconds / round_seconds))

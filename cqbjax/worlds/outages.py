@@ -32,11 +32,8 @@ class Outages(Service):
     until: Numbers | None = None
 
     def __post_init__(self) -> None:
-        """Take lists as arrays."""
+        """Take lists as arrays, and empty ones as none."""
         keep_arrays(self, "servers", "since", "until")
-        for key in ("servers", "since", "until"):
-            if np.shape(getattr(self, key)) == (0,):
-                object.__setattr__(self, key, None)
 
     def check(self, problem: Problem) -> None:
         """Refuse what is no share, no length or no server.

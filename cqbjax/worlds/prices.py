@@ -15,24 +15,24 @@ class Prices(Service):
     """What answers cost is multiplied by a factor of each server and round.
 
     In round t server j's is factor_j^[t >= since] exp(s B_jt - s^2 t / 2), with B_j a random walk
-    of standard normal steps: it is 1 on average where `factor` is. No user's choice and no policy
+    of standard normal steps, whose exponential is 1 on average. No user's choice and no policy
     depends on it: the recorders `dollars` and `queries` pay it, in the round of the answer.
 
     Attributes:
-        factor: from round `since` on: one number, or [N] of each server.
+        factors: [N] of each server, from round `since` on; None or none: 1.
         since: the round.
         spread: s, the standard deviation of a round's step of the logarithm; 0: none.
     """
 
-    factor: Numbers | float = 1.0
+    factors: Numbers | None = None
     since: Array | float = 1.0
     spread: Array | float = 0.0
 
     neutral = True
 
     def __post_init__(self) -> None:
-        """Take lists as arrays."""
-        keep_arrays(self, "factor")
+        """Take lists as arrays, and empty ones as none."""
+        keep_arrays(self, "factors")
 
     def check(self, problem: Problem) -> None:
         """Refuse what is no factor, and a source whose answers have no price.
@@ -41,15 +41,14 @@ class Prices(Service):
             ValueError: naming the key and what is allowed.
         """
         if not problem.billed:
-            raise ValueError("prices change what a table's answers cost, and this source has none")
-        told = np.asarray(self.factor, float)
-        if told.shape not in ((), (problem.num_servers,)):
+            raise ValueError("prices are of a table's answers, and this source knows of no costs")
+        count = problem.num_servers
+        told = np.ones(count) if self.factors is None else np.asarray(self.factors, float)
+        if told.shape != (count,) or not (np.isfinite(told) & (told >= 0)).all():
             raise ValueError(
-                f"factor={told.tolist()} must be a number, or one for each of "
-                f"{problem.num_servers} servers"
+                f"factors={told.tolist()} must be a finite number, not negative, for each of "
+                f"{count} servers"
             )
-        if not (np.isfinite(told) & (told >= 0)).all():
-            raise ValueError(f"factor={told.tolist()} must be finite and not negative")
         if not float(self.since) >= 1:
             raise ValueError(f"since={float(self.since):g} must be at least round 1")
         if not 0 <= float(self.spread) < float("inf"):
@@ -60,7 +59,8 @@ class Prices(Service):
         t = jnp.arange(1, problem.horizon + 1)[:, None]
         steps = jax.random.normal(key, (problem.horizon, problem.num_servers))
         walk = jnp.exp(self.spread * jnp.cumsum(steps, axis=0) - jnp.square(self.spread) * t / 2)
-        return jnp.where(t >= self.since, jnp.asarray(self.factor), 1.0) * walk
+        factors = jnp.ones(1) if self.factors is None else jnp.asarray(self.factors, float)
+        return jnp.where(t >= self.since, factors, 1.0) * walk
 
     def prices(self, drawn: Array) -> Array:
         """Return the round's factors: [N]."""

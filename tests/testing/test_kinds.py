@@ -32,7 +32,7 @@ KINDS = {
     "outages": worlds.Outages(share=0.2, length=5, since=[1, 9, 1, 1]),
     "lost": worlds.Lost(),
     "late": worlds.Late(delay=3),
-    "prices": worlds.Prices(spread=0.2, factor=[1, 2, 3, 4]),
+    "prices": worlds.Prices(spread=0.2, factors=[1, 2, 3, 4]),
 }
 
 

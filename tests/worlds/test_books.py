@@ -16,7 +16,7 @@ from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
 from cqbjax.worlds import Count, Impatient, Lost, One, Orbit, Outages, Rounds, Stay
 
 HORIZON, SLOTS, RATE = 60, 128, 0.6
-COIN, SYNTHETIC = Coin(success=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
+COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
 
 WORLDS = {
     "paper": (SYNTHETIC, [], []),

@@ -173,7 +173,7 @@ class _Run:
             agent.world = dataclasses.replace(self.world, utilities=truth)
         shown = [query.shown for query in left]
         for query in left:
-            query.shown = [n if up else NEVER_AGAIN for n, up in zip(query.shown, there, strict=True)]
+            query.shown = np.where(there, query.shown, NEVER_AGAIN).tolist()
         turn = getattr(agent, "counter", 0)
         picked, servers, explored = agent.select(t, left)
         agent.counter = turn  # it goes on when the attempt is learnt from
