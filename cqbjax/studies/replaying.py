@@ -110,7 +110,10 @@ class Replay(Sweep):
 
     def check(self, ready: Ready) -> None:
         """Refuse what a point cannot run, and another world than the log's."""
-        settings.check_plain(ready.point.config, type(self).__name__)
+        config = ready.point.config
+        settings.check_plain(config, type(self).__name__)
+        if config.arrivals != "bernoulli":
+            raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
         super().check(ready)
 
     def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:

@@ -104,8 +104,6 @@ def check_plain(config: DictConfig, kind: str) -> None:
                 f"{group}={','.join(config[group])} is of a sweep, and {kind} is none: its "
                 f"{group} is {of_paper}"
             )
-    if measure == "replay" and config.arrivals != "bernoulli":
-        raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
     if any(value is not None for value in config.drift.values()):
         raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
@@ -125,7 +123,7 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
         if key == "figure_policies" and config[key] is not None:
             _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
         root = key.partition(".")[0]
-        if (key in SYNTHETIC_KEYS or root == "source") and config.get("replay") is not None:
+        if (key in SYNTHETIC_KEYS or root == "source") and _of_a_log(config):
             raise ValueError(f"{key} is of a source, and a log is replayed here: leave it out")
         if key in SYNTHETIC_KEYS and "dataset" in config.source:
             raise ValueError(
@@ -148,6 +146,11 @@ def _check_read(key: str, config: DictConfig) -> None:
     beside = NOT_BESIDE.get(key)
     if beside and OmegaConf.select(config, beside):
         raise ValueError(f"{key} is not read beside {beside}: leave it out")
+
+
+def _of_a_log(config: DictConfig) -> bool:
+    """Tell whether the queries of a study are those of a log, whatever its source."""
+    return str(config.kind.get("_target_")).endswith(".Replay")
 
 
 def _reads(config: DictConfig, key: str) -> bool:

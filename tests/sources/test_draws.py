@@ -102,7 +102,7 @@ def test_log_odds_and_largest_scores_are_what_they_say():
 
 
 def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_their_shares():
-    coin = Coin(success=[0.2, 0.6, 0.5], shares=[3, 1, 0], num_servers=4)
+    coin = Coin(classes=[0.2, 0.6, 0.5], shares=[3, 1, 0], num_servers=4)
     assert coin.problem(2, 8) == Problem(4, 2, 3, 3, 8, "disjoint", True)
     assert Coin().problem(1, 8) == Problem(2, 1, 1, 1, 8, "disjoint", True)
     for one in (coin, Coin(), Coin(num_servers=1)):
@@ -117,19 +117,19 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
     assert counts[2] == 0
     mean = 0.75 / 0.2 + 0.25 / 0.6
     assert coin.uniform_service(None, 0.3, 1) == pytest.approx(1 / mean)
-    assert Coin(success=[0.2, 0.6]).uniform_service(None, 0.3, 1) == pytest.approx(0.3)
+    assert Coin(classes=[0.2, 0.6]).uniform_service(None, 0.3, 1) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (dict(success=0.0), "success=0.0 must lie between 0 and 1"),
-        (dict(success=[0.5, 1.0]), r"success=\[0.5, 1.0\] must lie between"),
-        (dict(success=[]), r"success=\[\] must lie between"),
-        (dict(success=[[0.5]]), r"success=\[\[0.5\]\] must lie between"),
+        (dict(success=0.0), "success=0.0 must be one probability, between 0 and 1"),
+        (dict(success=[0.5]), r"success=\[0.5\] must be one probability"),
+        (dict(classes=[0.5, 1.0]), r"classes=\[0.5, 1.0\] must be a probability of each class"),
+        (dict(classes=[[0.5]]), r"classes=\[\[0.5\]\] must be a probability of each class"),
         (dict(shares=[1, 1]), r"shares=\[1.0, 1.0\] must be 1 numbers"),
-        (dict(success=[0.5, 0.5], shares=[1, -1]), "none of them negative"),
-        (dict(success=[0.5, 0.5], shares=[0, 0]), "must be 2 numbers"),
+        (dict(classes=[0.5, 0.5], shares=[1, -1]), "none of them negative"),
+        (dict(classes=[0.5, 0.5], shares=[0, 0]), "must be 2 numbers"),
         (dict(num_servers=0), "num_servers=0 must be at least 1"),
     ],
 )

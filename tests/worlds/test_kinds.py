@@ -241,7 +241,7 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
 
 
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
-    coin = Coin(success=[0.2, 0.5])
+    coin = Coin(classes=[0.2, 0.5])
     several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
     setting = with_rules(several, [Stay(), Orbit()], [One(), Count(count=3)])
     assert isinstance(setting, Setting) and len(setting.users) == len(setting.service) == 1
