@@ -37,7 +37,7 @@ def show(
         The files written.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.figures import curves, sweeps
+    from cqbjax.figures import curves, sweeps, users
     from cqbjax.figures import files as figure_files
     from cqbjax.results import tables
     from cqbjax.results.metrics import own_arrays, panels_of
@@ -53,10 +53,14 @@ def show(
         return [*written, *proofs.show_slopes(points, config, stem, console)]
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
-        figure = curves.draw_curves(drawn, panels_of(drawn, config), config.spread)
+        panels = [name for name in panels_of(drawn, config) if name not in users.ELSEWHERE]
+        figure = curves.draw_curves(drawn, panels, config.spread)
     else:
         figure = sweeps.draw_over_keys(drawn)
-    return [*written, *figure_files.save(figure, root / "figures" / stem)]
+    written += figure_files.save(figure, root / "figures" / stem)
+    for name, one in users.of_users(drawn, few(points), config.spread):
+        written += figure_files.save(one, root / "figures" / f"{stem}_{name}")
+    return written
 
 
 def _table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:

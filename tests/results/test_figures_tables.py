@@ -13,12 +13,13 @@ import xarray as xr
 from fabricated import SKILL, fabricate
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 from rich.console import Console
 
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.figures import vertical_scale
+from cqbjax.figures import panels, vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
 from cqbjax.results.readable import readable
@@ -37,7 +38,7 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
     by_policy = {}
     for line in figure.axes[panel].get_lines():
         for policy, style in names.STYLE.items():
-            drawn = figures.Line2D([], [], **figures._line_options(style))
+            drawn = Line2D([], [], **panels.line_options(style))
             same = (line.get_color(), line.get_linestyle(), line.get_marker()) == (
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
             )  # fmt: skip
