@@ -1,5 +1,6 @@
 """Cost against quality: the plane in which the routing literature compares routers."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,7 +91,8 @@ def _joined(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) -> list[
         if len(values) > 1:
             few = len(values) <= MOST_TOLD
             told = ", ".join(map(str, values)) if few else f"{values[0]} to {values[-1]}"
-            said.append(f"joined: {LETTERS_OF.get(name, name)} = {told}")
+            words = f"joined: {LETTERS_OF.get(name, name)} = {told}"
+            said.append(textwrap.fill(words, LETTERS, break_long_words=False))
     return said
 
 

@@ -14,6 +14,7 @@ from fabricated import SKILL, fabricate
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
 
@@ -180,7 +181,7 @@ def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: vertical_sc
     figure = figures.draw_curves(points, yscale=yscale)
     figure.canvas.draw()
     shrink = figures.PAGE_WIDTH / figure.get_figwidth()
-    sizes = [t.get_fontsize() * shrink for t in figure.findobj(figures.matplotlib.text.Text)]
+    sizes = [t.get_fontsize() * shrink for t in figure.findobj(Text)]
     assert min(sizes) >= 8 and "One seed" in texts(figure)
 
 
