@@ -6,32 +6,40 @@ their own: no pyplot, no global state.
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import matplotlib
 import numpy as np
 import polars as pl
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.cells import Cell, arranged
+from cqbjax.figures.panels import (
+    PAGE_WIDTH,
+    PRINTED_POINTS,
+    add_legend,
+    explained,
+    fonts,
+    line_options,
+    lines_of,
+    set_title,
+    titled,
+)
 from cqbjax.figures.vertical_scale import YScale, set_scale
 from cqbjax.results.frame import curves, summarised
 from cqbjax.results.metrics import check_metrics, metrics_of
-from cqbjax.results.names import OTHERWISE, Style, in_order, style_of
+from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
 Spread = Literal["ci", "sd"]
 
-# A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
-PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
+SPREADS = {"ci": "95% confidence interval", "sd": "± 1 standard deviation"}
+
 MAX_POINTS = 800  # of all panels of a row: more cannot be seen, and make the PDF heavy
 MOST_ACROSS = 3  # panels of a cell side by side; more go into lines below
 FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighter
@@ -79,7 +87,7 @@ def draw_curves(
     across = len(metrics) if len(metrics) <= MOST_ACROSS else (MOST_ACROSS + blocks - 1) // blocks
     lines_a_cell = math.ceil(len(metrics) / across)
     height = 2.3 * len(rows) * lines_a_cell + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
-    with _fonts(PRINTED_POINTS * width / PAGE_WIDTH):
+    with fonts(PRINTED_POINTS * width / PAGE_WIDTH):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(len(rows) * lines_a_cell, across * blocks, squeeze=False)
@@ -93,9 +101,9 @@ def draw_curves(
                 _draw_panel(panel, own, yscale)
                 name = metrics_of(points)[metric].long_name
                 panel.set_ylabel("\n".join(name.rsplit(" ", 1)))
-            _set_title(panels[0], _title(settings[cell.point], cell.rate, keys, 84 // blocks))
+            set_title(panels[0], titled(settings[cell.point], cell.rate, keys, 84 // blocks))
         _label_lowest(axes)
-        _add_legend(figure, labels, _explain(points, spread))
+        add_legend(figure, lines_of(labels), explained(points, f"band: {SPREADS[spread]}"))
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
             figure.suptitle(note, style="italic")
@@ -107,18 +115,6 @@ def _check_choice(key: str, value: str, choices: Any) -> None:
         raise ValueError(f"{key} is {value}: choose one of {', '.join(choices.__args__)}.")
 
 
-@contextmanager
-def _fonts(points: float) -> Iterator[None]:
-    sized = (
-        "font.size", "figure.titlesize", "axes.titlesize", "axes.labelsize", "xtick.labelsize",
-        "ytick.labelsize", "legend.fontsize", "legend.title_fontsize",
-    )  # fmt: skip
-    plain = dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
-    settings: Any = dict.fromkeys(sized, points) | plain
-    with matplotlib.rc_context(settings | {"axes.linewidth": 0.8, "text.parse_math": True}):
-        yield
-
-
 def _places(
     axes: np.ndarray[Any, Any], rows: Sequence[Sequence[Cell | None]], panels: int
 ) -> Iterator[tuple[list[Axes], Cell | None]]:
@@ -128,26 +124,6 @@ def _places(
         own = axes[lines * number : lines * (number + 1)]
         for block, cell in enumerate(cells):
             yield list(own[:, panels * block : panels * (block + 1)].ravel()), cell
-
-
-def _title(setting: Mapping[Any, Any], rate: float, keys: Sequence[str], letters: int) -> str:
-    # Unbreakable blanks: a line may end between two settings only.
-    shown = {"K": "K", "num_servers": "N", "slackness": "ε"}
-    parts = [f"{name} = {setting[key]:g}" for key, name in shown.items() if key in setting]
-    parts.append(f"λ = {rate:g}")
-    parts += [f"{key}: {setting[key]}" for key in OTHERWISE if setting.get(key)]
-    others = [key for key in keys if key not in (*shown, *OTHERWISE)]
-    parts += [f"{key} = {setting.get(key, 'unset')}" for key in others]
-    unbroken = ", ".join(part.replace(" ", "\u00a0") for part in parts)
-    return textwrap.fill(unbroken, letters, break_long_words=False)
-
-
-def _set_title(panel: Axes, title: str) -> None:
-    """Write a title across a cell's panels: it takes its height from the layout, and no width."""
-    panel.set_title(" " + "\n " * title.count("\n"), loc="left")
-    panel.annotate(
-        title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title"
-    )
 
 
 def _draw_panel(panel: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
@@ -165,7 +141,7 @@ def _draw_panel(panel: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
         )
         every = max(1, len(rounds) // 5)
         panel.plot(
-            rounds, mean, zorder=order, **_line_options(style),
+            rounds, mean, zorder=order, **line_options(style),
             markevery=(every * (1 + number % 5) // 6, every),
         )  # fmt: skip
     set_scale(panel, lines, yscale)
@@ -180,36 +156,8 @@ def _mark_rounds(axes: Axes, last: int) -> None:
         axes.set_xticklabels([f"{tick / 1000:g}k" if tick else "0" for tick in axes.get_xticks()])
 
 
-def _line_options(style: Style) -> dict[str, Any]:
-    return {
-        "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
-        "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
-    }  # fmt: skip
-
-
 def _label_lowest(axes: np.ndarray[Any, Any]) -> None:
     """Name the lowest horizontal axes."""
     for column in axes.T:
         for panel in [panel for panel in column if panel.axison][-1:]:
             panel.set_xlabel("Round")
-
-
-def _add_legend(figure: Figure, labels: Sequence[str], title: str) -> None:
-    handles = [Line2D([], [], label=style_of(x).name, **_line_options(style_of(x))) for x in labels]
-    letters = max(len(style_of(label).name) for label in labels)
-    points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
-    fitting = max(1, int(figure.get_figwidth() * 72 / points))
-    rows = math.ceil(len(labels) / fitting)
-    figure.legend(
-        handles=handles, title=title, loc="outside lower center", frameon=False,
-        ncols=math.ceil(len(labels) / rows), handlelength=2.8, columnspacing=1.4,
-    )  # fmt: skip
-
-
-def _explain(points: Sequence[xr.Dataset], spread: Spread) -> str:
-    seeds = sorted({point.sizes["seed"] for point in points})
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    band = "95% confidence interval" if spread == "ci" else "± 1 standard deviation"
-    if seeds[-1] == 1:
-        return "One seed"
-    return f"Mean over {number} seeds; band: {band}"

@@ -41,7 +41,8 @@ def set_scale(axes: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
         -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]),
     )
     bottom = 1.05 * min(0.0, cut, float(means.min()))
-    top = max(1.05 * float(tops[-1]), 1e-9)
+    # Where all is nothing, one is above it.
+    top = 1.05 * float(tops[-1]) if tops[-1] > 0 else 1.0
     if yscale == "log":
         smallest = float(means[means > 0].min(initial=top / 10))
         axes.set_yscale("log", nonpositive="clip")

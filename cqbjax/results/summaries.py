@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from cqbjax.results.names import OTHERWISE
 from cqbjax.store.layout import RUN_DIMS
 
 # Attributes that become a dimension wherever points differ in them, whatever the manifest says.
@@ -160,7 +161,9 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
 def differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
     apart = ("path", "stand_in", "horizon", "arrival_rate", "servers")
-    names = dict.fromkeys([*ALWAYS_VARIED, *(str(key) for point in points for key in point.attrs)])
+    attributes = (str(key) for point in points for key in point.attrs)
+    # Words that say what a key was set to come after it, so that its values sort as numbers.
+    names = sorted(dict.fromkeys([*ALWAYS_VARIED, *attributes]), key=OTHERWISE.__contains__)
     return [
         name
         for name in names

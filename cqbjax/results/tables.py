@@ -211,5 +211,5 @@ def _table(
         wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
     made = labelled(wide, points, _setting(points))
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
-    order = made.columns[: made.columns.index("policy")]
+    order = sorted(made.columns[: made.columns.index("policy")], key=OTHERWISE.__contains__)
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)

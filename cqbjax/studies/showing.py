@@ -67,16 +67,18 @@ def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.figures import curves, sweeps
+    from cqbjax.figures import curves, sweeps, users
     from cqbjax.results.metrics import own_arrays, panels_of
 
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
-        figure = curves.draw_curves(drawn, panels_of(drawn, config), config.spread)
+        panels = [name for name in panels_of(drawn, config) if name not in users.ELSEWHERE]
+        figure = curves.draw_curves(drawn, panels, config.spread)
     else:
         figure = sweeps.draw_over_keys(drawn)
     main = Table(table(points, config), config.title or config.name, apart=own_arrays(points))
-    return Shown({"": main}, {"": figure})
+    others = dict(users.of_users(drawn, few(points), config.spread))
+    return Shown({"": main}, {"": figure, **others})
 
 
 def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:

@@ -13,12 +13,14 @@ import xarray as xr
 from fabricated import SKILL, fabricate
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from PIL import Image
 from rich.console import Console
 
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.figures import vertical_scale
+from cqbjax.figures import panels, vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
 from cqbjax.results.readable import readable
@@ -37,7 +39,7 @@ def lines(figure: Figure, panel: int) -> dict[str, Any]:
     by_policy = {}
     for line in figure.axes[panel].get_lines():
         for policy, style in names.STYLE.items():
-            drawn = figures.Line2D([], [], **figures._line_options(style))
+            drawn = Line2D([], [], **panels.line_options(style))
             same = (line.get_color(), line.get_linestyle(), line.get_marker()) == (
                 drawn.get_color(), drawn.get_linestyle(), drawn.get_marker(),
             )  # fmt: skip
@@ -179,7 +181,7 @@ def test_every_scale_draws_with_one_seed_and_legible_letters(yscale: vertical_sc
     figure = figures.draw_curves(points, yscale=yscale)
     figure.canvas.draw()
     shrink = figures.PAGE_WIDTH / figure.get_figwidth()
-    sizes = [t.get_fontsize() * shrink for t in figure.findobj(figures.matplotlib.text.Text)]
+    sizes = [t.get_fontsize() * shrink for t in figure.findobj(Text)]
     assert min(sizes) >= 8 and "One seed" in texts(figure)
 
 

@@ -93,7 +93,9 @@ def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(
     _, markdown = tables.save_table(frame_, tmp_path / "many", "Many", own)
     text = markdown.read_text()
     assert max(line.count("|") for line in text.splitlines()) == 8
-    assert set(frame_.columns) == set((tmp_path / "many.csv").read_text().splitlines()[0].split(","))
+    assert set(frame_.columns) == set(
+        (tmp_path / "many.csv").read_text().splitlines()[0].split(",")
+    )
     assert len(readable(frame_, {})[1]) == 1
     few = tables.gap_table([point()], [60])
     assert len(readable(few, own)[1]) == 1, "one among the others"

@@ -8,7 +8,7 @@ from cqbjax import sources
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core.pytree import pytree
 from cqbjax.core.setting import is_ours
-from cqbjax.studies import settings, study
+from cqbjax.studies import kinds, settings
 from cqbjax.studies.study import drawn_from
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
@@ -58,7 +58,7 @@ QUICK = [
 def checked(*words):
     config = composed("name=t", *words)
     settings.check_overrides(words, config)
-    return study.checked_points(config, make, make_policies)
+    return kinds.checked_points(config, make, make_policies)
 
 
 @pytest.fixture

@@ -1,0 +1,141 @@
+"""Pictures of what users feel: what they show is what was recorded, and nothing overlaps."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import yaml
+from composing import composed
+from fabricated import fabricate
+from matplotlib.colors import to_hex
+from omegaconf import OmegaConf
+
+from cqbjax.commands import report
+from cqbjax.core.recorders.time_in_system import bin_of, values
+from cqbjax.figures import quality, times, users
+from cqbjax.results import stored as results
+from cqbjax.results.names import style_of
+
+LABELS = ("optimal", "acqb", "acqb_fifo", "random")
+HORIZON = 60
+PLACES = ("policy", "arrival_rate", "seed")
+DRAW = np.random.default_rng(3)
+PRICE = {"optimal": 0.001, "acqb": 0.002, "acqb_fifo": 0.003, "random": 0.02}
+
+
+def point(rates=(0.7,), price=1.0, **attributes):
+    """A point whose queries cost by policy, and are in the system for geometric times."""
+    made = fabricate(LABELS, rates, 6, HORIZON, **attributes)
+    sizes = tuple(made.sizes[dim] for dim in PLACES)
+    cost = np.array([PRICE[label] for label in LABELS])[:, None, None] * price
+    for name, level in (("dollars", cost), ("score", 0.9 - 2 * cost)):
+        noise = DRAW.uniform(0.9, 1.1, (*sizes, HORIZON))
+        made[name] = (*PLACES, "round"), np.broadcast_to(level[..., None], noise.shape) * noise
+    waits = DRAW.geometric(0.2, (*sizes, 40)).clip(1, HORIZON)
+    bins = np.asarray(bin_of(waits))
+    counts = (bins[..., None] == np.arange(len(values(HORIZON)))).sum(axis=-2)
+    made["time_in_system"] = (*PLACES, "retried", "time_bin"), np.stack([counts, 0 * counts], -2)
+    made["time_99"] = PLACES, np.quantile(waits, 0.99, axis=-1)
+    for name in ("away", "in_service"):
+        made[name] = (*PLACES, "round"), DRAW.integers(0, 5, (*sizes, HORIZON))
+    made["waits"] = (*PLACES, "query"), waits
+    return made
+
+
+def dots(panel):
+    """The dots of a panel by the policy of their colour, in the order drawn."""
+    colours = {style_of(label).color.lower(): label for label in LABELS}
+    return {
+        colours[to_hex(drawn[0].get_color())]: (drawn[0], drawn[2]) for drawn in panel.containers
+    }
+
+
+def test_dots_are_means_and_bars_their_intervals():
+    made = point()
+    (panel,) = quality.draw_cost_quality([made]).axes
+    drawn = dots(panel)
+    assert set(drawn) == set(LABELS) and panel.get_xscale() == "log"
+    for label, (dot, bars) in drawn.items():
+        last = made.sel(policy=label, arrival_rate=0.7).isel(round=-1)
+        assert dot.get_xdata() == pytest.approx(float(last.dollars.mean()))
+        assert dot.get_ydata() == pytest.approx(float(last.score.mean()))
+        for axis, (name, bar) in enumerate(zip(("dollars", "score"), bars, strict=True)):
+            ends = bar.get_segments()[0][:, axis]
+            known = scipy.stats.ttest_1samp(last[name], 0.0).confidence_interval(0.95)
+            np.testing.assert_allclose(ends, known, rtol=1e-6)
+    assert panel.get_xlabel() == "USD a satisfied query"
+
+
+def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
+    swept = [point(price=price, **{"source.rho": rho}) for rho, price in ((10, 1), (2, 3), (5, 2))]
+    swept[0]["dollars"][LABELS.index("random")] = np.nan
+    figure = quality.draw_cost_quality(swept)
+    drawn = dots(figure.axes[0])
+    assert (np.diff(drawn["acqb"][0].get_xdata()) < 0).all(), "by rho: 2, 5, 10"
+    assert len(drawn["acqb"][0].get_xdata()) == 3 and len(drawn["random"][0].get_xdata()) == 2
+    (title,) = [text.get_text() for text in figure.axes[0].texts]
+    assert "joined: rho = 2, 5, 10" in title
+    shapes = quality._shapes(["optimal", "acqb", "acqb_fallback", "zero"])
+    assert shapes["acqb"] != shapes["acqb_fallback"] and shapes["optimal"] != shapes["zero"]
+
+
+def test_the_line_is_the_share_that_is_there_for_longer():
+    made = point()
+    share = times.longer(made).sel(policy="acqb").isel(arrival_rate=0, seed=2)
+    waits = made.waits.sel(policy="acqb").isel(arrival_rate=0, seed=2).values
+    for rounds, told in zip(share["time_bin"].values, share.values, strict=True):
+        assert told == pytest.approx(np.mean(waits > rounds), abs=1e-9), rounds
+    (panel,) = times.draw_times([made]).axes
+    color = style_of("acqb").color.lower()
+    (line,) = [one for one in panel.get_lines() if to_hex(one.get_color()) == color][:1]
+    mean = times.longer(made).sel(policy="acqb").mean("seed")[0].values
+    np.testing.assert_allclose(line.get_ydata(), mean[mean > 1e-9])
+    assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
+    with pytest.raises(ValueError, match="time_in_system was not recorded at every point"):
+        times.draw_times([made.drop_vars("time_in_system")])
+
+
+@pytest.mark.slow
+def test_a_figure_is_drawn_where_what_it_needs_was_recorded():
+    whole = [point(), point(K=2)]
+    few = dict(users.of_users(whole, True, "ci"))
+    assert list(few) == ["cost_quality", "time_in_system", "waiting"]
+    lengths = [panel.get_ylabel() for panel in few["waiting"].axes if panel.axison]
+    assert lengths[:3] == ["Queue\nlength", "away", "in_service"] and len(lengths) == 6
+    some = [whole[0].drop_vars("score"), whole[1].drop_vars("in_service")]
+    assert list(dict(users.of_users(some, True, "ci"))) == ["time_in_system", "waiting"]
+    assert not list(users.of_users([fabricate(), fabricate(K=2)], True, "ci"))
+    many = [point(**{"users.impatient.attempts": n}) for n in range(1, 13)]
+    drawn = dict(users.of_users(many, False, "ci"))
+    assert list(drawn) == ["cost_quality", "time_in_system", "queue_length", "away", "in_service"]
+    assert drawn["away"].axes[0].get_xlabel() == "users.impatient.attempts"
+
+
+@pytest.mark.slow
+def test_titles_stay_within_their_panels():
+    said = {"users": "orbit (return_rate 0.2) and impatient (attempts 100)"}
+    swept = [
+        point(**{**said, "users.impatient.attempts": n, "users.orbit.return_rate": 0.125})
+        for n in (1, 10, 100)
+    ]
+    for draw in (quality.draw_cost_quality, times.draw_times):
+        figure = draw(swept)
+        figure.draw_without_rendering()
+        ends = [panel.get_window_extent().x0 for panel in figure.axes][1:] + [figure.bbox.x1]
+        for panel, end in zip(figure.axes, ends, strict=True):
+            for text in panel.texts:
+                assert text.get_window_extent().x1 <= end, text.get_text()
+        assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
+
+
+@pytest.mark.slow
+def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
+    words = "experiment=synthetic", f"horizon={HORIZON}", "K=1", f"results_dir={tmp_path}"
+    config = composed(*words)
+    text = yaml.safe_dump(OmegaConf.to_container(config, resolve=True))
+    made = point(experiment="felt", parameters="disjoint")
+    manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": "felt"}
+    results.save(made, manifest, text, tmp_path / "data" / "felt" / "K=1.nc")
+    report.report(report.ARGUMENTS.parse_args([str(tmp_path), "felt"]))
+    drawn = {path.name for path in (tmp_path / "figures").glob("*.png")}
+    ends = ("", "_cost_quality", "_time_in_system", "_waiting")
+    assert drawn == {f"felt{end}.png" for end in ends}
