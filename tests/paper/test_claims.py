@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -15,7 +14,6 @@ from cqbjax.paper import catalogue, claims, comparison
 from cqbjax.paper.rules import RULES
 from cqbjax.results import extracts
 from cqbjax.store.layout import Stored
-from cqbjax.theory import slopes
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 NOTHING = pl.DataFrame(schema=comparison.COLUMNS)
@@ -175,100 +173,6 @@ def test_a_bound_on_a_mean_is_kept_or_not():
     assert judged(claim, synthetic=study()).verdict == claims.HOLDS
     low = claim | {"with": asked | {"bound": 0.1}}
     assert judged(low, synthetic=study()).verdict == claims.FAILS
-
-
-SLOPE = {"tables": ["theory_slopes"], "where": {"policy": "acqb"}, "column": "slope"}
-
-
-def tabled(tables, **asked):
-    return judged({"id": "planted", "rule": "tabled", "with": SLOPE | asked}, tables)
-
-
-def test_theory_is_judged_by_its_tables(tmp_path):
-    assert tabled(tmp_path, at_most=0.5).verdict == claims.NOT_RUN
-    frame = pl.DataFrame({
-        "policy": ["acqb", "random", "acqb"], "slope": [0.52, 0.98, None],
-        "slope_low": [0.47, 0.97, None], "slope_high": [0.57, 0.99, None], "seeds": [200, 200, 9],
-    })  # fmt: skip
-    frame.write_csv(tmp_path / "theory_slopes.csv")
-    held = tabled(tmp_path, at_most=0.5)
-    assert (held.verdict, held.n) == (claims.HOLDS, 200) and "[0.47, 0.57]" in held.evidence
-    assert tabled(tmp_path, at_most=0.4).verdict == claims.FAILS
-    assert tabled(tmp_path, at_least=0.6).verdict == claims.FAILS
-    assert tabled(tmp_path, equals=0).verdict == claims.FAILS
-    assert tabled(tmp_path, where={"nothing": 1}, equals=0).verdict == claims.NOT_RUN
-
-
-def test_a_rule_of_a_lemma_that_failed_once_does_not_hold(tmp_path):
-    counts = pl.DataFrame({"rule": ["a", "b"], "checked": [9000, 70], "failed": [0, 1]})
-    counts.write_csv(tmp_path / "theory_slopes.csv")
-    asked = {"column": "failed", "of": "checked", "equals": 0}
-    held = tabled(tmp_path, where={"rule": "a"}, **asked)
-    assert held.verdict == claims.HOLDS and "0 of 9,000" in held.evidence
-    assert tabled(tmp_path, where={"rule": "b"}, **asked).verdict == claims.FAILS
-
-
-ROWS = {
-    "policy": "acqb", "K": 1, "num_servers": 5, "slackness": 0.03, "parameters": "disjoint",
-    "arrival_rate": 0.7, "seeds": 200,
-}  # fmt: skip
-WINDOWS = [(1_000, 10_000), (10_000, 100_000)]
-
-
-def curve(grown):
-    """Return the table of slopes that twenty seeds of a curve leave, each with a power of its own.
-
-    They are apart by .01 or so to either side of the curve's.
-    """
-    rounds = np.arange(100, 100_001, 100)
-    powers = 0.02 * np.linspace(-1, 1, 20)[:, None]
-    rows = []
-    for first, last in WINDOWS:
-        here = (first < rounds) & (rounds <= last)
-        values = (rounds[here] / 1e4) ** powers * grown(rounds[here].astype(float))
-        slope, low, high, _ = slopes.fitted(rounds[here], values, draws=200)
-        ends = {"slope": slope, "slope_low": low, "slope_high": high}
-        rows.append(ROWS | {"first": first, "last": last} | ends)
-    return pl.DataFrame(rows)
-
-
-def test_sublinear_is_refuted_by_linear_regret(tmp_path):
-    curve(lambda t: t).write_csv(tmp_path / "theory_slopes.csv")
-    assert tabled(tmp_path, below=1.0).verdict == claims.FAILS
-    curve(lambda t: t**0.9).write_csv(tmp_path / "theory_slopes.csv")
-    assert tabled(tmp_path, below=1.0).verdict == claims.HOLDS
-
-
-def test_a_rate_is_held_against_the_theorems_own_with_its_logarithms(tmp_path):
-    asked = {"at_most": "theorem", "dim": 5}
-    curve(lambda t: t**0.5 * np.log(t)).write_csv(tmp_path / "theory_slopes.csv")
-    held = tabled(tmp_path, **asked)
-    assert held.verdict == claims.HOLDS and "the bound's 0.663" in held.evidence
-    curve(lambda t: t**0.8).write_csv(tmp_path / "theory_slopes.csv")
-    assert tabled(tmp_path, **asked).verdict == claims.FAILS
-    # A shared parameter has five numbers in place of 25: the bound's slope is another.
-    shared = curve(lambda t: t**0.66).with_columns(parameters=pl.lit("shared"))
-    shared.write_csv(tmp_path / "theory_slopes.csv")
-    assert tabled(tmp_path, **asked).verdict == claims.IN_PART
-
-
-def test_what_converges_is_there_at_the_last_round_or_nearer_than_before(tmp_path):
-    def judged_at(*ends):
-        rows = [
-            {"policy": "acqb", "round": 10**i, "slope": sum(end) / 2, "slope_low": end[0],
-             "slope_high": end[1]}
-            for i, end in enumerate(ends)
-        ]  # fmt: skip
-        pl.DataFrame(rows).write_csv(tmp_path / "theory_slopes.csv")
-        return tabled(tmp_path, nears=0).verdict
-
-    assert judged_at((5.0, 7.0), (-0.1, 0.3)) == claims.HOLDS
-    assert judged_at((80.0, 90.0), (50.0, 60.0), (0.2, 0.6)) == claims.HOLDS
-    # It stays, however little; it comes no nearer in the end; it leaves zero again.
-    assert judged_at((0.4, 0.6), (0.3, 0.5)) == claims.FAILS
-    assert judged_at((9.0, 9.5), (1.0, 2.0), (1.5, 2.5)) == claims.FAILS
-    assert judged_at((-0.1, 0.1), (0.2, 0.4)) == claims.FAILS
-    assert judged_at((0.2, 0.4)) == claims.FAILS  # alone it must be there
 
 
 def test_a_sentence_holds_if_all_its_parts_do_and_says_which_are_not_tested():
