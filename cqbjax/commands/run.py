@@ -160,7 +160,8 @@ def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
     prepared = WATCH.running()
     with bar() as progress:
         reckoned = study.estimated(left, progress) if left else []
-    showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
+    recorded = sharding.most_bytes(left)
+    showing.print_estimates(len(ready), len(left), reckoned, prepared, recorded, console)
 
 
 def _run(

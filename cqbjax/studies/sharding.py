@@ -20,6 +20,7 @@ from cqbjax.core.queueing import QueueOverflow
 from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import memory
+from cqbjax.sweeping.chunks import recorded_bytes
 from cqbjax.sweeping.parts import choose_records
 from cqbjax.sweeping.progress import Prepaid, Reporter
 
@@ -59,6 +60,11 @@ def shards_of(ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
         shards[-1].append(one)
         runs, size = runs + own, size + own_size
     return shards
+
+
+def most_bytes(ready: Sequence[Ready]) -> int:
+    """Return the bytes of the arrays that are in memory together until they are stored."""
+    return max((sum(map(_bytes, shard)) for shard in shards_of(ready)), default=0)
 
 
 def _most_runs(ready: Sequence[Ready], fewest: int) -> int:
@@ -179,7 +185,11 @@ def _bytes(one: Ready) -> int:
     """Return the bytes of a point's arrays."""
     config = one.point.config
     records = choose_records(config.horizon, config.record_every)
-    return BYTES_A_RECORD * (len(one.policies) + 1) * _runs(one) * records.rounds.size
+    size = BYTES_A_RECORD * records.rounds.size
+    if one.recorders:
+        problem = study.drawn_from(one).problem(config.K, config.horizon)
+        size += recorded_bytes(one.recorders, problem, records)
+    return size * (len(one.policies) + 1) * _runs(one)
 
 
 def _words(one: Ready) -> Iterator[str]:
