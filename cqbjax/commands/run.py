@@ -155,7 +155,8 @@ def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
     prepared = WATCH.running()
     with bar() as progress:
         reckoned = ready[0].kind.reckon(left, progress)
-    showing.print_estimates(len(ready), len(left), reckoned, prepared, console)
+    recorded = sharding.most_bytes(left)
+    showing.print_estimates(len(ready), len(left), reckoned, prepared, recorded, console)
 
 
 def _tell_of_stored(

@@ -1,6 +1,7 @@
 """The datasets by name: how each is read, what is dropped from it, and where it comes from."""
 
 import dataclasses
+import importlib.util
 import pathlib
 import re
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from collections.abc import Callable
 from cqbjax.core.labels import PAPERS_DATA
 from cqbjax.datasets.readers.compact import read_compact
 from cqbjax.datasets.readers.embedllm import read_embedllm
+from cqbjax.datasets.readers.paretobandit import FILES as EXAMPLES
+from cqbjax.datasets.readers.paretobandit import read_paretobandit
 from cqbjax.datasets.readers.routerbench import read_routerbench
 from cqbjax.datasets.readers.sprout import read_sprout
 from cqbjax.datasets.table import RoutingTable, TableError
@@ -32,6 +35,7 @@ class Dataset:
         drop_servers_below: see `complete`.
         drop_incomplete_prompts: see `complete`.
         priced: the cost comes from a price list, which a user can replace.
+        package: where an installed Python package has the files: its name and the folders in it.
     """
 
     name: str
@@ -43,6 +47,15 @@ class Dataset:
     drop_servers_below: float | None = None
     drop_incomplete_prompts: bool = False
     priced: bool = False
+    package: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> pathlib.Path | None:
+        """Return the folder of the installed package's files; None where there is none."""
+        found = importlib.util.find_spec(self.package[0]) if self.package else None
+        if found is None or found.origin is None:
+            return None
+        return pathlib.Path(found.origin).parent.joinpath(*self.package[1:])
 
 
 def _routerbench(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
@@ -70,8 +83,10 @@ def _mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
 
 
 def _paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
-    file = path if path.is_file() else path / "paretobandit.parquet"
-    return read_compact(file, name="ParetoBandit")
+    compact = path if path.is_file() else path / "paretobandit.parquet"
+    if compact.is_file() and compact.suffix != ".jsonl":
+        return read_compact(compact, name="ParetoBandit")
+    return read_paretobandit(path)
 
 
 def _embedllm(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
@@ -109,7 +124,8 @@ CATALOGUE = {
         ),
         Dataset(
             "paretobandit", "ParetoBandit", _paretobandit,
-            files=("paretobandit.parquet",),
+            files=("paretobandit.parquet", *EXAMPLES),
+            package=("pareto_bandit", "data", "examples"),
         ),
         Dataset(
             "embedllm", "EmbedLLM", _embedllm,

@@ -13,7 +13,7 @@ from cqbjax.datasets import fetch
 from cqbjax.datasets.cache import Prepared, build, cache_folder
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, Dataset, dataset
 from cqbjax.datasets.embedding import DEFAULT_MODEL, RIGHT, embed, encoder_identity
-from cqbjax.datasets.load import save_dataset
+from cqbjax.datasets.load import SHIPPED, save_dataset
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import TableError, complete
@@ -42,7 +42,8 @@ def prepare(
     Args:
         name: a key of the catalogue, or an entry of one's own (`own_table`).
         data_dir: the folder of data; downloads go to `data_dir/<name>/`.
-        source: a local file or folder instead of a download.
+        source: a local file or folder instead of a download, or of the files of a Python package
+            that is installed.
         revision: the hub's commit; when None that of the first build, else the catalogue's.
         model: encoder, a hub name or a local folder.
         batch_size: prompts a forward pass.
@@ -63,12 +64,13 @@ def prepare(
     entry = dataset(name) if isinstance(name, str) else name
     data_dir = pathlib.Path(data_dir)
     priced, own = _prices(entry, prices), _existing("embeddings", embeddings)
+    source = _packaged(entry) if source is None else source
     hub = (entry.repository, entry.files, entry.revision or None)
     got = fetch.get(
         entry.name, data_dir, source, hub, revision,
         functools.partial(fetch.inventory, patterns=entry.files),
     )  # fmt: skip
-    given = _given(own, got.path, truncation_side)
+    given = _given(own, got.path, truncation_side) or _shipped(entry, got.path, truncation_side)
     side = truncation_side or RIGHT
     encoder = f"embeddings {sha256(given)}" if given else encoder_identity(model, side)
 
@@ -108,6 +110,31 @@ def _existing(key: str, path: str | pathlib.Path | None) -> pathlib.Path | None:
     if path is not None and not pathlib.Path(str(path)).is_file():
         raise TableError(f"{key}={path}: no such file.")
     return None if path is None else pathlib.Path(str(path))
+
+
+def _packaged(entry: Dataset) -> pathlib.Path | None:
+    """Return the folder of an installed package that has the files; None where they come otherwise.
+
+    Raises:
+        TableError: they come from a package, which is not installed.
+    """
+    if entry.package and entry.installed is None:
+        raise TableError(
+            f"dataset {entry.name} comes with cqbjax and needs no preparing: to make it of its own "
+            f"package, pip install 'cqbjax[{entry.name}]', or give source=PATH."
+        )
+    return entry.installed
+
+
+def _shipped(
+    entry: Dataset, path: pathlib.Path, truncation_side: str | None
+) -> pathlib.Path | None:
+    """Return the embeddings that come with cqbjax, where they are of the prompts of these files."""
+    folder = SHIPPED / entry.name
+    if truncation_side is not None or not folder.is_dir():
+        return None
+    same = entry.read(folder, None).prompts == entry.read(path, None).prompts
+    return folder / EMBEDDINGS_FILE if same else None
 
 
 def _given(

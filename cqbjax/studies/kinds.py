@@ -127,6 +127,11 @@ class Kind:
         del progress
         return [Estimate(f"{one.point.name}: {self.rounds(one):,} rounds", 0, 0) for one in left]
 
+    def size(self, ready: Ready) -> int:
+        """Return the bytes of a point's arrays, as far as they are known beforehand."""
+        del ready
+        return 0
+
     def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
         """Divide points into what is run and stored together, and can be lost: here, a policy.
 

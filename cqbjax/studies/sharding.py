@@ -40,6 +40,11 @@ def shards_of(ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
     return ready[0].kind.shards(ready, fewest) if ready else []
 
 
+def most_bytes(ready: Sequence[Ready]) -> int:
+    """Return the bytes of the arrays that are in memory together until they are stored."""
+    return max((sum(one.kind.size(one) for one in shard) for shard in shards_of(ready)), default=0)
+
+
 def run_all(
     ready: Sequence[Ready], folder: Path, progress: Reporter, console: Console, fail_fast: bool
 ) -> dict[str, str]:

@@ -129,7 +129,7 @@ def rounds_shown(config: DictConfig) -> list[int]:
 
 
 def print_estimates(
-    ready: int, left: int, estimates: Sequence[Estimate], prepared: float,
+    ready: int, left: int, estimates: Sequence[Estimate], prepared: float, recorded: int,
     console: Console,
 ) -> None:  # fmt: skip
     """Say what a sweep would run, and how long that would take.
@@ -139,6 +139,7 @@ def print_estimates(
         left: how many of them are not stored yet.
         estimates: of these.
         prepared: seconds that composing and checking took.
+        recorded: bytes of the arrays that are in memory together until they are stored.
         console: where it is said.
     """
     for one in estimates:
@@ -150,7 +151,8 @@ def print_estimates(
         f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
         f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
         f"compiling {compiling:.0f} (done now, and kept), running {running:.0f}; fits of routers "
-        "and heads, storing and drawing not counted",
+        f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
+        "are in memory until they are stored",
         markup=False, soft_wrap=True,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from cqbjax.studies import grid, showing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.studies.kinds import Kind, Shown
 from cqbjax.sweeping import memory
+from cqbjax.sweeping.chunks import recorded_bytes
 from cqbjax.sweeping.parts import Part, PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.runner import Estimate
@@ -60,13 +61,23 @@ class Sweep(Kind):
         shards: list[list[Ready]] = []
         runs, size = 0, 0
         for one in ready:
-            own, own_size = _runs(one), _bytes(one)
+            own, own_size = _runs(one), self.size(one)
             if not shards or runs + own > most_runs or size + own_size > MOST_BYTES:
                 shards.append([])
                 runs, size = 0, 0
             shards[-1].append(one)
             runs, size = runs + own, size + own_size
         return shards
+
+    def size(self, ready: Ready) -> int:
+        """Return the bytes of a point's arrays."""
+        config = ready.point.config
+        records = choose_records(config.horizon, config.record_every)
+        size = BYTES_A_RECORD * records.rounds.size
+        if ready.recorders:
+            problem = study.drawn_from(ready).problem(config.K, config.horizon)
+            size += recorded_bytes(ready.recorders, problem, records)
+        return size * (len(ready.policies) + 1) * _runs(ready)
 
     def run(
         self, shard: Sequence[Ready], progress: Reporter, resume: Path | None = None
@@ -99,13 +110,6 @@ class Sweep(Kind):
 def _runs(one: Ready) -> int:
     """Return the runs of each policy of a point."""
     return len(one.point.config.arrival_rate) * int(one.point.config.num_seeds)
-
-
-def _bytes(one: Ready) -> int:
-    """Return the bytes of a point's arrays."""
-    config = one.point.config
-    records = choose_records(config.horizon, config.record_every)
-    return BYTES_A_RECORD * (len(one.policies) + 1) * _runs(one) * records.rounds.size
 
 
 def _most_runs(ready: Sequence[Ready], fewest: int) -> int:

@@ -14,7 +14,7 @@ from cqbjax.core.recorders import QueueLength, Recorder
 from cqbjax.core.types import Problem
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.groups import Group, Runs
-from cqbjax.sweeping.parts import Part
+from cqbjax.sweeping.parts import Part, Records
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.snapshots import Snapshots
 
@@ -105,6 +105,15 @@ def _nothing(recording: tuple[Recorder, ...], problem: Problem, runs: int) -> di
         one.name: np.zeros(lead[one.per] + of.shape, of.dtype)
         for one, of in zip(recording, _read(recording, problem), strict=True)
     }
+
+
+def recorded_bytes(recording: tuple[Recorder, ...], problem: Problem, records: Records) -> int:
+    """Return the bytes of what is recorded of one run."""
+    rounds = {"round": len(records.rounds), "run": 1}
+    return sum(
+        rounds[one.per] * of.size * of.dtype.itemsize
+        for one, of in zip(recording, _read(recording, problem), strict=True)
+    )
 
 
 @functools.lru_cache(programs.MOST_KEPT)

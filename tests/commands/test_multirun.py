@@ -192,6 +192,7 @@ def test_a_dry_run_says_what_would_run_and_stores_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "random: 4 runs of" in done.stdout and "optimal: 4 runs of" in done.stdout
     assert "2 points, 0 of them stored; 2 groups, a program each; about" in done.stdout
+    assert "MB are in memory until they are stored" in done.stdout
     assert not list(tmp_path.rglob("*.nc"))
 
 

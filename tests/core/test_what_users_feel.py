@@ -2,13 +2,17 @@
 
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 from tiers import cases
 
 import cqbjax
+from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders import NAMED, TimeInSystem, queries
 from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
 from cqbjax.policies import RandomRouting
+from cqbjax.results.rows import queries as rows_of
+from cqbjax.results.rows import save_queries
 from cqbjax.sources import Arriving, Batches, Routing, Synthetic
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 
@@ -47,9 +51,9 @@ def runs(data):
     for policy in data.policy.values:
         for seed in data.seed.values:
             run = data.sel(policy=policy, seed=seed).isel(arrival_rate=0)
-            rows = {name: told for name, told in queries.columns(run.queries.values).items()}
-            came = ~np.isnan(rows["arrival"])
-            yield run, {name: told[came] for name, told in rows.items()}
+            told = queries.columns(run.queries.values)
+            came = ~np.isnan(told["arrival"])
+            yield run, {name: values[came] for name, values in told.items()}
 
 
 def test_rows_of_queries_keep_the_books(data):
@@ -115,6 +119,32 @@ def test_every_recorder_says_what_the_rows_say(data):
                 known = np.sort(own)[int(np.ceil(share * len(own))) - 1]
                 told = float(run[f"time_{who}{word.replace('%', '').replace('.', '_')}"])
                 assert abs(told / known - 1) < 0.02, (who, word)
+
+
+def test_rows_of_all_runs_are_one_table_and_one_file(data, tmp_path):
+    named = data.assign_attrs({SERVERS: "small, large, huge"})
+    table = rows_of([named])
+    columns = ["arrival_rate", "policy", "seed", "query", "arrival", "first_service", "departure"]
+    columns += ["outcome", "attempts", "server", "llm", "dollars", "score", "prompt"]
+    assert table.columns == columns and table.height == sum(
+        len(r["arrival"]) for _, r in runs(data)
+    )
+    own = table.filter(policy="random", seed=1)
+    ((_, told),) = [one for one in runs(data) if (one[0].policy, one[0].seed) == ("random", 1)]
+    for name, values_ in told.items():
+        if name != "outcome":
+            np.testing.assert_array_equal(own[name].cast(float).fill_null(np.nan), values_)
+    assert own["outcome"].to_list() == [queries.OUTCOMES[int(one)] for one in told["outcome"]]
+    llms = {None: None, 0: "small", 1: "large", 2: "huge"}
+    assert own["llm"].to_list() == [llms[one] for one in own["server"].to_list()]
+    path = tmp_path / "rows.parquet"
+    assert save_queries([named], path) == table.height
+    assert pl.read_parquet(path).equals(table)
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.parquet"]
+    two = [data.assign_attrs(K=1), data.assign_attrs(K=2)]
+    assert rows_of(two)["K"].to_list() == [1] * table.height + [2] * table.height
+    with pytest.raises(ValueError, match="run the study with queries=true"):
+        rows_of([data.drop_vars("queries")])
 
 
 def test_quantiles_of_any_times_are_within_two_percent():

@@ -60,6 +60,18 @@ def run(ready, folder, **changed):
     return sharding.run_all(left, folder, Silent(), Console(quiet=True), False, **changed)
 
 
+@pytest.mark.slow
+def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
+    """Of each of 2 policies and 2 seeds: 12 rounds of 17 bytes, and 12 rows of 9 numbers."""
+    plain, rows = ready_of(), ready_of("queries=true")
+    assert sharding.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
+    assert sharding.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
+    monkeypatch.setattr(sweeps, "MOST_BYTES", 4_000)
+    assert [len(shard) for shard in sharding.shards_of(plain)] == [3]
+    assert [len(shard) for shard in sharding.shards_of(rows)] == [1, 1, 1]
+    assert sharding.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
+
+
 def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1

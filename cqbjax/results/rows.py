@@ -1,0 +1,93 @@
+"""The rows of queries that a study kept (`queries=true`), as one table, and as one Parquet file."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as parquet
+import xarray as xr
+
+from cqbjax.core.files import write_atomic
+from cqbjax.core.labels import SERVERS
+from cqbjax.core.recorders.queries import OUTCOMES, columns
+from cqbjax.results.summaries import differing
+
+NAME = "queries"
+WHOLE = ("arrival", "first_service", "departure", "attempts", "server", "prompt")
+
+
+def queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
+    """Return a row a query of every policy, arrival rate and seed.
+
+    Args:
+        points: as `results.load_points` returns them, or `[data]` of one sweep.
+
+    Returns:
+        Every key in which points differ, `arrival_rate`, `policy`, `seed`, `query` (its number in
+        the order of arrival, from 0; gaps where none came), `arrival`, `first_service` and
+        `departure` (rounds; null: not yet), `outcome` (`there`, `satisfied`, `gave up`),
+        `attempts`, `server` (number of who gave the accepted answer) and, where the source has
+        names, `llm`, `dollars` (USD, of all its answers), `score` (of the accepted one; both null
+        without a table of them) and `prompt` (the dataset's number).
+
+    Raises:
+        ValueError: a point kept no rows.
+    """
+    return pl.concat(_frames(points))
+
+
+def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
+    """Write what `queries` returns as one Parquet file, whole or not at all, a policy at a time.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        ValueError: a point kept no rows.
+    """
+    frames, rows = _frames(points), 0
+    first = next(frames)
+
+    def write(file: IO[bytes]) -> None:
+        nonlocal rows
+        with parquet.ParquetWriter(file, first.to_arrow().schema, compression="zstd") as writer:
+            for frame in (first, *frames):
+                writer.write_table(frame.to_arrow())
+                rows += frame.height
+
+    write_atomic(path, write)
+    return rows
+
+
+def _frames(points: Sequence[xr.Dataset]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each point, policy and arrival rate."""
+    for point in points:
+        if NAME not in point:
+            raise ValueError("points hold no rows of queries: run the study with queries=true.")
+    keys = differing(points)
+    for point in points:
+        told = {key: point.attrs.get(key) for key in keys}
+        for rate in point["arrival_rate"].values.tolist():
+            for label in map(str, point["policy"].values):
+                kept = point[NAME].sel(arrival_rate=rate, policy=label)
+                lead = {**told, "arrival_rate": rate, "policy": label}
+                yield _rows(kept, lead, str(point.attrs.get(SERVERS, "")))
+
+
+def _rows(kept: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
+    """Return the rows of a policy's seeds: [S, T A, fields] with a row a query that came."""
+    stored = kept.transpose("seed", "query", "field").values
+    seed, number = np.nonzero(~np.isnan(stored[..., 0]))
+    told = pl.DataFrame(dict(columns(stored[seed, number]))).fill_nan(None)
+    outcome = pl.Series(OUTCOMES).gather(told["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
+    frame = told.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
+    if servers:
+        names = pl.Series(servers.split(", ")).gather(frame["server"])
+        frame.insert_column(frame.get_column_index("server") + 1, names.alias("llm"))
+    return frame.select(
+        *(pl.lit(value).alias(key) for key, value in lead.items()),
+        pl.Series("seed", kept["seed"].values[seed]), pl.Series("query", number, pl.Int32),
+        pl.all(),
+    )  # fmt: skip
