@@ -6,6 +6,8 @@ file each in `cqbjax.worlds`); `core.setting` puts a source together with some o
 kind draws it draws before the first round, by the run's key: every policy meets the same.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -152,7 +154,7 @@ class Rules(NamedTuple):
     def available(self, round_: Array) -> Array | None:
         """Return which servers answer in a round: [N] bool, or None."""
         said = [one.available(at(mine, round_)) for one, mine in self._service]
-        return _all(said)
+        return _whole(said, jnp.logical_and)
 
     @property
     def delay(self) -> int:
@@ -169,15 +171,13 @@ class Rules(NamedTuple):
 
     def hears(self, round_: Array, place: Array) -> Array | None:
         """Return whether feedback reaches the policy: [] bool, or None."""
-        return _all([one.hears(at(mine, round_), place) for one, mine in self._service])
+        said = [one.hears(at(mine, round_), place) for one, mine in self._service]
+        return _whole(said, jnp.logical_and)
 
     def prices(self, round_: Array) -> Array | None:
         """Return by what prices are multiplied in a round: [N] float, or None."""
-        whole = None
-        for one, mine in self._service:
-            own = one.prices(at(mine, round_))
-            whole = own if own is None or whole is None else whole * own
-        return whole
+        said = [one.prices(at(mine, round_)) for one, mine in self._service]
+        return _whole(said, jnp.multiply)
 
     def reacts(self, round_: Array, place: Array, attempts: Array) -> Reaction:
         """Return what the user does whose attempt failed."""
@@ -200,10 +200,7 @@ def at(drawn: Any, round_: Array) -> Any:
     return jax.tree.map(lambda leaf: leaf[round_ - 1], drawn)
 
 
-def _all(said: list[Array | None]) -> Array | None:
-    """Return what holds by all who say something; None where nobody does."""
-    whole = None
-    for one in said:
-        if one is not None:
-            whole = one if whole is None else whole & one
-    return whole
+def _whole(said: list[Array | None], together: Callable[[Array, Array], Array]) -> Array | None:
+    """Put together what is said by those who say something; None where nobody does."""
+    told = [one for one in said if one is not None]
+    return functools.reduce(together, told) if told else None

@@ -276,7 +276,7 @@ class Source(Protocol):
     A query arrives with probability lambda in each round, unless the source is one of
     `OwnArrivals`; one whose problem says `arrivals_a_round` above 1 must be. An attribute
     `changes = True` says that tastes change while queries wait: `optimal` is then a yardstick.
-    `testing.contract.check_source` checks a source of one's own.
+    `testing.check_source` checks a source of one's own.
     """
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:

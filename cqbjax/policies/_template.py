@@ -10,7 +10,7 @@ To add your own, in a folder of your own:
          epsilon: 0.1
 
 3. Run it with `cqbjax run policy=[optimal,acqb,mine]` (in a checkout `python scripts/run.py ...`),
-   and check it: `cqbjax.testing.contract.check_policy(MyPolicy())`.
+   and check it: `cqbjax.testing.check_policy(MyPolicy())`.
 
 Nothing else needs an edit: the loop, the masks, batching and recording know only the protocol
 `cqbjax.core.types.Policy`.

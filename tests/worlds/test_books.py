@@ -13,7 +13,7 @@ from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
-from cqbjax.worlds import Count, Impatient, Lost, One, Orbit, Outages, Rounds, Stay
+from cqbjax.worlds import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay
 
 HORIZON, SLOTS, RATE = 60, 128, 0.6
 COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
@@ -37,6 +37,7 @@ WORLDS = {
         [Orbit(return_rate=0.5), Impatient(give_up=0.2, leave=0.1)],
         [Count(count=3), Rounds(rounds=[1, 2, 3]), Outages(share=0.2, length=5), Lost(lost=0.5)],
     ),
+    "late": (COIN, [Orbit(return_rate=0.4)], [Late(delay=6), Count(count=2), Rounds(rounds=2)]),
     "bursts": (Arriving(source=COIN, process=Bursty(burst=0.5)), [Orbit()], [Rounds(rounds=2)]),
 }  # fmt: skip
 POLICIES = {
@@ -96,7 +97,12 @@ def books(world, policy, size=1):
 
 
 CASES = [(world, "random") for world in WORLDS]
-CASES += [("everything", "acqb"), ("all of service", "optimal"), ("both", "fallback")]
+CASES += [
+    ("everything", "acqb"),
+    ("late", "acqb"),
+    ("all of service", "optimal"),
+    ("both", "fallback"),
+]
 # Of everything at once the reference tells more (test_worlds_against_reference).
 QUICK = [("both", "random"), ("lasting", "random")]
 
