@@ -165,6 +165,23 @@ def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
     assert needing == [(30, 6), (120, 4)], "those that were lost alone"
 
 
+def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
+    sweep, clock = planned({}, chunk=4), iter([10.0, 13.0, 20.0])
+    (group,), told = sweep.groups, Told()
+    once = {"queue_length": np.ones((2, 1))}
+
+    def run_chunk(compiled, group, runs, real, progress, kept, slots):
+        assert compiled == "programs" and slots == 32
+        return Outcome(once, np.zeros(2), np.zeros(2)), 0.5
+
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(programs, "compiled", lambda shape: "programs")
+    monkeypatch.setattr(chunks, "run_chunk", run_chunk)
+    outcome, spent = runner.attempt(sweep, group, group.runs, 32, told)
+    assert len(outcome.peak) == 4, "two chunks"
+    assert spent == runner.Spent(3.0, 7.0 + 2 * 0.5) and told.simulated == 7.0
+
+
 def test_records_stand_behind_one_another_and_of_a_run_the_last():
     by_round, by_run = recorders.QueueLength(), recorders.NAMED["time_in_system"]
     of = types.SimpleNamespace(recorders=(by_round, by_run))
