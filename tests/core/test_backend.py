@@ -20,6 +20,27 @@ def test_another_processor_or_jaxlib_keeps_its_programs_elsewhere(monkeypatch):
     assert len(folders) == 3
 
 
+def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch, tmp_path):
+    told = {}
+    monkeypatch.setattr(backend.jax.config, "update", told.__setitem__)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "said"))
+    monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
+    backend.configure()
+    assert told["jax_compilation_cache_dir"] == str(tmp_path / "said")
+    assert told["jax_default_matmul_precision"] == "highest" and told["jax_num_cpu_devices"] >= 1
+    assert told["jax_persistent_cache_min_compile_time_secs"] == 0.5
+    told.clear()
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    backend.configure(str(tmp_path / "given"))
+    assert told["jax_compilation_cache_dir"] == str(tmp_path / "given")
+    assert "jax_persistent_cache_min_compile_time_secs" not in told
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    backend.configure()
+    assert pathlib.Path(told["jax_compilation_cache_dir"]).parent.name == "xla"
+    assert list(backend.compiler_options("cpu")) == ["xla_disable_hlo_passes"]
+    assert backend.compiler_options("gpu") == {}
+
+
 def test_the_processor_is_told_where_the_system_tells_it(monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "CPUINFO", tmp_path / "cpuinfo")
     assert backend.describe()["cpu"] == "unknown"

@@ -20,6 +20,17 @@ def test_threefry_is_jax_own_block_cipher(seed):
     np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
 
 
+# In the order in which they came to be: an address never changes, new ones follow.
+STREAMS = """PARAMETERS CONTEXTS POOL ARRIVAL ARRIVAL_ROW CHOICE EXPLORE QUERY ASSORTMENT NORMAL
+BETA HEAD BURST PLACES USERS SERVICE PATIENCE BATCH"""
+
+
+def test_streams_keep_their_addresses():
+    known = STREAMS.split()
+    assert list(rng.Stream.__members__)[: len(known)] == known
+    assert [stream.value for stream in rng.Stream] == list(range(len(rng.Stream.__members__)))
+
+
 def test_addresses_and_uniforms_are_jax_own():
     key = rng.run_key(5)
     for number in (0, 1, 4999, 2**31 - 1):

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-ROOT = f"{pathlib.Path.cwd() / 'cqbjax'}{os.sep}"
+# Of the checkout: tests go elsewhere.
+HERE = f"{pathlib.Path.cwd()}{os.sep}"
 LINES: collections.defaultdict[str, set[int]] = collections.defaultdict(set)
 
 
 def _call(frame: Any, event: str, argument: Any) -> Any:
     """Follow functions of the package; what a module's own code executes is left out."""
     code = frame.f_code
-    if not code.co_filename.startswith(ROOT) or code.co_name == "<module>":
+    if not code.co_filename.startswith(f"{HERE}cqbjax") or code.co_name == "<module>":
         return None
-    lines = LINES[code.co_filename.removeprefix(str(pathlib.Path.cwd()) + os.sep)]
+    lines = LINES[code.co_filename.removeprefix(HERE)]
     lines.add(frame.f_lineno)
 
     def line(frame: Any, event: str, argument: Any) -> Any:

@@ -28,7 +28,7 @@ CHOSEN = {
     "worlds": "worlds testing core",
 }
 TIERS = {"quick": "not slow", "slow": "slow"}
-# Which lines each file of tests executes, for as long as it and the package stay what they are.
+# Which lines each file of tests executes, for as long as it and the modules stay what they are.
 EXECUTED = REPOSITORY / ".pytest_cache" / "d" / "executed.json"
 # Imported once, by the process that all tests are forked from.
 HEAVY = """pytest hypothesis hypothesis.strategies jax jax.numpy optax flax numpy scipy.stats
@@ -89,7 +89,8 @@ class Trials(NamedTuple):
         What runs while a module is imported is executed by all that execute any line of it.
         """
         file, line = fault["file"], fault["line"]
-        known = {name: self.executed[tier][name] for name in files_of(file)}
+        known = self.executed[tier]
+        known = {name: known[name] for name in files_of(file) if name in known}
         lines = {name: one["lines"].get(file, []) for name, one in known.items()}
         here = [name for name in known if line in lines[name]]
         here = here or [name for name in known if lines[name]] or list(known)
@@ -134,13 +135,14 @@ def files_of(module: str) -> list[str]:
 def executed(copy: pathlib.Path, tiers: list[str], modules: set[str]) -> dict[str, dict[str, Any]]:
     """Return the lines that each file of tests executes, traced where they are not known."""
     kept = json.loads(EXECUTED.read_text()) if EXECUTED.exists() else {}
-    package = _digest(*sorted((REPOSITORY / "cqbjax").rglob("*.py")))
     files = sorted({file for module in modules for file in files_of(module)})
+    are = {module: _digest(REPOSITORY / module) for module in modules}
     told: collections.defaultdict[str, dict[str, Any]] = collections.defaultdict(dict)
     for tier in tiers:
         for file in files:
-            key = f"{tier} {file} {_digest(REPOSITORY / file)} {package}"
-            if key not in kept:
+            key = f"{tier} {file} {_digest(REPOSITORY / file)}"
+            were = kept.get(key, {"of": None})["of"]
+            if were is None or any(were.get(module, now) != now for module, now in are.items()):
                 print(f"which lines {file} executes, {tier}", flush=True)
                 kept[key] = _traced(copy, file, tier)
                 EXECUTED.parent.mkdir(parents=True, exist_ok=True)
@@ -156,14 +158,12 @@ def _traced(copy: pathlib.Path, file: str, tier: str) -> dict[str, Any]:
     done = test(copy, words, None, EXECUTED=str(to))
     if not to.exists():
         raise SystemExit(f"error: {file} fails without a fault:\n{done.said}")
-    return json.loads(to.read_text())
+    told = json.loads(to.read_text())
+    return told | {"of": {module: _digest(copy / module) for module in told["lines"]}}
 
 
-def _digest(*paths: pathlib.Path) -> str:
-    made = hashlib.sha256()
-    for path in paths:
-        made.update(path.read_bytes())
-    return made.hexdigest()[:16]
+def _digest(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 class Done(NamedTuple):

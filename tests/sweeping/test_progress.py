@@ -74,6 +74,11 @@ def test_several_sweeps_are_one_whose_end_is_known_from_the_start():
     assert seen.total == 120
     whole.expect(-10)  # all of a batch outgrew its slots
     assert seen.total == 110
+    early = Prepaid(Counting(), 20)
+    early.expect(0)
+    early.expect(-5)
+    early.expect(20)
+    assert early._reporter.total == 15, "what is taken back is not what was expected"
     whole.advance(40)
     whole.close()
     assert (seen.total, seen.done) == (110, 110)

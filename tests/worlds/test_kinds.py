@@ -243,12 +243,12 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
     coin = Coin(classes=[0.2, 0.5])
     several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
-    setting = with_rules(several, [Stay(), Orbit()], [One(), Count(count=3)])
+    setting = with_rules(several, [Stay(), Orbit()], [One(), Count(count=2)])
     assert isinstance(setting, Setting) and len(setting.users) == len(setting.service) == 1
-    assert setting.problem(1, 5).places == 3
+    assert setting.problem(1, 5).places == 2
     assert with_rules(coin, [Orbit()], []).problem(1, 5).places == 1
     served = coin.uniform_service(None, 0.3, 1)
-    assert setting.uniform_service(None, 0.9, 1) == pytest.approx(3 * served)
+    assert setting.uniform_service(None, 0.6, 1) == pytest.approx(2 * served)
     setting.check(np.arange(2), 1.5, 1)
     with pytest.raises(ValueError, match=r"arrival_rate=1.6 must be at most 1.5"):
         setting.check(np.arange(2), 1.6, 1)
@@ -267,6 +267,19 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     ):
         with pytest.raises(ValueError, match=said):
             with_rules(coin, users, service)
+
+
+class Ageing(Coin):
+    """Coins whose contexts grow while they wait, as those of a log do."""
+
+    def problem(self, assortment_size, horizon):
+        return super().problem(assortment_size, horizon)._replace(age_column=0)
+
+
+def test_a_log_is_served_at_one_place():
+    with_rules(Ageing(), [Orbit()], [Lost()]).check(np.arange(2), 0.3, 1)
+    with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
+        with_rules(Ageing(), [], [Count(count=2)]).check(np.arange(2), 0.3, 1)
 
 
 def test_kinds_draw_by_keys_of_their_own():

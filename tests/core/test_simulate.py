@@ -1,0 +1,69 @@
+"""Parts of a round by themselves: what slots keep of contexts, and what waiting makes of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.core import platforms, simulate
+from cqbjax.core.instances import Instance
+from cqbjax.core.types import DOWN, LONG_WAIT, Drift, World
+
+PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU}
+DRAW = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("shape", [(2,), (3, 2)], ids=["disjoint", "shared"])
+def test_a_slot_keeps_the_context_of_the_query_that_came(platform, shape):
+    slots, contexts = DRAW.normal(size=(*shape, 5)), DRAW.normal(size=(4, *shape))
+
+    @jax.jit
+    def store(here):
+        return simulate._store(jnp.asarray(slots), jnp.asarray(contexts), 3, jnp.int32(1), here)
+
+    with platforms.use(PLATFORMS[platform]):
+        kept, came = np.asarray(store(False)), np.asarray(store(True))
+    np.testing.assert_allclose(kept, slots, rtol=1e-6)
+    expected = slots.copy()
+    expected[..., 1] = contexts[3]
+    np.testing.assert_allclose(came, expected, rtol=1e-6)
+    assert simulate._store(None, contexts, 0, 0, True) is None
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["disjoint", "shared"])
+def test_one_column_grows_with_the_rounds_of_waiting(shape):
+    features, waited = DRAW.normal(size=(4, *shape)), np.array([-5, 0, 7, 10**6])
+    aged = jax.jit(lambda: simulate._aged(jnp.asarray(features), 1, jnp.asarray(waited)))()
+    expected = features.copy()
+    age = np.log1p([0, 0, 7, LONG_WAIT]) / np.log1p(LONG_WAIT)
+    expected[..., 1] *= age.reshape(4, *(1,) * (len(shape) - 1))
+    np.testing.assert_allclose(aged, expected, rtol=1e-6)
+
+
+class There:
+    """Rules by which some servers answer, from the second round on."""
+
+    def available(self, round_):
+        return jnp.asarray([True, False, True]) | (round_ < 2)
+
+
+def test_utilities_drift_and_are_down_where_nobody_answers():
+    utilities, other = DRAW.normal(size=(2, 4, 3))
+    cos, sin = np.array([1.0, 0.6, 0.0]), np.array([0.0, 0.8, 1.0])
+    still = World(jnp.zeros((4, 1)), jnp.asarray(utilities), None, None)
+    turned = still._replace(drift=Drift(jnp.asarray(other), jnp.asarray(cos), jnp.asarray(sin)))
+    rows = jnp.asarray([2, 0])
+
+    def seen(world, rules, t):
+        return np.asarray(
+            simulate.true_utilities(Instance(None, world, None, None, rules), rows, jnp.int32(t))
+        )
+
+    for t in (1, 2, 3):
+        mixed = cos[t - 1] * utilities[[2, 0]] + sin[t - 1] * other[[2, 0]]
+        np.testing.assert_allclose(seen(still, None, t), utilities[[2, 0]], rtol=1e-6)
+        np.testing.assert_allclose(seen(turned, None, t), mixed, rtol=1e-5)
+        if t > 1:
+            mixed[:, 1] = DOWN
+        np.testing.assert_allclose(seen(turned, There(), t), mixed, rtol=1e-5)

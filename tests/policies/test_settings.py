@@ -1,0 +1,163 @@
+"""What policies are by default, what they ask to be shown, and which contexts they are shown."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax import beliefs
+from cqbjax.beliefs import Blocks, Pool, cubic, running
+from cqbjax.core.types import (
+    Observation,
+    Problem,
+    Queue,
+    is_blind,
+    is_entry_aware,
+    is_retry_aware,
+)
+from cqbjax.policies import (
+    Acqb,
+    Intercept,
+    OnContexts,
+    Optimal,
+    QueueingBandit,
+    RandomRouting,
+    Replaced,
+    Routed,
+)
+
+PROBLEM = Problem(3, 2, 4, 5, 9, "disjoint", True)
+SCORES = np.zeros((5, 3))
+
+
+def test_every_constant_of_acqb_is_one_unless_it_is_given():
+    papers = dict(
+        kappa=1.0, lambda0=1.0, alpha_scale=1.0, c1=1.0, explore_rounds=0.0, precision=1.0,
+        schedule="joint", exploration="decaying", explore_query="newest", optimism="thompson",
+        num_samples=None, estimator="auto", exact_steps=0, retry="same", offset=None,
+    )  # fmt: skip
+    assert Acqb() == Acqb(**papers)
+    assert RandomRouting() == RandomRouting(schedule="random", retry="same")
+    assert QueueingBandit() == QueueingBandit(index="ucb") and Intercept() == Intercept(share=0.5)
+    routed = Routed(scores=SCORES, by="prompt", schedule="oldest", retry="same", precision=1.0)
+    assert jax.tree.structure(Routed(scores=SCORES)) == jax.tree.structure(routed)
+    assert jax.tree.leaves(Routed(scores=SCORES))[1:] == jax.tree.leaves(routed)[1:] == [0, 1.0]
+
+
+def test_only_the_optimal_policy_is_told_and_only_who_asks_is_shown_more():
+    view = Intercept()
+    within = [OnContexts(policy=one, view=view) for one in (Acqb(), Acqb(retry="fallback"))]
+    plain = [Acqb(), Acqb(retry="recall"), RandomRouting(), QueueingBandit(), within[0]]
+    aware = [Acqb(retry="posterior"), RandomRouting(retry="fallback"), within[1]]
+    aware.append(Routed(scores=SCORES, retry="fallback"))
+    assert Optimal().informed is True and OnContexts(policy=Optimal(), view=view).informed is True
+    for one in (*plain, *aware):
+        assert one.informed is False and not is_entry_aware(one)
+    assert [is_retry_aware(one) for one in (*plain, Optimal())] == [False] * 6
+    assert [one.retry_aware for one in aware] == [True] * 4
+    assert is_blind(RandomRouting()) and is_blind(QueueingBandit())
+    assert not any(map(is_blind, (Acqb(), Optimal(), Routed(scores=SCORES))))
+
+
+def test_an_estimator_is_chosen_by_what_it_can_do():
+    small = PROBLEM._replace(pooled=False)
+    large = PROBLEM._replace(dim=60)
+    assert running.is_small(small) and not running.is_small(large)
+    shared, changing = (
+        (one._replace(parameters="shared") for one in (small, large)),
+        large._replace(age_column=3),
+    )
+    small_shared, large_shared = shared
+    assert not running.is_small(large_shared)
+    for problem in (small, small_shared, large_shared, changing):
+        assert beliefs.choose("auto", problem, 3) == Blocks(problem, 3)
+        assert beliefs.choose("running", problem) == Blocks(problem)
+    assert beliefs.choose("auto", large, 2) == Pool(large, 2)
+    assert beliefs.choose("newton_cg", small) == Pool(small)
+    for problem, said in ((changing, "features that stay"), (large_shared, "parameters=disjoint")):
+        with pytest.raises(ValueError, match=f"estimator=newton_cg needs {said}"):
+            beliefs.choose("newton_cg", problem)
+
+
+def test_second_derivatives_are_kept_up_to_a_number():
+    sizes = {}
+    for size, parameters in ((1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (3, "shared")):
+        problem = PROBLEM._replace(assortment_size=size, parameters=parameters)
+        sizes[size, parameters] = cubic.width(problem), cubic.depth(problem)
+    assert sizes == {
+        (1, "disjoint"): (1, 1), (2, "disjoint"): (3, 2), (3, "disjoint"): (3, 3),
+        (3, "shared"): (1, 1),
+    }  # fmt: skip
+    # One block of d (d (d + 1) / 2) numbers, the last factor in whole eights: 19 * 192, 20 * 216.
+    dims = [cubic.depth(PROBLEM._replace(assortment_size=1, dim=dim)) for dim in (19, 20)]
+    assert dims == [1, 0]
+
+
+def observed(features):
+    row = jnp.asarray([2, 0], jnp.int32)
+    none = jnp.int32(0)
+    return Observation(PROBLEM, none, Queue(row, row, row), features, none, none, row, None)
+
+
+def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
+    table = np.random.default_rng(0).normal(size=(5, 4))
+    own = np.arange(15.0).reshape(5, 3)
+    seen = observed(jnp.asarray(table[[2, 0]]))
+    for view, dim, shown in (
+        (Replaced(contexts=own), 3, own),
+        (
+            Intercept(share=0.2),
+            5,
+            np.concatenate([np.sqrt(0.8) * table, np.full((5, 1), np.sqrt(0.2))], axis=1),
+        ),
+    ):
+        view.check(PROBLEM)
+        assert view.dim(PROBLEM) == dim
+        np.testing.assert_allclose(view.table(jnp.asarray(table)), shown, rtol=1e-6)
+        np.testing.assert_allclose(view.features(seen), shown[[2, 0]], rtol=1e-6)
+        within = OnContexts(policy=Acqb(), view=view)
+        within.check(PROBLEM)
+        problem = within._shown(seen).problem
+        assert problem == PROBLEM._replace(dim=dim, viewed=True)
+        np.testing.assert_allclose(within._shown(seen).features, shown[[2, 0]], rtol=1e-6)
+        state = within.init(PROBLEM, jnp.asarray(table))
+        assert within.theta(state, jnp.asarray(table), PROBLEM).shape == (3, dim)
+    with pytest.raises(ValueError, match="c1=-1 must be a finite number"):
+        OnContexts(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("view", "problem", "said"),
+    [
+        (
+            Replaced(contexts=np.ones((4, 3))),
+            PROBLEM,
+            r"contexts has shape \(4, 3\), and .* 5 rows",
+        ),
+        (Replaced(contexts=np.ones((3, 5))), PROBLEM, r"contexts has shape \(3, 5\)"),
+        (Replaced(contexts=np.ones(5)), PROBLEM, r"contexts has shape \(5,\)"),
+        (Replaced(contexts=np.full((5, 3), np.nan)), PROBLEM, "contexts must be finite"),
+        (
+            Replaced(contexts=np.ones((5, 3))),
+            PROBLEM._replace(parameters="shared"),
+            "parameters=disjoint",
+        ),
+        (Intercept(), PROBLEM._replace(parameters="shared"), "an intercept a server needs"),
+        (Intercept(share=1.2), PROBLEM, r"share=1.2 must be in \[0, 1\]"),
+        (Intercept(share=-0.1), PROBLEM, r"share=-0.1 must be in \[0, 1\]"),
+    ],
+)
+def test_a_view_that_does_not_fit_is_refused(view, problem, said):
+    with pytest.raises(ValueError, match=said):
+        view.check(problem)
+
+
+def test_words_are_compared_by_what_they_say():
+    """A word read from a file is another object than the one in the code."""
+    read = "".join(["dis", "joint"])
+    assert PROBLEM._replace(parameters=read).num_blocks == 3
+    assert PROBLEM._replace(parameters=read).contexts_shape == (5, 4)
+    shared = PROBLEM._replace(parameters="".join(["sha", "red"]))
+    assert shared.num_blocks == 1 and shared.contexts_shape == (5, 3, 4)
+    assert PROBLEM._replace(places=2).attempts == 18
+    assert PROBLEM._replace(arrivals_a_round=3).most_queries == 27
