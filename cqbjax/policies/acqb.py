@@ -84,7 +84,8 @@ class Acqb:
             is new wherever exploration waits for an arrival.
         precision: of `posterior` and `recall`.
         window: W: what is learnt is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
-            that change; an even number. None is the paper's: nothing is forgotten.
+            that change; an even number. None is the paper's: nothing is forgotten. What `recall`
+            counts is not forgotten either way.
         offset: [I, N] what is known beforehand of the utility of each row of the run's table,
             x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
             added. None is none; with it the estimator must be `newton_cg`.

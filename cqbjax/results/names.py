@@ -39,6 +39,7 @@ STYLE: dict[str, Style] = {
     "acqb_cl": Style("ACQB-CL", "#D55E00", width=2.0, on_top=True),
     "acqb": Style("ACQB", "#0072B2", width=2.0, on_top=True),
     "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
+    "acqb_windowed": Style("ACQB, windowed", "#009E73", width=2.0, on_top=True),
     "acqb_fallback": Style("ACQB, no repeats", "#0072B2", _DASH, width=2.0),
     "acqb_posterior": Style("ACQB + own failures", "#0072B2", _DOT, width=2.0),
     "acqb_recall": Style("ACQB + recall", "#0072B2", _DASH_DOT, width=2.0),

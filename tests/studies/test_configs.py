@@ -103,6 +103,7 @@ SETTINGS = {
     "acqb_explore_rr": {"exploration": "independent", "explore_query": "least_served"},
     "acqb_explore_random": {"exploration": "independent", "explore_query": "random"},
     "cqb_eps": {"exploration": "phased", "explore_rounds": 40.0},
+    "acqb_windowed": {"window": 400},
 }
 
 

@@ -107,6 +107,7 @@ CASES = {
     "a radius that is no number": (
         SOURCE, {"acqb": Acqb(alpha_scale=NAN)}, {}, ["alpha_scale", "finite"],
     ),
+    "odd window": (SOURCE, {"acqb": Acqb(window=7)}, {}, ["window=7", "even number", "null"]),
     "no samples": (SOURCE, {"acqb": Acqb(num_samples=0)}, {}, ["num_samples=0", "at least 1"]),
     "NaN scores": (table(), {"knn": Routed(scores=SCORES * NAN)}, {}, ["scores", "finite"]),
     "scores for other prompts": (
