@@ -8,7 +8,7 @@ from cqbjax import sources
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core.pytree import pytree
 from cqbjax.core.setting import is_ours
-from cqbjax.studies import kinds, settings
+from cqbjax.studies import kinds, settings, study
 from cqbjax.studies.study import drawn_from
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
@@ -108,15 +108,15 @@ TOLD = {
 @pytest.mark.parametrize("words", cases(TOLD, [*TOLD][1:2]), ids=" ".join)
 def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
     (ready,) = checked(*words, *SHORT)
-    said = study._origin(ready)
+    said = study.origin(ready)
     assert said.pop("stand_in") == "" and said == TOLD[words]
 
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
     config = composed("name=t", *SHORT)
     config.source["_target_"] = f"{__name__}.Mine"
-    (ready,) = study.checked_points(config, make, make_policies)
-    said = study._origin(ready)
+    (ready,) = kinds.checked_points(config, make, make_policies)
+    said = study.origin(ready)
     assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]
 
 
