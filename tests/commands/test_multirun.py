@@ -78,6 +78,7 @@ def test_words_are_combined_as_hydras_own_sweeper_does(started):
 
 
 LISTS = {
+    "kind=replay kind.threshold=[0.9,1] kind.min_gap=[0,60]": "kind=replay kind.threshold=0.9,1 kind.min_gap=0,60",
     "alpha_scale=[0.1,0.3]": "alpha_scale=0.1,0.3",
     "source=routerbench source.rho=[2.0,4] K=[1,2]": "source=routerbench source.rho=2.0,4 K=1,2",
     "policy=[acqb] policy.acqb.c1=[0.1,1]": "policy=[acqb] policy.acqb.c1=0.1,1",
@@ -102,7 +103,7 @@ def test_a_list_gives_the_points_of_a_multirun(words, started):
     "words",
     [
         "arrival_rate=[0.5,0.6]", "table_rounds=[100,200]", "figure_policies=[acqb]",
-        "experiment=theory_regret", "experiment=wildchat_sensitivity",
+        "experiment=theory_regret", "kind=sensitivity",
         "experiment=routerbench K=1",
     ],
 )  # fmt: skip
