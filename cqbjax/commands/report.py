@@ -109,6 +109,8 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
 
     config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
     assert isinstance(config, DictConfig)
+    if "kind" not in config:
+        raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)
     # An extract is of all rounds.
     panels = results.count_points(folder) * len(config.arrival_rate)
