@@ -19,6 +19,8 @@ TITLES = {
     "growth": "How the cost grows",
     "compile": "Compiling, and finding it again in the cache",
     "sweep": "A sweep of many points, whole process; its rounds alone at the speeds above",
+    "worlds": "What worlds, recorders and rows of queries cost, of the round they are set against "
+    "(d=5 N=5 K=1; medians and quartiles of ratios of interleaved runs)",
     "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
     "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
     "targets": "Targets",
@@ -54,9 +56,9 @@ HEADERS = {
     "planned_share": "planned / compiled",
 }  # fmt: skip
 TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of",
-         "kernel", "shape")  # fmt: skip
-SHARES = ("simulated", "repeated", "share", "share_of_floor", "temporary_share",
-          "planned_share")  # fmt: skip
+         "kernel", "shape", "against")  # fmt: skip
+SHARES = ("cost", "cost_from", "cost_to", "simulated", "repeated", "share", "share_of_floor",
+          "temporary_share", "planned_share")  # fmt: skip
 UNITS = {"bytes_a_round_run": 1e3, "bytes_a_turn_run": 1e3, "temporary_bytes": 1e6,
          "written_a_run": 1e3}  # fmt: skip
 

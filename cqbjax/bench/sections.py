@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, gridding, numpy_loop, starting
+from cqbjax.bench import cases, costs, gridding, numpy_loop, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
@@ -148,6 +148,10 @@ class Bench:
                 speeds[row["policy"]] = best or None
         return list(gridding.rows(self.quick, speeds, self.composing))
 
+    def worlds(self) -> Rows:
+        """Return what worlds and recorders cost, in percent of the paper's round."""
+        return list(costs.rows(self.quick, self.say))
+
     def device(self) -> Rows:
         """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
         if not self.gpu:
@@ -197,6 +201,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Rows]] = {
     "growth": Bench.growth,
     "compile": Bench.compile,
     "sweep": Bench.sweep,
+    "worlds": Bench.worlds,
     "device": Bench.device,
     "study": Bench.study,
     "targets": Bench.targets,

@@ -26,6 +26,8 @@ COMPILE_SECONDS = 15.0
 SHARE = {"d=384 N=14 K=1": 0.5}
 STUDY_SECONDS = 300.0
 # A sweep of 1,000 points: times the seconds of its rounds alone, and seconds beside.
+# Of an ACQB round at d = 5, a recorder alone and rows of queries.
+COST_OF_A_RECORDER, COSTS = 0.05, {"queries=true": 0.15}
 SWEEP_RATIO, SWEEP_BESIDE, COMPOSING_SECONDS = 1.3, 30.0, 5.0
 
 
@@ -73,6 +75,11 @@ def compare(
                 bound,
                 False,
             )
+    costs = [row for row in rows.get("worlds", ()) if row["policy"] == "acqb"]
+    for row in costs:
+        if row["what"] in COSTS or row["what"].startswith("record="):
+            most = COSTS.get(row["what"], COST_OF_A_RECORDER)
+            add(f"cost of {row['what']}, share of an ACQB round", row["cost"], most, False)
     for row in list(rows.get("sweep", ()))[:1]:
         what = f"seconds of composing and checking {row['points']:,} points"
         add(what, row["composing"], COMPOSING_SECONDS, False)
