@@ -19,8 +19,10 @@ from cqbjax.results.summaries import differing, stand_in_of
 
 # A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
-NARROWEST = 4.6  # inches of a figure of one panel
+NARROWEST = 6.0  # inches of a figure of one panel: two columns of its legend
 MOST_COLUMNS = 3
+# Lines of a legend for which a figure has room, and inches of each further one.
+ROOM, LINE = 3, 0.17
 LETTERS = 30  # of a title above one of three panels side by side
 
 
@@ -75,11 +77,12 @@ def lines_of(labels: Sequence[str]) -> list[Line2D]:
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], title: str) -> None:
-    """Put a legend below all panels, in as many columns as there is room for."""
+    """Put a legend below all panels, which grow by what it needs."""
     letters = max(len(str(one.get_label())) for one in handles)
     points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
     fitting = max(1, int(figure.get_figwidth() * 72 / points))
     rows = math.ceil(len(handles) / fitting)
+    figure.set_figheight(figure.get_figheight() + LINE * max(rows - ROOM, 0))
     figure.legend(
         handles=list(handles), title=title, loc="outside lower center", frameon=False,
         ncols=math.ceil(len(handles) / rows), handlelength=2.8, columnspacing=1.4,

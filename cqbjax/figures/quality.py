@@ -98,11 +98,12 @@ def _joined(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) -> list[
 
 def _shapes(labels: Sequence[str]) -> dict[str, str]:
     """Return a marker a policy: its own, or one that no other of its colour has."""
-    shapes = {label: style_of(label).marker for label in labels}
-    for label in [label for label in labels if not shapes[label]]:
-        color = style_of(label).color
-        taken = {shapes[other] for other in labels if style_of(other).color == color}
-        shapes[label] = next((one for one in SHAPES if one not in taken), SHAPES[0])
+    shapes: dict[str, str] = {}
+    for label in labels:
+        style = style_of(label)
+        taken = {shapes[other] for other in shapes if style_of(other).color == style.color}
+        free = (one for one in (style.marker, *SHAPES) if one and one not in taken)
+        shapes[label] = next(free, SHAPES[0])
     return shapes
 
 
