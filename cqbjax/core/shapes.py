@@ -45,7 +45,8 @@ def check_policy(policy: Policy, problem: Problem) -> None:
             isinstance(action, Action),
             f"select must return an Action, and it returns {type(action).__name__}",
         )
-        feedback = Feedback(jnp.int32(0), jnp.bool_(True))
+        number = None if problem.places == 1 else jnp.int32(1)
+        feedback = Feedback(jnp.int32(0), jnp.bool_(True), number)
         return carry.state, action, policy.update(carry.state, seen, action, feedback)
 
     before, action, after = jax.eval_shape(one_round, policy, _world(problem))

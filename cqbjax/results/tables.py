@@ -35,18 +35,23 @@ _SETTING = (
     "yardstick",
 )
 _HEADERS = {
+    "closed_form": "closed form", "apart": "apart, %",
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
     "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
     "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
     "once_utility_gain": "utility gained by it",
 }  # fmt: skip
-_TEXTS = ("policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once")
+_TEXTS = (
+    "policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once",
+    "world", "closed form",
+)  # fmt: skip
 # A terminal shows so many rows; files hold all.
 MOST_PRINTED = 120
 _DECIMALS = {
     "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
     "utility": 4, "over_fixed": 4,
+    "known": 3, "simulated": 3, "apart": 1,
 }  # fmt: skip
 
 
