@@ -10,8 +10,12 @@ runs are as many times as long.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cqbjax.commands._start import Arguments, start_plain
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ARGUMENTS = Arguments(description="Set known queues beside simulated ones.")
 _add = ARGUMENTS.add_argument
@@ -36,19 +40,63 @@ def compare(asked: argparse.Namespace) -> None:
     Raises:
         ValueError: naming what is out of range.
     """
-    _check(asked)
+    check(asked)
     from cqbjax.core import backend
     from cqbjax.figures import files, known_answers
     from cqbjax.results import tables
-    from cqbjax.results.summaries import t_quantile
     from cqbjax.studies import showing
-    from cqbjax.sweeping.bars import bar
-    from cqbjax.testing import known
 
     backend.configure()
+    table = simulated(asked)
+    written = tables.save_table(table, asked.results / "tables" / "known_answers", CAPTION)
+    figure = known_answers.draw_apart(table, CAPTION)
+    written += files.save(figure, asked.results / "figures" / "known_answers")
+    console = showing.console()
+    tables.print_table(table, CAPTION, console)
+    console.print(", ".join(map(str, written)), markup=False)
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Refuse what cannot be simulated.
+
+    Raises:
+        ValueError: naming it and what is allowed.
+    """
+    for load in asked.loads:
+        if not 0 < load < 1:
+            raise ValueError(f"--loads {load:g} must lie between 0 and 1: no other queue settles")
+    if asked.seeds < 2:
+        raise ValueError(f"--seeds {asked.seeds} must be at least 2, for an interval")
+    if asked.relaxations < 1:
+        raise ValueError(f"--relaxations {asked.relaxations} must be at least 1")
+
+
+def simulated(asked: argparse.Namespace) -> "pl.DataFrame":
+    """Return the table: a row a world and load, the simulated mean with its 95% interval.
+
+    `apart` is the simulated mean less the known one, in percent of it.
+    """
+    import polars as pl
+    import xarray as xr
+
+    from cqbjax.results.summaries import mean_ci
+    from cqbjax.sweeping.bars import bar
+    from cqbjax.testing.known import KNOWN, simulated
+
+    rows = []
     with bar() as progress:
-        means = {
-            load: known.simulated(known.KNOWN, load, asked.seeds, asked.relaxations, progress)
-            for load in asked.loads
-        }
-    table = known.table(means, t_quantile(asked.seeds))
+        for load in asked.loads:
+            means = simulated(KNOWN, load, asked.seeds, asked.relaxations, progress)
+            for one in KNOWN:
+                interval = mean_ci(xr.DataArray(means[one.name], dims="seed"))
+                middle, low, high = (float(interval[end]) for end in ("mean", "low", "high"))
+                known = one.expected(one.rate(load))
+                rows.append({
+                    "world": one.name, "closed_form": one.formula, "load": load,
+                    "arrival_rate": one.rate(load), "seeds": asked.seeds, "known": known,
+                    "simulated": middle, "simulated_low": low, "simulated_high": high,
+                    "apart": 100 * (middle / known - 1), "apart_low": 100 * (low / known - 1),
+                    "apart_high": 100 * (high / known - 1),
+                })  # fmt: skip
+    order = {one.name: place for place, one in enumerate(KNOWN)}
+    return pl.DataFrame(rows).sort(pl.col("world").replace_strict(order), "load")

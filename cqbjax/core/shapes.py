@@ -47,7 +47,8 @@ def check_policy(policy: Policy, problem: Problem) -> None:
         )
         return carry.state, action, policy.update(carry.state, seen, action, told)
 
-    told = Feedback(_whole(()), _truth(()))
+    number = None if problem.places == 1 else _whole(())
+    told = Feedback(_whole(()), _truth(()), number)
     before, action, after = jax.eval_shape(one_round, policy, _world(problem), _whole(()), told)
     servers = (problem.assortment_size,)
     _check("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),

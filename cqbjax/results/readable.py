@@ -9,16 +9,21 @@ from cqbjax.results.metrics import Metric
 from cqbjax.results.names import style_of
 
 HEADERS = {
+    "closed_form": "closed form", "apart": "apart, %",
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
     "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
     "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
     "once_utility_gain": "utility gained by it",
 }  # fmt: skip
-TEXTS = ("policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once")
+TEXTS = (
+    "policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once",
+    "world", "closed form",
+)  # fmt: skip
 DECIMALS = {
     "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
     "utility": 4, "over_fixed": 4,
+    "known": 3, "simulated": 3, "apart": 1,
 }  # fmt: skip
 # Columns of recorders that stand among the others, and in a table of their own where they are more.
 MOST_AMONG, MOST_APART = 3, 5

@@ -45,10 +45,11 @@ def test_chains_agree_with_their_closed_forms():
         assert queues.mean(chain) == pytest.approx(queues.several(m, c, load * c * m))
     rate = 0.2 * M
     small = [queues.orbiting(M, back, rate)[0] for back in (0.04, 0.02)]
-    # What is left falls with h.
+    # What is left falls with h, and below with the length of a round.
     assert 2 * small[1] - small[0] == pytest.approx(queues.slow_returns(M, rate), rel=1e-3)
-    short = 0.001
-    law = queues.law_of_places(short, 3, 0.6 * short, 2.7 * short)
-    assert queues.mean(law) == pytest.approx(queues.mean(queues.erlang_a(1, 3, 0.6, 2.7)), rel=2e-3)
-    as_fast = queues.erlang_a(1.0, 3, 1.0, 2.5)[:4]
-    assert as_fast == pytest.approx(np.exp(-2.5) * np.array([1, 2.5, 2.5**2 / 2, 2.5**3 / 6]))
+    served, leave, rate = 1.0, 0.6, 2.7
+    laws = [queues.law_of_places(served * s, c, leave * s, rate * s) for s in (0.004, 0.002)]
+    limit = 2 * laws[1] - laws[0]
+    assert limit == pytest.approx(queues.erlang_a(served, c, leave, rate), abs=1e-5)
+    poisson = np.exp(-2.5) * np.array([1, 2.5, 2.5**2 / 2, 2.5**3 / 6])
+    assert queues.erlang_a(1.0, c, 1.0, 2.5)[:4] == pytest.approx(poisson)

@@ -1,4 +1,4 @@
-"""More than the mean queue of worlds with known answers: laws, classes, who gives up, what is best."""
+"""Worlds with known answers: laws, classes, who gives up, what is best, beside the mean queue."""
 
 import numpy as np
 import pytest
@@ -63,9 +63,7 @@ def test_each_class_waits_as_preemptive_priority_says():
     ids=["attempts", "chance"],
 )  # fmt: skip
 def test_as_many_give_up_as_is_known(users, rate, share):
-    data = swept(
-        ANY, known.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"]
-    )
+    data = swept(ANY, known.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"])
     close(data.gave_up.isel(policy=0, round=-1).values, share)
 
 
@@ -109,14 +107,16 @@ def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
         close((length == n).mean("round").values, law[n])
 
 
-def test_small_rounds_of_impatient_users_are_erlang_a():
-    """M/M/c+M: its mean, and who abandons, th E(N - c)^+ / l."""
-    places, served, leave, rate = 3, 1.0, 0.6, 2.7
-    law, short = queues.erlang_a(served, places, leave, rate), 0.02
+def test_impatient_users_at_several_places_abandon_as_often_as_known():
+    """Erlang-A in small rounds: its mean, and who abandons, th E(Q - c)^+ / l, by the chain.
+
+    `test_chains_agree_with_their_closed_forms` takes the chain to continuous time.
+    """
+    m, leave, rate, places = 0.05, 0.03, 0.135, known.PLACES
+    law = queues.law_of_places(m, places, leave, rate)
     data = swept(
-        ANY, Coin(success=served * short), rate * short, seeds=128, horizon=20_000, burn_in=500,
-        every=50, users=[Impatient(leave=leave * short)], service=[Count(count=places)],
-        record=["gave_up"],
+        ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,
+        users=[Impatient(leave=leave)], service=[Count(count=places)], record=["gave_up"],
     )  # fmt: skip
     close(data.queue_length.isel(policy=0).mean("round").values, queues.mean(law))
     beyond = np.maximum(np.arange(len(law)) - places, 0) @ law
@@ -125,11 +125,11 @@ def test_small_rounds_of_impatient_users_are_erlang_a():
 
 def test_the_largest_success_rate_first_is_the_shortest_queue():
     """The c-mu rule; where success rates are hidden, whoever has failed least has the largest."""
-    rate = LOAD / known.MIXED[0]
+    chances = np.array([0.4, 0.8])
     rules = ("least_served", "random", "oldest", "newest")
     data = swept(
-        {rule: RandomRouting(schedule=rule) for rule in rules}, known.TWO, rate, seeds=100,
-        horizon=4000,
+        {rule: RandomRouting(schedule=rule) for rule in rules}, Coin(success=chances),
+        LOAD / queues.mixed(chances)[0], seeds=100, horizon=4000,
     )  # fmt: skip
     mean = data.queue_length.mean("round")
     best, index = mean.sel(policy="optimal"), mean.sel(policy="least_served")

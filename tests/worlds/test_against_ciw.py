@@ -1,0 +1,64 @@
+"""Worlds with known answers against a second simulator, ciw, whose queues are in continuous time.
+
+No limit is taken. Arrivals and attempts take whole rounds there too: arrivals are geometric many
+rounds apart, which is one a round by chance, and a query is served for a geometric number of
+rounds. Served first in first out, a query leaves in the same round in both, whichever of two events
+of an instant ciw takes first. Patience ends half a round early there, so that it never meets the
+end of an attempt; who leaves then leaves at the end of the round here.
+"""
+
+import ciw
+import numpy as np
+import pytest
+from stationary import MOST_ERRORS, WIDEST
+
+from cqbjax.testing import known
+
+LOAD, SEEDS, HORIZON = 0.8, 48, 6000
+BURN_IN, RUN_OUT = 400, 400
+WORLDS = {
+    "one success rate": {"m": known.M, "places": 1},
+    "three served a round": {"m": known.PLACES_M, "places": known.PLACES},
+    "three served, leaving unserved": {
+        "m": known.PLACES_M, "places": known.PLACES, "leave": known.LEAVE,
+    },
+}  # fmt: skip
+
+
+class Patience(ciw.dists.Geometric):
+    """A geometric number of rounds, less a half."""
+
+    def sample(self, t=None, ind=None):
+        return super().sample(t, ind) - 0.5
+
+
+def simulated(seed, rate, m, places, leave=None):
+    """Return the mean number of queries in the system over the rounds that count."""
+    patience = {} if leave is None else {"reneging_time_distributions": [Patience(leave)]}
+    network = ciw.create_network(
+        arrival_distributions=[ciw.dists.Geometric(rate)],
+        service_distributions=[ciw.dists.Geometric(m)],
+        number_of_servers=[places],
+        **patience,
+    )
+    ciw.seed(seed)
+    run = ciw.Simulation(network)
+    # Records are of those who left: all who came before the last round that counts.
+    run.simulate_until_max_time(HORIZON + RUN_OUT)
+    records = run.get_all_records()
+    came = np.array([one.arrival_date for one in records])
+    left = np.ceil([one.exit_date for one in records])
+    assert (leave is not None) == any(one.record_type == "renege" for one in records)
+    there = np.minimum(left, HORIZON) - np.maximum(came, BURN_IN)
+    return np.maximum(there, 0).sum() / (HORIZON - BURN_IN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_another_simulator_has_the_same_mean_queue(name):
+    (world,) = (one for one in known.KNOWN if one.name == name)
+    theirs = [simulated(seed, world.rate(LOAD), **WORLDS[name]) for seed in range(SEEDS)]
+    ours = known.simulated([world], LOAD, seeds=100, relaxations=100)[name]
+    errors = [np.std(each, ddof=1) / np.sqrt(len(each)) for each in (ours, theirs)]
+    assert max(errors) <= WIDEST * np.mean(theirs)
+    assert abs(ours.mean() - np.mean(theirs)) <= MOST_ERRORS * np.hypot(*errors)
