@@ -18,6 +18,7 @@ from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Bursty, Routing
 from cqbjax.sweeping import programs
 from cqbjax.testing import worlds
+from cqbjax.worlds import Orbit
 
 POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
 GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
@@ -65,9 +66,9 @@ class Table:
         return self.own(jnp.arange(horizon) % 2 == 0)
 
 
-def refused(policies, source=POOL):
+def refused(policies, source=POOL, **more):
     with pytest.raises(ContractError) as refusal:
-        cqbjax.sweep(policies, source, **GOOD)
+        cqbjax.sweep(policies, source, **GOOD, **more)
     message = str(refusal.value)
     assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
     return message
@@ -206,8 +207,16 @@ WORLDS = {
 
 @pytest.mark.parametrize("message", WORLDS)
 def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_compiles):
-    said = refused({"random": RandomRouting()}, Table(pool=POOL, **WORLDS[message]))
-    assert said == message
+    for users in ([], [Orbit()]):
+        own = Table(pool=POOL, **WORLDS[message])
+        assert refused({"random": RandomRouting()}, own, users=users) == message
+
+
+@pytest.mark.slow
+def test_a_sources_own_arrivals_keep_where_users_go_away():
+    several = worlds.Batches(source=Table(pool=POOL))
+    data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
+    assert (data.departures.isel(round=-1) > 0).all()
 
 
 DRAWN = {

@@ -1,0 +1,59 @@
+"""Servers that are down are left out of what is shown, at any assortment size."""
+
+import jax
+import numpy as np
+import pytest
+
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
+from cqbjax.core.setting import with_rules
+from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
+from cqbjax.sources import Routing
+from cqbjax.worlds import Count, Outages
+
+HORIZON, SERVERS = 120, 5
+DRAW = np.random.default_rng(8)
+POOL = Routing(
+    contexts=DRAW.normal(size=(20, 3)), utilities=DRAW.normal(size=(20, SERVERS)), pool_size=16
+)
+SERVICE = [Outages(share=0.5, length=4, since=[1, 1, 1, 40, 1], until=[90, 120, 120, 120, 120])]
+POLICIES = {
+    "optimal": Optimal(),
+    "acqb": Acqb(c1=3.0),
+    "acqb_ucb": Acqb(optimism="ucb"),
+    "acqb_fallback": Acqb(retry="fallback", schedule="oldest"),
+    "acqb_recall": Acqb(retry="recall"),
+    "random": RandomRouting(),
+    "rand_rout_fallback": RandomRouting(retry="fallback"),
+    "routed": Routed(scores=DRAW.normal(size=(20, SERVERS)), by="prompt", schedule="joint"),
+    "q_ucb": QueueingBandit(),
+}
+CASES = [(label, size, 1) for label in POLICIES for size in (1, 2) if label != "q_ucb" or size == 1]
+CASES += [("acqb", 2, 2), ("random", 1, 3)]
+
+
+def run(policy, size, places):
+    """Return who was shown, where a query was served, and who was there."""
+    source = arrays(with_rules(POOL, [], [*SERVICE, Count(count=places)]))
+    problem = source.problem(size, HORIZON)
+    key = rng.run_key(3)
+    decision, _ = jax.jit(
+        lambda policy: simulate.every_round(key, policy, source, 0.9, problem, 128, states=False)
+    )(arrays(policy))
+    rules = simulate.draw_instance(key, source, np.float32(0.9), problem).rules
+    shape = (HORIZON, places)
+    servers = np.asarray(decision.servers).reshape(*shape, size)
+    return servers, np.asarray(decision.valid).reshape(shape), np.asarray(rules.of_service[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_who_is_down_is_shown_only_where_too_few_are_up(case):
+    label, size, places = case
+    servers, valid, there = run(POLICIES[label], size, places)
+    up = np.take_along_axis(there[:, None, :], servers, axis=-1).sum(axis=-1)
+    enough = np.minimum(there.sum(axis=-1), size)
+    np.testing.assert_array_equal(up[valid], np.broadcast_to(enough[:, None], up.shape)[valid])
+    # The test sees rounds of every kind, and every server that joins and leaves.
+    assert {0, size} <= set(up[valid]) and not there[:39, 3].any() and not there[90:, 0].any()
+    assert (servers[valid] == 3).any() and valid.sum() > HORIZON / 2
