@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cqbjax import bench
-from cqbjax.bench import cases, gridding, measure, numpy_loop, sections, targets
+from cqbjax import bench, worlds
+from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, sections, targets
 from cqbjax.bench.measure import Case, Clock
+from cqbjax.core.recorders import NAMED
+from cqbjax.core.rules import Setting
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import programs
@@ -28,8 +30,12 @@ COLUMNS = {
     "growth": ["axis", "value", "seconds_a_round_run", "run_cost_over_row_above", "case", "horizon",
                "batch", "devices", "repeated"],
     "compile": ["case", "batch", "cold_seconds", "second_process_seconds", "share"],
+    "worlds": ["what", "against", "policy", "seconds_a_round_run", "cost", "cost_from", "cost_to",
+               "repeats"],
     "targets": ["what", "measured", "target", "bound", "met"],
 }  # fmt: skip
+# Shares, of which short runs may have none, or less.
+MAY_BE_NONE = ("repeated", "cost", "cost_from", "cost_to", "measured")
 
 
 def tiny(**fields) -> Case:
@@ -48,6 +54,9 @@ def report(tmp_path_factory):
         patch.setattr(cases, "growth", lambda quick: grown)
         patch.setattr(cases, "compiled", lambda quick: [tiny()])
         patch.setattr(sections, "_second_process", lambda *_: 0.5)
+        patch.setattr(costs, "POLICIES", {"acqb": (Optimal(), 8)})
+        patch.setattr(costs, "QUICK", ("users=orbit", "record=dollars"))
+        patch.setattr(costs, "BATCH", 2)
         cache = tmp_path_factory.mktemp("cache")
         return bench.run(cache, True, say=lambda what: None)
 
@@ -63,7 +72,7 @@ def test_every_section_has_its_columns_and_positive_numbers(report):
         assert rows and all(list(row) == columns for row in rows), name
         for row in rows:
             for column, value in row.items():
-                if isinstance(value, float) and column != "repeated":
+                if isinstance(value, float) and column not in MAY_BE_NONE:
                     assert math.isfinite(value) and value > 0, (name, column)
 
 
@@ -186,6 +195,48 @@ def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
     ):  # fmt: skip
         np.testing.assert_array_equal(own, other)
     np.testing.assert_allclose(learner.theta, theirs.theta[-1], atol=1e-6)
+
+
+def test_every_kind_and_every_recorder_has_its_cost():
+    every = costs.costings()
+    named = {one.record for one in every if one.record}
+    assert named == {(name,) for name in NAMED}
+    settings = [one.source for one in every if isinstance(one.source, Setting)]
+    kinds = {type(kind) for one in settings for kind in (*one.users, *one.service)}
+    there = {getattr(worlds, name) for name in worlds.__all__ if name[0].isupper()}
+    assert kinds == {kind for kind in there if not kind.of_paper}
+    assert len({one.what for one in every}) == len(every)
+    for one in every:
+        problem = one.source.problem(1, 10)
+        assert problem.num_servers == 5 and problem.billed >= ("dollars" in one.record)
+
+
+def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
+    """However slow the machine grows: half as dear again, and as dear, at three repeats."""
+    clock = iter([1.0, 1.5, 1.0, 1.0, 1.0] + [3.0, 6.0, 5.0, 6.0, 7.0] + [7.0, 12.0, 9.0, 9.0, 9.0])
+    monkeypatch.setattr(costs, "_timed", lambda one, label, horizon: lambda: next(clock))
+    monkeypatch.setattr(costs, "BATCH", 3)
+    base = costs.rounds()[costs.ROUND]
+    dear, free = costs._measured("acqb", base, [base, base], 100, 3)
+    assert dear["cost"] == pytest.approx(0.5) and free["cost"] == pytest.approx(0.0)
+    assert dear["seconds_a_round_run"] == pytest.approx(6 / (100 * 3 * len(jax.devices())))
+    assert dear["cost_from"] == pytest.approx(0.5) and free["repeats"] == 3
+
+
+def test_costs_are_judged_of_an_acqb_round_alone():
+    row = {"against": costs.ROUND, "policy": "acqb", "cost": 0.06}
+    rows = {"numpy": [], "growth": [], "compile": [], "worlds": [
+        row | {"what": "record=attempts"}, row | {"what": "queries=true"},
+        row | {"what": "users=orbit"}, row | {"what": "record=score", "policy": "random"},
+    ]}  # fmt: skip
+    said = {row["what"]: row["met"] for row in targets.compare(rows, {}, False, False)}
+    judged = {
+        what: met for what, met in said.items() if what.startswith("cost of") and "T=" not in what
+    }
+    assert judged == {
+        "cost of record=attempts, share of an ACQB round": False,
+        "cost of queries=true, share of an ACQB round": True,
+    }
 
 
 def test_targets_are_judged_only_where_they_were_measured():
