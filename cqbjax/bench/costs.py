@@ -18,7 +18,7 @@ import numpy as np
 from cqbjax import worlds
 from cqbjax.bench.cases import ACQB, BASELINES, CROWDED_SLOTS
 from cqbjax.core.recorders import NAMED, Queries
-from cqbjax.core.rules import with_rules
+from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Policy, Source
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
 from cqbjax.sweeping import chunks, plan, programs

@@ -150,7 +150,7 @@ def _check_read(key: str, config: DictConfig) -> None:
 
 def _of_a_log(config: DictConfig) -> bool:
     """Tell whether the queries of a study are those of a log, whatever its source."""
-    return str(config.kind.get("_target_")).endswith(".Replay")
+    return str(OmegaConf.select(config, "kind._target_")).endswith(".Replay")
 
 
 def _reads(config: DictConfig, key: str) -> bool:

@@ -14,7 +14,7 @@ from cqbjax import bench, worlds
 from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, sections, targets
 from cqbjax.bench.measure import Case, Clock
 from cqbjax.core.recorders import NAMED
-from cqbjax.core.rules import Setting
+from cqbjax.core.setting import Setting
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import programs

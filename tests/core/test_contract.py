@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import contract, rng, simulate
+from cqbjax.core import contract, faults, rng, simulate
 from cqbjax.core.contract import Breach, are_servers, waits, watch
 from cqbjax.core.types import Action, Logged, Problem, Queue, World
 from cqbjax.policies import RandomRouting
@@ -88,7 +88,7 @@ def test_what_is_wrong_with_an_instance_is_counted():
 
     def fault(world, arrives=arrives, problem=problem):
         batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (world, arrives))
-        return int(contract.instance_faults(problem, *batch)[0])
+        return int(faults.instance_faults(problem, *batch)[0])
 
     assert fault(world) == 0 == fault(world, np.array([0, 2] * 4 + [0]))
     for number, changed in FAULTS.items():

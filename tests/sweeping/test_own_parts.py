@@ -19,7 +19,7 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import STAYS, Service, Users
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
-from cqbjax.studies import study
+from cqbjax.studies import kinds
 
 RANDOM = RandomRouting()
 
@@ -182,7 +182,7 @@ def by_command(group, target):
     config = composed("name=own", "num_seeds=2", "horizon=12", *words)
     if group == "Source":
         config.source = {"_target_": target}
-    study.checked_points(config, make, make_policies)
+    kinds.checked_points(config, make, make_policies)
 
 
 @pytest.mark.parametrize("name", cases(SAID, ["UsersIf", "ServicePlain"]))

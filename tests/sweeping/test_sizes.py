@@ -166,7 +166,7 @@ def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
 
 
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
-    sweep, clock = planned({}, chunk=4), iter([10.0, 13.0, 20.0])
+    sweep, clock = planned({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
     (group,), told = sweep.groups, Told()
     once = {"queue_length": np.ones((2, 1))}
 

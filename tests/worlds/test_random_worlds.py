@@ -13,7 +13,7 @@ import cqbjax
 from cqbjax import worlds
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
-from cqbjax.core.rules import with_rules
+from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
 from cqbjax.sources.arrivals import traced
