@@ -53,15 +53,15 @@ def test_trials_up_to_a_success_follow_their_uniform():
 
 
 def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
-    assert orbit.delays_of(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
+    assert orbit.in_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
     for seconds, length, said in (
         ([1.0], 0, "round_seconds=0 must be above 0"),
-        ([], 1, "delays must be finite seconds"),
-        ([-1.0], 1, "delays must be finite seconds"),
-        ([np.nan], 1, "delays must be finite seconds"),
+        ([], 1, "must be finite seconds"),
+        ([-1.0], 1, "must be finite seconds"),
+        ([np.nan], 1, "must be finite seconds"),
     ):
         with pytest.raises(ValueError, match=said):
-            orbit.delays_of(np.array(seconds), length)
+            orbit.in_rounds(np.array(seconds), length)
 
 
 def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
@@ -89,7 +89,9 @@ def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_avera
     assert uniforms.shape == (HORIZON, 2) and Rounds.lasting and not Service.lasting
     assert Rounds(rounds=2).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
     assert Rounds(rounds=[3, 9, 2]).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 3
-    taken = Rounds(rounds=4, law="geometric").rounds_of(jnp.asarray(uniforms[:, 1]), servers)
+    taken = Rounds(rounds=4, law="geometric").rounds_of(
+        jnp.asarray(uniforms[:, 1]), jnp.int32(0), servers
+    )
     assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
     average = Rounds(rounds=4, law="geometric")
     alone = average.takes(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
