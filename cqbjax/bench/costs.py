@@ -80,7 +80,7 @@ def costings() -> list[Costing]:
     service = {
         "count=2": worlds.Count(count=2), "count=4": worlds.Count(count=4),
         "rounds": worlds.Rounds(rounds=2), "outages": worlds.Outages(share=0.1),
-        "lost": worlds.Lost(lost=0.1),
+        "lost": worlds.Lost(lost=0.1), "late": worlds.Late(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
         "drift": Drifting(source=paper, quarter=HORIZON),
@@ -90,6 +90,8 @@ def costings() -> list[Costing]:
     made = [Costing(f"users={k}", ROUND, with_rules(paper, [u], [])) for k, u in users.items()]
     made += [Costing(f"service={k}", ROUND, with_rules(paper, [], [s])) for k, s in service.items()]
     made += [Costing(name, ROUND, source) for name, source in sources.items()]
+    priced = with_rules(table(), [], [worlds.Prices(spread=0.01)])
+    made.append(Costing("service=prices", POOL, priced))
     for name in NAMED:
         against = POOL if name in OF_TABLE else ROUND
         what = "queries=true" if name == Queries.name else f"record={name}"

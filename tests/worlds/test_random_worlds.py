@@ -17,13 +17,15 @@ from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
 from cqbjax.sources.arrivals import traced
-from cqbjax.worlds import Count, Impatient, Lost, One, Orbit, Outages, Rounds, Stay
+from cqbjax.worlds import (
+    Count, Impatient, Late, Lost, One, Orbit, Outages, Prices, Rounds, Stay,
+)  # fmt: skip
 
 HORIZON, SEEDS, NUM_SERVERS, PROMPTS = 80, 3, 3, 12
 DRAW = np.random.default_rng(8)
 UTILITIES = DRAW.normal(size=(PROMPTS, NUM_SERVERS))
 SOURCES = (
-    Coin(success=[0.3, 0.8], num_servers=NUM_SERVERS),
+    Coin(classes=[0.3, 0.8], num_servers=NUM_SERVERS),
     Routing(
         contexts=DRAW.normal(size=(PROMPTS, 2)) / 2, utilities=UTILITIES, pool_size=PROMPTS,
         dollars=DRAW.uniform(size=(PROMPTS, NUM_SERVERS)),
@@ -50,6 +52,7 @@ SERVICES = (
     (lambda draw: Rounds(rounds=draw.uniform(1, 3), law="geometric")),
     (lambda draw: Outages(share=draw.uniform(0.1, 0.4), length=5)),
     (lambda draw: Lost(lost=draw.uniform(0.1, 0.9))),
+    (lambda draw: Late(delay=int(draw.integers(1, 6)))),
 )
 PAIRS = (
     {"acqb": Acqb(), "random": RandomRouting()},
@@ -75,6 +78,8 @@ def drawn(number):
         own = draw.random(len(kinds)) < 0.3
         own[(number + (key == "service") * (number // len(kinds))) % len(kinds)] = True
         chosen[key] = [kind(draw) for kind, here in zip(kinds, own, strict=True) if here]
+    if source.problem(1, HORIZON).billed:
+        chosen["service"].append(Prices(spread=0.05))
     pair = dict(PAIRS[number % len(PAIRS)])
     if "routed" in pair:
         scores = np.resize(UTILITIES, (source.problem(1, HORIZON).num_rows, NUM_SERVERS))
