@@ -18,7 +18,16 @@ from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
 from cqbjax.sources.arrivals import traced
 from cqbjax.worlds import (
-    Count, Impatient, Late, Lost, One, Orbit, Outages, Prices, Rounds, Stay,
+    Count,
+    Impatient,
+    Late,
+    Lost,
+    One,
+    Orbit,
+    Outages,
+    Prices,
+    Rounds,
+    Stay,
 )  # fmt: skip
 
 HORIZON, SEEDS, NUM_SERVERS, PROMPTS = 80, 3, 3, 12
