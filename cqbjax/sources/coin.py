@@ -14,7 +14,8 @@ class Coin:
     """A query of class i leaves after an attempt with probability m_i, whoever serves it.
 
     Routing does not matter here, and a policy that never idles differs from another in its schedule
-    alone: what queues do is known exactly (docs/concepts/worlds.md). A context tells the class.
+    alone: what queues do is known exactly (docs/concepts/known_answers.md). A context tells the
+    class.
 
     Attributes:
         success: m, or [I] m_i of each class: the probability that a query leaves, of any

@@ -16,7 +16,16 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from cqbjax.commands import __main__ as console
-from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report, stored
+from cqbjax.commands import (
+    _hydra,
+    _multirun,
+    aggregate,
+    bench,
+    known_answers,
+    rank_settings,
+    report,
+    stored,
+)
 from cqbjax.core import backend
 from cqbjax.studies import grid, settings, study
 from cqbjax.sweeping.sweep import sweep
@@ -225,6 +234,7 @@ CHECKS = dict.fromkeys(STUDIES, check_study) | {
     "rank_settings": check_ranking,
     "report": report.ARGUMENTS.parse_args,
     "stored": stored.ARGUMENTS.parse_args,
+    "known_answers": known_answers.ARGUMENTS.parse_args,
     "estimator_error": lambda words: None,
 }
 
