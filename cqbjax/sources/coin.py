@@ -16,7 +16,8 @@ class Coin:
     """A query leaves after an attempt with probability m, or m_i if of class i, whoever serves it.
 
     Routing does not matter here, and a policy that never idles differs from another in its schedule
-    alone: what queues do is known exactly (docs/concepts/worlds.md). A context tells the class.
+    alone: what queues do is known exactly (docs/concepts/known_answers.md). A context tells the
+    class.
 
     Attributes:
         success: m, the probability that a query leaves, of any assortment.

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -44,6 +43,9 @@ def spread(mean: float, second: float) -> float:
     return (second + mean - mean**2) / mean + mean - 1
 
 
+COIN: Source = Coin(success=M)
+
+
 @dataclasses.dataclass(frozen=True)
 class Known:
     """A world and its answer.
@@ -64,7 +66,7 @@ class Known:
     formula: str
     capacity: float
     expected: Callable[[float], float]
-    source: Any = Coin(success=M)
+    source: Source = COIN
     policy: Policy = Optimal()
     users: tuple[Users, ...] = ()
     service: tuple[Service, ...] = ()
@@ -88,9 +90,11 @@ class Known:
         """Return about how many rounds the queue remembers: 2 v / (1 - rho)^2, v the spread.
 
         That of the reflected Brownian motion of the same drift and variance. Of one success rate it
-        is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent.
+        is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent. Where unserved queries leave
+        at a rate th, it is no longer than 1 / th.
         """
-        return 2 * self.spread / (1 - load) ** 2
+        leave = sum(float(one.leave) for one in self.users if isinstance(one, Impatient))
+        return 1 / ((1 - load) ** 2 / (2 * self.spread) + leave)
 
 
 def simulated(
@@ -127,9 +131,14 @@ def simulated(
     return made
 
 
+<<<<<<< HEAD
 COIN: Source = Coin(success=M)
 TWO: Source = Coin(classes=CLASSES)
 POISSON: Source = Arriving(source=COIN, process=Batches(most=10))
+=======
+TWO: Source = Coin(success=CLASSES)
+POISSON: Source = Arriving(source=COIN, process=Batches(most=7))
+>>>>>>> proof
 SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
 FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)

@@ -10,8 +10,9 @@ a policy or a round that a page shows, ends the build.
     :value: gap_mean
     ```
 
-`over` makes a column of each of its values; without it `value` and the columns named by `also` are
-shown. Every file of `results/tables` and `results/bench` is a page of its own besides.
+`over` makes columns of each of its values, as many as `value` names; then come those that `also`
+names. Rows are policies, or with `rows` all values of another column, in the table's order. Every
+file of `results/tables` and `results/bench` is a page of its own besides.
 """
 
 import re
@@ -36,16 +37,18 @@ HEADINGS = {
     "paper_gap_mean": "the paper's gap",
     "acqb_minus": "ACQB minus it",
     "borne": "bears up to",
+    "closed_form": "closed form",
 }
 
 
 class Stored(SphinxDirective):
-    """A table of policies, read from `results/tables/NAME.csv`."""
+    """A table of policies, or of what `rows` names, read from `results/tables/NAME.csv`."""
 
     required_arguments = 1
     option_spec = {
         "where": directives.unchanged,
         "policies": directives.unchanged_required,
+        "rows": directives.unchanged_required,
         "over": directives.unchanged,
         "value": directives.unchanged_required,
         "also": directives.unchanged,
@@ -64,10 +67,19 @@ class Stored(SphinxDirective):
         text += "".join(f"| {' | '.join(row)} |\n" for row in rows)
         return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}\n")
 
+    def _words(self, option: str) -> list[str]:
+        words: list[str] = self.options.get(option, "").split()
+        return words
+
+    @property
+    def _rows(self) -> str:
+        rows: str = self.options.get("rows", "policy")
+        return rows
+
     def _chosen(self, frame: pl.DataFrame) -> pl.DataFrame:
-        conditions = [each.split("=") for each in self.options.get("where", "").split()]
-        named = [key for key, _ in conditions] + self.options.get("over", "").split()
-        named += [self.options["value"], *self.options.get("also", "").split()]
+        conditions = [each.split("=") for each in self._words("where")]
+        named = [key for key, _ in conditions] + [self._rows]
+        named += [key for option in ("over", "value", "also") for key in self._words(option)]
         for key in named:
             if key not in frame.columns:
                 raise self.error(f"{self.arguments[0]} has no column {key}")
@@ -75,37 +87,47 @@ class Stored(SphinxDirective):
             column = pl.col(key)
             wanted = column == (value if frame[key].dtype == pl.String else float(value))
             frame = frame.filter(wanted)
-        lacking = set(self.options["policies"].split()) - set(frame["policy"])
+        lacking = set(self._words("policies")) - set(frame[self._rows])
         if lacking:
             raise self.error(f"{self.arguments[0]} has no such row: {', '.join(sorted(lacking))}")
+        if frame.is_empty():
+            raise self.error(f"{self.arguments[0]}: `where` leaves no row")
         return frame
 
     def _grid(self, frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-        labels, value = self.options["policies"].split(), self.options["value"]
+        key, values = self._rows, self._words("value")
+        labels = self._words("policies") or frame[key].unique(maintain_order=True).to_list()
+        of_policies = key == "policy"
+        header = [key]
+        rows = [[names.style_of(label).name if of_policies else label] for label in labels]
         over = self.options.get("over")
-        also = self.options.get("also", "").split()
-        header, rows = ["policy"], [[names.style_of(label).name] for label in labels]
+        shown = []
         for point in sorted(set(frame[over])) if over else [None]:
             some = frame if point is None else frame.filter(pl.col(over) == point)
-            header.append(HEADINGS.get(value, value) if point is None else _at(over, point))
+            for name in values:
+                heading = HEADINGS.get(name, name)
+                if point is not None:
+                    heading = _at(over, point) + (f", {heading}" if len(values) > 1 else "")
+                shown.append((some, name, heading))
+        shown += [(frame, name, HEADINGS.get(name, name)) for name in self._words("also")]
+        for some, name, heading in shown:
+            header.append(heading)
             for row, label in zip(rows, labels, strict=True):
-                row.append(self._cell(some, label, value))
-        for column in also:
-            header.append(HEADINGS.get(column, column))
-            for row, label in zip(rows, labels, strict=True):
-                row.append(self._cell(frame, label, column))
+                row.append(self._cell(some, label, name))
         return header, rows
 
     def _cell(self, frame: pl.DataFrame, label: str, column: str) -> str:
-        found = frame.filter(pl.col("policy") == label).rows(named=True)
+        parts = [f"{column}{end}" for end in ("", "_low", "_high")]
+        own = frame.filter(pl.col(self._rows) == label)
+        found = own.select(name for name in parts if name in own.columns).unique().rows(named=True)
         if not found:
             return "–"
         if len(found) > 1:
             raise self.error(f"{self.arguments[0]}: `where` leaves {len(found)} rows of {label}")
+        middle, *ends = (found[0].get(name) for name in parts)
+        if middle is None or isinstance(middle, str):
+            return middle or "–"
         shown = self._number(column)
-        middle, *ends = (found[0].get(f"{column}{end}") for end in ("", "_low", "_high"))
-        if middle is None:
-            return "–"
         interval = "" if None in ends else f" [{shown(ends[0])}, {shown(ends[1])}]"
         return f"{shown(middle)}{interval}"
 
@@ -124,7 +146,7 @@ class Stored(SphinxDirective):
 
 
 def _at(key: str, value: Any) -> str:
-    symbol = {"arrival_rate": "λ", "num_servers": "N"}.get(key, key)
+    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ"}.get(key, key)
     return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
 
 

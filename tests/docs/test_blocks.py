@@ -16,7 +16,16 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from cqbjax.commands import __main__ as console
-from cqbjax.commands import _hydra, _multirun, aggregate, bench, rank_settings, report, stored
+from cqbjax.commands import (
+    _hydra,
+    _multirun,
+    aggregate,
+    bench,
+    known_answers,
+    rank_settings,
+    report,
+    stored,
+)
 from cqbjax.core import backend
 from cqbjax.studies import grid, kinds, settings
 from cqbjax.sweeping.sweep import sweep
@@ -220,6 +229,7 @@ def check_ranking(words):
     assert all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
 
 
+<<<<<<< HEAD
 CHECKS = (
     {"run": check_study}
     | {name: functools.partial(check_study, kind=name) for name in KINDS}
@@ -232,6 +242,18 @@ CHECKS = (
         "stored": stored.ARGUMENTS.parse_args,
     }
 )
+=======
+CHECKS = dict.fromkeys(STUDIES, check_study) | {
+    "prepare_data": check_preparing,
+    "aggregate": aggregate.ARGUMENTS.parse_args,
+    "bench": bench.ARGUMENTS.parse_args,
+    "rank_settings": check_ranking,
+    "report": report.ARGUMENTS.parse_args,
+    "stored": stored.ARGUMENTS.parse_args,
+    "known_answers": known_answers.ARGUMENTS.parse_args,
+    "estimator_error": lambda words: None,
+}
+>>>>>>> proof
 
 
 def test_yaml_of_the_pages_is_yaml():

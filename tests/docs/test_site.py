@@ -68,6 +68,17 @@ def test_a_table_says_what_its_data_stand_in_for(build):
     assert "standing in for a dataset with many LLMs" in page
 
 
+def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
+    text = "```{stored} known_answers\n:rows: world\n:over: load\n:value: known simulated\n```\n"
+    page, _ = build(text)
+    stored = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
+    assert page.count("<p>ρ = ") == 2 * stored["load"].n_unique()
+    for row in stored.iter_rows(named=True):
+        middle, low, high = (f"{row[f'simulated{end}']:.3f}" for end in ("", "_low", "_high"))
+        assert f"<p>{row['world']}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
+        assert f"<p>{row['known']:.3f}</p>" in page
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -76,6 +87,8 @@ def test_a_table_says_what_its_data_stand_in_for(build):
         (("round=1000", "round=999"), "has no such row: acqb"),
         (("K=1 ", ""), "`where` leaves 2 rows of acqb"),
         (("K=1", "k=1"), "has no column k"),
+        ((":policies: acqb", ":rows: rule"), "has no column rule"),
+        (("K=1 round=1000\n:policies: acqb", "K=9"), "`where` leaves no row"),
         ((":value: throughput", ":value: speed"), "has no column speed"),
     ],
 )

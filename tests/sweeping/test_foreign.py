@@ -10,7 +10,7 @@ import pytest
 from tiers import cases
 
 import cqbjax
-from cqbjax.core import rng, simulate
+from cqbjax.core import rng, shapes, simulate
 from cqbjax.core.contract import ContractError, is_foreign
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.queueing import QueueOverflow
@@ -43,6 +43,22 @@ class Own:
 
 
 @pytree
+class Numbering:
+    """Random routing that adds up the numbers of the attempts."""
+
+    informed = False
+
+    def init(self, problem, contexts):
+        return jnp.int32(0)
+
+    def select(self, key, state, seen):
+        return RandomRouting().select(key, (), seen)
+
+    def update(self, state, seen, action, feedback):
+        return state + feedback.number
+
+
+@pytree
 class Table:
     """The pool as a source, with one part exchanged."""
 
@@ -72,6 +88,12 @@ def refused(policies, source=POOL, **more):
     message = str(refusal.value)
     assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
     return message
+
+
+def test_a_policy_is_told_the_number_of_an_attempt_where_several_end_in_a_round():
+    shapes.check_policy(Numbering(), POOL.problem(2, 40)._replace(places=2))
+    with pytest.raises(TypeError):
+        shapes.check_policy(Numbering(), POOL.problem(2, 40))
 
 
 @pytest.fixture

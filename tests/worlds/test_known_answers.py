@@ -21,6 +21,13 @@ def test_the_mean_queue_is_the_known_one(world):
 
 
 @pytest.mark.parametrize("load", [0.6, 0.95])
+def test_a_queue_remembers_for_as_long_as_its_closed_form_says(load):
+    rate = load * M
+    apart = np.sqrt(M * (1 - rate)) - np.sqrt(rate * (1 - M))
+    assert known.KNOWN[0].relaxation(load) == pytest.approx(1 / apart**2, rel=0.07)
+
+
+@pytest.mark.parametrize("load", [0.6, 0.95])
 def test_closed_forms_agree_where_worlds_coincide(load):
     """One attempt a round, one class, one place: each formula is another's special case."""
     rate = load * M

@@ -19,8 +19,9 @@ LOAD = 0.6
 M, RATE = known.M, LOAD * known.M
 ANY = {"optimal": Optimal()}
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("back", [0.2, 0.05, 0.01])
 def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
     data = swept(
@@ -68,13 +69,12 @@ class OneServer:
         return Busy(goes_on | (state.busy & ~first))
 
 
-@pytest.mark.slow
 def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retrial_queue():
     """M/M/1 with retrials at a linear rate: who finds the server busy tries again at rate th.
 
     The constant rate, at which the orbit as a whole returns, is no kind of users here.
     """
-    load, returns, short, horizon = 0.5, 0.5, 0.02, 40_000
+    load, returns, short, horizon = 0.5, 0.5, 0.02, 24_000
     rate = load * short
     data = swept(
         {"one": OneServer()}, Coin(success=1 - 1e-6), rate, seeds=128, horizon=horizon,
@@ -83,7 +83,7 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
             Count(count=2), Rounds(rounds=[1 / short, 1], law="geometric"),
             Outages(until=[horizon, 0]),
         ],
-        record=["away", "in_service"],
+        record=["away", "in_service"], capacity=32,
     ).sel(policy="one")  # fmt: skip
     close(data.away.mean("round").values, queues.retrial(load, returns))
     # Who leaves in a round is not in service after it.

@@ -1,0 +1,48 @@
+"""The command that sets known queues beside simulated ones, and the table that it left."""
+
+import polars as pl
+import pytest
+from composing import REPOSITORY
+
+from cqbjax.commands import known_answers
+from cqbjax.core import backend
+from cqbjax.testing import known
+
+WIDEST = 2.6  # percent, of half an interval
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
+    monkeypatch.setattr(known, "KNOWN", (known.KNOWN[0], known.KNOWN[8]))
+    words = ["--loads", "0.6", "0.4", "--seeds", "12", "--relaxations", "20"]
+    words += ["--results", str(tmp_path)]
+    known_answers.compare(known_answers.ARGUMENTS.parse_args(words))
+    table = pl.read_csv(tmp_path / "tables" / "known_answers.csv")
+    assert table["load"].to_list() == [0.4, 0.6] * 2
+    assert table["known"][0] == pytest.approx(0.3 * 0.7 / 0.45)
+    for row in table.iter_rows(named=True):
+        assert row["simulated_low"] < row["simulated"] < row["simulated_high"]
+        assert row["apart"] == pytest.approx(100 * (row["simulated"] / row["known"] - 1))
+        assert abs(row["apart"]) < 25
+    assert "λ(1-λ) / (m-λ)" in (tmp_path / "tables" / "known_answers.md").read_text()
+    assert (tmp_path / "figures" / "known_answers.png").stat().st_size > 5000
+    assert "one success rate" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_committed_table_is_of_these_worlds_and_holds_what_is_known():
+    table = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
+    worlds = {one.name: one for one in known.KNOWN}
+    assert sorted(zip(table["world"], table["load"], strict=True)) == sorted(
+        (name, load) for name in worlds for load in (0.6, 0.8, 0.95)
+    )
+    for row in table.iter_rows(named=True):
+        one = worlds[row["world"]]
+        assert row["closed_form"] == one.formula
+        assert row["arrival_rate"] == pytest.approx(one.rate(row["load"]))
+        assert row["known"] == pytest.approx(one.expected(one.rate(row["load"])))
+        assert row["apart_high"] - row["apart_low"] < 2 * WIDEST
+    outside = (table["apart_low"] > 0) | (table["apart_high"] < 0)
+    # One in twenty is expected, and worlds of a load share their draws.
+    assert outside.sum() <= 0.2 * len(table)
