@@ -131,14 +131,8 @@ def simulated(
     return made
 
 
-<<<<<<< HEAD
-COIN: Source = Coin(success=M)
 TWO: Source = Coin(classes=CLASSES)
-POISSON: Source = Arriving(source=COIN, process=Batches(most=10))
-=======
-TWO: Source = Coin(success=CLASSES)
 POISSON: Source = Arriving(source=COIN, process=Batches(most=7))
->>>>>>> proof
 SIZED: Source = Arriving(source=COIN, process=Batches(sizes=SIZES))
 MIXED, TRIED = queues.mixed(CLASSES), queues.attempts(M, MOST)
 FIXED, LONG = queues.lasting(M, 2, 0), queues.lasting(M, 2, 2)

@@ -229,7 +229,6 @@ def check_ranking(words):
     assert all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
 
 
-<<<<<<< HEAD
 CHECKS = (
     {"run": check_study}
     | {name: functools.partial(check_study, kind=name) for name in KINDS}
@@ -240,20 +239,9 @@ CHECKS = (
         "rank_settings": check_ranking,
         "report": report.ARGUMENTS.parse_args,
         "stored": stored.ARGUMENTS.parse_args,
+        "known_answers": known_answers.ARGUMENTS.parse_args,
     }
 )
-=======
-CHECKS = dict.fromkeys(STUDIES, check_study) | {
-    "prepare_data": check_preparing,
-    "aggregate": aggregate.ARGUMENTS.parse_args,
-    "bench": bench.ARGUMENTS.parse_args,
-    "rank_settings": check_ranking,
-    "report": report.ARGUMENTS.parse_args,
-    "stored": stored.ARGUMENTS.parse_args,
-    "known_answers": known_answers.ARGUMENTS.parse_args,
-    "estimator_error": lambda words: None,
-}
->>>>>>> proof
 
 
 def test_yaml_of_the_pages_is_yaml():
