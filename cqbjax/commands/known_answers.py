@@ -50,7 +50,8 @@ def compare(asked: argparse.Namespace) -> None:
 
     backend.configure()
     table = simulated(asked)
-    written = tables.save_table(table, asked.results / "tables" / "known_answers", CAPTION)
+    stem = asked.results / "tables" / "known_answers"
+    written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)
     figure = known_answers.draw_apart(table, CAPTION)
     written += files.save(figure, asked.results / "figures" / "known_answers")
     console = showing.console()

@@ -140,9 +140,9 @@ def law_of_places(m: float, places: int, leave: float, rate: float) -> np.ndarra
     Returns:
         [n] probabilities of 0, 1, ... queries, by the chain.
     """
-    n, numbers = np.arange(STATES), np.arange(STATES + 1)
+    numbers = np.arange(STATES + 1)
     step = np.zeros((STATES, STATES))  # from, to
-    for here in n:
+    for here in range(STATES):
         served = binomial(min(here, places), numbers[: places + 1], m)
         left = binomial(max(here - places, 0), numbers[: max(here - places, 0) + 1], leave)
         gone = np.convolve(served, left)[: here + 1]

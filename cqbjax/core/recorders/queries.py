@@ -64,10 +64,10 @@ class Queries(Recorder):
         none = jnp.float32(jnp.nan)
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
         if round_.world.billed is not None:
-            told, row = billed(round_)
+            table, row = billed(round_)
             dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid(round_)
-            score = jnp.where(round_.departed, told.scores[row, server], none)
-        values = {
+            score = jnp.where(round_.departed, table.scores[row, server], none)
+        values: dict[int, Array] = {
             DEPARTURE: jnp.where(gone, t, none),
             OUTCOME: jnp.where(round_.departed, SATISFIED, jnp.where(gave_up, GAVE_UP, THERE)),
             ATTEMPTS: before.served[slot] + 1,
