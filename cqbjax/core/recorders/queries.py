@@ -64,7 +64,8 @@ class Queries(Recorder):
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
         if round_.world.billed is not None:
             told, row = billed(round_)
-            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid(round_)
+            cost = paid(round_, told, row)
+            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + cost
             score = jnp.where(round_.departed, told.scores[row, server], none)
         values = {
             FIRST: jnp.where(before.served[slot] > 0, old[..., FIRST], t),
