@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core.recorders.protocol import Round
-from cqbjax.core.recorders.ratio import OfTable, paid
+from cqbjax.core.recorders.ratio import OfTable, billed, paid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,4 +17,5 @@ class Dollars(OfTable):
 
     def parts(self, round_: Round) -> tuple[Array, Array]:
         """Return what was paid, and who departed."""
-        return jnp.where(round_.valid, paid(round_), 0.0), round_.departed.astype(float)
+        cost = paid(round_, *billed(round_))
+        return jnp.where(round_.valid, cost, 0.0), round_.departed.astype(float)

@@ -65,7 +65,8 @@ class Queries(Recorder):
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
         if round_.world.billed is not None:
             table, row = billed(round_)
-            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + paid(round_)
+            cost = paid(round_, table, row)
+            dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + cost
             score = jnp.where(round_.departed, table.scores[row, server], none)
         values: dict[int, Array] = {
             DEPARTURE: jnp.where(gone, t, none),

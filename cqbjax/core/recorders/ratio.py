@@ -38,9 +38,8 @@ def billed(round_: Round) -> tuple[Billed, Array]:
     return told, round_.before.row[round_.action.slot]
 
 
-def paid(round_: Round) -> Array:
+def paid(round_: Round, told: Billed, row: Array) -> Array:
     """Return what the answers of a round's attempts cost, at its prices: [], or [c]."""
-    told, row = billed(round_)
     servers = round_.action.servers
     each = told.dollars[row[..., None], servers]
     if round_.prices is not None:
