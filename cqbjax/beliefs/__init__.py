@@ -19,7 +19,7 @@ from cqbjax.core.types import Problem
 Estimator = Literal["auto", "running", "newton_cg"]
 State = BlocksState | PoolState | WindowedState
 
-__all__ = ["Belief", "Blocks", "Estimator", "Pool", "State", "Windowed", "choose"]
+__all__ = ["Belief", "Blocks", "Estimator", "Pool", "State", "Windowed", "WindowedState", "choose"]
 
 
 def choose(

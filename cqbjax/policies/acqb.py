@@ -83,9 +83,9 @@ class Acqb:
             queries of its prompt met (`retries.after_outcomes`). Exploration is as it is: its query
             is new wherever exploration waits for an arrival.
         precision: of `posterior` and `recall`.
-        window: W: what is learnt is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
-            that change; an even number. None is the paper's: nothing is forgotten. What `recall`
-            counts is not forgotten either way.
+        window: W: what it knows is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
+            that change; an even number. In eta, t then counts from when the younger belief began.
+            None is the paper's: nothing is forgotten. What `recall` counts never is.
         offset: [I, N] what is known beforehand of the utility of each row of the run's table,
             x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
             added. None is none; with it the estimator must be `newton_cg`.
@@ -185,7 +185,7 @@ class Acqb:
         """Explore (Algorithm 1 lines 3 to 5) or take the optimistic pair (lines 6 to 8)."""
         problem = observation.problem
         draws = self.draws(key, problem)
-        explored = self._explores(draws.explore, observation)
+        explored = self._explores(draws.explore, state, observation)
         optimistic = retries.revised(
             self.retry, self._optimistic(draws, state, observation), observation, state.tally,
             self.precision,
@@ -199,11 +199,14 @@ class Acqb:
         turn = instead(turn, observation)
         return Action(slot, jnp.where(explored, turn, best), explored)
 
-    def _explores(self, uniform: Array, observation: Observation) -> Array:
+    def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Decide whether this round explores: [] bool."""
-        t = observation.round
+        t = since = observation.round
+        if isinstance(state.belief, beliefs.WindowedState):
+            # The younger belief begins as ACQB does, and needs to be shown as much.
+            since = state.belief.attempts + 1
         kind = number(Exploration, self.exploration, "exploration")
-        decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(t.astype(float)))
+        decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(since.astype(float)))
         phased = jnp.where(t <= self.explore_rounds, 1.0, observation.problem.horizon**-0.5)
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))

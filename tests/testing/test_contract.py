@@ -76,6 +76,7 @@ def test_contract_of_the_configured_policy(label):
         pytest.param(Acqb(alpha_scale=0.5), PROBLEM, id="acqb_pairs"),
         pytest.param(Acqb(alpha_scale=0.5), SHARED, id="acqb_shared"),
         pytest.param(Acqb(estimator="newton_cg"), PROBLEM, id="acqb_newton_cg"),
+        pytest.param(Acqb(window=8), PROBLEM, id="acqb_that_hops"),
         pytest.param(
             Routed(scores=np.random.default_rng(0).normal(size=(12, 4)), schedule="joint"),
             PROBLEM,

@@ -125,7 +125,11 @@ class OptimisticPolicy:
 
     def explores(self, t: int) -> bool:
         """Return whether round t explores: E(t-1)=1 and, but for the variants, A(t-1)=1."""
-        probability = min(1.0, self.settings.c1 * t**-0.5)
+        since = t
+        if self.label == "acqb_windowed":
+            # Exploration begins anew with what is forgotten.
+            since = len(self.learnt) % (self.settings.window // 2) + 1
+        probability = min(1.0, self.settings.c1 * since**-0.5)
         if self.label == "cqb_eps":
             probability = 1.0 if t <= self.settings.explore_rounds else self.settings.horizon**-0.5
         arrived = t > 1 and self.world.arriving(
