@@ -78,7 +78,8 @@ def test_words_are_combined_as_hydras_own_sweeper_does(started):
 
 
 LISTS = {
-    "kind=replay kind.threshold=[0.9,1] K=[1]": "kind=replay kind.threshold=0.9,1 K=1",
+    "kind=replay kind.threshold=[0.9,1] kind.min_gap=[0,60]": "kind=replay "
+    "kind.threshold=0.9,1 kind.min_gap=0,60",
     "alpha_scale=[0.1,0.3]": "alpha_scale=0.1,0.3",
     "source=routerbench source.rho=[2.0,4] K=[1,2]": "source=routerbench source.rho=2.0,4 K=1,2",
     "policy=[acqb] policy.acqb.c1=[0.1,1]": "policy=[acqb] policy.acqb.c1=0.1,1",
