@@ -88,8 +88,10 @@ def wanted(outcome: dict | None, given: argparse.Namespace) -> bool:
     """Say whether a fault is still to be tried."""
     if outcome is None:
         return True
+    if "equivalent" in outcome:
+        return False
     untried = any(outcome.get(tier) is None for tier in given.tiers)
-    survives = outcome.get(given.tiers[-1]) == "survived" and "equivalent" not in outcome
+    survives = outcome.get(given.tiers[-1]) == "survived"
     return survives if given.again else untried and not killed(outcome)
 
 

@@ -6,6 +6,7 @@ import xarray as xr
 from composing import called, refused
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from tiers import cases
 
 import cqbjax
 from cqbjax.commands import _multirun
@@ -89,7 +90,7 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("words", LISTS)
+@pytest.mark.parametrize("words", cases(LISTS, ["alpha_scale=[0.1,0.3]"]))
 def test_a_list_gives_the_points_of_a_multirun(words, started):
     (job,) = _multirun.compose([words.split()])
     jobs = _multirun.compose(_multirun.combinations(LISTS[words].split()))
@@ -100,14 +101,13 @@ def test_a_list_gives_the_points_of_a_multirun(words, started):
     assert [point.config for point in ours] == [point.config for point in theirs]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "arrival_rate=[0.5,0.6]", "table_rounds=[100,200]", "figure_policies=[acqb]",
-        "experiment=theory_regret", "kind=sensitivity",
-        "experiment=routerbench K=1",
-    ],
+BY_NATURE = (
+    "arrival_rate=[0.5,0.6]", "table_rounds=[100,200]", "figure_policies=[acqb]",
+    "experiment=theory_regret", "kind=sensitivity", "experiment=routerbench K=1",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", cases(BY_NATURE, ["arrival_rate=[0.5,0.6]"]))
 def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
     (job,) = _multirun.compose([words.split()])
     assert job.config.grid == []

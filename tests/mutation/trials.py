@@ -19,7 +19,7 @@ from mutation.faults import REPOSITORY, planted
 
 # The rooms that faults are planted in, and the folders whose tests shall see them.
 CHOSEN = {
-    "core": "core testing sweeping beliefs policies sources worlds",
+    "core": "core testing sweeping beliefs policies sources worlds chains",
     "beliefs": "beliefs testing core policies",
     "policies": "policies testing core offline",
     "sources": "sources core testing sweeping",

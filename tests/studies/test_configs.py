@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from composing import CONF, EXPERIMENTS, called, composed, refused, script
 from omegaconf import OmegaConf
+from tiers import cases
 
 import cqbjax
 from cqbjax.commands._hydra import make_policies
@@ -42,11 +43,13 @@ def test_a_sweep_of_experiments_composes(name):
         assert rates == settings.BY_RULE or all(0 < rate < 1 for rate in rates)
 
 
-@pytest.mark.parametrize(
-    ("name", "dataset"),
-    [("routerbench", "RouterBench"), ("embedllm", "EmbedLLM"), ("sprout", "Sprout"),
-     ("mmlu_pro", "EmbedLLM")],
-)  # fmt: skip
+OFFLINE = [
+    ("routerbench", "RouterBench"), ("embedllm", "EmbedLLM"), ("sprout", "Sprout"),
+    ("mmlu_pro", "EmbedLLM"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dataset"), cases(OFFLINE, ["routerbench"], several=True))
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
     rows = printed.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(composed(f"experiment={name}")):

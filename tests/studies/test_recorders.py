@@ -7,6 +7,7 @@ import pytest
 import waiting
 import yaml
 from composing import called, refused
+from tiers import cases
 
 from cqbjax.figures.curves import draw_curves
 from cqbjax.page import plots, tables
@@ -71,21 +72,22 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     assert "not run again" not in edited.stdout, "an edited recorder is another one"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["record=waited"], "record=waited must be a list of names or of {_target_: module.Class}"),
-        (["record=[{a: 1}]"], "must be a list of names or of {_target_: module.Class}"),
-        (
-            ["experiment=theory_switching", "record=[{_target_: my_recorder.Waited}]"],
-            "is of a sweep, and Switching is none: leave it out",
-        ),
-        (
-            ["policy=[random]", "record=[{_target_: my_recorder.Nobody}]"],
-            "Nobody",
-        ),
-    ],
-)
+WRONG = [
+    (["record=waited"], "record=waited must be a list of names or of {_target_: module.Class}"),
+    (["record=[{a: 1}]"], "must be a list of names or of {_target_: module.Class}"),
+    (
+        ["experiment=theory_switching", "record=[{_target_: my_recorder.Waited}]"],
+        "is of a sweep, and Switching is none: leave it out",
+    ),
+    (
+        ["policy=[random]", "record=[{_target_: my_recorder.Nobody}]"],
+        "Nobody",
+    ),
+]
+QUICK = (["record=waited"],)
+
+
+@pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
 def test_what_is_no_recorder_is_refused(words, said, folder):
     message = refused(words)
     assert said in message and len(message.splitlines()) == 1, message

@@ -15,6 +15,7 @@ from composing import called, composed
 from logs import embedder
 from omegaconf import OmegaConf
 from rich.console import Console
+from tiers import cases
 
 from cqbjax import beliefs
 from cqbjax.chains import prepare
@@ -109,20 +110,24 @@ def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
     show(points, made, "grid")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("kind.threshold=2",), "threshold=2.0 must be a cosine"),
-     (("kind.among=all",), "among=all must be open or adjacent"),
-     (("kind.min_gap=-5",), "min_gap=-5.0 must be seconds"),
-     (("+kind.gap=5",), "studies.replaying.Replay cannot be made: "),
-     (("kind.singles=1",), "singles=1 must be a share"),
-     (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
-     (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
-     (("record_every=7",), "record_every=7 must divide horizon=60"),
-     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
-     (("horizon=90000",), "is too long"),
-     (("kind.source=nowhere",), "nowhere: no such file or folder")],
-)  # fmt: skip
+WRONG = [
+    (("kind.threshold=2",), "threshold=2.0 must be a cosine"),
+    (("kind.among=all",), "among=all must be open or adjacent"),
+    (("kind.min_gap=-5",), "min_gap=-5.0 must be seconds"),
+    (("+kind.gap=5",), "studies.replaying.Replay cannot be made: "),
+    (("kind.singles=1",), "singles=1 must be a share"),
+    (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
+    (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
+    (("record_every=7",), "record_every=7 must divide horizon=60"),
+    (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
+    (("horizon=90000",), "is too long"),
+    (("kind.source=nowhere",), "nowhere: no such file or folder"),
+]  # fmt: skip
+# Of replays alone; the others are keys of every study.
+QUICK = (("kind.threshold=2",), ("+kind.gap=5",))
+
+
+@pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
 def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
     with pytest.raises(ValueError, match=re.escape(said)) as refusal:
         run(generated, tmp_path, *words)

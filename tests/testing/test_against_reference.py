@@ -19,10 +19,10 @@ HORIZON = 120
 EXACT = ("query", "assortment", "choice", "departed", "queue_length", "explored")
 
 
-def pool() -> sources.Routing:
-    """Return a small routing table: 60 prompts in 8 dimensions, 5 servers, pools of 40."""
+def pool(dim: int = 8) -> sources.Routing:
+    """Return a small routing table: 60 prompts in some dimensions, 5 servers, pools of 40."""
     rng = np.random.default_rng(5)
-    contexts = rng.normal(size=(60, 8)) / np.sqrt(8)
+    contexts = rng.normal(size=(60, dim)) / np.sqrt(dim)
     utilities = 1.5 * rng.normal(size=(60, 5)) - 0.2
     return sources.Routing(contexts=contexts, utilities=utilities, pool_size=40)
 
@@ -37,6 +37,8 @@ def cases() -> dict[str, tuple[Case, str]]:
         if size < 3:  # of one block, three rows a round are added as two are
             made[f"shared-{size}"] = Case(shared, size, rate, HORIZON, seed=3 + size), "running"
         made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
+    # Fewer dimensions are fewer steps to the end of a system, written out in the program.
+    made["small-1"] = Case(pool(3), 1, RATES[1], HORIZON, seed=7), "newton_cg"
     two = worlds.Batches(source=pool())
     made["batches-1"] = Case(two, 1, 0.6, HORIZON, seed=2), "newton_cg"
     made["batches-2"] = Case(two, 2, 0.7, HORIZON, seed=5), "newton_cg"
@@ -49,7 +51,7 @@ CASES = cases()
 # have programs of their own (beliefs/test_plain_loops.py).
 WORDS = ("acqb", "acqb_fifo", "acqb_rr", "acqb_random", "acqb_explore_fifo", "cqb_eps")
 OTHERS = ("acqb_ucb", "acqb_fallback", "acqb_posterior")
-QUICK = {"routing-1": (*WORDS, *OTHERS, *recorded.SIMPLE, *recorded.BANDITS)}
+QUICK = {"small-1": (*WORDS, *OTHERS, *recorded.SIMPLE, *recorded.BANDITS)}
 
 
 def play(
