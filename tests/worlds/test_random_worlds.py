@@ -43,7 +43,7 @@ SOURCES = (
     Synthetic(num_servers=NUM_SERVERS, dim=2),
     Drifting(source=Synthetic(num_servers=NUM_SERVERS, dim=2), jump_at=40),
 )  # fmt: skip
-PROCESSES = (None, Batches(most=6), Bursty(burst=0.5), Batches(sizes=[2, 1]), traced(
+PROCESSES = (None, Batches(most=8), Bursty(burst=0.5), Batches(sizes=[2, 1]), traced(
     np.cumsum(DRAW.exponential(size=50))
 ))  # fmt: skip
 USERS = (
