@@ -50,7 +50,7 @@ POLICIES = {
 def test_work_is_conserved_whatever_the_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
     rate = LOAD / known.MIXED[0]
-    data = swept(POLICIES, known.TWO, rate, seeds=48, horizon=1500, burn_in=100, record=[Waiting()])
+    data = swept(POLICIES, known.TWO, rate, seeds=96, horizon=2000, burn_in=100, record=[Waiting()])
     work = (a_round(data.waiting) / known.CLASSES).sum("row")
     assert len(work.policy) == len(POLICIES) + 1
     for label in work.policy.values:
