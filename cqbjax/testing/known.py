@@ -90,8 +90,8 @@ class Known:
         """Return about how many rounds the queue remembers: 2 v / (1 - rho)^2, v the spread.
 
         That of the reflected Brownian motion of the same drift and variance. Of one success rate it
-        is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent near load 1, to a quarter at load
-        0.6. Where unserved queries leave at a rate th, it is no longer than 1 / th.
+        is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent near load 1, to a quarter at
+        load 0.6. Where unserved queries leave at a rate th, it is no longer than 1 / th.
         """
         leave = sum(float(one.leave) for one in self.users if isinstance(one, Impatient))
         return 1 / ((1 - load) ** 2 / (2 * self.spread) + leave)
