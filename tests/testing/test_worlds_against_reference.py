@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import recorded
 from recorded import Case
-from recorded.draws import floats, instance_of
+from recorded.draws import floats, instance_of, scores
 from tiers import cases
 
 from cqbjax import sources
@@ -35,6 +35,10 @@ WORLDS = {
     "outages": (SOURCE, [], [Outages(share=0.4, length=5)]),
     "lost": (SOURCE, [], [Lost(lost=0.4)]),
     "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
+    "unheard": (
+        SEVERAL, [Orbit(delays=[1, 3]), Impatient(attempts=4, pretends=0.5)],
+        [Count(count=2), Lost(lost=0.4)],
+    ),
     "everything": (
         Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
         [Orbit(delays=[1, 3, 8]), Impatient(attempts=5, leave=0.05, pretends=0.5)],
@@ -46,9 +50,10 @@ RUNS = [
     *((world, "acqb") for world in WORLDS),
     *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
     ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
+    ("unheard", "routed_recall_priority"),
 ]  # fmt: skip
-# A policy that learns, and is a small program, where everything is otherwise.
-QUICK = [("everything", "q_ucb"), ("outages", "random")]
+# Where everything is otherwise, and a policy that learns and is a small program.
+QUICK = [("everything", "random"), ("unheard", "routed_recall_priority")]
 
 
 def case_of(world):
@@ -136,7 +141,7 @@ def play(key, policy, source, rate, problem):
 def played(case, label):
     """Return the simulator's run in the reference's terms."""
     own = {"estimator": "running", "exact_steps": 8} if label.startswith("acqb") else {}
-    policy = recorded.policy(label, case, **own)
+    policy = recorded.policy(label, case, scores(case), **own)
     rate, key = jnp.asarray(case.arrival_rate, float), rng.run_key(case.seed)
     (decision, length), overflow = play(
         key, arrays(policy), arrays(case.source), rate, case.problem
