@@ -5,6 +5,8 @@ import contextlib
 import gc
 import os
 import pathlib
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +51,17 @@ offer_policies()
 # Python looks for circles of dead objects after every few hundred new ones; tracing makes millions,
 # and most live as long as their program. To look less often takes a tenth of the time.
 gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(autouse=True)
+def own_modules_of_each_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test imported out of a folder of its own: another's has the same name."""
+    before = set(sys.modules)
+    yield
+    base = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(base):
+            del sys.modules[name]
 
 
 def pytest_collection_finish() -> None:

@@ -105,7 +105,7 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
     from cqbjax.commands._hydra import make
     from cqbjax.results import extracts
     from cqbjax.results import stored as results
-    from cqbjax.studies import kinds, showing
+    from cqbjax.studies import kinds, settings, showing
 
     config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
     assert isinstance(config, DictConfig)
@@ -113,7 +113,7 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)
     # An extract is of all rounds.
-    panels = results.count_points(folder) * len(config.arrival_rate)
+    panels = results.count_points(folder) * len(settings.listed(config.arrival_rate))
     stored = results.stored_points(folder, None if reported else kind.rounds_read(config, panels))
     points = [one.point for one in stored]
     config.results_dir = str(root)

@@ -63,9 +63,12 @@ class Replay(Sweep):
         """Link a point's chains, and return it with all that is replayed on them.
 
         Raises:
-            ValueError: the log or the rule is not what it must be.
+            ValueError: the log or the rule is not what it must be, or another world is asked for.
         """
         config, seeds = point.config, grid.seeds(point.config)
+        settings.check_plain(config, type(self).__name__)
+        if config.arrivals != "bernoulli":
+            raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
         if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
         self.rule.check()
@@ -107,14 +110,6 @@ class Replay(Sweep):
                 continue
             chosen[str(label)] = rules.policy(rule, log, chains, self.singles)
         return chosen
-
-    def check(self, ready: Ready) -> None:
-        """Refuse what a point cannot run, and another world than the log's."""
-        config = ready.point.config
-        settings.check_plain(config, type(self).__name__)
-        if config.arrivals != "bernoulli":
-            raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
-        super().check(ready)
 
     def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
         """Return the table and the curves; of several rules, how far each schedule is behind.

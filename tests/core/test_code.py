@@ -79,6 +79,17 @@ def test_relative_imports_and_a_package_with_code_of_its_own_count(own):
     assert [name for name in code.modules([], mine) if name.startswith("kit")] == names
 
 
+def test_only_a_package_passes_on_what_it_lists(own):
+    """A module of imports alone is named like any other, and is one that was imported."""
+    own("Kit.py", f"{HEAD}from bottom import rate\n{CLASS}")
+    own("bottom.py", "from Deep import rate\n")
+    own("Deep.py", "from least import rate\n")
+    own("least.py", "rate = 1\n")
+    own("mine.py", f"{HEAD}from bottom import rate\n{CLASS}")
+    reached = code.modules([], importlib.import_module("mine").Mine())
+    assert reached == ["Deep", "bottom", "least", "mine"]
+
+
 def test_what_is_imported_for_types_alone_does_not_count(own):
     lines = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import helper\n"
     own("mine.py", HEAD + lines + CLASS)

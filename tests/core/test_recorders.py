@@ -61,6 +61,7 @@ def test_what_is_recorded_per_round_per_run_and_per_query(data):
     assert data.waited.attrs == {
         "units": "rounds", "long_name": "Rounds waited", "better": "less"
     }  # fmt: skip
+    assert "yardstick" not in data.attrs, "the paper's world has the paper's"
     # Three recorders and one of the four count the same departures, each in its own way.
     left = data.left.values
     last = data.isel(round=-1)

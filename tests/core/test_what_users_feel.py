@@ -58,6 +58,10 @@ def test_rows_of_queries_keep_the_books(data):
         assert (first[begun] == HORIZON).all()
 
 
+def test_a_world_that_is_not_the_papers_says_what_its_yardstick_is(data):
+    assert "yardstick" in data.attrs
+
+
 def test_every_recorder_says_what_the_rows_say(data):
     for run, rows in runs(data):
         check_recorders(run, rows, HORIZON)

@@ -62,12 +62,8 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(cqbjax, "sweep", short)
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
-    were = set(sys.modules)
     with mpl.rc_context({"backend": "agg"}):
         yield tmp_path
-    for name in set(sys.modules) - were:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 @pytest.mark.slow

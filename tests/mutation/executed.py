@@ -18,12 +18,19 @@ import pytest
 # Of the checkout: tests go elsewhere.
 HERE = f"{pathlib.Path.cwd()}{os.sep}"
 LINES: collections.defaultdict[str, set[int]] = collections.defaultdict(set)
+# Modules that are being imported, as some are when a test asks for them.
+IMPORTING: list[str] = []
 
 
 def _call(frame: Any, event: str, argument: Any) -> Any:
-    """Follow functions of the package; what a module's own code executes is left out."""
+    """Follow functions of the package; what runs while one of its modules is imported is not."""
     code = frame.f_code
-    if not code.co_filename.startswith(f"{HERE}cqbjax") or code.co_name == "<module>":
+    if not code.co_filename.startswith(f"{HERE}cqbjax"):
+        return None
+    if code.co_name == "<module>":
+        IMPORTING.append(code.co_filename)
+        return _imported
+    if IMPORTING:
         return None
     lines = LINES[code.co_filename.removeprefix(HERE)]
     lines.add(frame.f_lineno)
@@ -33,6 +40,13 @@ def _call(frame: Any, event: str, argument: Any) -> Any:
         return line
 
     return line
+
+
+def _imported(frame: Any, event: str, argument: Any) -> Any:
+    """Wait for the end of a module."""
+    if event == "return":
+        IMPORTING.pop()
+    return _imported
 
 
 @pytest.hookimpl(wrapper=True)

@@ -133,8 +133,9 @@ def test_arrivals_of_a_configuration(tmp_path):
     config = composed("experiment=synthetic", *words)
     made = queries(config, SOURCE)
     np.testing.assert_allclose(made.process.times, [0, 0.5 / 1.75, 2.0])
-    assert told(config) == "trace mine"
-    assert told(composed("experiment=synthetic", "arrivals=bursty")) == "bursty (0.5, 50 rounds)"
+    assert told(config)["arrivals"] == "trace mine"
+    bursty = told(composed("experiment=synthetic", "arrivals=bursty"))
+    assert bursty["arrivals"] == "bursty (0.5, 50 rounds)"
     for wrong, said in (
         (("arrivals=poisson",), "arrivals=poisson must be one of bernoulli, bursty, trace"),
         (("arrivals=trace",), "arrivals=trace needs trace=FILE"),

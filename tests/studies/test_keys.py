@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,9 +43,6 @@ def own(tmp_path, monkeypatch):
     for name, text in written.items():
         Path(name).write_text(text)
     importlib.invalidate_caches()
-    yield
-    for name in written:
-        sys.modules.pop(Path(name).stem, None)
 
 
 def content(*words):

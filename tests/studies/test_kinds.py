@@ -62,8 +62,7 @@ def own(tmp_path, monkeypatch):
     Path("own_kind.py").write_text(KIND)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    yield tmp_path
-    sys.modules.pop("own_kind", None)
+    return tmp_path
 
 
 def measured():

@@ -26,8 +26,7 @@ WORDS = (
 def folder(tmp_path, monkeypatch):
     (tmp_path / "my_recorder.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.modules.pop("my_recorder", None)
+    return tmp_path
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_part_among_others_is_the_part_alone(tmp_path):
     assert len(labels) == 6
     again = sweep_parts(parts, resume=tmp_path)
     for one, two in zip(together, again, strict=True):
-        xr.testing.assert_identical(one, two)
+        xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
 
 
 @pytest.mark.slow

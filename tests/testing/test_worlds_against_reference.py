@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import recorded
 from recorded import Case
-from recorded.draws import floats, instance_of
+from recorded.draws import floats, instance_of, scores
 from tiers import cases
 
 from cqbjax import sources
@@ -42,6 +42,10 @@ WORLDS = {
     "late": (SOURCE, [], [Late(delay=7)]),
     "by prompt": (POOL, [], [Rounds(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
     "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
+    "unheard": (
+        SEVERAL, [Orbit(delays=[1, 3]), Impatient(attempts=4, pretends=0.5)],
+        [Count(count=2), Lost(lost=0.4)],
+    ),
     "everything": (
         Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
         [Orbit(delays=[1, 3, 8]), Impatient(attempts=5, leave=0.05, pretends=0.5)],
@@ -61,9 +65,12 @@ RUNS = [
     ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
     ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
     ("late everything", "acqb_rr"), ("late everything", "q_ucb"),
+    ("unheard", "routed_recall_priority"),
 ]  # fmt: skip
-# A policy that learns, and is a small program, where everything is otherwise.
-QUICK = [("late everything", "q_ucb"), ("outages", "random")]
+# Where everything is otherwise, policies that learn and are small programs.
+QUICK = [
+    ("late everything", "q_ucb"), ("outages", "random"), ("unheard", "routed_recall_priority"),
+]  # fmt: skip
 
 
 def case_of(world):
@@ -161,7 +168,7 @@ def play(key, policy, source, rate, problem):
 def played(case, label):
     """Return the simulator's run in the reference's terms."""
     own = {"estimator": "running", "exact_steps": 8} if label.startswith("acqb") else {}
-    policy = recorded.policy(label, case, **own)
+    policy = recorded.policy(label, case, scores(case), **own)
     rate, key = jnp.asarray(case.arrival_rate, float), rng.run_key(case.seed)
     (decision, length), overflow = play(
         key, arrays(policy), arrays(case.source), rate, case.problem

@@ -128,7 +128,7 @@ def test_the_largest_success_rate_first_is_the_shortest_queue():
     chances = np.array([0.4, 0.8])
     rules = ("least_served", "random", "oldest", "newest")
     data = swept(
-        {rule: RandomRouting(schedule=rule) for rule in rules}, Coin(success=chances),
+        {rule: RandomRouting(schedule=rule) for rule in rules}, Coin(classes=chances),
         LOAD / queues.mixed(chances)[0], seeds=100, horizon=4000,
     )  # fmt: skip
     mean = data.queue_length.mean("round")

@@ -81,7 +81,7 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
         burn_in=2000, every=100, users=[Orbit(return_rate=returns * short)],
         service=[
             Count(count=2), Rounds(rounds=[1 / short, 1], law="geometric"),
-            Outages(until=[horizon, 0]),
+            Outages(until=[horizon, 1]),
         ],
         record=["away", "in_service"], capacity=32,
     ).sel(policy="one")  # fmt: skip
