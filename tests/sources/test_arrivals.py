@@ -137,7 +137,10 @@ def test_arrivals_of_a_configuration(tmp_path):
     bursty = told(composed("experiment=synthetic", "arrivals=bursty"))
     assert bursty["arrivals"] == "bursty (0.5, 50 rounds)"
     for wrong, said in (
-        (("arrivals=poisson",), "arrivals=poisson must be one of bernoulli, bursty, trace"),
+        (
+            ("arrivals=poisson",),
+            "arrivals=poisson must be one of bernoulli, bursty, batches, trace",
+        ),
         (("arrivals=trace",), "arrivals=trace needs trace=FILE"),
         (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
     ):

@@ -74,7 +74,7 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
 
     The constant rate, at which the orbit as a whole returns, is no kind of users here.
     """
-    load, returns, short, horizon = 0.5, 0.5, 0.02, 24_000
+    load, returns, short, horizon = 0.5, 0.5, 0.02, 42_000
     rate = load * short
     data = swept(
         {"one": OneServer()}, Coin(success=1 - 1e-6), rate, seeds=128, horizon=horizon,
