@@ -11,8 +11,9 @@ a policy or a round that a page shows, ends the build.
     ```
 
 `over` makes columns of each of its values, as many as `value` names; then come those that `also`
-names. Rows are policies, or with `rows` all values of another column, in the table's order. Every
-file of `results/tables` and `results/bench` is a page of its own besides.
+names. Rows are policies, or with `rows` all values of another column, in the table's order. Several
+tables stand side by side `over` a column that tells them apart, and `round=last` is of each its
+own. Every file of `results/tables` and `results/bench` is a page of its own besides.
 """
 
 import re
@@ -42,9 +43,10 @@ HEADINGS = {
 
 
 class Stored(SphinxDirective):
-    """A table of policies, or of what `rows` names, read from `results/tables/NAME.csv`."""
+    """A table of policies, or of what `rows` names, read from each `results/tables/NAME.csv`."""
 
     required_arguments = 1
+    optional_arguments = 9
     option_spec = {
         "where": directives.unchanged,
         "policies": directives.unchanged_required,
@@ -57,15 +59,19 @@ class Stored(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table, and under it what the data are and how many seeds there were."""
-        file = RESULTS / "tables" / f"{self.arguments[0]}.csv"
-        if not file.is_file():
-            raise self.error(f"no stored table {file.relative_to(REPOSITORY)}")
-        self.env.note_dependency(str(file))
-        frame = self._chosen(pl.read_csv(file, infer_schema_length=None))
+        read = [self._chosen(name, self._read(name)) for name in self.arguments]
+        frame = pl.concat(read, how="diagonal_relaxed")
         header, rows = self._grid(frame)
         text = f"| {' | '.join(header)} |\n|---{'|---:' * (len(header) - 1)}|\n"
         text += "".join(f"| {' | '.join(row)} |\n" for row in rows)
         return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}\n")
+
+    def _read(self, name: str) -> pl.DataFrame:
+        file = RESULTS / "tables" / f"{name}.csv"
+        if not file.is_file():
+            raise self.error(f"no stored table {file.relative_to(REPOSITORY)}")
+        self.env.note_dependency(str(file))
+        return pl.read_csv(file, infer_schema_length=None)
 
     def _words(self, option: str) -> list[str]:
         words: list[str] = self.options.get(option, "").split()
@@ -76,22 +82,23 @@ class Stored(SphinxDirective):
         rows: str = self.options.get("rows", "policy")
         return rows
 
-    def _chosen(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def _chosen(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
         conditions = [each.split("=") for each in self._words("where")]
         named = [key for key, _ in conditions] + [self._rows]
         named += [key for option in ("over", "value", "also") for key in self._words(option)]
         for key in named:
             if key not in frame.columns:
-                raise self.error(f"{self.arguments[0]} has no column {key}")
+                raise self.error(f"{table} has no column {key}")
         for key, value in conditions:
-            column = pl.col(key)
-            wanted = column == (value if frame[key].dtype == pl.String else float(value))
-            frame = frame.filter(wanted)
+            wanted: Any = value if frame[key].dtype == pl.String else None
+            if wanted is None:
+                wanted = frame[key].max() if value == "last" else float(value)
+            frame = frame.filter(pl.col(key) == wanted)
         lacking = set(self._words("policies")) - set(frame[self._rows])
         if lacking:
-            raise self.error(f"{self.arguments[0]} has no such row: {', '.join(sorted(lacking))}")
+            raise self.error(f"{table} has no such row: {', '.join(sorted(lacking))}")
         if frame.is_empty():
-            raise self.error(f"{self.arguments[0]}: `where` leaves no row")
+            raise self.error(f"{table}: `where` leaves no row")
         return frame
 
     def _grid(self, frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -102,7 +109,8 @@ class Stored(SphinxDirective):
         rows = [[names.style_of(label).name if of_policies else label] for label in labels]
         over = self.options.get("over")
         shown = []
-        for point in sorted(set(frame[over])) if over else [None]:
+        points = frame[over].unique(maintain_order=True).to_list() if over else [None]
+        for point in points if isinstance(points[0], str) else sorted(points):
             some = frame if point is None else frame.filter(pl.col(over) == point)
             for name in values:
                 heading = HEADINGS.get(name, name)
@@ -137,15 +145,20 @@ class Stored(SphinxDirective):
 
     def _caption(self, frame: pl.DataFrame) -> str:
         parts = []
-        if "stand_in" in frame.columns and frame["stand_in"][0]:
-            parts.append(f"**Data: {frame['stand_in'][0]}.**")
+        if "stand_in" in frame.columns:
+            known = frame["stand_in"].drop_nulls().unique(maintain_order=True)
+            parts += [f"**Data: {one}.**" for one in known if one]
         if "seeds" in frame.columns:
             parts.append(f"{frame['seeds'][0]} seeds; in brackets the 95% interval over seeds.")
-        parts.append(f"[The whole table](/tables/{self.arguments[0]}.md).")
+        first, *others = (f"/tables/{name}.md" for name in self.arguments)
+        parts.append(f"[The whole table]({first}).")
+        parts += [f"[And this one]({other})." for other in others]
         return " ".join(parts)
 
 
 def _at(key: str, value: Any) -> str:
+    if key == "source":
+        return str(value)
     symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ"}.get(key, key)
     return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
 
