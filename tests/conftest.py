@@ -33,7 +33,7 @@ import jax  # noqa: E402
 
 from cqbjax.commands._hydra import offer_policies  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
-from cqbjax.sweeping import programs  # noqa: E402
+from cqbjax.sweeping import executables, programs  # noqa: E402
 
 jax.config.update(
     "jax_compilation_cache_dir",
@@ -44,6 +44,8 @@ FOUND: collections.Counter[str] = collections.Counter()
 HIT, MISSED = (f"/jax/compilation_cache/cache_{word}" for word in ("hits", "misses"))
 jax.monitoring.register_event_listener(lambda event, **_: FOUND.update([event]))
 
+# Faults are planted in what is imported, and executables are found by what files say.
+executables.keep = lambda: None
 # As every command does before it composes.
 offer_policies()
 

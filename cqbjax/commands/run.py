@@ -84,9 +84,11 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
     """
     from cqbjax.core import backend
     from cqbjax.studies import sharding, showing, storing
+    from cqbjax.sweeping import executables
     from cqbjax.sweeping.bars import bar
 
     backend.configure()
+    executables.keep()
     console, config = showing.console(), jobs[0].config
     folder = Path(config.results_dir) / "data" / config.name
     strict = len(jobs) == 1 or bool(config.fail_fast)

@@ -39,9 +39,13 @@ def programs_folder(parent: pathlib.Path) -> pathlib.Path:
     Nodes of a cluster may share a home and differ in what their processors can do: a program that
     was compiled for another one is refused, or ends the process at its first instruction.
     """
-    told = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
-    mark = hashlib.sha256(f"{told} jaxlib {jaxlib.__version__}".encode()).hexdigest()[:12]
+    mark = hashlib.sha256(f"{processor()} jaxlib {jaxlib.__version__}".encode()).hexdigest()[:12]
     return parent / mark
+
+
+def processor() -> str:
+    """Say what this machine's processor can do."""
+    return f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
 
 
 def compiler_options(platform: str) -> dict[str, str]:

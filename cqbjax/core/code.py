@@ -28,7 +28,8 @@ OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 LOOKING_ON = (
     "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.keys",
-    "cqbjax.sweeping.snapshots", "cqbjax.core.code", "cqbjax.studies.kinds",
+    "cqbjax.sweeping.snapshots", "cqbjax.sweeping.executables", "cqbjax.core.code",
+    "cqbjax.studies.kinds",
 )  # fmt: skip
 
 

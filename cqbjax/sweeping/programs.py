@@ -19,6 +19,7 @@ from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
 from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.sweeping import executables
 
 AXIS = "run"
 # Of each kind; the one used longest ago goes when there are more.
@@ -94,12 +95,12 @@ def compiled(shape: Shape) -> Programs:
     # XLA unrolls loops over so few slots, and cannot emit the barriers that it then fuses.
     plainly = shape.slots <= UNROLLED
     over_runs = _over_runs(devices, width, start, batched=2)
-    begun = _compile(devices, over_runs, policies, instances, plainly=plainly)
+    begun = _compile(devices, over_runs, (policies, instances), ("start", shape), plainly)
     first = jax.ShapeDtypeStruct((), jnp.int32)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, first
-    advanced = _compile(devices, over_runs, *shapes, plainly=plainly)
+    advanced = _compile(devices, over_runs, shapes, ("advance", shape), plainly)
     return Programs(draw, begun, advanced)
 
 
@@ -118,7 +119,8 @@ def _draw(
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
     over_runs = _over_runs(devices, width, draw, batched=3, shared=1)
-    return _compile(devices, over_runs, seeds, rates, numbers.shapes(runs), tables.shapes())
+    shapes = seeds, rates, numbers.shapes(runs), tables.shapes()
+    return _compile(devices, over_runs, shapes, ("draw", width, problem))
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -137,7 +139,7 @@ def compiled_batch(
         A function of the arguments.
     """
     alone = jax.jit(functools.partial(function, devices, fixed))
-    return _compile(devices, alone, *(kind.shapes() for kind in kinds))
+    return _compile(devices, alone, tuple(kind.shapes() for kind in kinds), (function, fixed))
 
 
 def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
@@ -162,14 +164,27 @@ def united(numbers: Any, tables: Any) -> Any:
 
 
 def _compile(
-    devices: tuple[jax.Device, ...], function: Any, *shapes: Any, plainly: bool = False
-) -> Any:
-    """Compile a function of these shapes with the options of the platform, or without."""
+    devices: tuple[jax.Device, ...], function: Any, shapes: tuple[Any, ...],
+    follows: tuple[Any, ...], plainly: bool = False,
+) -> Any:  # fmt: skip
+    """Compile a function of these shapes, or take from the disk what it was compiled to.
+
+    Args:
+        devices: where it runs.
+        function: jitted.
+        shapes: of its arguments.
+        follows: all that the function follows from, besides shapes and code.
+        plainly: without the options of the platform.
+    """
     platform = devices[0].platform
-    with platforms.use(platforms.of(platform)):
-        lowered = function.lower(*shapes)
     options = {} if plainly else backend.compiler_options(platform)
-    return lowered.compile(compiler_options=options)
+
+    def make() -> Any:
+        with platforms.use(platforms.of(platform)):
+            lowered = function.lower(*shapes)
+        return lowered.compile(compiler_options=options)
+
+    return executables.kept(make, shapes, (devices, *follows, plainly))
 
 
 def _over_runs(
