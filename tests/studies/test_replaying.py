@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from composing import called, composed
-from logs import embedder
+from logs import EMBEDDER, words
 from omegaconf import OmegaConf
 from rich.console import Console
 from tiers import cases
@@ -23,7 +23,6 @@ from cqbjax.chains.linking import Rule
 from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make, make_policies
-from cqbjax.core.labels import is_papers_data
 from cqbjax.paper import printed
 from cqbjax.results import stored as results
 from cqbjax.studies import kinds, sharding, showing
