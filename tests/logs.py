@@ -9,7 +9,7 @@ import polars as pl
 SECOND = 1_000_000
 
 
-def words(prompts):
+def by_words(prompts):
     """Embed words without regard to blanks: [P] -> [P, 256], unit norm."""
     rows = np.zeros((len(prompts), 256))
     for row, prompt in zip(rows, prompts, strict=True):
@@ -18,7 +18,7 @@ def words(prompts):
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
-EMBEDDER = "words", words
+EMBEDDER = "words", by_words
 
 
 def heavy(conversations, of_one, dim):

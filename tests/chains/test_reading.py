@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from logs import EMBEDDER, SECOND, words
+from logs import EMBEDDER, SECOND, by_words
 
 from cqbjax.chains import instance, linking, prepare, reading, schema, shards
 from cqbjax.chains.prepare import MODEL
@@ -209,8 +209,8 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
         tmp_path / "empty": "empty: no shard there, neither data/train-",
     }
     (tmp_path / "empty").mkdir()
-    for source, words in cases.items():
-        with pytest.raises(LogError, match=words) as refusal:
+    for source, said in cases.items():
+        with pytest.raises(LogError, match=said) as refusal:
             prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
         assert "\n" not in str(refusal.value)
     schema.write(wrong, [row()])
@@ -243,7 +243,7 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
 def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     schema.write(file, [row(), row(at=60)], stand_in="two rows standing in")
-    other = "other words", lambda texts: -words(texts)
+    other = "other words", lambda texts: -by_words(texts)
     first = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     again = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert first.built and not again.built and first.key == again.key
@@ -258,7 +258,7 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
 
     def embed(texts, model, **rest):
         encoders.append(model)
-        return words(texts)
+        return by_words(texts)
 
     monkeypatch.setattr(prepare, "embed", embed)
     monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
