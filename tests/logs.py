@@ -55,11 +55,12 @@ if __name__ == "__main__":
     from cqbjax.chains import linking
 
     frame, vectors = heavy(*map(int, sys.argv[1:3]), 768)
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), time.process_time()
     made = linking.link(frame, vectors, linking.Rule())
-    spent, used = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF)
+    spent, on_cores = time.perf_counter() - begun, time.process_time() - before
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{frame.height:,} conversations, {len(vectors):,} texts, {made.identical:,} + "
-        f"{made.similar:,} links: {spent:.1f} s, {used.ru_utime:.1f} s of all cores with making "
-        f"the log, peak memory {used.ru_maxrss / 2**20:.2f} GiB"
+        f"{made.similar:,} links: {spent:.1f} s, {on_cores:.1f} s of all cores, peak memory "
+        f"{peak:.2f} GiB with the log"
     )
