@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
-from cqbjax.core.labels import PAPERS
+from cqbjax.core.labels import GENERATED, PAPERS
 from cqbjax.paper import printed, tabled
 from cqbjax.paper.rules import RULES, Found, is_own, ranks
 from cqbjax.results.extracts import Extract
@@ -129,7 +129,7 @@ def _judge_part(
 
 
 def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
-    """Give a verdict from the paper's own data; stand-ins say how it fares on them, no more."""
+    """Give a verdict from the paper's own data; real stand-ins say how it fares, no more."""
     own = [one for one in findings if one.provenance == PAPERS]
     others = [one for one in findings if one.provenance != PAPERS]
     if own:
@@ -137,7 +137,9 @@ def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
         return Judged(verdict, _said([*own, *others]), min(one.seeds for one in own))
     missing = [name for name in claim["studies"] if name not in {one.study for one in findings}]
     if others:
-        there = f"{claim['data']}: not at hand. On data that stand in: {_verdict(others, claim)}"
+        real = [one for one in others if one.provenance != GENERATED]
+        fares = _verdict(real, claim) if real else "not judged, they are made up"
+        there = f"{claim['data']}: not at hand. On data that stand in: {fares}"
         return Judged(CANNOT, f"{there}. {_said(others)}", min(one.seeds for one in others))
     return Judged(NOT_RUN, f"no result of {', '.join(missing)}")
 
