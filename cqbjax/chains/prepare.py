@@ -172,7 +172,9 @@ def _whose(got: fetch.Files) -> dict[str, str]:
         return {"name": "generated log", "provenance": GENERATED, "stand_in": stand_in}
     if got.revision != "local" or shards.count(got.files) == ROWS:
         return {"name": TITLE, "provenance": PAPERS, "stand_in": ""}
-    return {"name": got.path.resolve().stem, "provenance": OWN, "stand_in": ""}
+    path = got.path.resolve()
+    name = path.name if path.is_dir() else path.stem
+    return {"name": name, "provenance": OWN, "stand_in": ""}
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.core.labels import GENERATED
+from cqbjax.core.labels import GENERATED, PAPERS
 from cqbjax.paper import printed
 from cqbjax.paper.catalogue import Listed
 from cqbjax.paper.rules import is_own
@@ -118,7 +118,8 @@ def _ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> _
     run = sorted({rate for number in points for rate in made.notes["points"][number]["rates"]})
     # Stand-ins have rates of their own: low is set beside low, high beside high.
     same = [rate for rate in run if np.isclose(rate, theirs["arrival_rate"])]
-    by_level = run[place : place + 1] if made.notes["stand_in"] and len(run) == len(rates) else []
+    other = made.notes["provenance"] != PAPERS
+    by_level = run[place : place + 1] if other and len(run) == len(rates) else []
     chosen = by_level or same
     if not chosen:
         return f"{made.notes['name']} has not run at rate {theirs['arrival_rate']:g}"

@@ -42,7 +42,7 @@ class Replay(Sweep):
         threshold: least cosine of two first prompts that are taken for the same.
         min_gap: least seconds between a conversation's last response and its retrial.
         among: `open` or `adjacent`: of which conversations a retrial may be.
-        singles: share of chains of length one that is kept.
+        singles: share of chains of length one among those that are kept.
         schedules: label -> rule, beside the policies.
     """
 
@@ -78,6 +78,10 @@ class Replay(Sweep):
         if len(config.arrival_rate) != 1:
             raise ValueError("arrival_rate must be one number of chains a slot for a replay")
         self.rule.check()
+        if self.encoder == prepare.NONE and self.embeddings is None and self.rule.threshold < 1:
+            raise ValueError(
+                f"kind.encoder={prepare.NONE} embeds nothing: kind.threshold must be 1"
+            )
         name = f"log {config.data_dir} {self.source} {self.embeddings} {self._asked()}"
         log: Log = making.keep(name, lambda: self._log(Path(config.data_dir)))
         chains = prepare.link(log, self.rule)

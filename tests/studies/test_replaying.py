@@ -127,6 +127,7 @@ WRONG = [
     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
     (("horizon=90000",), "is too long"),
     (("kind.source=nowhere",), "nowhere: no such file or folder"),
+    (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
 ]  # fmt: skip
 # Of replays alone; the others are keys of every study.
 QUICK = (("kind.threshold=2",), ("+kind.gap=5",))
