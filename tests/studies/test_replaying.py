@@ -105,14 +105,16 @@ def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp
 
 @pytest.mark.slow
 def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
-    grid = ("kind.threshold=[0.995,1]", "kind.min_gap=[0,600]")
+    # Where chains of one are too few a single seed runs, beside points with two.
+    grid = ("kind.threshold=[0.995,1]", "kind.singles=[0.8,0.99]")
     made, points = run(generated, tmp_path, *grid)
-    keys = [(p.attrs["threshold"], p.attrs["min_gap"]) for p in points]
-    assert sorted(keys) == [(0.995, 0), (0.995, 600), (1, 0), (1, 600)]
-    assert len({p.attrs["chains_of_several"] for p in points}) > 2
+    seeds = {(p.attrs["threshold"], p.attrs["singles"]): p.sizes["seed"] for p in points}
+    assert seeds == {(0.995, 0.8): 2, (0.995, 0.99): 1, (1, 0.8): 2, (1, 0.99): 1}
+    assert len({p.attrs["load"] for p in points}) == 4
     both = results.load(tmp_path / "data" / "wildchat")
-    assert both.sizes["threshold"] == both.sizes["min_gap"] == 2
-    show(points, made, "grid")
+    assert both.sizes["threshold"] == both.sizes["singles"] == 2
+    table = next(file for file in show(points, made, "grid") if file.suffix == ".csv")
+    assert set(pl.read_csv(table)["seeds"]) == {1, 2}
 
 
 WRONG = [
