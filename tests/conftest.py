@@ -151,12 +151,12 @@ def fresh_programs():
 @pytest.fixture(scope="session")
 def generated(shared_data, tmp_path_factory):
     """A small generated log of conversations, prepared: its data folder, its shards below `log`."""
-    from logs import embedder
+    from logs import EMBEDDER
 
     from cqbjax.chains import generate, prepare
 
     folder = tmp_path_factory.mktemp("generated")
     settings = generate.Settings(2500, longer=4.0, early=0.03, follow_ups=0.08)
     generate.generate(folder / "log", shared_data, settings, shard_rows=700)
-    prepare.prepare(folder, folder / "log", embedder=embedder, progress=False)
+    prepare.prepare(folder, folder / "log", embedder=EMBEDDER, progress=False)
     return folder

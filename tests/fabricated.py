@@ -49,6 +49,7 @@ def fabricate(
         "horizon": horizon,
         "source": "synthetic",
         "stand_in": "",
+        "provenance": "paper",
         **attributes,
     }
     names = [*policies, "__optimal__"]

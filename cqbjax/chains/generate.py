@@ -75,7 +75,7 @@ class Settings(NamedTuple):
 
 
 def generate(folder: Path, data_dir: Path, settings: Settings, shard_rows: int = 20_000) -> str:
-    """Write a log as shards, and `truth.parquet` beside them.
+    """Write a log as shards, each of which says what it is, and `truth.parquet` beside them.
 
     Args:
         folder: where `train-*.parquet` go; what is there of an earlier one is replaced.

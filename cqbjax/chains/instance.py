@@ -7,10 +7,13 @@ from jax import Array
 from cqbjax.chains.linking import Chains, subsample
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.shards import LogError
+from cqbjax.core.code import digest
+from cqbjax.core.files import memo
 from cqbjax.core.types import LONG_WAIT
 
 # 32 coordinates of the prompt (the paper's), then the state of the chain.
 PROMPT_DIM = 32
+BLOCK = 65_536  # embeddings in float64 at once
 STATE = ("constant", "attempts", "rounds in system", "prompt length")
 DIM = PROMPT_DIM + len(STATE)
 AGE_COLUMN = PROMPT_DIM + STATE.index("rounds in system")
@@ -34,8 +37,17 @@ def contexts(log: Log, chains: Chains, attempts: np.ndarray) -> Array:
     served = jnp.asarray(attempts, float)
     one = jnp.ones_like(served)
     state = jnp.stack([one, served / (1 + served), one, jnp.asarray(asked, float)], axis=-1)
-    prompts = jnp.asarray(project(log.embeddings), float)[frame["text"].to_numpy()]
+    prompts = jnp.asarray(_projected(log), float)[frame["text"].to_numpy()]
     return jnp.sqrt(0.5) * jnp.concatenate([prompts, 0.5 * state], axis=-1)
+
+
+def _projected(log: Log) -> np.ndarray:
+    """Return [texts, 32] the projected prompts, once for each log; zeros where none is embedded."""
+    vectors = log.embeddings
+    if vectors is None:
+        return np.zeros((log.reading.texts, PROMPT_DIM))
+    file = log.folder / f"projected-{digest([__name__])}.npy"
+    return np.asarray(memo(file, lambda: project(vectors)))
 
 
 def tokens(log: Log, chains: Chains) -> np.ndarray:
@@ -80,13 +92,15 @@ def project(embeddings: np.ndarray, dim: int = PROMPT_DIM) -> np.ndarray:
     Returns:
         [texts, e].
     """
-    whole = embeddings.astype(np.float64)
-    _, directions = np.linalg.eigh(whole.T @ whole)
+    # In blocks: of a large log the float64 copy would be the largest thing in memory.
+    blocks = [embeddings[i : i + BLOCK] for i in range(0, len(embeddings), BLOCK)]
+    moment = sum(whole.T @ whole for whole in (block.astype(np.float64) for block in blocks))
+    _, directions = np.linalg.eigh(moment)
     along = directions[:, ::-1][:, :dim]
     # A direction has two signs: the one whose largest component is positive is taken.
     largest = np.abs(along).argmax(axis=0)
     along = along * np.sign(along[largest, np.arange(along.shape[1])])
-    made = whole @ along
+    made = np.concatenate([block.astype(np.float64) @ along for block in blocks])
     return np.pad(made, ((0, 0), (0, dim - made.shape[1])))
 
 

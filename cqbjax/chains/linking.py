@@ -7,9 +7,11 @@ arrivals. Each is linked to the latest earlier one of the same user that
     had ended:       its last assistant response is earlier than the new arrival, by `min_gap`,
     asked the same:  the first prompts are identical, or their embeddings have cosine >= threshold.
 
-Similarity is computed within a user, a row of it at a time; there is never a matrix of all pairs.
+Similarity is computed within a user, of distinct texts, some rows at a time; there is never a
+matrix of all pairs.
 """
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from cqbjax.chains.reading import SECOND
 from cqbjax.chains.shards import LogError
 
 Among = Literal["open", "adjacent"]
+BLOCK = 1024  # conversations of a user whose similarities are in memory at once
 
 
 class Rule(NamedTuple):
@@ -99,12 +102,10 @@ def link(log: pl.DataFrame, embeddings: np.ndarray | None, rule: Rule) -> Chains
     starts = np.flatnonzero(np.diff(user[order], prepend=-1))
     before = np.full(len(user), -1)
     counts = np.zeros(3, np.int64)
+    vectors = embeddings if rule.threshold < 1 else None
     for group in np.split(order, starts[1:]):
         if len(group) > 1:
-            unit = None
-            if embeddings is not None and rule.threshold < 1:
-                unit = _unit(embeddings[text[group]])
-            linked = _link_user(text[group], arrival[group], ended[group], unit, rule)
+            linked = _link_user(text[group], arrival[group], ended[group], vectors, rule)
             before[group] = np.where(linked.before >= 0, group[linked.before], -1)
             counts += linked.counts
     members, first = _follow(before, arrival, row)
@@ -119,21 +120,18 @@ class _Linked(NamedTuple):
 
 
 def _link_user(
-    text: np.ndarray, arrival: np.ndarray, ended: np.ndarray, unit: np.ndarray | None, rule: Rule
-) -> _Linked:
+    text: np.ndarray, arrival: np.ndarray, ended: np.ndarray, embeddings: np.ndarray | None,
+    rule: Rule,
+) -> _Linked:  # fmt: skip
     """Link one user's conversations, which are in the order of arrival."""
     size, gap = len(text), round(rule.min_gap * SECOND)
     before = np.full(size, -1)
     unresolved = np.ones(size, bool)
     identical = similar = early = 0
-    for i in range(1, size):
-        first = i - 1 if rule.among == "adjacent" else 0
-        here = first + np.flatnonzero(unresolved[first:i])
-        same = text[here] == text[i]
-        if unit is not None:
-            # Of a slice: picking the unresolved ones first would copy them.
-            same |= (unit[first:i] @ unit[i])[here - first] >= rule.threshold
-        asked = here[same]
+    own, text = np.unique(text, return_inverse=True)
+    for i, alike in _asking_the_same(own, text, embeddings, rule.threshold):
+        first = max(i - 1, 0) if rule.among == "adjacent" else 0
+        asked = first + np.flatnonzero(unresolved[first:i] & alike[text[first:i]])
         over = asked[(ended[asked] < arrival[i]) & (ended[asked] + gap <= arrival[i])]
         if len(over):
             before[i] = over[-1]
@@ -143,6 +141,35 @@ def _link_user(
         else:
             early += len(asked) > 0
     return _Linked(before, (int(identical), int(similar), int(early)))
+
+
+def _asking_the_same(
+    own: np.ndarray, text: np.ndarray, embeddings: np.ndarray | None, threshold: float
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each conversation that asks what another does, and which texts count as its own.
+
+    Args:
+        own: [m] the user's distinct texts.
+        text: [n] places in `own`.
+        embeddings: of all texts; None: the same is what is identical.
+        threshold: least cosine.
+    """
+    several = np.bincount(text) > 1
+    if embeddings is None and not several.any():
+        return
+    unit = None if embeddings is None else _unit(embeddings[own])
+    for begin in range(0, len(text), BLOCK):
+        block = text[begin : begin + BLOCK]
+        alone = len(block) == len(text)  # of most users; sorting once more would take longer
+        some, where = (
+            (np.arange(len(own)), text) if alone else np.unique(block, return_inverse=True)
+        )
+        same = some[:, None] == np.arange(len(own))
+        if unit is not None:
+            same |= unit[some] @ unit.T >= threshold
+        worth = several[some] | (same.sum(axis=1) > 1)
+        for place in np.flatnonzero(worth[where]):
+            yield begin + int(place), same[where[place]]
 
 
 def _follow(

@@ -190,8 +190,7 @@ def conversation(
     """Return what is kept of a row, or why it is dropped.
 
     The user arrives FIRST_TOKEN + tokens / TOKENS_A_SECOND seconds before the timestamp of the
-    first assistant response. A conversation with one response takes the row's own timestamp where
-    the response has none.
+    first assistant response. A last response without a timestamp of its own has the row's.
 
     Args:
         turns: of the conversation, in order.
@@ -211,11 +210,12 @@ def conversation(
     if not user:
         return "no hashed IP"
     times = [turn.timestamp for turn in answers]
-    if len(answers) == 1 and times[0] is None:
-        times = [last]
+    times[-1] = last if times[-1] is None else times[-1]
     known = [time for time in times if time is not None]
     if times[0] is None:
         return "no timestamp of the first assistant response"
+    if times[-1] is None:
+        return "no timestamp of the last assistant response"
     if any(later < earlier for earlier, later in zip(known, known[1:], strict=False)):
         return "timestamps out of order"
     prompt, length = asked.content or b"", tokens(answers[0].content)
@@ -247,9 +247,10 @@ def _times(column: pa.Array) -> list[int | None]:
 
 
 def _parsed(text: str | None) -> int | None:
-    """Read an ISO time, None where there is none."""
+    """Read an ISO time, None where there is none; digits alone are not taken for a year."""
+    said = (text or "").strip()
     try:
-        time = datetime.datetime.fromisoformat((text or "").strip())
+        time = datetime.datetime.fromisoformat(said if said[4:5] == "-" else "")
     except ValueError:
         return None
     whole = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
@@ -294,7 +295,4 @@ class _writer:  # noqa: N801  a context manager, used as a function is
 
     def __exit__(self, kind: Any, *details: Any) -> None:
         self._file.close()
-        if kind is None:
-            self._partial.replace(self._path)
-        else:
-            self._partial.unlink(missing_ok=True)
+        self._partial.unlink() if kind else self._partial.replace(self._path)

@@ -5,7 +5,8 @@ leaves when its last one is served, and else is back in the queue with the next.
 server, so that scheduling alone is decided.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -70,9 +71,33 @@ class Replay:
     ) -> float:
         """Return how many chains a round are served: one by the mean length of those that come."""
         del seeds, arrival_rate, assortment_size
-        counts, lengths = np.asarray(self.counts), np.asarray(self.left)[np.asarray(self.roots)]
-        come = np.arange(lengths.shape[-1]) < counts[..., None]
-        return float(counts.sum() / max(1.0, lengths[come].sum()))
+        return float(np.asarray(self.counts).sum() / max(1.0, self._conversations()))
+
+    @property
+    def load(self) -> float:
+        """Conversations of the chains that come, a round, over all runs; one a round is served."""
+        return self._conversations() / self.counts.size
+
+    @property
+    def alike(self) -> list[int]:
+        """[S] for each run the first one in which the same chains come in the same rounds."""
+        drawn = [np.concatenate([np.ravel(a), b]).tobytes() for a, b in self._arrivals()]
+        return [drawn.index(one) for one in drawn]
+
+    @property
+    def first(self) -> "Replay":
+        """The first run alone."""
+        kept = {name: getattr(self, name)[:1] for name in ("seeds", "roots", "counts")}
+        return dataclasses.replace(self, **kept)
+
+    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return zip(np.asarray(self.roots), np.asarray(self.counts), strict=True)
+
+    def _conversations(self) -> float:
+        """Return how many the chains that come have, over all runs."""
+        left = np.asarray(self.left)
+        slots = np.arange(self.roots.shape[-1])
+        return float(sum(left[roots[slots < c[:, None]]].sum() for roots, c in self._arrivals()))
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Return the log's rows, and the run's arrivals.

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 COLUMNS = ("model", "timestamp", "conversation", "hashed_ip")
 TURN_FIELDS = ("role", "content", "timestamp")
+TIME = "timestamp"  # of a row and of a turn; all else that is read is text
 # Names of models that an error lists.
 MOST_NAMED = 12
 # Written into a shard's schema by `generate`: what its conversations stand in for.
@@ -67,7 +68,7 @@ def check(shards: Sequence[Path], model: str) -> Counter[str]:
 
 
 def stand_in(shards: Sequence[Path]) -> str:
-    """Return what the shards say they stand in for; empty where they are the real ones."""
+    """Return what generated shards say they stand in for; empty where none was generated."""
     said = []
     for shard in shards:
         with _opened(shard) as file:
@@ -140,12 +141,31 @@ def _check_columns(shard: Path, schema: pa.Schema) -> None:
         kind.value_type
     ):
         raise LogError(f"{shard}: conversation must be a list of structs, it is {kind}.")
-    fields = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
+    turn = {
+        kind.value_type.field(i).name: kind.value_type.field(i)
+        for i in range(kind.value_type.num_fields)
+    }
     for name in TURN_FIELDS:
-        if name not in fields:
+        if name not in turn:
             raise LogError(
-                f"{shard}: the turns of conversation lack {name!r}, they have {', '.join(fields)}."
+                f"{shard}: the turns of conversation lack {name!r}, they have {', '.join(turn)}."
             )
+    read = [(name, schema.field(name)) for name in COLUMNS if name != "conversation"]
+    read += [
+        (f"{name} of a turn", turn[name]) for name in (*TURN_FIELDS, "hashed_ip") if name in turn
+    ]
+    for said, field in read:
+        _check_type(shard, said, field)
+
+
+def _check_type(shard: Path, said: str, field: pa.Field) -> None:
+    """Refuse times that are numbers, of whatever unit, and text that is none."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    text = kind in (pa.null(), pa.string(), pa.large_string())
+    if field.name == TIME and not (text or pa.types.is_timestamp(kind)):
+        raise LogError(f"{shard}: {said} must be a time or ISO text of one, it is {kind}.")
+    if field.name != TIME and not (text or kind in (pa.binary(), pa.large_binary())):
+        raise LogError(f"{shard}: {said} must be text, it is {kind}.")
 
 
 def _said(error: Exception) -> str:

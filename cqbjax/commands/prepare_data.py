@@ -90,11 +90,15 @@ def build(config: omegaconf.DictConfig) -> None:
 def chains_of_a_log(config: omegaconf.DictConfig) -> None:
     """Prepare a log of conversations, link its retrials and say what came of it."""
     console, wanted = Console(width=120), config.wildchat
-    for key in ("embeddings", "prices"):
+    for key in ("prices", "truncation_side"):
         if config[key] is not None:
             raise ValueError(f"{key}={config[key]} is of a routing table, not of dataset=wildchat.")
     rule = linking.Rule(wanted.threshold, wanted.min_gap, wanted.among)
     rule.check()
+    encoder = config.model or logs.ENCODER
+    own = None if config.embeddings is None else pathlib.Path(config.embeddings)
+    if encoder == logs.NONE and own is None and rule.threshold < 1:
+        raise ValueError(f"model={logs.NONE} embeds nothing, which needs wildchat.threshold=1.")
     data_dir = pathlib.Path(config.data_dir)
     source = None if config.source is None else pathlib.Path(config.source)
     if config.made_up is not None:
@@ -105,8 +109,8 @@ def chains_of_a_log(config: omegaconf.DictConfig) -> None:
         )  # fmt: skip
         generate.generate(source, data_dir, settings)
     done = logs.prepare(
-        data_dir, source, wanted.model, config.model or logs.ENCODER, wanted.tokens,
-        config.revision, config.batch_size, config.progress,
+        data_dir, source, wanted.model, encoder, wanted.tokens,
+        config.revision, config.batch_size, config.progress, embeddings=own,
     )  # fmt: skip
     log = logs.load(data_dir)
     state = "built" if done.built else "already built, nothing to do"

@@ -17,6 +17,6 @@ PAPERS_DATA = {
 }
 
 
-def is_papers_data(source: str, stand_in: str) -> bool:
-    """Say whether data are the paper's own: by their name, and standing in for nothing."""
-    return source.lower() in PAPERS_DATA and not stand_in
+# Whose data are (`provenance`): said once, where they are read or made, and read everywhere else.
+# The paper's own; real ones in place of them; made-up ones in place of them; somebody's own.
+PAPERS, STAND_IN, GENERATED, OWN = "paper", "stand-in", "generated", "own"

@@ -69,7 +69,7 @@ def current(data_dir: pathlib.Path, name: str) -> Entry | None:
     """Return a dataset's current entry; None where nothing was prepared.
 
     Raises:
-        ValueError: it is damaged, or not there.
+        ValueError: it is damaged, not there, or of an older version.
     """
     pointer = cache_folder(data_dir) / f"{name}.json"
     if not pointer.is_file():
@@ -78,4 +78,7 @@ def current(data_dir: pathlib.Path, name: str) -> Entry | None:
     folder = cache_folder(data_dir) / key
     if not (folder / "meta.json").is_file():
         raise TableError(f"{pointer}: names an entry {key!r} that is not there: prepare it again.")
-    return Entry(key, folder, read(folder / "meta.json", JSON))
+    meta = read(folder / "meta.json", JSON)
+    if "provenance" not in meta:
+        raise TableError(f"{pointer}: was prepared by an older version: prepare it again.")
+    return Entry(key, folder, meta)

@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from cqbjax.core.labels import PAPERS_DATA
+from cqbjax.core.labels import GENERATED, PAPERS, PAPERS_DATA, STAND_IN
 from cqbjax.datasets.readers.compact import read_compact
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.paretobandit import FILES as EXAMPLES
@@ -66,20 +66,22 @@ def _routerbench(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTabl
     else:
         table = read_routerbench(path)
     table = _marked(table)
-    if table.stand_in or table.num_prompts >= WHOLE_ROUTERBENCH:
+    if table.provenance == GENERATED or table.num_prompts >= WHOLE_ROUTERBENCH:
         return table
     parts = ", ".join(sorted(set(table.origins)))
     return dataclasses.replace(
         table,
         name="RouterBench slice",
         stand_in=f"a slice ({table.num_prompts:,} prompts of {parts}) standing in for RouterBench",
+        provenance=STAND_IN,
     )
 
 
 def _mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     file = path if path.is_file() else path / "mmlu_pro.parquet"
     what = "real MMLU-Pro scores, standing in for a dataset with many LLMs such as EmbedLLM"
-    return read_compact(file, name="MMLU-Pro", stand_in=what)
+    table = read_compact(file, name="MMLU-Pro", stand_in=what)
+    return dataclasses.replace(table, provenance=STAND_IN)
 
 
 def _paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
@@ -98,13 +100,14 @@ def _sprout(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
 
 
 def _marked(table: RoutingTable) -> RoutingTable:
-    """Mark a file with made-up content, so that no result of it passes for the real thing."""
+    """Say whose data a file in the schema of one of the paper's datasets holds."""
     made_up = [origin.startswith("synthetic") for origin in table.origins]
     if not any(made_up):
-        return table
+        return dataclasses.replace(table, provenance=PAPERS)
     part = "" if all(made_up) else f"{sum(made_up):,} of {len(made_up):,} prompts are "
     what = f"{part}made-up content in the schema of {table.name}, standing in for its real data"
-    return dataclasses.replace(table, name=f"{table.name} (synthetic)", stand_in=what)
+    name = f"{table.name} (synthetic)"
+    return dataclasses.replace(table, name=name, stand_in=what, provenance=GENERATED)
 
 
 CATALOGUE = {

@@ -50,7 +50,7 @@ def embed(
             `left` the beginning.
 
     Returns:
-        [P, d] float32, of float16 precision: that is how they are stored.
+        [P, d] float16, as they are stored.
 
     Raises:
         EmbeddingError: no prompts, sentence-transformers is not installed, the model cannot be had,
@@ -68,7 +68,9 @@ def embed(
     starts = range(0, len(prompts), shard_size)
 
     def embedded(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
-        encode = load(model, batch_size) if load else _load(model, batch_size, truncation_side)
+        encode = (
+            load(model, batch_size) if load else load_encoder(model, batch_size, truncation_side)
+        )
         with steps(progress, "embedding prompts", len(prompts)) as done:
             done(len(prompts) - len(missing) * shard_size)
             for start in missing:
@@ -81,7 +83,7 @@ def embed(
 
     joined = memo(whole, join)
     shutil.rmtree(shards, ignore_errors=True)
-    return joined.astype(np.float32)
+    return np.asarray(joined)
 
 
 def embedding_key(
@@ -134,8 +136,12 @@ def _vectors(encode: Encode, texts: list[str], start: int) -> np.ndarray:
     return vectors.astype(np.float16)
 
 
-def _load(model: str, batch_size: int, truncation_side: str) -> Encode:
-    """Load a sentence-transformers model; importing it takes seconds, so that waits until here."""
+def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:
+    """Load a sentence-transformers model; importing it takes seconds, so that waits until here.
+
+    Raises:
+        EmbeddingError: sentence-transformers is not installed, or the model cannot be had.
+    """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:

@@ -41,7 +41,9 @@ def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable,
     if entry := current(data_dir, name):
         table_file, said = entry.folder / TABLE, entry.meta
         table = read_compact(table_file, said["name"], said["stand_in"])
-        table = dataclasses.replace(table, notes=tuple(said["notes"]))
+        table = dataclasses.replace(
+            table, provenance=said["provenance"], notes=tuple(said["notes"])
+        )
         check_table(table, str(table_file))
         return table, read_embeddings(entry.folder / EMBEDDINGS, table.num_prompts)
     folder = data_dir / name
@@ -73,7 +75,8 @@ def save_dataset(
     with np.errstate(over="ignore"):
         half = whole.astype(np.float16)
     write(folder / EMBEDDINGS, ARRAY, half if np.array_equal(half, whole) else whole)
-    return {"name": table.name, "stand_in": table.stand_in, "notes": list(table.notes)}
+    said = {"name": table.name, "stand_in": table.stand_in, "provenance": table.provenance}
+    return {**said, "notes": list(table.notes)}
 
 
 def _unprepared(name: str, data_dir: pathlib.Path) -> str:

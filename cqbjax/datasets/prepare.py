@@ -18,7 +18,7 @@ from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import TableError, complete
 
-FORMAT = "2"  # raise when the same files would give another table or another layout
+FORMAT = "3"  # raise when the same files would give another table or another layout
 LONGEST = 1.01  # a unit vector in half precision is a little longer than 1
 
 Embed = Callable[[tuple[str, ...]], np.ndarray]

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cqbjax.core.labels import OWN
+
 
 class TableError(ValueError):
     """A dataset's content is not what its schema promises."""
@@ -28,6 +30,7 @@ class RoutingTable:
         performance: [P, N] float64 in [0, 1].
         cost: [P, N] float64, USD a query, not negative.
         stand_in: what this table stands in for, in words; empty for the thing itself.
+        provenance: whose its data are, of those in `core.labels`.
         notes: what was merged or dropped on the way here, counted, one sentence each.
     """
 
@@ -39,6 +42,7 @@ class RoutingTable:
     performance: np.ndarray
     cost: np.ndarray
     stand_in: str = ""
+    provenance: str = OWN
     notes: tuple[str, ...] = ()
 
     @property

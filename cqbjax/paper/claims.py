@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
+from cqbjax.core.labels import GENERATED, PAPERS
 from cqbjax.paper import printed, tabled
-from cqbjax.paper.rules import RULES, Found, ranks
+from cqbjax.paper.rules import RULES, Found, is_own, ranks
 from cqbjax.results.extracts import Extract
 from cqbjax.results.names import style_of
 
@@ -123,19 +124,22 @@ def _judge_part(
         known = ", ".join([*RULES, "tabled", "value", "proven", "none"])
         raise ValueError(f"claim {claim['id']} has rule {rule}; choose from {known}")
     run = [extracts[name] for name in claim["studies"] if name in extracts]
+    run = [made for made in run if not is_own(made)]
     return _decide([one for one in (RULES[rule](made, asked) for made in run) if one.all], claim)
 
 
 def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
-    """Give a verdict from the paper's own data; stand-ins say how it fares on them, no more."""
-    own = [one for one in findings if not one.stand_in]
-    others = [one for one in findings if one.stand_in]
+    """Give a verdict from the paper's own data; real stand-ins say how it fares, no more."""
+    own = [one for one in findings if one.provenance == PAPERS]
+    others = [one for one in findings if one.provenance != PAPERS]
     if own:
         verdict = _verdict(own, claim)
         return Judged(verdict, _said([*own, *others]), min(one.seeds for one in own))
     missing = [name for name in claim["studies"] if name not in {one.study for one in findings}]
     if others:
-        there = f"{claim['data']}: not at hand. On data that stand in: {_verdict(others, claim)}"
+        real = [one for one in others if one.provenance != GENERATED]
+        fares = _verdict(real, claim) if real else "not judged, they are made up"
+        there = f"{claim['data']}: not at hand. On data that stand in: {fares}"
         return Judged(CANNOT, f"{there}. {_said(others)}", min(one.seeds for one in others))
     return Judged(NOT_RUN, f"no result of {', '.join(missing)}")
 
@@ -173,9 +177,8 @@ def _values(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Found]:
         ]
         seeds = int(some["seeds"].to_numpy().min())
         said = f"{study} (n = {seeds}): {'; '.join(parts)}"
-        findings.append(
-            Found(str(study), some["stand_in"][0] or "", seeds, yes, judged - yes, judged, said)
-        )
+        whose = some["stand_in"][0] or "", some["provenance"][0]
+        findings.append(Found(str(study), *whose, seeds, yes, judged - yes, judged, said))
     return findings
 
 

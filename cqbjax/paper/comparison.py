@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from cqbjax.core.labels import GENERATED, PAPERS
 from cqbjax.paper import printed
 from cqbjax.paper.catalogue import Listed
+from cqbjax.paper.rules import is_own
 from cqbjax.results.extracts import Extract
 from cqbjax.results.summaries import t_quantile
 
@@ -27,18 +29,14 @@ METRIC = {"gap_mean": "gap", "gap_sd": "gap"}
 COLUMNS = {
     "dataset": pl.String, "table": pl.String, "K": pl.Int64, "arrival_rate": pl.Float64,
     "round": pl.Int64, "policy": pl.String, "statistic": pl.String, "paper": pl.Float64,
-    "runs": pl.Int64, "study": pl.String, "stand_in": pl.String, "our_rate": pl.Float64,
+    "runs": pl.Int64, "study": pl.String, "stand_in": pl.String, "provenance": pl.String,
+    "our_rate": pl.Float64,
     "seeds": pl.Int64, "ours": pl.Float64, "difference": pl.Float64, "standard_error": pl.Float64,
     "allowed": pl.Float64, "inside": pl.Boolean, "note": pl.String,
 }  # fmt: skip
 NOT_JUDGED = {
     "seconds_per_round": "not judged: the paper times one run in a script, ours are a batch",
 }
-
-
-# What `datasets.catalogue` says of a file made up in an official schema: chance alone could make
-# its numbers the paper's.
-MADE_UP = "made-up content"
 
 
 class _Ours(NamedTuple):
@@ -92,13 +90,15 @@ def _rows(
     kept = {key: theirs[key] for key in COLUMNS if key in theirs}
     row = dict.fromkeys(COLUMNS) | kept | {"paper": theirs["value"]}
     row["runs"] = RUNS.get(dataset, MOST_RUNS)
-    run = [name for name in names if name in extracts]
+    # What ran on data of somebody's own answers no number of the paper's.
+    run = [name for name in names if name in extracts and not is_own(extracts[name])]
     if not run:
         return [row | {"note": f"not run: {' or '.join(names) or 'no study answers it'}"}]
     rows = []
     for name in run:
         made = extracts[name]
-        one = row | {"study": name, "stand_in": made.notes["stand_in"]}
+        whose = {key: made.notes[key] for key in ("stand_in", "provenance")}
+        one = row | {"study": name, **whose}
         ours = _ours(made, theirs, rates[dataset, theirs["K"]])
         rows.append(one | ({"note": ours} if isinstance(ours, str) else _judged(one, ours)))
     # A study that has the number says enough; those that have not need no row of their own.
@@ -118,7 +118,8 @@ def _ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float]) -> _
     run = sorted({rate for number in points for rate in made.notes["points"][number]["rates"]})
     # Stand-ins have rates of their own: low is set beside low, high beside high.
     same = [rate for rate in run if np.isclose(rate, theirs["arrival_rate"])]
-    by_level = run[place : place + 1] if made.notes["stand_in"] and len(run) == len(rates) else []
+    other = made.notes["provenance"] != PAPERS
+    by_level = run[place : place + 1] if other and len(run) == len(rates) else []
     chosen = by_level or same
     if not chosen:
         return f"{made.notes['name']} has not run at rate {theirs['arrival_rate']:g}"
@@ -164,8 +165,9 @@ def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
         made["standard_error"] = sd / np.sqrt(m)
         made["allowed"] = _reach(sd, m, n) + HALF_UNIT[statistic]
         inside = bool(abs(made["difference"]) <= made["allowed"])
-    if MADE_UP in row["stand_in"]:
-        return made | {"note": f"not judged: {MADE_UP}"}
+    if row["provenance"] == GENERATED:
+        # Chance alone could make its numbers the paper's.
+        return made | {"note": "not judged: made-up data"}
     if not np.isclose(ours.rate, row["arrival_rate"]):
         other = f"not judged: {ours.rate:g} queries a round in place of {row['arrival_rate']:g}"
         return made | {"note": other}

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import xarray as xr
 
-from cqbjax.core.labels import PAPERS_DATA, is_papers_data
+from cqbjax.core.labels import PAPERS, PAPERS_DATA
 
 # The paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and value.
 TABLES = Path(__file__).resolve().parent / "printed.csv"
@@ -34,19 +35,15 @@ def read(path: Path = TABLES) -> pl.DataFrame:
     return rows.with_columns(pl.col("policy").replace(ours))
 
 
-def beside(
-    table: pl.DataFrame, datasets: Mapping[str, str] | None = None, path: Path = TABLES
-) -> pl.DataFrame:
+def beside(table: pl.DataFrame, datasets: Mapping[str, str], path: Path = TABLES) -> pl.DataFrame:
     """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
 
     No column is added that would be empty. Matched are dataset, K, arrival rate, round and policy,
-    and for synthetic data the paper's N, slackness and parameters. Stand-in data are not the
-    paper's: they match only what `datasets` names.
+    and for synthetic data the paper's N, slackness and parameters.
 
     Args:
         table: from `throughput_table` or `gap_table`.
-        datasets: our `source` to a dataset of the paper's that it is to be shown beside although
-            the data differ.
+        datasets: our `source` to the dataset of the paper's that it is shown beside: `answered`.
         path: the paper's tables.
 
     Raises:
@@ -55,7 +52,7 @@ def beside(
     rows = read(path).filter(pl.col("statistic").is_in(table.columns))
     rows = rows.with_columns(statistic=_PREFIX + pl.col("statistic"))
     wide = rows.pivot("statistic", index=list(_KEYS), values="value")
-    matched = [_dataset(row, datasets or {}) for row in table.iter_rows(named=True)]
+    matched = [_dataset(row, datasets) for row in table.iter_rows(named=True)]
     # Rates are compared as millionths: 0.1 + 0.6 is the paper's 0.7.
     millionths = (pl.col("arrival_rate") * 1e6).round().cast(pl.Int64)
     joined = table.with_columns(pl.Series("dataset", matched, pl.String), rate=millionths).join(
@@ -70,16 +67,17 @@ def beside(
     return kept.select(_in_pairs(kept.columns))
 
 
+def answered(points: Sequence[xr.Dataset]) -> dict[str, str]:
+    """Return our `source` to the paper's dataset, of those points whose data are the paper's."""
+    own = [str(one.attrs["source"]) for one in points if one.attrs["provenance"] == PAPERS]
+    return {source: PAPERS_DATA[source.lower()] for source in own}
+
+
 def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
     """Say which of the paper's datasets a row may stand beside."""
-    source = str(row.get("source"))
     if row.get("arrivals"):
         return None  # the paper's arrive otherwise
-    if source in datasets:
-        return datasets[source]
-    if not is_papers_data(source, row.get("stand_in") or ""):
-        return None
-    dataset = PAPERS_DATA[source.lower()]
+    dataset = datasets.get(str(row.get("source")))
     if dataset == "Synthetic":
         # A setting that is not in the table is taken to be the paper's.
         same = all(row.get(key) in (None, value) for key, value in SYNTHETIC.items())

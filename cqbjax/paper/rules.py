@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from cqbjax.core.labels import OWN
 from cqbjax.results.extracts import Extract
 from cqbjax.results.frame import with_interval
 from cqbjax.results.metrics import described
@@ -24,7 +25,8 @@ class Found(NamedTuple):
 
     Attributes:
         study: its name.
-        stand_in: what its data stand in for; empty for the paper's own.
+        stand_in: what its data stand in for, in words.
+        provenance: whose they are, of those in `core.labels`.
         seeds: how many, the fewest of its points.
         yes: comparisons that are as claimed.
         against: comparisons that say the opposite.
@@ -34,11 +36,17 @@ class Found(NamedTuple):
 
     study: str
     stand_in: str
+    provenance: str
     seeds: int
     yes: int
     against: int
     all: int
     said: str
+
+
+def is_own(made: Extract) -> bool:
+    """Say whether a study ran on data of somebody's own, of which the paper says nothing."""
+    return bool(made.notes["provenance"] == OWN)
 
 
 def ahead(made: Extract, asked: Mapping[str, Any]) -> Found:
@@ -176,7 +184,8 @@ def _numbers(
 def _found(made: Extract, yes: int, against: int, every: int, said: str) -> Found:
     seeds = min(point["seeds"] for point in made.notes["points"])
     return Found(
-        made.notes["name"], made.notes["stand_in"], seeds, yes, against, every,
+        made.notes["name"], made.notes["stand_in"], made.notes["provenance"], seeds, yes, against,
+        every,
         f"{made.notes['name']} (n = {seeds}): {said}",
     )  # fmt: skip
 

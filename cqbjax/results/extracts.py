@@ -45,9 +45,9 @@ class Extract(NamedTuple):
     """A study, summarised.
 
     Attributes:
-        notes: name, title, source, stand_in, horizon, rounds (of the table), queue (what the left
-            panel shows: `gap` or `queue_length`), drawn (labels of the figure; all if empty),
-            and `points`: the setting, rates, seeds and manifest of each.
+        notes: name, title, source, stand_in, provenance, horizon, rounds (of the table), queue
+            (what the left panel shows: `gap` or `queue_length`), drawn (labels of the figure; all
+            if empty), and `points`: the setting, rates, seeds and manifest of each.
         curves: a row a point, arrival_rate, policy, metric and round: n (seeds), mean, sd.
         numbers: the same at the rounds of the table, of more metrics.
         paired: the same for `reference` less `policy`, seed by seed: n, mean, sd.
@@ -79,6 +79,7 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
         "title": config.get("title") or str(points[0].attrs["experiment"]),
         "source": str(points[0].attrs["source"]),
         "stand_in": stand_in_of(points),
+        "provenance": str(points[0].attrs["provenance"]),
         "horizon": horizon,
         "rounds": rounds,
         "panels": panels,

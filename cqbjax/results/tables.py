@@ -28,12 +28,15 @@ GROWTH = 0.01
 _SETTING = (
     "source",
     "stand_in",
+    "encoder",
     "K",
     "num_servers",
     "slackness",
     "parameters",
     *OTHERWISE,
     "yardstick",
+    "singletons",
+    "load",
 )
 # A terminal shows so many rows; files hold all.
 MOST_PRINTED = 120

@@ -22,7 +22,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "seconds_per_round": RUN_DIMS[:1],
     "compile_seconds": RUN_DIMS[:1],
 }
-REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source")
+REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source", "provenance")
 # Of several points: coordinates that are each point's own, and what stands beside its arrays.
 OWN = {"arrival_rate": "arrival_rates", "seed": "seeds"}
 BESIDE = ("configs", "attributes")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from cqbjax.core.files import content_key
-from cqbjax.core.labels import is_papers_data
+from cqbjax.core.labels import PAPERS
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Source
@@ -185,7 +185,7 @@ def settle(point: Point, source: Source | DatasetSource) -> Point:
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
     own = (point.config.rates_by_K or {}).get(point.config.K)
-    if own is not None and is_papers_data(source.table.name, source.table.stand_in):
+    if own is not None and source.table.provenance == PAPERS:
         chosen = [float(rate) for rate in own]
     else:
         chosen = list(rates_by_rule(source.served(point.config.K)))

@@ -62,6 +62,7 @@ class OfflineValue(Kind):
             table = source.table
             size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
             told = {"source": table.name, "stand_in": table.stand_in, **size}
+            told["provenance"] = table.provenance
         return Ready(grid.settle(point, source), source, judged, kind=own, told=told)
 
     def check(self, ready: Ready) -> None:

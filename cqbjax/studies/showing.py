@@ -93,7 +93,9 @@ def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     made = tables.throughput_table if config.table == "throughput" else tables.gap_table
     whole = made(points, rounds, **reference)
     # The paper varies these alone: its numbers are of no other point of a sweep.
-    return printed.beside(whole) if {*differing(points)} <= {*ALWAYS_VARIED} else whole
+    if not {*differing(points)} <= {*ALWAYS_VARIED}:
+        return whole
+    return printed.beside(whole, printed.answered(points))
 
 
 def few(points: Sequence[xr.Dataset]) -> bool:

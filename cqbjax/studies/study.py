@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.core.labels import SERVERS
+from cqbjax.core.labels import OWN, PAPERS, SERVERS
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
@@ -137,17 +137,19 @@ def origin(ready: Ready) -> dict[str, Any]:
     own = told(config)
     if isinstance(source, DatasetSource):
         table = source.table
-        named = {SERVERS: ", ".join(table.servers)}
+        named = {"provenance": table.provenance, SERVERS: ", ".join(table.servers)}
         return {"source": table.name, "stand_in": table.stand_in, **named, **own}
     if type(source) is Synthetic:
         slackness = float(config.slackness)
-        return {"source": "synthetic", "stand_in": "", "slackness": slackness, **own}
+        named = {"source": "synthetic", "stand_in": "", "provenance": PAPERS}
+        return {**named, "slackness": slackness, **own}
     # A source of one's own has its module in its name, so that it is never taken for the paper's.
     kind = type(source)
     own_name = f"{kind.__module__}.{kind.__qualname__}"
     name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
     values = told_of_grid(settings_of(config.source))
-    return {"source": name, "stand_in": "", "source_settings": values, **own}
+    named = {"source": name, "stand_in": "", "provenance": OWN}
+    return {**named, "source_settings": values, **own}
 
 
 class Making(NamedTuple):

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import polars as pl
 import pytest
-from logs import embedder
+from logs import EMBEDDER
 
 from cqbjax.chains import generate, linking, prepare
 from cqbjax.chains.linking import Rule
@@ -80,7 +80,7 @@ def test_the_same_seed_is_the_same_log(shared_data, tmp_path):
 
 def test_what_is_generated_says_so(generated):
     log = prepare.load(generated)
-    assert log.name == "WildChat-1M (generated)"
+    assert (log.name, log.provenance) == ("generated log", "generated")
     assert "generated log" in log.stand_in and "standing in for WildChat-1M" in log.stand_in
     lines = prepare.describe(log, prepare.link(log, Rule()), Rule())
     assert lines[-1] == f"note: {log.stand_in}"
@@ -103,7 +103,7 @@ def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
 ):
     generate.generate(tmp_path / "log", shared_data, generate.Settings(55_000, longer=4.8))
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    prepare.prepare(tmp_path, tmp_path / "log", embedder=embedder, progress=False)
+    prepare.prepare(tmp_path, tmp_path / "log", embedder=EMBEDDER, progress=False)
     planted, linked, made = compare(tmp_path, Rule())
     spent = time.process_time() - begun
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -122,7 +122,20 @@ def test_linking_looks_at_one_user_at_a_time(monkeypatch, generated):
     sizes, unit = [], linking._unit
     monkeypatch.setattr(linking, "_unit", lambda rows: sizes.append(len(rows)) or unit(rows))
     log = prepare.load(generated)
-    prepare.link(log, Rule())
-    counts = log.frame["user"].value_counts()["count"]
-    assert max(sizes) == counts.max() < log.frame.height / 5
-    assert sum(sizes) == counts.filter(counts > 1).sum()
+    linking.link(log.frame, log.embeddings, Rule())
+    of_users = log.frame.group_by("user").agg(pl.len(), texts=pl.col("text").n_unique())
+    assert max(sizes) == of_users["texts"].max() < log.frame.height / 5
+    assert sum(sizes) == of_users.filter(pl.col("len") > 1)["texts"].sum()
+
+
+def test_a_users_own_truth_is_none_of_a_log(generated, shared_data, tmp_path):
+    """A file of that name beside shards that nobody generated is not looked at."""
+    rows = pl.read_parquet(generated / "log" / "train-00000-of-00004.parquet")
+    (tmp_path / "mine").mkdir()
+    rows.write_parquet(tmp_path / "mine" / "train-0.parquet")
+    pl.DataFrame({"label": ["good"]}).write_parquet(tmp_path / "mine" / prepare.TRUTH)
+    prepare.prepare(tmp_path, tmp_path / "mine", embedder=EMBEDDER, progress=False)
+    log = prepare.load(tmp_path)
+    assert (log.name, log.provenance, log.stand_in) == ("mine", "own", "")
+    assert "planted" not in log.frame.columns and log.frame.height
+    assert not list(tmp_path.rglob(f"cache/*/{prepare.TRUTH}"))

@@ -1,11 +1,19 @@
 """The linking rule on cases with a known answer, against a plain reference, and on real times."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import logs
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import SECOND
+from logs import SECOND, heavy
 
 from cqbjax.chains import linking, reading
 from cqbjax.chains.generate import GAPS
@@ -79,17 +87,18 @@ def test_a_rule_out_of_range_is_one_sentence(rule, words):
         linking.link(log((0, 0, 0, 1)), None, rule)
 
 
-def reference(rows, rule):
+def reference(rows, rule, embeddings=EMBEDDINGS):
     """Link pair by pair, as the rule is written."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i][2], i))
     after = {}
     for i in order:
         user, text, arrival, _ = rows[i]
+        before = [j for j in order[: order.index(i)] if rows[j][0] == user]
         earlier = [
-            j for j in order[: order.index(i)]
-            if rows[j][0] == user and j not in after and rows[j][3] < arrival
+            j for j in (before[-1:] if rule.among == "adjacent" else before)
+            if j not in after and rows[j][3] < arrival
             and rows[j][3] + rule.min_gap <= arrival
-            and (rows[j][1] == text or EMBEDDINGS[rows[j][1]] @ EMBEDDINGS[text] >= rule.threshold)
+            and (rows[j][1] == text or embeddings[rows[j][1]] @ embeddings[text] >= rule.threshold)
         ]  # fmt: skip
         if earlier:
             after[earlier[-1]] = i
@@ -110,11 +119,39 @@ def reference(rows, rule):
     ),
     st.sampled_from([0.4, 0.95, 0.995, 1.0]),
     st.sampled_from([0, 3, 10]),
+    st.sampled_from(["open", "adjacent"]),
+    st.sampled_from([1, 3, 1024]),
 )  # fmt: skip
-def test_the_rule_is_that_of_the_pairwise_reference(drawn, threshold, gap):
+def test_the_rule_is_that_of_the_pairwise_reference(drawn, threshold, gap, among, block):
     rows = [(user, text, arrival, arrival + took) for user, text, arrival, took in drawn]
-    rule = Rule(threshold, gap)
-    assert chains(log(*rows), rule)[0] == reference(rows, rule)
+    rule = Rule(threshold, gap, among)
+    with mock.patch.object(linking, "BLOCK", block):
+        assert chains(log(*rows), rule)[0] == reference(rows, rule)
+
+
+def test_a_heavy_users_blocks_are_the_pairwise_reference(monkeypatch):
+    monkeypatch.setattr(linking, "BLOCK", 64)
+    frame, vectors = heavy(300, 220, 48)
+    unit = vectors / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    rows = [(u, t, a / SECOND, e / SECOND) for _, u, t, a, e in frame.iter_rows()]
+    made = linking.link(frame, vectors, Rule())
+    parts = np.split(made.members, made.first[1:-1])
+    assert [tuple(part.tolist()) for part in parts] == reference(rows, Rule(), unit)
+    assert made.similar > 20 and made.identical > 10
+
+
+@pytest.mark.slow
+def test_a_user_with_many_prompts_takes_little_time_and_memory():
+    """By itself, so that the peak is its own: 2,000 users' texts, and one with 8,000 of them."""
+    script = Path(logs.__file__)
+    done = subprocess.run(
+        [sys.executable, script, "20000", "8000"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(script.parents[1])},
+    )  # fmt: skip
+    seconds, gibibytes = (
+        float(x) for x in re.findall(r"([\d.]+) s of all cores.* ([\d.]+) GiB", done.stdout)[0]
+    )
+    assert seconds < 10 and gibibytes < 1, done.stdout
 
 
 def test_subsampling_keeps_all_longer_chains_and_the_share_asked_for():

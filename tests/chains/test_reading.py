@@ -1,13 +1,16 @@
 """Logs in the official schema: what is kept of every row, what is dropped, what is refused."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from logs import SECOND, embedder
+from logs import EMBEDDER, SECOND, by_words
 
-from cqbjax.chains import prepare, reading, schema, shards
+from cqbjax.chains import instance, linking, prepare, reading, schema, shards
 from cqbjax.chains.prepare import MODEL
 from cqbjax.chains.shards import LogError
 
@@ -48,6 +51,24 @@ def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
     assert texts == ["Why?", "How do I sort a list?"]
 
 
+def two_answers(**changed):
+    """Return a conversation whose last response, half a minute on, has no time of its own."""
+    answers = [(BEGIN + 10 * SECOND, ANSWER), (BEGIN + 40 * SECOND, ANSWER)]
+    made = schema.row(MODEL, "a1", "Why?", answers, **changed)
+    made["conversation"][-1]["timestamp"] = None
+    return made
+
+
+def test_a_last_response_without_a_time_has_the_rows(tmp_path):
+    """Else what is asked again before it would be taken for a retrial."""
+    again = schema.row(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
+    _, log, _ = read(tmp_path, [two_answers(), again])
+    assert ((log["ended"] - BEGIN) / SECOND).to_list() == [40, 30]
+    assert ((log["answered"] - BEGIN) / SECOND).to_list() == [10, 30]
+    made = linking.link(log, None, linking.Rule(1.0))
+    assert (made.identical, made.early) == (0, 1)
+
+
 def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
     rows = [
         row(),
@@ -65,6 +86,7 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         row(conversation=turns({}, {"timestamp": None})),
         row(timestamp=None),
         row(timestamp=None, conversation=turns({}, {"timestamp": None})),
+        two_answers(timestamp=None),
         schema.row(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
         schema.row(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
     ]
@@ -74,10 +96,11 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
     assert said.dropped == {
         "empty conversation": 2, "no first prompt": 3, "no assistant response": 2,
         "no hashed IP": 1, "no timestamp of the first assistant response": 1,
+        "no timestamp of the last assistant response": 1,
         "timestamps out of order": 1,
     }  # fmt: skip
     # Without its own, a lone response takes the row's timestamp, and a row its first turn's IP.
-    assert log["row"].to_list() == [0, 11, 12, 13, 16] and log["user"].to_list() == [0, 0, 0, 0, 1]
+    assert log["row"].to_list() == [0, 11, 12, 13, 17] and log["user"].to_list() == [0, 0, 0, 0, 1]
     assert log["answered"][2] == log["answered"][0]
 
 
@@ -101,6 +124,38 @@ def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
     assert reading.load_texts(tmp_path / "out")[1:] == ["broken \ufffd"] * 2
 
 
+def retyped(name, kind):
+    """Return the official schema with another type of a field of turns."""
+    items = schema.SCHEMA.field("conversation").type.value_type
+    changed = pa.struct([(name, kind) if field.name == name else field for field in items])
+    where = schema.SCHEMA.get_field_index("conversation")
+    return schema.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "said"),
+    [
+        ("timestamp", pa.int64(), 1_700_000_000_000, "timestamp of a turn must be a time or ISO"),
+        ("timestamp", pa.float64(), 1.7e9, "must be a time or ISO text of one, it is double"),
+        ("content", pa.list_(pa.string()), ["a"], "content of a turn must be text, it is list"),
+        ("role", pa.int64(), 1, "role of a turn must be text, it is int64"),
+    ],
+)
+def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, said):
+    made = [{**turn, name: value} for turn in row()["conversation"]]
+    file = tmp_path / "train-0.parquet"
+    table = pa.Table.from_pylist([row(conversation=made)], retyped(name, kind))
+    pq.write_table(table, file)
+    with pytest.raises(LogError, match=said) as refusal:
+        prepare.prepare(tmp_path, file, embedder=EMBEDDER)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["1700000000000", "1700000000", "20231114", "soon"])
+def test_digits_alone_are_no_time(text):
+    assert reading._parsed(text) is None
+
+
 @pytest.mark.parametrize("zone", ["UTC", None, "text", "text UTC"])
 def test_timestamps_may_be_times_or_text(tmp_path, zone):
     table = pa.Table.from_pylist([row(), row(at=50)], schema.SCHEMA)
@@ -114,14 +169,8 @@ def test_timestamps_may_be_times_or_text(tmp_path, zone):
     kind = pa.timestamp("us", "UTC") if zone == "UTC" else pa.timestamp("ms")
     if zone and zone.startswith("text"):
         kind = pa.string()
-    items = schema.SCHEMA.field("conversation").type.value_type
-    changed = pa.struct(
-        [field if field.name != "timestamp" else ("timestamp", kind) for field in items]
-    )
-    where = schema.SCHEMA.get_field_index("conversation")
-    narrow = schema.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
     file = tmp_path / "train-0.parquet"
-    pq.write_table(pa.Table.from_pylist(whole, narrow), file)
+    pq.write_table(pa.Table.from_pylist(whole, retyped("timestamp", kind)), file)
     reading.read_log([file], MODEL, tmp_path / "out")
     arrival = reading.load(tmp_path / "out")["arrival"].to_numpy()
     np.testing.assert_allclose((arrival - BEGIN) / SECOND, [0, 50], atol=1e-3)
@@ -139,16 +188,16 @@ def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
         schema.write(file, [row()])
         pq.write_table(pq.read_table(file).drop_columns([column]), file)
         with pytest.raises(LogError, match=f"lacks column '{column}', it has conversation_hash"):
-            prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+            prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     for name in shards.TURN_FIELDS:
         made = [{k: v for k, v in turn.items() if k != name} for turn in row()["conversation"]]
         table = pa.Table.from_pylist([{**row(), "conversation": made}])
         pq.write_table(table, file)
         with pytest.raises(LogError, match=f"turns of conversation lack '{name}', they have"):
-            prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+            prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     pq.write_table(pa.Table.from_pylist([{**row(), "conversation": "text"}]), file)
     with pytest.raises(LogError, match="conversation must be a list of structs, it is string"):
-        prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+        prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
 
 
 def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_path):
@@ -160,15 +209,15 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
         tmp_path / "empty": "empty: no shard there, neither data/train-",
     }
     (tmp_path / "empty").mkdir()
-    for source, words in cases.items():
-        with pytest.raises(LogError, match=words) as refusal:
-            prepare.prepare(tmp_path / "data", source, embedder=embedder)
+    for source, said in cases.items():
+        with pytest.raises(LogError, match=said) as refusal:
+            prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
         assert "\n" not in str(refusal.value)
     schema.write(wrong, [row()])
     whole = wrong.read_bytes()
     wrong.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LogError, match="not a Parquet file, or cut short"):
-        prepare.prepare(tmp_path / "data", wrong, embedder=embedder)
+        prepare.prepare(tmp_path / "data", wrong, embedder=EMBEDDER)
     assert not list((tmp_path / "data").rglob("*.parquet"))
 
 
@@ -176,7 +225,7 @@ def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
     schema.write(file, [row(), row(), row(model="gpt-4-0314")])
     with pytest.raises(LogError) as refusal:
-        prepare.prepare(tmp_path, file, model="gpt-5", embedder=embedder)
+        prepare.prepare(tmp_path, file, model="gpt-5", embedder=EMBEDDER)
     assert str(refusal.value) == (
         f"no conversation with model 'gpt-5': there are {MODEL} (2), gpt-4-0314 (1)."
     )
@@ -187,28 +236,101 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
     gone = {"timestamp": None}
     schema.write(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
     with pytest.raises(LogError, match=r"can be used: no timestamp of .* response \(3\)"):
-        prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+        prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
 
 
 def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
     schema.write(file, [row(), row(at=60)], stand_in="two rows standing in")
-    first = prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
-    again = prepare.prepare(tmp_path, file, embedder=embedder, progress=False)
+    other = "other words", lambda texts: -by_words(texts)
+    first = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
+    again = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert first.built and not again.built and first.key == again.key
     log = prepare.load(tmp_path)
     assert (log.frame.height, log.stand_in) == (2, "two rows standing in")
-    assert log.name == "WildChat-1M (generated)" and log.reading.kept == 2
+    assert log.name == "generated log" and log.reading.kept == 2 and log.encoder == "words"
+    assert log.embeddings.dtype == np.float16
+    own = log.embeddings.copy()
+    assert prepare.prepare(tmp_path, file, embedder=other, progress=False).built
+    np.testing.assert_array_equal(prepare.load(tmp_path).embeddings, -own)
     encoders = []
 
-    def embed(texts, folder, encoder, *rest):
-        encoders.append(encoder)
-        return embedder(texts)
+    def embed(texts, model, **rest):
+        encoders.append(model)
+        return by_words(texts)
 
     monkeypatch.setattr(prepare, "embed", embed)
+    monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
     assert prepare.prepare(tmp_path, file, progress=False).key != first.key
     assert encoders == ["sentence-transformers/paraphrase-multilingual-mpnet-base-v2"]
+    assert prepare.load(tmp_path).encoder == prepare.ENCODER
+
+
+def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "train-0.parquet"
+    schema.write(file, [row()])
+    monkeypatch.setattr(reading, "read_log", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ValueError, match="sentence-transformers is not installed"):
+        prepare.prepare(tmp_path, file, progress=False)
+
+
+def test_identical_prompts_need_no_encoder(tmp_path):
+    file = tmp_path / "train-0.parquet"
+    schema.write(file, [row(), row(at=60), row(at=90, prompt="Why?")])
+    prepare.prepare(tmp_path, file, encoder="none", progress=False)
+    log = prepare.load(tmp_path)
+    assert log.embeddings is None and log.encoder == "none"
+    chains = prepare.link(log, linking.Rule(1.0))
+    assert chains.identical == 1
+    seen = np.asarray(instance.contexts(log, chains, np.array([0, 1, 0])))
+    assert not seen[:, : instance.PROMPT_DIM].any() and seen[:, instance.PROMPT_DIM :].any()
+    assert any("no prompt is embedded" in s for s in prepare.describe(log, chains, linking.Rule(1)))
+    with pytest.raises(LogError, match=r"threshold=0.995 needs embeddings"):
+        prepare.link(log, linking.Rule())
+
+
+def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
+    """Of a text's rows the first counts; rows of other models are there, and are not read."""
+    made = [row(model="gpt-4-0314"), row(), row(at=60, prompt="Why?"), row(at=90)]
+    file, own = tmp_path / "train-0.parquet", tmp_path / "own.npy"
+    schema.write(file, made)
+    np.save(own, np.array([[np.nan, 0], [3, 4], [0, 1e30], [7, 7]]))
+    with pytest.raises(ValueError, match=r"but the log has 4 conversations and needs one row"):
+        np.save(tmp_path / "short.npy", np.ones((3, 2)))
+        prepare.prepare(tmp_path, file, embeddings=tmp_path / "short.npy", progress=False)
+    with pytest.raises(LogError, match=r"embeddings=none.npy: no such file"):
+        prepare.prepare(tmp_path, file, embeddings=Path("none.npy"))
+    first = prepare.prepare(tmp_path, file, embeddings=own, progress=False)
+    log = prepare.load(tmp_path)
+    np.testing.assert_allclose(log.embeddings, [[0.6, 0.8], [0, 1]], rtol=1e-3)
+    assert log.encoder == "own embeddings, own.npy"
+    np.save(own, np.eye(4))
+    assert prepare.prepare(tmp_path, file, embeddings=own, progress=False).key != first.key
+
+
+def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_name(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "our service"
+    schema.write(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
+
+    def whose():
+        prepare.prepare(tmp_path, folder, embedder=EMBEDDER, progress=False)
+        log = prepare.load(tmp_path)
+        return log.name, log.provenance, log.stand_in
+
+    assert whose() == ("our service", "own", "")
+    monkeypatch.setattr(prepare, "ROWS", 2)
+    assert whose() == ("WildChat-1M", "paper", "")
+    monkeypatch.setattr(prepare, "ROWS", 3)
+    assert whose() == ("our service", "own", "")
+    downloaded = prepare.fetch.get(
+        "wildchat", tmp_path, folder, ("", (), None), None, prepare._shards
+    )
+    assert prepare._whose(downloaded)["provenance"] == "own"
+    assert prepare._whose(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
 
 
 def test_tokens_are_counted_as_asked(monkeypatch):

@@ -44,7 +44,7 @@ def run(folder, load, prompts=PROMPTS, model="m"):
 def test_computed_once_and_in_order(tmp_path):
     first, second = Encoder(), Encoder()
     vectors = run(tmp_path, first)
-    assert vectors.dtype == np.float32
+    assert vectors.dtype == np.float16
     np.testing.assert_array_equal(
         vectors, fake_encode(PROMPTS).astype(np.float16).astype(np.float32)
     )

@@ -527,10 +527,10 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     point = grid.Point("K=1", config, {}, {})
     stand_in = grid.settle(point, dataset).config.arrival_rate
     assert stand_in == list(rates_by_rule(dataset.served(1)))
-    table = dataclasses.replace(dataset.table, name="RouterBench", stand_in="")
+    table = dataclasses.replace(dataset.table, provenance="paper")
     own = dataclasses.replace(dataset, table=table)
     assert grid.settle(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
-    other = dataclasses.replace(dataset, table=dataclasses.replace(table, name="mine"))
+    other = dataclasses.replace(dataset, table=dataclasses.replace(table, provenance="own"))
     assert grid.settle(point, other).config.arrival_rate == stand_in
 
 

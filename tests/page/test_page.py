@@ -32,7 +32,7 @@ MOST_BYTES = 2_000_000
 ROUTERS = ("optimal", "acqb_cl", "acqb", "random", "zero", "knn", "routerdc")
 SLICE = {
     "experiment": "routerbench", "source": "RouterBench slice", "stand_in": "a made-up slice",
-    "num_servers": 11, "slackness": "",
+    "provenance": "stand-in", "num_servers": 11, "slackness": "",
 }  # fmt: skip
 # What a browser shows lies in shadow roots, which a query of the document does not enter.
 DEEP = """

@@ -105,7 +105,9 @@ def test_where_no_interval_tells_anything_nothing_is_decided():
 
 
 def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
-    other = study("routerbench", source="RouterBench slice", stand_in="a slice")
+    other = study(
+        "routerbench", source="RouterBench slice", stand_in="a slice", provenance="stand-in"
+    )
     judgement = judged(AHEAD, routerbench=other)
     assert judgement.verdict == claims.CANNOT
     assert "stand in: holds. " in judgement.evidence and "[data: a slice]" in judgement.evidence
@@ -206,6 +208,7 @@ def test_printed_values_are_judged_by_the_comparison():
     row = dict.fromkeys(comparison.COLUMNS) | {
         "dataset": "WildChat-1M", "round": 25000, "policy": "acqb", "statistic": "gap_mean",
         "paper": 2.4, "ours": 2.0, "allowed": 1.0, "inside": True, "study": "wildchat", "seeds": 30,
+        "provenance": "paper",
     }  # fmt: skip
     (claim,) = [one for one in claims.read() if one["id"] == "wildchat-values"]
     inside = pl.DataFrame([row], schema=comparison.COLUMNS)

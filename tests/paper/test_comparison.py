@@ -20,8 +20,14 @@ def study(name="synthetic", rates=(0.7,), seeds=12, horizon=1000, labels=LABELS,
     return extracts.extract([Stored(point, {"point": "K=1"}, "")], config)
 
 
-AT = {"arrival_rate": 0.7, "stand_in": ""}
-SLICE = {"source": "RouterBench slice", "stand_in": "a slice", "num_servers": 11, "slackness": ""}
+AT = {"arrival_rate": 0.7, "stand_in": "", "provenance": "paper"}
+SLICE = {
+    "source": "RouterBench slice",
+    "stand_in": "a slice",
+    "provenance": "stand-in",
+    "num_servers": 11,
+    "slackness": "",
+}
 
 
 def beside(**studies):
@@ -83,11 +89,11 @@ def test_stand_ins_are_marked_and_stand_beside_the_rate_of_their_level():
 
 def test_no_number_on_made_up_content_is_judged():
     # In the words of `datasets.catalogue`, which tests/datasets holds it to.
-    made_up = SLICE | {"stand_in": "made-up content in the schema of SPROUT"}
+    made_up = SLICE | {"stand_in": "whatever is said of it", "provenance": "generated"}
     made = study("sprout", (0.7,), horizon=5000, labels=("optimal", "acqb"), **made_up)
     rows = beside(sprout=made).filter(pl.col("ours").is_not_null(), statistic="gap_mean")
     assert rows.height and rows["inside"].is_null().all()
-    assert rows["note"].unique().to_list() == ["not judged: made-up content"]
+    assert rows["note"].unique().to_list() == ["not judged: made-up data"]
     assert rows["standard_error"].is_not_null().all()
 
 

@@ -32,6 +32,7 @@ RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
 SLICE: dict[str, Any] = {
     "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
     "stand_in": "a slice of 3,164 prompts [binary]",
+    "provenance": "stand-in",
 }  # fmt: skip
 
 
@@ -316,7 +317,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
     ]
-    table = printed.beside(tables.throughput_table(points))
+    table = printed.beside(tables.throughput_table(points), printed.answered(points))
     known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
     for policy, value in known.items():
         chosen = {"round": 1000, "policy": policy}
@@ -330,27 +331,30 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 
 def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
     ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
-    assert printed.beside(ours).columns == ours.columns
+    synthetic = {"synthetic": "Synthetic"}
+    assert printed.beside(ours, synthetic).columns == ours.columns
     theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
-    assert printed.beside(theirs)["paper_throughput"].to_list() == [0.68]
+    assert printed.beside(theirs, synthetic)["paper_throughput"].to_list() == [0.68]
 
 
 def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])
-    assert printed.beside(table).columns == table.columns
-    assert printed.beside(table.with_columns(source=pl.lit("RouterBench"))).width == table.width
+    assert printed.answered([ds]) == {}
+    assert printed.answered([ds.assign_attrs(source="RouterBench")]) == {}
+    assert printed.beside(table, {}).columns == table.columns
     told = printed.beside(table, datasets={"RouterBench slice": "RouterBench"})
     assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
     assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
-    real = table.with_columns(source=pl.lit("RouterBench")).drop("stand_in")
-    assert printed.beside(real)["paper_gap_mean"].to_list()[0] == 6.9
+    real = ds.assign_attrs(source="RouterBench", stand_in="", provenance="paper")
+    assert printed.answered([real]) == {"RouterBench": "RouterBench"}
 
 
 def test_shared_parameters_are_not_the_papers_setting() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
-    table = printed.beside(tables.throughput_table(points, rounds=(1000,)))
+    table = tables.throughput_table(points, rounds=(1000,))
+    table = printed.beside(table, printed.answered(points))
     assert row_of(table, parameters="shared")["paper_throughput"] is None
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
@@ -358,10 +362,10 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
 def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
-        printed.beside(table, None, tmp_path / "absent.csv")
+        printed.beside(table, {}, tmp_path / "absent.csv")
     (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
     with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        printed.beside(table, None, tmp_path / "bad.csv")
+        printed.beside(table, {}, tmp_path / "bad.csv")
 
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 from composing import called, composed
-from logs import embedder
+from fabricated import fabricate
+from logs import by_words
 from omegaconf import OmegaConf
 from rich.console import Console
 from tiers import cases
@@ -23,9 +24,10 @@ from cqbjax.chains.linking import Rule
 from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make, make_policies
-from cqbjax.core.labels import is_papers_data
-from cqbjax.paper import printed
+from cqbjax.paper import catalogue, claims, comparison, printed
+from cqbjax.results import extracts
 from cqbjax.results import stored as results
+from cqbjax.store.layout import Stored
 from cqbjax.studies import kinds, sharding, showing
 from cqbjax.sweeping.progress import Silent
 
@@ -67,7 +69,9 @@ def test_the_paper_s_study_is_what_the_configuration_says():
     assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
     assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]
     assert (made.kind.threshold, made.kind.singles, made.num_seeds) == (0.995, 0.8, 30)
-    assert made.kind.encoder == prepare.ENCODER and made.kind.model == prepare.MODEL
+    assert made.kind.encoder is None and made.kind.model is None, "of whatever log there is"
+    assert prepare.ENCODER.endswith("/paraphrase-multilingual-mpnet-base-v2")
+    assert prepare.MODEL == "gpt-4-1106-preview"
 
 
 @pytest.mark.slow
@@ -81,7 +85,8 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
     assert "generated log" in point.attrs["stand_in"]
     written = show([point], made, "wildchat")
     text = next(path for path in written if path.suffix == ".md").read_text()
-    assert "standing in for WildChat-1M" in text and "WildChat-1M (generated)" in text
+    assert "standing in for WildChat-1M" in text and "source generated log" in text
+    assert "encoder words" in text and " load " in text
     assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
 
 
@@ -100,14 +105,16 @@ def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp
 
 @pytest.mark.slow
 def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
-    grid = ("kind.threshold=[0.995,1]", "kind.min_gap=[0,600]")
+    # Where chains of one are too few a single seed runs, beside points with two.
+    grid = ("kind.threshold=[0.995,1]", "kind.singles=[0.8,0.99]")
     made, points = run(generated, tmp_path, *grid)
-    keys = [(p.attrs["threshold"], p.attrs["min_gap"]) for p in points]
-    assert sorted(keys) == [(0.995, 0), (0.995, 600), (1, 0), (1, 600)]
-    assert len({p.attrs["chains_of_several"] for p in points}) > 2
+    seeds = {(p.attrs["threshold"], p.attrs["singles"]): p.sizes["seed"] for p in points}
+    assert seeds == {(0.995, 0.8): 2, (0.995, 0.99): 1, (1, 0.8): 2, (1, 0.99): 1}
+    assert len({p.attrs["load"] for p in points}) == 4
     both = results.load(tmp_path / "data" / "wildchat")
-    assert both.sizes["threshold"] == both.sizes["min_gap"] == 2
-    show(points, made, "grid")
+    assert both.sizes["threshold"] == both.sizes["singles"] == 2
+    table = next(file for file in show(points, made, "grid") if file.suffix == ".csv")
+    assert set(pl.read_csv(table)["seeds"]) == {1, 2}
 
 
 WRONG = [
@@ -122,6 +129,7 @@ WRONG = [
     (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
     (("horizon=90000",), "is too long"),
     (("kind.source=nowhere",), "nowhere: no such file or folder"),
+    (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
 ]  # fmt: skip
 # Of replays alone; the others are keys of every study.
 QUICK = (("kind.threshold=2",), ("+kind.gap=5",))
@@ -134,14 +142,106 @@ def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, 
     assert "\n" not in str(refusal.value) and not (tmp_path / "data").exists()
 
 
-def test_a_real_log_has_no_planted_chances_and_says_nothing_of_a_stand_in(generated):
+def test_a_real_log_has_no_planted_chances(generated):
     log = prepare.load(generated)
-    real = log._replace(frame=log.frame.drop("planted"), name="WildChat-1M", stand_in="")
+    real = log._replace(frame=log.frame.drop("planted"))
     made, chains = config(generated), prepare.link(log, Rule())
     assert "informed" in replayed(made).scheduled({}, log, chains)
     assert "informed" not in replayed(made).scheduled({}, real, chains)
-    assert is_papers_data(real.name, real.stand_in)
-    assert not is_papers_data(log.name, log.stand_in)
+
+
+@pytest.fixture(scope="module")
+def played():
+    """A stored point of the study's length."""
+    made = fabricate(
+        ("optimal", "acqb", "random"), (0.7,), 5, 25_000, 500, num_servers=1, experiment="wildchat"
+    )
+    del made.attrs["slackness"]
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("whose", "beside", "judged"),
+    [("paper", True, True), ("generated", True, False), ("own", False, False)],
+)
+def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose, beside, judged):
+    """By the field; the name of the log says nothing, even where it is the paper's title."""
+    point = played.assign_attrs(
+        source=prepare.TITLE, provenance=whose, stand_in="a log" * (whose == "generated")
+    )
+    made = composed("experiment=wildchat")
+    frame = kinds.of(made, make).show([point], made).tables[""].frame
+    assert ("paper_gap_mean" in frame.columns) == beside
+    extracted = {
+        "wildchat": extracts.extract([Stored(point, {}, "")], OmegaConf.to_container(made))
+    }
+    compared = comparison.beside(extracted, catalogue.studies()).filter(dataset=prepare.TITLE)
+    assert compared["ours"].is_not_null().any() == beside
+    assert compared["inside"].is_not_null().any() == judged
+    came = {
+        claim["id"]: claims.judge(claim, extracted, compared, Path("tables"))
+        for claim in claims.read() if claim["id"] in ("wildchat-ahead", "wildchat-values")
+    }  # fmt: skip
+    verdicts = {one.verdict for one in came.values()}
+    assert (verdicts <= {"holds", "holds in part", "does not hold", "not told apart"}) == judged
+    if whose == "generated":
+        assert verdicts == {"cannot be tested here"}
+        assert all("not judged, they are made up" in one.evidence for one in came.values())
+    if whose == "own":
+        assert verdicts == {"not run yet"}
+
+
+@pytest.mark.slow
+def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
+    """Not the encoder that a configuration without a source never came to."""
+    run(generated, tmp_path)
+    file = next((tmp_path / "data").rglob(f"*{results.ENDING}"))
+    stored = OmegaConf.create(results.read_config(file)).kind
+    assert (stored.encoder, stored.tokens) == ("words", "bytes")
+    log = prepare.load(generated)
+    for key, other in (("encoder", prepare.ENCODER), ("model", "gpt-5"), ("tokens", "cl100k_base")):
+        with pytest.raises(ValueError, match=f"kind.{key}={other} is not that of the log prepared"):
+            run(generated, tmp_path, f"kind.{key}={other}")
+    run(generated, tmp_path, f"kind.encoder={log.encoder}")
+    with pytest.raises(ValueError, match="kind.embeddings is read with kind.source alone"):
+        run(generated, tmp_path, "kind.embeddings=own.npy")
+
+
+def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(generated):
+    """Where chains of one are too few all are kept: the load is higher, and no seed is another."""
+    log, ready = prepare.load(generated), {}
+    for singles in (0.8, 0.99):
+        made = config(generated, *TINY, f"kind.singles={singles}", "num_seeds=3")
+        (ready[singles],) = kinds.checked_points(made, make, make_policies)
+    enough, few = ready[0.8], ready[0.99]
+    assert enough.point.config.num_seeds == 3 and few.point.config.num_seeds == 1
+    assert few.told["singletons"] < 0.99 and enough.told["singletons"] == 0.8
+    assert any("asks for" in line and "all are kept" in line for line in few.lines)
+    assert any("num_seeds=3: every seed draws the same arrivals" in line for line in few.lines)
+    assert not any("asks for" in line or "num_seeds" in line for line in enough.lines)
+    lengths = prepare.link(log, Rule()).lengths
+    for one in ready.values():
+        roots, counts = np.asarray(one.source.roots), np.asarray(one.source.counts)
+        first = prepare.link(log, Rule()).first[:-1].tolist()
+        come = [
+            lengths[first.index(roots[s, t, i])]
+            for s, t in np.ndindex(counts.shape) for i in range(counts[s, t])
+        ]  # fmt: skip
+        assert one.told["load"] == round(sum(come) / counts.size, 3)
+
+
+def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
+    """What was linked is kept beside the log: the next command and a dry run read it."""
+    log, ran, whole = prepare.load(generated), [], prepare.linking.link
+    monkeypatch.setattr(prepare.linking, "link", lambda *a: ran.append(1) or whole(*a))
+    rule = Rule(0.9, min_gap=7.5)
+    first, again = prepare.link(log, rule), prepare.link(prepare.load(generated), rule)
+    assert len(ran) == 1
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    prepare.link(log, rule._replace(min_gap=7.25))
+    assert len(ran) == 2
 
 
 def test_policies_and_schedules_stand_side_by_side(generated):
@@ -203,19 +303,25 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     made = OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
     asked = []
 
-    def embed(texts, folder, encoder, *rest):
-        asked.append(encoder)
-        return embedder(texts)
+    def embed(texts, model, **rest):
+        asked.append(model)
+        return by_words(texts)
 
     monkeypatch.setattr(prepare, "embed", embed)
+    monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
     prepare_data.build(made)
     said = " ".join(capsys.readouterr().out.split())
     assert asked == ["mine"]
-    assert "WildChat-1M (generated): built" in said and "pairs linked" in said
+    assert "generated log: built" in said and "pairs linked" in said
     assert "chains by length: 1: " in said and "standing in for WildChat-1M" in said
     prepare_data.build(made)
     assert "already built, nothing to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="threshold=3"):
         prepare_data.build(OmegaConf.merge(made, {"wildchat": {"threshold": 3}}))
-    with pytest.raises(ValueError, match=r"prices=x.csv is of a routing table"):
-        prepare_data.build(OmegaConf.merge(made, {"prices": "x.csv"}))
+    for key in ("prices", "truncation_side"):
+        with pytest.raises(ValueError, match=f"{key}=x is of a routing table"):
+            prepare_data.build(OmegaConf.merge(made, {key: "x"}))
+    with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
+        prepare_data.build(OmegaConf.merge(made, {"model": "none"}))
+    prepare_data.build(OmegaConf.merge(made, {"model": "none", "wildchat": {"threshold": 1}}))
+    assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())

@@ -7,18 +7,23 @@ import numpy as np
 from cqbjax.datasets.table import TableError
 
 NPY = b"\x93NUMPY"  # how every file of numpy.save begins
+TABLE = "the table has {} prompts"
 KINDS = ("float16", "float32", "float64")
 
 
-def read_embeddings(file: pathlib.Path, num_prompts: int) -> np.ndarray:
-    """Read the embeddings of a table's prompts.
+def read_embeddings(
+    file: pathlib.Path, num_prompts: int, of: str = TABLE, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Read the embeddings of a table's prompts, or of a log's conversations.
 
     Args:
         file: an `.npy` file of float16, float32 or float64.
         num_prompts: P, the rows of the table.
+        of: what has so many rows, and of what, in words.
+        rows: [R] those that are wanted; None: all.
 
     Returns:
-        [P, d] float32.
+        [P, d] or [R, d] float32.
 
     Raises:
         TableError: one sentence naming the file: no `.npy`, cut short, not one row a prompt, of
@@ -28,16 +33,19 @@ def read_embeddings(file: pathlib.Path, num_prompts: int) -> np.ndarray:
     a_row_each = embeddings.ndim == 2 and len(embeddings) == num_prompts and embeddings.size > 0
     if not a_row_each or embeddings.dtype.name not in KINDS:
         raise TableError(
-            f"{file}: the embeddings are {embeddings.dtype} of shape {embeddings.shape}, but the "
-            f"table has {num_prompts} prompts and needs one row each, before any prompt is "
-            f"dropped: float16, float32 or float64 of shape ({num_prompts}, d)."
+            f"{file}: the embeddings are {embeddings.dtype} of shape {embeddings.shape}, but "
+            f"{of.format(num_prompts)} and needs one row each, before any is dropped: float16, "
+            f"float32 or float64 of shape ({num_prompts}, d)."
         )
+    if rows is not None:
+        embeddings = embeddings[rows]
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
         embeddings = embeddings.astype(np.float32)
+    numbers = np.arange(len(embeddings)) if rows is None else rows
     finite = np.isfinite(embeddings).all(axis=1)
     if not finite.all():
         raise TableError(
-            f"{file}: row {int((~finite).argmax())} holds a number that is not finite in float32, "
+            f"{file}: row {int(numbers[~finite][0])} holds a number that is not finite in float32, "
             f"every number must be."
         )
     return embeddings
@@ -47,7 +55,8 @@ def _load(file: pathlib.Path) -> np.ndarray:
     try:
         with file.open("rb") as opened:
             is_npy = opened.read(len(NPY)) == NPY
-        embeddings = np.load(file, allow_pickle=False) if is_npy else None
+        # Mapped: of a log the rows wanted may be few.
+        embeddings = np.load(file, mmap_mode="r", allow_pickle=False) if is_npy else None
     except (OSError, ValueError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise TableError(

@@ -9,7 +9,6 @@ import pytest
 from cqbjax import datasets as ds
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
-from cqbjax.paper import comparison
 
 
 def test_compact_faults_are_named(tmp_path):
@@ -135,7 +134,7 @@ def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
     assert table.name == f"{title} (synthetic)"
     what = f"made-up content in the schema of {title}, standing in for its real data"
     assert table.stand_in == what
-    assert comparison.MADE_UP in what  # by which the report knows what it must not judge
+    assert table.provenance == "generated"  # by which the report knows what it must not judge
     # Half of the rows claim a real origin: a mixture is no real data either.
     for file in tmp_path.rglob("*.*"):
         column = {"routerbench": "eval_name", "embedllm": "category", "sprout": "dataset"}[name]
@@ -149,6 +148,7 @@ def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
     table = ds.dataset(name).read(tmp_path, None)
     assert table.name == f"{title} (synthetic)"
     assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.stand_in)
+    assert table.provenance == "generated"
 
 
 def test_sprout_faults_are_named_by_row_and_field(tmp_path):
