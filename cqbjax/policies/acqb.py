@@ -20,7 +20,7 @@ from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
-from cqbjax.policies.retries import Retry, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
@@ -80,9 +80,12 @@ class Acqb:
         retry: what earlier attempts of a query change of the optimistic pair: `same`, nothing (the
             paper); `fallback`: servers already shown for it are left out while others remain;
             `posterior`: its utilities fall with its own failures; `recall`: they follow what all
-            queries of its prompt met (`retries.after_outcomes`). Exploration is as it is: its query
+            queries of its prompt met (`retries.after_outcomes`); `cache`: as `fallback`, the
+            servers first that satisfied a query of its prompt. Exploration is as it is: its query
             is new wherever exploration waits for an arrival.
         precision: of `posterior` and `recall`.
+        recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
+            `embedding`.
         window: W: what it knows is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
             that change; an even number. In eta, t then counts from when the younger belief began.
             None is the paper's: nothing is forgotten. What `recall` counts never is.
@@ -105,6 +108,7 @@ class Acqb:
     exact_steps: int = static(default=0)
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
+    recall_by: RecallBy = static(default="row")
     window: int | None = static(default=None)
     offset: Array | None = None
 
@@ -161,7 +165,8 @@ class Acqb:
         """Return V = lambda0 I, theta = 0, c = 0."""
         lambda0, belief = jnp.asarray(self.lambda0, float), self._belief(problem)
         begun = belief.init(contexts, lambda0, self.offset)
-        return AcqbState(begun, jnp.zeros((), jnp.int32), retries.begin(self.retry, problem))
+        tally = retries.begin(self.retry, problem, contexts, self.recall_by)
+        return AcqbState(begun, jnp.zeros((), jnp.int32), tally)
 
     def _belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""

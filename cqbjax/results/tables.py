@@ -87,6 +87,29 @@ def gap_table(
     return _table(points, rounds, columns, "gap", reference, f"{reference}_gap_minus")
 
 
+def length_table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
+) -> pl.DataFrame:
+    """Tabulate the queue length itself, for worlds in which no policy that we run is the optimum.
+
+    Args:
+        points: as `results.load_points` returns them.
+        rounds: at which rounds; the last recorded one that is not later is taken, and named.
+        reference: a policy compared with every other one, seed by seed, or none.
+
+    Returns:
+        As `gap_table`: length_mean with its interval and length_sd, in queries, and throughput;
+        with a reference `<reference>_length_minus` this policy's.
+
+    Raises:
+        ValueError: no point, or a round before the first recorded one.
+    """
+    columns = _interval("length_mean", "queue_length")
+    columns |= {"length_sd": ("queue_length", "sd"), "throughput": ("throughput", "mean")}
+    ahead = f"{reference}_length_minus"
+    return _table(points, rounds, columns, "queue_length", reference, ahead)
+
+
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
     """Tabulate the largest arrival rate that each policy bears.
 

@@ -90,8 +90,9 @@ def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
     reference = {"reference": config.compared} if config.get("compared") else {}
-    made = tables.throughput_table if config.table == "throughput" else tables.gap_table
-    whole = made(points, rounds, **reference)
+    kinds = {"throughput": tables.throughput_table, "gap": tables.gap_table,
+             "length": tables.length_table}  # fmt: skip
+    whole: Any = kinds[config.table](points, rounds, **reference)
     # The paper varies these alone: its numbers are of no other point of a sweep.
     return printed.beside(whole) if {*differing(points)} <= {*ALWAYS_VARIED} else whole
 
