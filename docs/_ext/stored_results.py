@@ -34,6 +34,8 @@ LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
 HEADINGS = {
     "paper_throughput": "the paper's",
     "gap_mean": "gap",
+    "length_mean": "queue length",
+    "regret_mean": "regret",
     "paper_gap_mean": "the paper's gap",
     "acqb_minus": "ACQB minus it",
     "borne": "bears up to",
@@ -132,7 +134,8 @@ class Stored(SphinxDirective):
         return f"{shown(middle)}{interval}"
 
     def _number(self, column: str) -> Callable[[float], str]:
-        digits = self.options.get("digits", 1 if "gap" in column else 3)
+        in_queries = any(word in column for word in ("gap", "length", "regret"))
+        digits = self.options.get("digits", 1 if in_queries else 3)
         return lambda number: f"{number:,.{digits}f}"
 
     def _caption(self, frame: pl.DataFrame) -> str:
@@ -146,7 +149,7 @@ class Stored(SphinxDirective):
 
 
 def _at(key: str, value: Any) -> str:
-    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ"}.get(key, key)
+    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ", "horizon": "T"}.get(key, key)
     return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
 
 
