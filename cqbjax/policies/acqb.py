@@ -141,7 +141,7 @@ class Acqb:
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
         self._check_offset(problem)
-        least = self._belief(problem).least_lambda0
+        least = self.belief(problem).least_lambda0
         if float(self.lambda0) < least:
             raise ValueError(
                 f"lambda0={float(self.lambda0):g} must be at least {least:g} here: "
@@ -163,18 +163,18 @@ class Acqb:
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
         """Return V = lambda0 I, theta = 0, c = 0."""
-        lambda0, belief = jnp.asarray(self.lambda0, float), self._belief(problem)
+        lambda0, belief = jnp.asarray(self.lambda0, float), self.belief(problem)
         begun = belief.init(contexts, lambda0, self.offset)
         tally = retries.begin(self.retry, problem, contexts, self.recall_by)
         return AcqbState(begun, jnp.zeros((), jnp.int32), tally)
 
-    def _belief(self, problem: Problem) -> beliefs.Belief:
+    def belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
         return beliefs.choose(self.estimator, problem, self.exact_steps, self.window)
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
-        return self._belief(problem).theta(state.belief, contexts)
+        return self.belief(problem).theta(state.belief, contexts)
 
     def draws(self, key: Array, problem: Problem) -> Draws:
         """Draw the round's randomness from its addresses."""
@@ -192,7 +192,7 @@ class Acqb:
         draws = self.draws(key, problem)
         explored = self._explores(draws.explore, state, observation)
         optimistic = retries.revised(
-            self.retry, self._optimistic(draws, state, observation), observation, state.tally,
+            self.retry, self.optimistic(draws, state, observation), observation, state.tally,
             self.precision,
         )  # fmt: skip
         schedule = number(queueing.Schedule, self.schedule, "schedule")
@@ -216,9 +216,9 @@ class Acqb:
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))
 
-    def _optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
+    def optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""
-        belief = self._belief(observation.problem)
+        belief = self.belief(observation.problem)
         alpha = self.radius(observation.problem, belief.learnt(state.belief))
         if self.optimism == "ucb":
             return belief.bounded(state.belief, observation, alpha)
@@ -240,7 +240,7 @@ class Acqb:
             features = features[action.servers]
         number = observation.round if feedback.number is None else feedback.number
         new = Row(number, row, features, action.servers, feedback.choice, feedback.valid)
-        learnt = self._belief(problem).update(state.belief, new)
+        learnt = self.belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         turn = jnp.where(used, (state.turn + 1) % count, state.turn)
