@@ -117,7 +117,7 @@ def first_below_rounds(one: Constants) -> float:
 
 
 def nu(one: Constants, at: float) -> float:
-    """Return what Lemma 11 calls nu(l), l = at: at most so much is 1 / lambda_min(V) on average."""
+    """Return the mean of 1 / lambda_min(V) at most, as Lemma 11 has it in round l = `at`."""
     explored = one.arrival_rate * min(at - 1, one.c1 * math.sqrt(at - 1))
     seldom = math.exp(-explored / 8) + one.dim * math.exp(-one.sigma * explored / 16)
     return 1 / (one.lambda0 + one.sigma * explored / 4) + seldom / one.lambda0
