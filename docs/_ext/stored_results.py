@@ -31,6 +31,8 @@ from cqbjax.results import names
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
+# By source: prompts, and how many of them no LLM got right (tests/docs/test_site.py).
+NOBODY = {"MMLU-Pro": (12_002, 664), "RouterBench slice": (3_164, 77), "ParetoBandit": (3_609, 0)}
 HEADINGS = {
     "paper_throughput": "the paper's",
     "gap_mean": "gap",
@@ -144,12 +146,31 @@ class Stored(SphinxDirective):
             parts.append(f"**Data: {frame['stand_in'][0]}.**")
         if "seeds" in frame.columns:
             parts.append(f"{frame['seeds'][0]} seeds; in brackets the 95% interval over seeds.")
+        if "source" in frame.columns:
+            some = frame.head(1).select(pl.col("^source.*$")).to_dicts()
+            parts.append(_stretched(str(frame["source"][0]), str(some)))
         parts.append(f"[The whole table](/tables/{self.arguments[0]}.md).")
-        return " ".join(parts)
+        return " ".join(filter(None, parts))
+
+
+def _stretched(source: str, told: str) -> str:
+    """Say of real prompts that the best LLM of each satisfies, whether one was right or not.
+
+    Args:
+        source: of the table.
+        told: what else it says; without min-max it is not so.
+    """
+    if source not in NOBODY or "min_max" in told:
+        return ""
+    prompts, nobody = NOBODY[source]
+    said = "The best LLM of every prompt satisfies with probability .99"
+    also = f", also of the {nobody} of {prompts:,} that no LLM got right" if nobody else ""
+    return f"{said}{also}."
 
 
 def _at(key: str, value: Any) -> str:
-    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ", "horizon": "T"}.get(key, key)
+    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ", "horizon": "T",
+              "source.pool_size": "prompts"}.get(key, key.removeprefix("source."))  # fmt: skip
     return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
 
 
@@ -164,6 +185,8 @@ def _write_pages(app: Sphinx) -> None:
         page.unlink()
     for name, file in stored.items():
         text = re.sub(r"\A\*\*(.+)\*\*$", r"# \1", file.read_text(), count=1, flags=re.MULTILINE)
+        of = re.search(r"^In all rows: source (.+?);", text, re.MULTILINE)
+        text = "\n".join(filter(None, [text, of and _stretched(of[1], text)]))
         page = folder / name
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
