@@ -115,8 +115,16 @@ def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
 
 
 def test_the_bound_on_a_rounds_loss_is_lemma_11s():
+    # A radius so small that what exploration costs shows beside it.
     one = Constants(
-        dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, lambda0=0.5, c1=7.0
+        dim=3,
+        assortment_size=2,
+        arrival_rate=0.5,
+        slackness=0.1,
+        sigma=0.2,
+        lambda0=0.5,
+        c1=7.0,
+        kappa=1e-4,
     )
     alpha, beta = conditions.radii(one, 900.0)
     explored = 0.5 * 7 * math.sqrt(399)
