@@ -89,6 +89,9 @@ class Stored(SphinxDirective):
                 raise self.error(f"{self.arguments[0]} has no column {key}")
         for key, value in conditions:
             column = pl.col(key)
+            if frame[key].dtype == pl.Boolean:
+                frame = frame.filter(column == (value == "True"))
+                continue
             wanted = column == (value if frame[key].dtype == pl.String else float(value))
             frame = frame.filter(wanted)
         lacking = set(self._words("policies")) - set(frame[self._rows])
