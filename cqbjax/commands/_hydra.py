@@ -33,10 +33,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 CONF = next(path for path in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if path.is_dir())
 
 # What stands in a router's label, and what it is in `offline.Trained`.
-RETRIES = {"": "same", "_fallback": "fallback", "_posterior": "posterior", "_recall": "recall"}
+RETRIES = {"": "same"} | {
+    f"_{retry}": retry for retry in ("fallback", "posterior", "recall", "cache")
+}
 SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"}
 # The labels of a router in short, for a list of choices.
-PAIRED = "[_fallback|_posterior|_recall][_least_served|_priority]"
+PAIRED = "[_fallback|_posterior|_recall|_cache][_least_served|_priority]"
 
 
 def offer_policies() -> list[str]:
@@ -52,6 +54,7 @@ def offer_policies() -> list[str]:
                 "retry": RETRIES[retry],
                 "schedule": SCHEDULES[schedule],
                 "precision": "${precision}",
+                "recall_by": "${recall_by}",
             }
             ConfigStore.instance().store(name=label, group="policy", node={label: node})
             labels.append(label)

@@ -9,7 +9,7 @@ from jax import Array
 from cqbjax.core import rng
 from cqbjax.core.rules import Rules
 from cqbjax.core.setting import Setting
-from cqbjax.core.types import Problem, Source, World, has_own_arrivals
+from cqbjax.core.types import Action, Problem, Queue, Source, World, has_own_arrivals
 
 
 class Instance(NamedTuple):
@@ -63,3 +63,27 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         choice = jax.random.uniform(more, (problem.horizon, problem.places), jnp.float32)
         choice = choice.astype(float)
     return Instance(key, world, arrives, choice, rules)
+
+
+def choice_uniform(
+    problem: Problem, instance: Instance, queue: Queue, action: Action, drawn: Array
+) -> Array:
+    """Return the uniform of an attempt's choice: its round's, or the one that is kept.
+
+    A kept one is at the address of seed, server, and prompt or round of arrival, so that a server
+    that is asked again is judged as before, and all policies meet the same verdicts.
+
+    Args:
+        problem: says by `outcome` what a verdict is drawn for.
+        instance: the run's fixed part.
+        queue: before the attempt.
+        action: which query, which server.
+        drawn: [] the round's uniform.
+    """
+    if problem.outcome == "attempt":
+        return drawn
+    asked, slot = instance.world.prompts[queue.row], action.slot
+    number = (asked if problem.outcome == "prompt" else queue.arrived)[slot]
+    own = rng.stream_key(rng.round_key(instance.key, number), rng.Stream.KEPT)
+    own = jax.random.fold_in(own, action.servers[0])
+    return jax.random.uniform(own, (), jnp.float32).astype(float)

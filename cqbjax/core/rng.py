@@ -41,6 +41,7 @@ class Stream(enum.IntEnum):
     SERVICE = 15
     PATIENCE = 16
     BATCH = 17
+    KEPT = 18
 
 
 def run_key(seed: Array | int) -> Array:

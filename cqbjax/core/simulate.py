@@ -24,7 +24,7 @@ from jax import Array
 
 from cqbjax.core import contract, linalg, metrics, mnl, platforms, queueing, recorders, rng
 from cqbjax.core.carry import NEVER, Attempt, Carry, Lesson, Open, start
-from cqbjax.core.instances import Instance, draw_instance
+from cqbjax.core.instances import Instance, choice_uniform, draw_instance
 from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
 from cqbjax.core.types import (
     DOWN,
@@ -124,6 +124,7 @@ def run_round(
         row = carry.queue.row[action.slot]
         utilities = true_utilities(instance, row, round_)
         if world.logged is None:
+            uniform = choice_uniform(problem, instance, carry.queue, action, uniform)
             choice = mnl.choose(uniform, utilities[action.servers])
         else:
             choice = jnp.where(world.logged.satisfied[row], 0, problem.assortment_size)

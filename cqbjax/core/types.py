@@ -17,6 +17,8 @@ import numpy as np
 from jax import Array
 
 Parameters = Literal["disjoint", "shared"]
+# By whom what a server's answer is worth to a user is drawn: every attempt, the query, the prompt.
+Outcome = Literal["attempt", "query", "prompt"]
 # Rounds of waiting whose logarithm counts as one.
 LONG_WAIT = 1e5
 # The utility of a server that does not answer: no weight beside the outside option's, in any sum.
@@ -40,6 +42,9 @@ class Problem(NamedTuple):
         arrivals_a_round: A, how many queries may arrive in a round; 1 is the paper's.
         places: c, how many queries are served at a time; 1 is the paper's.
         billed: whether the source knows what answers cost, and their scores.
+        outcome: what a user's verdict on a server is drawn for: each `attempt` (the paper); the
+            `query`, so that a server that failed it fails it for good; or the `prompt`, for
+            whoever asks it. The last two are of K = 1.
         age_column: the feature that grows while a query waits, or None: the table's number there is
             multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
     """
@@ -57,6 +62,7 @@ class Problem(NamedTuple):
     age_column: int | None = None
     places: int = 1
     billed: bool = False
+    outcome: Outcome = "attempt"
 
     @property
     def attempts(self) -> int:

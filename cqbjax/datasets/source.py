@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core.files import arrays_digest
+from cqbjax.core.types import Outcome
 from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
 from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
@@ -119,6 +120,9 @@ def dataset_source(
     low: float = 0.1,
     high: float = 0.99,
     offline_size: int | None = None,
+    min_max: bool = True,
+    repeats: bool = True,
+    outcome: Outcome = "attempt",
 ) -> DatasetSource:
     """Load a dataset and turn performance and cost into departure probabilities.
 
@@ -132,6 +136,10 @@ def dataset_source(
         high: r_hi, the largest.
         offline_size: most prompts of a seed's offline split, drawn by the seed; None is all that
             the pool leaves.
+        min_max: whether performance less cost is stretched to [low, high] over each prompt's
+            servers, as in the paper.
+        repeats: as in `Routing`.
+        outcome: as in `Routing`.
 
     Raises:
         ValueError: one sentence, for a missing folder or file, a bad table, or embeddings that do
@@ -146,9 +154,18 @@ def dataset_source(
     for key, value in (("rho", rho), ("low", low), ("high", high)):
         if not isinstance(value, int | float):
             raise ValueError(f"{key}={value} must be a number")
+    for key, value in (("min_max", min_max), ("repeats", repeats)):
+        if not isinstance(value, bool):
+            raise ValueError(f"{key}={value} must be true or false")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
-        table.performance, table.cost, rho=rho, low=low, high=high, cost_rule=cost_rule
+        table.performance,
+        table.cost,
+        rho=rho,
+        low=low,
+        high=high,
+        cost_rule=cost_rule,
+        min_max=min_max,
     )
     queries = Routing(
         contexts=jnp.asarray(embeddings, float),
@@ -156,6 +173,8 @@ def dataset_source(
         pool_size=pool_size,
         dollars=jnp.asarray(table.cost, float),
         scores=jnp.asarray(table.performance, float),
+        repeats=repeats,
+        outcome=outcome,
     )
     cost = normalise_cost(table.cost, cost_rule)
     return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

@@ -95,8 +95,11 @@ def departure_probabilities(
     high: float = 0.99,
     cost_rule: str = DEFAULT_COST_RULE,
     equal_rows: float = 0.5,
+    min_max: bool = True,
 ) -> np.ndarray:
     """Return u_j(xi) = low + (high - low) * min-max over servers of perf - rho * cost.
+
+    So the best server of every prompt satisfies with probability `high`, also where none is right.
 
     Args:
         performance: [P, N] in [0, 1].
@@ -108,6 +111,8 @@ def departure_probabilities(
         equal_rows: normalised utility, in [0, 1], of a prompt whose servers are all equally
             useful. The paper's min-max is 0/0 there; the middle neither rewards nor punishes
             a router for a prompt on which routing cannot matter.
+        min_max: the paper's; False: perf - rho * cost itself, cut to [0, 1], so that a prompt that
+            no server gets right has no good server.
 
     Returns:
         [P, N] in [low, high].
@@ -122,6 +127,8 @@ def departure_probabilities(
     utility = raw_utility(performance, normalise_cost(cost, cost_rule), rho)
     if not np.isfinite(utility).all():
         raise ValueError("performance must be finite in every cell: complete the table first.")
+    if not min_max:
+        return low + (high - low) * np.clip(utility, 0.0, 1.0)
     worst = utility.min(axis=1, keepdims=True)
     spread = utility.max(axis=1, keepdims=True) - worst
     # Equality up to rounding: perf - rho * cost of equal servers may differ in the last bits.

@@ -19,7 +19,7 @@ from cqbjax.offline.fits import Data, pool_scores
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.policies import Acqb, OnContexts, Replaced, Routed
-from cqbjax.policies.retries import Retry, check_precision
+from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Trained:
         retry: as in `Routed`: `same` in the paper; `posterior` and `recall` for routers on
             departures alone.
         precision: as in `Routed`.
+        recall_by: as in `Routed`.
     """
 
     router: Router
     schedule: Schedule = "oldest"
     retry: Retry = "same"
     precision: float = 1.0
+    recall_by: RecallBy = "row"
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown word, and a posterior of what is no log-odds.
@@ -64,7 +66,7 @@ class Trained:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
         return Routed(
             scores=jnp.asarray(rows, float), by="row", schedule=self.schedule, retry=self.retry,
-            precision=float(self.precision),
+            precision=float(self.precision), recall_by=self.recall_by,
         )  # fmt: skip
 
     def blank(self, problem: Problem) -> Policy:

@@ -20,7 +20,7 @@ from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
-from cqbjax.policies.retries import Retry, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
@@ -80,9 +80,12 @@ class Acqb:
         retry: what earlier attempts of a query change of the optimistic pair: `same`, nothing (the
             paper); `fallback`: servers already shown for it are left out while others remain;
             `posterior`: its utilities fall with its own failures; `recall`: they follow what all
-            queries of its prompt met (`retries.after_outcomes`). Exploration is as it is: its query
+            queries of its prompt met (`retries.after_outcomes`); `cache`: as `fallback`, the
+            servers first that satisfied a query of its prompt. Exploration is as it is: its query
             is new wherever exploration waits for an arrival.
         precision: of `posterior` and `recall`.
+        recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
+            `embedding`.
         window: W: what it knows is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
             that change; an even number. In eta, t then counts from when the younger belief began.
             None is the paper's: nothing is forgotten. What `recall` counts never is.
@@ -105,6 +108,7 @@ class Acqb:
     exact_steps: int = static(default=0)
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
+    recall_by: RecallBy = static(default="row")
     window: int | None = static(default=None)
     offset: Array | None = None
 
@@ -137,7 +141,7 @@ class Acqb:
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")
         self._check_offset(problem)
-        least = self._belief(problem).least_lambda0
+        least = self.belief(problem).least_lambda0
         if float(self.lambda0) < least:
             raise ValueError(
                 f"lambda0={float(self.lambda0):g} must be at least {least:g} here: "
@@ -159,17 +163,18 @@ class Acqb:
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
         """Return V = lambda0 I, theta = 0, c = 0."""
-        lambda0, belief = jnp.asarray(self.lambda0, float), self._belief(problem)
+        lambda0, belief = jnp.asarray(self.lambda0, float), self.belief(problem)
         begun = belief.init(contexts, lambda0, self.offset)
-        return AcqbState(begun, jnp.zeros((), jnp.int32), retries.begin(self.retry, problem))
+        tally = retries.begin(self.retry, problem, contexts, self.recall_by)
+        return AcqbState(begun, jnp.zeros((), jnp.int32), tally)
 
-    def _belief(self, problem: Problem) -> beliefs.Belief:
+    def belief(self, problem: Problem) -> beliefs.Belief:
         """Return how the estimate and the posterior are kept."""
         return beliefs.choose(self.estimator, problem, self.exact_steps, self.window)
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
-        return self._belief(problem).theta(state.belief, contexts)
+        return self.belief(problem).theta(state.belief, contexts)
 
     def draws(self, key: Array, problem: Problem) -> Draws:
         """Draw the round's randomness from its addresses."""
@@ -187,7 +192,7 @@ class Acqb:
         draws = self.draws(key, problem)
         explored = self._explores(draws.explore, state, observation)
         optimistic = retries.revised(
-            self.retry, self._optimistic(draws, state, observation), observation, state.tally,
+            self.retry, self.optimistic(draws, state, observation), observation, state.tally,
             self.precision,
         )  # fmt: skip
         schedule = number(queueing.Schedule, self.schedule, "schedule")
@@ -211,9 +216,9 @@ class Acqb:
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))
 
-    def _optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
+    def optimistic(self, draws: Draws, state: AcqbState, observation: Observation) -> Array:
         """Return the optimistic utilities u~ of every slot and server: [C, N]."""
-        belief = self._belief(observation.problem)
+        belief = self.belief(observation.problem)
         alpha = self.radius(observation.problem, belief.learnt(state.belief))
         if self.optimism == "ucb":
             return belief.bounded(state.belief, observation, alpha)
@@ -235,7 +240,7 @@ class Acqb:
             features = features[action.servers]
         number = observation.round if feedback.number is None else feedback.number
         new = Row(number, row, features, action.servers, feedback.choice, feedback.valid)
-        learnt = self._belief(problem).update(state.belief, new)
+        learnt = self.belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         turn = jnp.where(used, (state.turn + 1) % count, state.turn)

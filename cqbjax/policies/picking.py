@@ -32,15 +32,15 @@ def best_answer(
         observation: the round.
         utilities: [C, N] of each slot's query.
         uniform: [] in [0, 1), for the random rules.
-        retry: `fallback` takes the servers shown least often for the query first; any other rule
-            the best, its utilities `retries.revised`.
+        retry: `fallback` and `cache` take the servers shown least often for the query first; any
+            other rule the best, its utilities `retries.revised`.
 
     Returns:
         Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
     """
     size, queue = observation.problem.assortment_size, observation.queue
     utilities = of_available(utilities, observation)
-    if retry == "fallback":
+    if retry in ("fallback", "cache"):
         shown = of_available(retries.shown_counts(queue), observation, MANY)
         score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, size))
         slot = queueing.pick(schedule, queue, uniform, score)

@@ -2,26 +2,33 @@
 
 In the paper's algorithms a retry changes nothing but the queue: the prediction x'theta_j of the
 servers that failed a query stays as it is, and they are shown to it again. Gateways fall back to
-the next model instead (`fallback`), and a statistician would say that a failure tells something of
-this query beyond its features (`posterior`), or of its prompt, whoever asks it (`recall`). All are
-here, for any policy that has utilities of queries and servers.
+the next model instead (`fallback`), and may keep which model answered a prompt (`cache`). A
+statistician would say that a failure tells something of this query beyond its features
+(`posterior`), or of its prompt, whoever asks it (`recall`). All are here, for any policy that has
+utilities of queries and servers.
 """
 
 import math
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg, mnl
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 
-Retry = Literal["same", "fallback", "posterior", "recall"]
+Retry = Literal["same", "fallback", "posterior", "recall", "cache"]
+RecallBy = Literal["row", "embedding"]
+
+# What an accepted answer adds to a utility in the eyes of a cache: more than utilities differ by.
+CACHED = 100.0
 
 
 def is_aware(retry: Retry) -> bool:
     """Tell whether a rule asks which servers were shown for each waiting query."""
-    return retry in ("fallback", "posterior")
+    return retry in ("fallback", "posterior", "cache")
 
 
 def check_precision(precision: Array | float) -> None:
@@ -41,16 +48,52 @@ class Tally(NamedTuple):
     Attributes:
         accepted: [I, N] float, rounds in which the server's answer was chosen.
         failed: [I, N] float, rounds with it that ended in a retrial.
+        place: [I] int32 where each row is counted: with the first row of the same embedding; None:
+            each row by itself.
     """
 
     accepted: Array
     failed: Array
+    place: Array | None = None
+
+    def of(self, row: Array) -> Array:
+        """Return where rows [...] of the run's table are counted: [...] int32."""
+        return row if self.place is None else self.place[row]
 
 
-def begin(retry: Retry, problem: Problem) -> Tally | None:
-    """Return the empty tally of a rule that keeps one, else None."""
+def begin(
+    retry: Retry, problem: Problem, contexts: Array, by: RecallBy = "row"
+) -> Tally | None:  # fmt: skip
+    """Return the empty tally of a rule that keeps one, else None.
+
+    Args:
+        retry: the rule.
+        problem: shapes.
+        contexts: [I, ...] the run's table as the policy sees it.
+        by: what is remembered: `row`, the prompt; or `embedding`, prompts of equal ones as one.
+    """
+    if retry not in ("recall", "cache"):
+        return None
     zeros = jnp.zeros((problem.num_rows, problem.num_servers))
-    return Tally(zeros, zeros) if retry == "recall" else None
+    return Tally(zeros, zeros, first_of_equals(contexts) if by == "embedding" else None)
+
+
+def first_of_equals(contexts: Array) -> Array:
+    """Return of each row the number of the first row that is equal: [I, ...] -> [I] int32.
+
+    Rows are sorted by two sums of their bits, so that equals are neighbours: exact arithmetic, in
+    which nothing is rounded, and far cheaper than sorting by every feature.
+    """
+    rows = contexts.reshape(contexts.shape[0], -1)
+    bits = jax.lax.bitcast_convert_type(rows.astype(jnp.float32), jnp.uint32)
+    odd = np.random.default_rng(0).integers(0, 2**31, (2, rows.shape[1]), np.uint32) * 2 + 1
+    mixed = bits ^ (bits >> 15)
+    sums = [jnp.sum(mixed * jnp.asarray(own), axis=1, dtype=jnp.uint32) for own in odd]
+    order = jnp.lexsort((jnp.arange(len(rows)), *sums))
+    ahead = jnp.any(rows[order[1:]] != rows[order[:-1]], axis=1)
+    starts = jnp.concatenate([jnp.ones(1, bool), ahead])
+    begins = jax.lax.cummax(jnp.where(starts, jnp.arange(len(rows)), 0))
+    return jnp.zeros(len(rows), jnp.int32).at[order].set(order[begins].astype(jnp.int32))
 
 
 def add(
@@ -60,12 +103,12 @@ def add(
     if tally is None:
         return None
     size, servers = observation.problem.assortment_size, observation.problem.num_servers
-    row = observation.queue.row[action.slot]
+    row = tally.of(observation.queue.row[action.slot])
     chosen = mnl.chosen(action.servers, feedback.choice, servers)
     failed = mnl.shown(action.servers, servers) & (feedback.choice == size)
-    return Tally(
-        tally.accepted.at[row].add((chosen & feedback.valid).astype(float)),
-        tally.failed.at[row].add((failed & feedback.valid).astype(float)),
+    return tally._replace(
+        accepted=tally.accepted.at[row].add((chosen & feedback.valid).astype(float)),
+        failed=tally.failed.at[row].add((failed & feedback.valid).astype(float)),
     )
 
 
@@ -75,9 +118,12 @@ def revised(
 ) -> Array:  # fmt: skip
     """Return the utilities of every slot and server given what its attempts showed: [C, N]."""
     queue = observation.queue
-    if retry == "recall":
+    if retry in ("recall", "cache"):
         assert tally is not None, "a rule that recalls keeps a tally"
-        accepted, failed = tally.accepted[queue.row], tally.failed[queue.row]
+        place = tally.of(queue.row)
+        accepted, failed = tally.accepted[place], tally.failed[place]
+        if retry == "cache":
+            return utilities + CACHED * (accepted > 0)
         return after_outcomes(utilities, accepted, failed, precision)
     if retry == "posterior":
         failed = shown_counts(queue).astype(utilities.dtype)

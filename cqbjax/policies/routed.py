@@ -11,7 +11,7 @@ from cqbjax.core.pytree import check_words, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
-from cqbjax.policies.retries import Retry, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 
 @pytree
@@ -27,9 +27,12 @@ class Routed:
             (priority: the query and assortment of the highest predicted scores).
         retry: what a query gets when it comes back: `same` (as in the paper), `fallback` (the
             servers not shown yet, best first; priority then goes by the next assortment),
-            `posterior` (scores are log-odds, and fall with the query's own failures) or `recall`
-            (they follow what all queries of its prompt met).
+            `posterior` (scores are log-odds, and fall with the query's own failures), `recall`
+            (they follow what all queries of its prompt met) or `cache` (as `fallback`, the servers
+            first that satisfied a query of its prompt).
         precision: of `posterior` and `recall`, `retries.after_outcomes`.
+        recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
+            `embedding`.
     """
 
     scores: Array
@@ -37,6 +40,7 @@ class Routed:
     schedule: queueing.Schedule | Array = word(default="oldest")
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
+    recall_by: RecallBy = static(default="row")
 
     informed = False
 
@@ -47,8 +51,7 @@ class Routed:
 
     def init(self, problem: Problem, contexts: Array) -> Tally | None:
         """Return what is remembered of prompts: nothing, or an empty tally."""
-        del contexts
-        return retries.begin(self.retry, problem)
+        return retries.begin(self.retry, problem, contexts, self.recall_by)
 
     def update(
         self, state: Tally | None, observation: Observation, action: Action, feedback: Feedback

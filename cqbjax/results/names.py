@@ -91,6 +91,9 @@ _PAIRED = {
     "_recall": ("recall", (0, (4, 1, 1, 1, 1, 1))),
     "_recall_least_served": ("recall, least served", (0, (10, 1))),
     "_recall_priority": ("recall, priority", (0, (1, 3))),
+    "_cache": ("cache", (0, (5, 2, 1, 2, 1, 2))),
+    "_cache_least_served": ("cache, least served", (0, (2, 2))),
+    "_cache_priority": ("cache, priority", (0, (7, 3))),
 }
 STYLE |= {
     label + suffix: STYLE[label]._replace(name=f"{STYLE[label].name} ({words})", dashes=dashes)

@@ -12,7 +12,8 @@ HEADERS = {
     "closed_form": "closed form", "apart": "apart, %",
     "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
     "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
-    "gap_mean": "gap μ", "gap_sd": "gap σ", "over_fixed": "over best fixed",
+    "gap_mean": "gap μ", "gap_sd": "gap σ", "length_mean": "length μ", "length_sd": "length σ",
+    "regret_mean": "regret μ", "regret_sd": "regret σ", "over_fixed": "over best fixed",
     "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
     "once_utility_gain": "utility gained by it",
 }  # fmt: skip
@@ -21,10 +22,14 @@ TEXTS = (
     "world", "closed form",
 )  # fmt: skip
 DECIMALS = {
-    "gap_minus": 2, "gap": 1, "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
+    "gap_minus": 2, "gap": 1, "length_minus": 2, "length_mean": 1, "length_sd": 1,
+    "regret_minus": 1, "regret_mean": 1, "regret_sd": 1,
+    "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
     "utility": 4, "over_fixed": 4,
     "known": 3, "simulated": 3, "apart": 1,
 }  # fmt: skip
+# What a table is of that has means and standard deviations.
+MEANS = ("gap", "length", "regret")
 # Columns of recorders that stand among the others, and in a table of their own where they are more.
 MOST_AMONG, MOST_APART = 3, 5
 
@@ -86,8 +91,9 @@ def _part(frame: pl.DataFrame, shown: Sequence[str]) -> Part:
 def _header(column: str, columns: Sequence[str]) -> str:
     ours = column.removeprefix("paper_")  # stands right beside ours
     name = HEADERS.get(ours, ours)
-    if ours.endswith("_gap_minus"):
-        name = f"{style_of(ours.removesuffix('_gap_minus')).name}'s gap minus policy's"
+    of = next((one for one in MEANS if ours.endswith(f"_{one}_minus")), None)
+    if of:
+        name = f"{style_of(ours.removesuffix(f'_{of}_minus')).name}'s {of} minus policy's"
     elif ours.endswith("_minus"):
         name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
     name = f"{name} [95% CI]" if f"{column}_low" in columns else name

@@ -160,7 +160,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
 
 def differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
-    apart = ("path", "stand_in", "provenance", "horizon", "arrival_rate", "servers")
+    apart = ("path", "stand_in", "provenance", "arrival_rate", "servers")
     attributes = (str(key) for point in points for key in point.attrs)
     # Words that say what a key was set to come after it, so that its values sort as numbers.
     names = sorted(dict.fromkeys([*ALWAYS_VARIED, *attributes]), key=OTHERWISE.__contains__)

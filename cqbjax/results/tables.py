@@ -85,9 +85,24 @@ def gap_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    columns = _interval("gap_mean", "gap")
-    columns |= {"gap_sd": ("gap", "sd"), "throughput": ("throughput", "mean")}
-    return _table(points, rounds, columns, "gap", reference, f"{reference}_gap_minus")
+    return _means("gap", "gap", points, rounds, reference)
+
+
+def length_table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
+) -> pl.DataFrame:
+    """Tabulate the queue length itself, for worlds in which no policy that is run is the optimum.
+
+    As `gap_table`, its columns `length_mean` and so on.
+    """
+    return _means("length", "queue_length", points, rounds, reference)
+
+
+def regret_table(
+    points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
+) -> pl.DataFrame:
+    """Tabulate the cumulative regret: as `gap_table`, its columns `regret_mean` and so on."""
+    return _means("regret", "regret", points, rounds, reference)
 
 
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
@@ -186,6 +201,16 @@ def _interval(column: str, metric: str) -> dict[str, tuple[str, str]]:
     """Return the columns of a metric's mean and interval, and where each stands."""
     ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
     return {column: (metric, "mean"), **ends}
+
+
+def _means(
+    name: str, metric: str, points: Sequence[xr.Dataset], rounds: Sequence[int],
+    reference: str | None,
+) -> pl.DataFrame:  # fmt: skip
+    """Tabulate mean and standard deviation of a metric, under a name, and the throughput."""
+    columns = _interval(f"{name}_mean", metric)
+    columns |= {f"{name}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
+    return _table(points, rounds, columns, metric, reference, f"{reference}_{name}_minus")
 
 
 def _table(

@@ -190,6 +190,8 @@ class Arriving:
             ValueError: in one sentence, naming the key.
         """
         self.process.check(arrival_rate)
+        if self._most > 1 and getattr(self._source, "outcome", "attempt") == "query":
+            raise ValueError("outcome=query needs one arrival a round: queries go by their rounds")
         self._source.check(seeds, arrival_rate, assortment_size)
 
     def uniform_service(

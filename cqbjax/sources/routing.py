@@ -6,8 +6,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Billed, Problem, World
+from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.types import Billed, Outcome, Problem, World
 
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
@@ -18,7 +18,7 @@ def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
 
 @pytree
 class Routing:
-    """Prompts of a table arrive uniformly from each run's own pool.
+    """Prompts of a table arrive uniformly from each run's own pool, or each of them once.
 
     Attributes:
         contexts: [P, d] embeddings of all prompts.
@@ -26,6 +26,9 @@ class Routing:
         pool_size: I, how many prompts the online pool of a run holds, drawn by the run's seed.
         dollars: [P, N] what each answer costs, USD; None where it is not known.
         scores: [P, N] the graded quality of each answer; None where it is not known.
+        repeats: whether a prompt may come again; False: each at most once, in the pool's order.
+        outcome: what a user's verdict on a server is drawn for: every `attempt` (the paper), the
+            `query` or the `prompt` (`Problem.outcome`); the last two with K = 1 alone.
     """
 
     contexts: Array
@@ -33,14 +36,30 @@ class Routing:
     pool_size: int = static(default=1000)
     dollars: Array | None = None
     scores: Array | None = None
+    repeats: bool = static(default=True)
+    outcome: Outcome = static(default="attempt")
+
+    @property
+    def changes(self) -> bool:
+        """Whether a failure changes what a query's next attempt is worth."""
+        return self.outcome != "attempt"
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
-        """Return the shapes: one table row a prompt of the pool."""
+        """Return the shapes: one table row a prompt of the pool.
+
+        Raises:
+            ValueError: no prompt may come again, and there are fewer of them than rounds.
+        """
+        if not self.repeats and self.pool_size < horizon:
+            raise ValueError(
+                f"pool_size={self.pool_size} must be at least the {horizon} rounds where "
+                "repeats=false: a prompt for each that may come"
+            )
         dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
         rows, prompts = self.pool_size, self.utilities.shape[0]
         return Problem(
             servers, assortment_size, dim, rows, horizon, "disjoint", True, num_prompts=prompts,
-            billed=self.dollars is not None and self.scores is not None,
+            billed=self.dollars is not None and self.scores is not None, outcome=self.outcome,
         )  # fmt: skip
 
     def pool(self, key: Array) -> Array:
@@ -48,13 +67,15 @@ class Routing:
         return draw_pool(key, self.utilities.shape[0], self.pool_size)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
-        """Gather the pool's rows; the arriving row of each round is uniform over the pool."""
+        """Gather the pool's rows; a round's arriving row is uniform over them, or the next one."""
         del arrival_rate
         pool = self.pool(key)
         rounds = jnp.arange(1, problem.horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
         last = self.pool_size - 1
         rows = jnp.minimum((uniform * self.pool_size).astype(jnp.int32), last)
+        if not self.repeats:
+            rows = rounds.astype(jnp.int32) - 1
         billed = None
         if self.dollars is not None and self.scores is not None:
             billed = Billed(self.dollars[pool], self.scores[pool])
@@ -69,12 +90,18 @@ class Routing:
         return float(1.0 / np.mean(1.0 / leaves))
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
-        """Refuse a table that cannot fill a pool.
+        """Refuse a table that cannot fill a pool, and verdicts that are not defined.
 
         Raises:
-            ValueError: naming the key and the size allowed.
+            ValueError: naming the key and what is allowed.
         """
-        del seeds, arrival_rate, assortment_size
+        del seeds, arrival_rate
+        check_words(self)
+        if self.outcome != "attempt" and assortment_size != 1:
+            raise ValueError(
+                f"outcome={self.outcome} needs K=1: of several answers the model says which is "
+                f"chosen, not what each is worth, and K={assortment_size}"
+            )
         prompts = self.utilities.shape[0]
         if self.contexts.shape[0] != prompts:
             raise ValueError(

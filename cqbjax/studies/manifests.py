@@ -36,9 +36,9 @@ FOR_SHOW = (
 )  # fmt: skip
 # Keys that numbers follow from through others, where they count: policies, source and rates.
 PASSED_ON = (
-    "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "explore_rounds", "window",
-    "head", "warm", "num_servers", "dim", "slackness", "parameters", "rates_by_K",
-    "policies_by_K",
+    "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "recall_by",
+    "explore_rounds", "window", "head", "warm", "num_servers", "dim", "slackness", "parameters",
+    "rates_by_K", "policies_by_K",
 )  # fmt: skip
 # Where the training of routers and heads begins.
 TRAINING = "cqbjax.offline.training"

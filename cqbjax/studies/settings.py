@@ -31,7 +31,7 @@ OF_PAPER = {"users": "stay", "service": "one"}
 CHOICES = {
     "spread": ("ci", "sd"),
     "queue": ("regret", "length", "both"),
-    "table": ("throughput", "gap"),
+    "table": ("throughput", "gap", "length", "regret"),
 }
 
 

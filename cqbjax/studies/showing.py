@@ -87,10 +87,10 @@ def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     from cqbjax.results import tables
     from cqbjax.results.summaries import ALWAYS_VARIED, differing
 
-    horizon = min(int(point.attrs["horizon"]) for point in points)
+    horizon = max(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
     reference = {"reference": config.compared} if config.get("compared") else {}
-    made = tables.throughput_table if config.table == "throughput" else tables.gap_table
+    made: Any = getattr(tables, f"{config.table}_table")
     whole = made(points, rounds, **reference)
     # The paper varies these alone: its numbers are of no other point of a sweep.
     if not {*differing(points)} <= {*ALWAYS_VARIED}:

@@ -31,6 +31,9 @@ from cqbjax.sweeping.checks import (
 from cqbjax.sweeping.parts import PerSeed, choose_records
 from cqbjax.sweeping.progress import Reporter
 
+# Settings of a dataset's source that are said where they are not the paper's.
+OF_PAPER = {"min_max": True, "repeats": True, "outcome": "attempt"}
+
 
 def check_point(ready: Ready) -> None:
     """Refuse what a point cannot run, before anything is trained or compiled.
@@ -138,6 +141,12 @@ def origin(ready: Ready) -> dict[str, Any]:
     if isinstance(source, DatasetSource):
         table = source.table
         named = {"provenance": table.provenance, SERVERS: ", ".join(table.servers)}
+        # An axis of the grid says so itself.
+        odd = {
+            key: config.source[key] for key, usual in OF_PAPER.items()
+            if config.source.get(key, usual) != usual and f"source.{key}" not in ready.point.varied
+        }  # fmt: skip
+        named |= {"source_settings": told_of_grid(odd)} if odd else {}
         return {"source": table.name, "stand_in": table.stand_in, **named, **own}
     if type(source) is Synthetic:
         slackness = float(config.slackness)

@@ -1,4 +1,4 @@
-"""A kind of study: the proof's policy-switching queues, and the sentences of Lemma 1 counted."""
+"""A kind of study: the proof's policy-switching queues, and the sentences of Lemma 8 counted."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Switching(Kind):
         return int(runs * config.horizon * (policies * (config.horizon + 1) + policies + 1))
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
-        """Count the rules of Lemma 1 and what each switch leaves behind, path by path."""
+        """Count the rules of Lemma 8 and what each switch leaves behind, path by path."""
         from cqbjax.theory import coupled
 
         config = ready.point.config

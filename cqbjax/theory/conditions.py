@@ -116,6 +116,56 @@ def first_below_rounds(one: Constants) -> float:
     return _least(lambda t: regret_bound(one, t) < t, 2.0)
 
 
+def nu(one: Constants, at: float) -> float:
+    """Return the mean of 1 / lambda_min(V) at most, as Lemma 11 has it in round l = `at`."""
+    explored = one.arrival_rate * min(at - 1, one.c1 * math.sqrt(at - 1))
+    seldom = math.exp(-explored / 8) + one.dim * math.exp(-one.sigma * explored / 16)
+    return 1 / (one.lambda0 + one.sigma * explored / 4) + seldom / one.lambda0
+
+
+def squared_loss(one: Constants, at: float, t: float) -> float:
+    """Return what Lemma 11 bounds a round's mean squared loss by, but for c0 / t^2.
+
+    2 lambda eta(l - 1) + (alpha + 48 beta)^2 nu(l), l = at; a loss is never above one.
+    """
+    alpha, beta = radii(one, t)
+    explored = 2 * one.arrival_rate * min(1.0, one.c1 / math.sqrt(at))
+    return explored + (alpha + 48 * beta) ** 2 * nu(one, at)
+
+
+def first_small_loss(one: Constants) -> float:
+    """Return the least l from which on Lemma 11 says more than that a loss is at most one, t = l.
+
+    Its bound falls with l once exploration tells every direction, about as log(l)^2 / sqrt(l).
+    """
+    return _least(lambda at: squared_loss(one, at, at) < 1, 2.0)
+
+
+def rounds_to_forget(slackness: float) -> float:
+    """Return how many rounds must be left for Lemma 17 to bound psi below one, of an empty queue.
+
+    2 exp(-(epsilon m + 1 - Q)^2 / (8 m)) < 1, m being t - i - 1 and Q = Q(i, i+1) at its least, 1.
+    """
+    return 8 * math.log(2) / slackness**2
+
+
+def queries_beyond(slackness: float) -> float:
+    """Return the b from which on Lemma 18's tail, 17 / epsilon^2 exp(-epsilon b / 2), is below 1.
+
+    What it is the tail beyond, a B(l - 1) with a above one, is above l - 1, and so above any queue,
+    until round tau(t).
+    """
+    return 2 / slackness * math.log(17 / slackness**2)
+
+
+def rounds_beyond(slackness: float) -> float:
+    """Return how many rounds beyond omega must be left for Lemma 19 to be below one.
+
+    19 / epsilon^2 exp(-epsilon^2 m / 32) < 1.
+    """
+    return 32 / slackness**2 * math.log(19 / slackness**2)
+
+
 def _least(enough: Callable[[float], bool], start: float) -> float:
     """Return the least number from `start` on that is enough, where all above it are, too."""
     low, high = math.log(start), math.log(FARTHEST)

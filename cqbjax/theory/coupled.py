@@ -1,4 +1,4 @@
-"""Policies and their switching queues side by side: what Lemma 1 is counted on."""
+"""Policies and their switching queues side by side: what Lemma 8 is counted on."""
 
 import functools
 from collections.abc import Mapping

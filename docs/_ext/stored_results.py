@@ -32,9 +32,13 @@ from cqbjax.results import names
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
+# By source: prompts, and how many of them no LLM got right (tests/docs/test_site.py).
+NOBODY = {"MMLU-Pro": (12_002, 664), "RouterBench slice": (3_164, 77), "ParetoBandit": (3_609, 0)}
 HEADINGS = {
     "paper_throughput": "the paper's",
     "gap_mean": "gap",
+    "length_mean": "queue length",
+    "regret_mean": "regret",
     "paper_gap_mean": "the paper's gap",
     "acqb_minus": "ACQB minus it",
     "borne": "bears up to",
@@ -91,7 +95,9 @@ class Stored(SphinxDirective):
                 raise self.error(f"{table} has no column {key}")
         for key, value in conditions:
             wanted: Any = value if frame[key].dtype == pl.String else None
-            if wanted is None:
+            if frame[key].dtype == pl.Boolean:
+                wanted = value == "True"
+            elif wanted is None:
                 wanted = frame[key].max() if value == "last" else float(value)
             frame = frame.filter(pl.col(key) == wanted)
         lacking = set(self._words("policies")) - set(frame[self._rows])
@@ -140,7 +146,8 @@ class Stored(SphinxDirective):
         return f"{shown(middle)}{interval}"
 
     def _number(self, column: str) -> Callable[[float], str]:
-        digits = self.options.get("digits", 1 if "gap" in column else 3)
+        in_queries = any(word in column for word in ("gap", "length", "regret"))
+        digits = self.options.get("digits", 1 if in_queries else 3)
         return lambda number: f"{number:,.{digits}f}"
 
     def _caption(self, frame: pl.DataFrame) -> str:
@@ -150,16 +157,36 @@ class Stored(SphinxDirective):
             parts += [f"**Data: {one}.**" for one in known if one]
         if "seeds" in frame.columns:
             parts.append(f"{frame['seeds'][0]} seeds; in brackets the 95% interval over seeds.")
+        if "source" in frame.columns:
+            for source in frame["source"].unique(maintain_order=True):
+                own = frame.filter(source=source).head(1).select(pl.col("^source.*$")).to_dicts()
+                parts.append(_stretched(str(source), str(own)))
         first, *others = (f"/tables/{name}.md" for name in self.arguments)
         parts.append(f"[The whole table]({first}).")
         parts += [f"[And this one]({other})." for other in others]
-        return " ".join(parts)
+        return " ".join(filter(None, parts))
+
+
+def _stretched(source: str, told: str) -> str:
+    """Say of real prompts that the best LLM of each satisfies, whether one was right or not.
+
+    Args:
+        source: of the table.
+        told: what else it says; without min-max it is not so.
+    """
+    if source not in NOBODY or "min_max" in told:
+        return ""
+    prompts, nobody = NOBODY[source]
+    said = f"The best LLM of every prompt of {source} satisfies with probability .99"
+    also = f", also of the {nobody} of {prompts:,} that no LLM got right" if nobody else ""
+    return f"{said}{also}."
 
 
 def _at(key: str, value: Any) -> str:
     if key == "source":
         return str(value)
-    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ"}.get(key, key)
+    symbol = {"arrival_rate": "λ", "num_servers": "N", "load": "ρ", "horizon": "T",
+              "source.pool_size": "prompts"}.get(key, key.removeprefix("source."))  # fmt: skip
     return f"{symbol} = {value:g}" if isinstance(value, int | float) else f"{symbol} = {value}"
 
 
@@ -174,6 +201,8 @@ def _write_pages(app: Sphinx) -> None:
         page.unlink()
     for name, file in stored.items():
         text = re.sub(r"\A\*\*(.+)\*\*$", r"# \1", file.read_text(), count=1, flags=re.MULTILINE)
+        of = re.search(r"^In all rows: source (.+?);", text, re.MULTILINE)
+        text = "\n".join(filter(None, [text, of and _stretched(of[1], text)]))
         page = folder / name
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)

@@ -103,6 +103,14 @@ def test_probabilities_are_the_appendix(seed, rule, rho):
     np.testing.assert_allclose(1 / (1 + np.exp(-ds.mnl_utilities(chance))), chance)
 
 
+def test_without_min_max_a_prompt_that_nobody_gets_right_has_no_good_server():
+    performance, cost = np.asarray([[1.0, 0, 0], [0, 0, 0]]), np.asarray([[1.0, 5, 0], [1, 5, 0]])
+    stretched = ds.departure_probabilities(performance, cost, rho=0.5)
+    assert stretched.max(axis=1).tolist() == [0.99, 0.99]
+    plain = ds.departure_probabilities(performance, cost, rho=0.5, min_max=False)
+    np.testing.assert_allclose(plain, [[0.1 + 0.89 * 0.9, 0.1, 0.1], [0.1, 0.1, 0.1]])
+
+
 def test_equal_rows_and_wrong_settings():
     performance, cost = np.full((2, 3), 0.5), np.full((2, 3), 0.01)
     assert ds.departure_probabilities(performance, cost)[0].tolist() == [0.545] * 3

@@ -3,9 +3,13 @@
 import os
 import sys
 
+import numpy as np
 import polars as pl
 import pytest
+from absent import absent
 from pages import REPOSITORY
+
+from cqbjax import datasets
 
 CONF = """
 import sys
@@ -154,3 +158,34 @@ def test_docstrings_are_plain_text(build):
     plain_docstrings._process(None, "", "", None, None, lines)
     assert lines[0] == "\\|W'x\\| of theta\\_ and a\\*b, `x_` as *it* is."
     assert lines[2:] == ["Letters::", "", "    T_  rounds", "", "x\\_"]
+
+
+def test_beside_real_prompts_it_is_said_that_the_best_llm_of_each_satisfies(build):
+    real = TABLE.replace("synthetic", "mmlu_pro").replace(
+        ":also: acqb_minus paper_throughput\n", ""
+    )
+    real = real.replace("round={round}", "round={round} arrival_rate=0.4")
+    page, _ = build(real.format(round=5000, policies="acqb random"))
+    said = "The best LLM of every prompt satisfies with probability .99, also of the 664 of 12,002"
+    assert said in page
+    page, _ = build(TABLE.format(round=1000, policies="acqb random"))
+    assert "The best LLM of every prompt" not in page
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import stored_results
+
+    assert stored_results._stretched("MMLU-Pro", "min_max=False") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["mmlu_pro", "routerbench", "paretobandit"])
+def test_so_many_prompts_as_the_pages_say_have_no_llm_that_is_right(dataset, shared_data):
+    sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
+    import stored_results
+
+    source = datasets.dataset_source(dataset, shared_data)
+    if source.table.name not in stored_results.NOBODY:
+        absent(f"{source.table.name} is not the table that the pages are about")
+    nobody = source.table.performance.max(axis=1) <= 0
+    told = stored_results.NOBODY[source.table.name]
+    assert told == (source.table.num_prompts, int(nobody.sum()))
+    np.testing.assert_allclose(source.probabilities.max(axis=1), 0.99)

@@ -123,7 +123,7 @@ def test_thompson_samples_begin_at_the_prior():
     prior = priors.fit_prior(offline, departure, contexts, WEIGHT, RIDGE, LAMBDA0)
     shown = jnp.asarray(prior.contexts)
     acqb = Acqb(estimator="newton_cg", lambda0=LAMBDA0, offset=jnp.asarray(prior.offset))
-    belief = acqb._belief(problem)
+    belief = acqb.belief(problem)
     state = belief.init(shown, jnp.asarray(LAMBDA0), acqb.offset)
     queue = simulate.start(
         acqb,

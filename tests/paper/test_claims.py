@@ -9,6 +9,7 @@ from absent import absent
 from composing import CONF, REPOSITORY, composed
 from fabricated import fabricate
 from omegaconf import OmegaConf
+from sklearn.metrics import cohen_kappa_score
 
 from cqbjax.paper import catalogue, claims, comparison
 from cqbjax.paper.rules import RULES
@@ -259,3 +260,19 @@ def test_cqb_eps_is_configured_with_the_horizon():
         for t in (500, 5000)
     ]
     assert lengths == [50.0, 500.0]
+
+
+def test_the_second_reading_agrees_as_often_as_the_page_says():
+    """Both are committed: a verdict that changes is a page that must say so."""
+    mine = yaml.safe_load((claims.CLAIMS.parent / "second_reading.yaml").read_text())
+    table = pl.read_csv(REPOSITORY / "results/tables/claims.csv", infer_schema_length=None)
+    verdicts = dict(table.select("id", "verdict").rows())
+    assert mine.keys() == verdicts.keys() == {one["id"] for one in claims.read()}
+    assert {*mine.values()} <= {*claims.VERDICTS}
+    pairs = [(mine[name], verdicts[name]) for name in mine]
+    same, every = sum(one == other for one, other in pairs), len(pairs)
+    kappa = cohen_kappa_score(*zip(*pairs, strict=True))
+    page = (REPOSITORY / "docs/results/paper.md").read_text()
+    assert f"agree on {same} of {every}. Cohen's kappa is {kappa:.2f}." in page
+    rows = page.split("## The claims, read twice")[1].count("\n| ")
+    assert rows == 1 + every - same, "each disagreement is named"

@@ -147,7 +147,7 @@ def test_a_prompt_is_recalled_whoever_asks_it():
 
 def test_only_outcomes_against_nobody_are_tallied():
     """K = 2: a round in which the other server was chosen tells nothing of this one."""
-    tally = retries.begin("recall", hopeless().problem(2, 4))
+    tally = retries.begin("recall", hopeless().problem(2, 4), jnp.zeros((8, 2)))
     queue = Queue(*(jnp.full(1, value, jnp.int32) for value in (3, 1, 0)))
     observation = Observation(
         hopeless().problem(2, 4), jnp.int32(1), queue, jnp.zeros((1, 2)), jnp.bool_(False),
@@ -160,6 +160,30 @@ def test_only_outcomes_against_nobody_are_tallied():
     assert tally.accepted[3].tolist() == [0, 0, 0, 0, 1]
     assert tally.failed[3].tolist() == [0, 2, 0, 0, 2]
     assert tally.accepted.sum() == 1 and tally.failed.sum() == 4
+
+
+def test_equal_embeddings_are_one_place_and_others_are_not():
+    rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
+    rows = rows[[4, 1, 4, 0, 1, 4, 6, 5]]
+    assert retries.first_of_equals(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
+    rows[5, 1] = np.nextafter(rows[5, 1], np.float32(9))
+    assert retries.first_of_equals(jnp.asarray(rows)).tolist()[5] == 5, "one bit is another"
+
+
+@pytest.mark.slow
+def test_a_cache_asks_first_who_answered_the_prompt_and_then_falls_back():
+    """The server that answered is put first; where it fails, the best not yet shown is next."""
+    utilities = np.full((1, 3), -30.0)
+    utilities[0, 2] = 30.0
+    source = worlds.routing(utilities)
+    policy = Routed(scores=np.asarray([[1.0, 0.5, -1.0]]), retry="cache")
+    problem = source.problem(1, 60)
+    seen = worlds.first(worlds.play(policy, source, 0.25, problem, 60, 1)).decision
+    servers = seen.servers[seen.valid, 0].tolist()
+    assert servers[:3] == [0, 1, 2] and set(servers[3:]) == {2} and len(servers) > 6
+    shown, row = attempts(Routed(scores=SCORES, retry="cache"))
+    order = np.argsort(-SCORES[row]).tolist()
+    assert shown[:10, 0].tolist() == order * 2, "nobody has answered: it is the fallback"
 
 
 @functools.partial(jax.jit, static_argnames="size")
@@ -227,9 +251,13 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
 @pytest.mark.parametrize(
     "policy, told",
     [
-        (Acqb(retry="again"), "retry=again must be one of same, fallback, posterior, recall"),
+        (
+            Acqb(retry="again"),
+            "retry=again must be one of same, fallback, posterior, recall, cache",
+        ),
         (Acqb(precision=0.0), "precision=0.0 must be a finite number above 0"),
         (Routed(scores=SCORES, precision="high"), "precision=high must be a finite number"),
+        (Routed(scores=SCORES, recall_by="text"), "recall_by=text must be one of row, embedding"),
         (RandomRouting(retry="posterior"), "retry=posterior must be one of same, fallback"),
         (Acqb(offset=np.zeros((3, 5))), r"offset has shape \[3, 5\]; it must be finite"),
         (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),

@@ -38,6 +38,7 @@ class Case:
     alpha_scale: float = 0.4
     c1: float = 0.9
     precision: float = 1.6
+    recall_by: str = "row"
 
     @property
     def problem(self) -> Problem:
@@ -58,6 +59,7 @@ class Case:
             explore_rounds=EXPLORE_ROUNDS,
             window=WINDOW,
             precision=self.precision,
+            recall_by=self.recall_by,
             check=True,
         )
 
@@ -86,7 +88,7 @@ def policy(
         return RandomRouting(schedule="oldest", retry="fallback")
     if label in reference.ROUTED:
         retry, schedule = reference.ROUTED[label]
-        words: dict[str, Any] = {"retry": retry, "schedule": schedule}
+        words: dict[str, Any] = {"retry": retry, "schedule": schedule, "recall_by": case.recall_by}
         return Routed(
             scores=jnp.asarray(scores), by="row", precision=case.precision, **words
         )  # fmt: skip
@@ -113,6 +115,7 @@ def policy(
         c1=case.c1,
         explore_rounds=float(EXPLORE_ROUNDS),
         precision=case.precision,
+        recall_by=case.recall_by,
         **variant,
         **static_fields,
     )

@@ -39,7 +39,25 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
         assortment=np.asarray(ranks, np.int64),
         lots=floats(lots),
         beta=_beta(rng.run_key(case.seed)),
+        kept=_kept(case, instance),
+        kept_by=case.problem.outcome,
     )
+
+
+def _kept(case: Case, instance: simulate.Instance) -> reference.Floats | None:
+    """Return the uniforms at the address of seed, server, and prompt or round of arrival."""
+    by, key = case.problem.outcome, rng.run_key(case.seed)
+    if by == "attempt":
+        return None
+    rounds = jnp.arange(1, case.horizon + 1)
+    numbers = instance.world.prompts if by == "prompt" else rounds
+
+    def at(number: jax.Array, server: jax.Array) -> jax.Array:
+        own = rng.stream_key(rng.round_key(key, number), rng.Stream.KEPT)
+        return jax.random.uniform(jax.random.fold_in(own, server), (), jnp.float32)
+
+    of_all = jax.vmap(jax.vmap(at, (None, 0)), (0, None))
+    return floats(of_all(numbers, jnp.arange(case.problem.num_servers)))
 
 
 @functools.partial(_jit, static_argnames="problem")

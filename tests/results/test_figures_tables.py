@@ -298,6 +298,25 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
     assert "ZERO's gap minus policy's [95% CI]" in readable(table, {})[1][0].headers
 
 
+@pytest.mark.parametrize("name, array", [("length", "queue_length"), ("regret", "regret")])
+def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
+    name: str, array: str
+) -> None:
+    points = [fabricate(("acqb", "zero"), num_seeds=6, horizon=rounds) for rounds in (40, 80)]
+    table = getattr(tables, f"{name}_table")(points, rounds=(80,), reference="zero")
+    assert table.select("horizon", "round").unique().rows() in ([(40, 40), (80, 80)],
+                                                                [(80, 80), (40, 40)])  # fmt: skip
+    for ds in points:
+        last = ds[array].isel(arrival_rate=0, round=-1)
+        rounds = int(ds.attrs["horizon"])
+        row = table.filter(policy="acqb", horizon=rounds).row(0, named=True)
+        assert row[f"{name}_mean"] == pytest.approx(float(last.sel(policy="acqb").mean()))
+        apart = float((last.sel(policy="zero") - last.sel(policy="acqb")).mean())
+        assert row[f"zero_{name}_minus"] == pytest.approx(apart)
+    headers = readable(table, {})[1][0].headers
+    assert f"ZERO's {name} minus policy's [95% CI]" in headers
+
+
 def test_gap_table_is_arithmetic_on_the_arrays() -> None:
     ds = fabricate(RIVALS, num_seeds=9, horizon=100)
     row = row_of(tables.gap_table([ds], rounds=(100, 5000)), policy="random")

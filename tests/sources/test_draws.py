@@ -12,7 +12,7 @@ import pytest
 from cqbjax.core import rng
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Problem
-from cqbjax.sources import Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
+from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
 from cqbjax.testing import worlds
 from cqbjax.testing.compiling import QUICKLY
 
@@ -230,3 +230,31 @@ def test_a_trace_is_kept_in_mean_intervals():
         with pytest.raises(ValueError, match=r"must lie in \(0, 1\] for a trace"):
             trace.check(rate)
     assert jnp.sum(counts_of(trace, 1.0, 50)) == 50
+
+
+def test_a_prompt_that_may_not_come_again_comes_once():
+    table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3))}
+    again = Routing(pool_size=25, **table)
+    once = Routing(pool_size=25, repeats=False, **table)
+    rows, others = (
+        np.asarray(world_of(arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
+        for one in (once, again)
+    )
+    assert len(set(rows.tolist())) == ROUNDS > len(set(others.tolist()))
+    with pytest.raises(ValueError, match="pool_size=25 must be at least the 26 rounds"):
+        once.problem(1, 26)
+
+
+def test_kept_verdicts_are_of_one_server_and_of_queries_that_come_alone():
+    table = {"contexts": np.zeros((30, 2)), "utilities": np.zeros((30, 3)), "pool_size": 9}
+    by_query, seeds = Routing(outcome="query", **table), np.arange(2)
+    by_query.check(seeds, 0.5, 1)
+    with pytest.raises(ValueError, match="outcome=query needs K=1"):
+        by_query.check(seeds, 0.5, 2)
+    with pytest.raises(ValueError, match="outcome=user must be one of attempt, query, prompt"):
+        Routing(outcome="user", **table).check(seeds, 0.5, 1)
+    with pytest.raises(ValueError, match="outcome=query needs one arrival a round"):
+        Arriving(source=by_query, process=Batches(most=8)).check(seeds, 0.5, 1)
+    Arriving(source=Routing(outcome="prompt", **table), process=Batches(most=8)).check(
+        seeds, 0.5, 1
+    )

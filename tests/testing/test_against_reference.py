@@ -45,7 +45,24 @@ def cases() -> dict[str, tuple[Case, str]]:
     return made
 
 
+def of_memory() -> dict[str, Case]:
+    """Return cases in which verdicts are kept, prompts look alike, or each comes once."""
+    once, alike = pool(3), pool(3)
+    alike = dataclasses.replace(alike, contexts=np.repeat(alike.contexts[:12], 5, axis=0))
+    contexts, utilities = (np.tile(one, (3, 1)) for one in (once.contexts, once.utilities))
+    once = sources.Routing(contexts=contexts, utilities=utilities, pool_size=150, repeats=False)
+    return {
+        "prompt": Case(dataclasses.replace(pool(3), outcome="prompt"), 1, 0.6, HORIZON, seed=7),
+        "query": Case(dataclasses.replace(once, outcome="query"), 1, 0.6, HORIZON, seed=8),
+        "alike": Case(alike, 1, 0.6, HORIZON, seed=9, recall_by="embedding"),
+    }
+
+
 CASES = cases()
+MEMORY = of_memory()
+# Those that remember, and those that they are compared with.
+REMEMBER = ("acqb_recall", "optimal", "routed", "routed_fallback_rr", "routed_recall_priority",
+            "routed_cache_priority")  # fmt: skip
 # The quick tier compares what is one program of ACQB, its words being numbers, the yardstick and
 # the bandits: a fault in the round, in a policy or in what it learns shows here. The estimators
 # have programs of their own (beliefs/test_plain_loops.py).
@@ -59,7 +76,9 @@ def play(
 ) -> list[reference.Trajectory]:
     """Return whole runs, each by the policy of its label, with an exact estimate every round."""
     steps = EXACT_STEPS[runs[0][0].assortment_size]
-    return recorded.play(runs, among=among, estimator=estimator, exact_steps=steps)
+    # Where verdicts are kept, who asks the same again has ever more who wait.
+    slots = 64 if runs[0][0].problem.outcome == "attempt" else HORIZON
+    return recorded.play(runs, slots, among, estimator=estimator, exact_steps=steps)
 
 
 def differences(ours: reference.Trajectory, theirs: reference.Trajectory) -> dict[str, int]:
@@ -106,6 +125,26 @@ def check_whole_runs(name: str, labels: tuple[str, ...], among: tuple[str, ...] 
 @pytest.mark.parametrize("name", QUICK)
 def test_whole_runs_of_acqb_are_identical(name: str, x64: None) -> None:
     check_whole_runs(name, QUICK[name], QUICK[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEMORY)
+def test_whole_runs_are_identical_whatever_is_kept_or_remembered(name: str, x64: None) -> None:
+    case = MEMORY[name]
+    world, draws = recorded.record(case)
+    if name == "query":
+        assert len(np.unique(world.arrival_index)) == HORIZON, "a prompt comes twice"
+    played = play([(case, label) for label in REMEMBER], "newton_cg", REMEMBER)
+    for label, ours in zip(REMEMBER, played, strict=True):
+        theirs = reference.simulate(label, world, draws, case.settings())
+        differing = differences(ours, theirs)
+        assert not differing, f"{label}: field -> first round that differs: {differing}"
+        assert (theirs.choice[theirs.query >= 0] < 0).any(), "no retrial"
+        # What is told apart here must change a decision.
+        plain = dataclasses.replace(draws, kept=None)
+        other = dataclasses.replace(case, recall_by="row").settings()
+        apart = differences(theirs, reference.simulate(label, world, plain, other))
+        assert apart or (name == "alike" and "recall" not in label and "cache" not in label)
 
 
 @pytest.mark.slow

@@ -112,3 +112,43 @@ def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
     explored = 8 * bonus**2 / (SHARED.sigma * room**2)
     explored += (SHARED.dim + math.log(t)) / SHARED.sigma**2
     assert tau == pytest.approx((2 * explored / SHARED.arrival_rate) ** 2, rel=1e-6)
+
+
+def test_the_bound_on_a_rounds_loss_is_lemma_11s():
+    # A radius so small that what exploration costs shows beside it.
+    one = Constants(
+        dim=3,
+        assortment_size=2,
+        arrival_rate=0.5,
+        slackness=0.1,
+        sigma=0.2,
+        lambda0=0.5,
+        c1=7.0,
+        kappa=1e-4,
+    )
+    alpha, beta = conditions.radii(one, 900.0)
+    explored = 0.5 * 7 * math.sqrt(399)
+    nu = 1 / (0.5 + 0.2 * explored / 4)
+    nu += (math.exp(-explored / 8) + 3 * math.exp(-0.2 * explored / 16)) / 0.5
+    assert conditions.nu(one, 400.0) == pytest.approx(nu)
+    assert conditions.nu(one, 1.0) == pytest.approx(2 + 4 / 0.5)
+    loss = 2 * 0.5 * 7 / 20 + (alpha + 48 * beta) ** 2 * nu
+    assert conditions.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
+
+
+def test_lemma_11_says_something_from_one_round_on():
+    t = conditions.first_small_loss(SHARED)
+    assert conditions.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
+    for further in (1.01, 10.0, 1e6):
+        assert conditions.squared_loss(SHARED, further * t, further * t) < 1
+        assert conditions.squared_loss(SHARED, t / further, t / further) > 1
+
+
+def test_the_lemmas_on_queues_say_something_from_so_much_on():
+    epsilon = 0.03
+    m = conditions.rounds_to_forget(epsilon)
+    assert 2 * math.exp(-((epsilon * m + 1 - 1) ** 2) / (8 * m)) == pytest.approx(1)
+    b = conditions.queries_beyond(epsilon)
+    assert 17 / epsilon**2 * math.exp(-epsilon / 2 * b) == pytest.approx(1)
+    m = conditions.rounds_beyond(epsilon)
+    assert 19 / epsilon**2 * math.exp(-(epsilon**2) / 32 * m) == pytest.approx(1)

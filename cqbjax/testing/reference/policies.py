@@ -20,6 +20,7 @@ ROUTED = {
     "routed_fallback_priority": ("fallback", "joint"),
     "routed_posterior_priority": ("posterior", "joint"),
     "routed_recall_priority": ("recall", "joint"),
+    "routed_cache_priority": ("cache", "joint"),
 }
 RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "uniform"}
 # How a variant of ACQB picks its query, in exploitation rounds or in exploration rounds.
@@ -48,7 +49,7 @@ class RoutedPolicy:
         """Start with nothing to recall."""
         self.retry, self.rule = ROUTED[label]
         self.world, self.draws, self.settings = world, draws, settings
-        self.tally = Tally(world)
+        self.tally = Tally(world, settings)
         self.learn = self.tally.learn
 
     def select(self, t: int, waiting: list[Waiting]) -> tuple[Waiting, Assortment, bool]:
@@ -116,7 +117,7 @@ class OptimisticPolicy:
     def __init__(self, label: str, world: World, draws: Draws, settings: Settings) -> None:
         """Start with theta = 0 and the round-robin counter at 0."""
         self.label, self.world, self.draws, self.settings = label, world, draws, settings
-        self.estimator, self.tally = Estimator(world, settings), Tally(world)
+        self.estimator, self.tally = Estimator(world, settings), Tally(world, settings)
         self.assortments = list(itertools.combinations(range(world.utilities.shape[1]), settings.K))
         self.counter = 0
         self.learnt: list[tuple[int, Assortment, int]] = []

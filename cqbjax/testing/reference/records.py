@@ -47,6 +47,17 @@ class Draws:
     lots: Floats  # [T, N] uniforms that order the servers of a random fallback
     # (t, a [N], b [N]) -> one Beta(a, b) draw a server [N], for Q-ThS in round t
     beta: Callable[[int, Floats, Floats], Floats] | None = None
+    # [n, N] uniforms by which a server's answer pleases, whenever it is asked: of row n, or of the
+    # query that arrived in round n + 1, as `kept_by` says; None: the round's own
+    kept: Floats | None = None
+    kept_by: str = "attempt"  # or "prompt", "query"
+
+    def uniform(self, t: int, query: "Waiting", server: int) -> float:
+        """Return the uniform of the choice in round t."""
+        if self.kept is None:
+            return float(self.choice[t - 1])
+        number = query.row if self.kept_by == "prompt" else query.arrival_round - 1
+        return float(self.kept[number, server])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +75,7 @@ class Settings:
     explore_rounds: int = 0  # tau of cqb_eps
     window: int = 0  # W of acqb_windowed
     precision: float = 1.0  # s of the Beta distribution, where a query's own failures count
+    recall_by: str = "row"  # or "embedding": rows of equal features are recalled as one
     check: bool = False
 
 

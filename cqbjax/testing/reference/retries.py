@@ -32,13 +32,20 @@ def next_assortment(utilities: Floats, shown: list[int], size: int) -> Assortmen
 class Tally:
     """Count what became of every row's attempts."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, settings: Settings) -> None:
         """Start at nothing."""
+        known: dict[bytes, int] = {}
+        by_embedding = settings.recall_by == "embedding"
+        self.place = [
+            known.setdefault(features.tobytes(), row) if by_embedding else row
+            for row, features in enumerate(world.features)
+        ]
         self.accepted = np.zeros(world.utilities.shape)
         self.failed = np.zeros(world.utilities.shape)
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
         """Count one round; where another server was chosen it tells nothing of the rest."""
+        row = self.place[row]
         if choice >= 0:
             self.accepted[row, choice] += 1
         else:
@@ -56,8 +63,12 @@ def revise(retry: str, query: Waiting, utilities: Floats, tally: Tally, precisio
     if retry == "posterior":
         failed = np.array(query.shown, float)
         return beta_log_odds(utilities, np.zeros_like(failed), failed, precision)
+    place = tally.place[query.row]
+    if retry == "cache":
+        # Who satisfied the prompt comes first, among themselves in the order of their utilities.
+        return utilities + 100.0 * (tally.accepted[place] > 0)
     if retry == "recall":
-        counts = tally.accepted[query.row], tally.failed[query.row]
+        counts = tally.accepted[place], tally.failed[place]
         return beta_log_odds(utilities, *counts, precision)
     return utilities
 
@@ -75,7 +86,7 @@ def answer(
         query = pick_query(rule, waiting, uniform)
         index = next(i for i, one in enumerate(waiting) if one is query)
         waiting, utilities = [query], [utilities[index]]
-    if retry != "fallback":
+    if retry not in ("fallback", "cache"):
         index, servers = best_pair(waiting, utilities, settings.K)
         return waiting[index], servers
     choices = [

@@ -24,7 +24,7 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
         if waiting:
             query, servers, explored = agent.select(t, waiting)
             utilities = world.utilities[query.row]
-            chosen = choose(servers, utilities[list(servers)], draws.choice[t - 1])
+            chosen = choose(servers, utilities[list(servers)], draws.uniform(t, query, servers[0]))
             served = query.arrival_round
             query.served += 1
             for j in servers:

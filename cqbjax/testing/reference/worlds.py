@@ -150,7 +150,7 @@ class _Run:
                 continue
             query, servers, explored = self.select(t, place, left, truth)
             utilities = truth[query.row]
-            uniform = self.draws[place].choice[t - 1]
+            uniform = self.draws[place].uniform(t, query, servers[0])
             chosen = choose(servers, utilities[list(servers)], uniform)
             rounds = 1
             if self.rules.takes is not None:
