@@ -60,8 +60,9 @@ def keep() -> None:
 
     For a process in which the package's code is as its files say, on a CPU.
     """
-    parent = jax.config.jax_compilation_cache_dir
-    if parent and jax.config.jax_enable_compilation_cache and jax.default_backend() == "cpu":
+    settings = jax.config.values
+    parent = settings["jax_compilation_cache_dir"]
+    if parent and settings["jax_enable_compilation_cache"] and jax.default_backend() == "cpu":
         _State.folder = Path(parent) / FOLDER
 
 
