@@ -6,7 +6,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.pytree import pytree, static
+from cqbjax.core.given import is_whole
+from cqbjax.core.pytree import keep_arrays, pytree, static
 from cqbjax.core.types import Billed, Problem, World
 
 
@@ -34,8 +35,21 @@ class Routing:
     dollars: Array | None = None
     scores: Array | None = None
 
+    def __post_init__(self) -> None:
+        """Turn lists into arrays."""
+        keep_arrays(self, "contexts", "utilities", "dollars", "scores")
+
     def problem(self, assortment_size: int, horizon: int) -> Problem:
-        """Return the shapes: one table row a prompt of the pool."""
+        """Return the shapes: one table row a prompt of the pool.
+
+        Raises:
+            ValueError: a table has no rows and columns, or the pool's size is no number.
+        """
+        for name in ("contexts", "utilities"):
+            if len(np.shape(getattr(self, name))) != 2:
+                raise ValueError(f"{name} of the routing source must have a row a prompt: [P, ...]")
+        if not is_whole(self.pool_size):
+            raise ValueError(f"pool_size={self.pool_size} must be a whole number of prompts")
         dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
         rows, prompts = self.pool_size, self.utilities.shape[0]
         return Problem(

@@ -5,6 +5,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from cqbjax.core.given import is_number, is_whole
+
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
 DIMENSIONS = ("arrival_rate", "policy")
@@ -47,20 +49,20 @@ def check_keys(config: DictConfig) -> None:
         ValueError: naming the key and what is allowed.
     """
     for key in WHOLE_KEYS:
-        _refuse_unless(_whole(config[key]), config, key, "must be a whole number")
+        _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
     for key in OPEN_KEYS:
-        fine = config[key] is None or _whole(config[key])
+        fine = config[key] is None or is_whole(config[key])
         _refuse_unless(fine, config, key, "must be a whole number or null")
     fine = config.shard_runs is None or config.shard_runs >= 1
     _refuse_unless(fine, config, "shard_runs", "must be at least 1 run, or null")
     budget = config.memory_gb
-    fine = budget is None or (_number(budget) and 0 < budget < float("inf"))
+    fine = budget is None or (is_number(budget) and 0 < budget < float("inf"))
     _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")
-    fine = config.capacity == "auto" or _whole(config.capacity)
+    fine = config.capacity == "auto" or is_whole(config.capacity)
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
         _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
-    _refuse_unless(_number(config.slackness), config, "slackness", "must be a number")
+    _refuse_unless(is_number(config.slackness), config, "slackness", "must be a number")
     _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
     _check_rates(config)
     if config.compared is not None:
@@ -71,7 +73,7 @@ def check_keys(config: DictConfig) -> None:
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     _check_recorders(config)
     rounds = listed(config.table_rounds)
-    fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
+    fine = bool(rounds) and all(is_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
 
 
@@ -173,13 +175,13 @@ def listed(value: Any) -> list[Any]:
 
 def _check_rates(config: DictConfig) -> None:
     rates = config.arrival_rate
-    fine = rates is None or rates == BY_RULE or all(_number(rate) for rate in listed(rates))
+    fine = rates is None or rates == BY_RULE or all(is_number(rate) for rate in listed(rates))
     _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
 
 
 def as_stored(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
-    return value if _number(value) else str(value)
+    return value if is_number(value) else str(value)
 
 
 def stem_of(config: DictConfig) -> str:
@@ -204,11 +206,3 @@ def check_name(name: Any) -> None:
 def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:
     if not fine:
         raise ValueError(f"{key}={config[key]} {allowed}")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
