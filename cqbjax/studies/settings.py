@@ -48,6 +48,8 @@ def check_keys(config: DictConfig) -> None:
     Raises:
         ValueError: naming the key and what is allowed.
     """
+    if not config.get("policy"):
+        raise ValueError("policy=[] must name at least one policy")
     for key in WHOLE_KEYS:
         _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
     for key in OPEN_KEYS:
