@@ -47,7 +47,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 @contextmanager
 def naming(whose: str) -> Iterator[None]:
-    """Say in front of a breach whose it is; to raise, or to ask a traced array for its value, is one.
+    """Say in front of a breach whose it is; to raise is one, and so to ask for a traced value.
 
     A `ValueError` is a refusal, and says itself what it is about.
     """

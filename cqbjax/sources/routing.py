@@ -10,11 +10,29 @@ from cqbjax.core.given import is_whole
 from cqbjax.core.pytree import keep_arrays, pytree, static
 from cqbjax.core.types import Billed, Problem, World
 
+# The paper's contexts have length at most 1.
+MOST_LENGTH = 1000
+
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
     """Draw a run's online pool: [I] int32 distinct numbers below P, by the run's key alone."""
     at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
     return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
+
+
+def check_lengths(contexts: np.ndarray, whose: str) -> None:
+    """Refuse contexts [P, d] beside which V_0 = lambda0 I is lost in float32, of seven digits.
+
+    Raises:
+        ValueError: naming the first row, and the length allowed.
+    """
+    lengths = np.linalg.norm(contexts.astype(np.float64), axis=-1)
+    if lengths.size and lengths.max() > MOST_LENGTH:
+        row = int(np.argmax(lengths > MOST_LENGTH))
+        raise ValueError(
+            f"{whose}: row {row} has length {lengths[row]:.3g}, and at most {MOST_LENGTH} can be "
+            "computed with; the paper assumes at most 1: divide all by the largest"
+        )
 
 
 @pytree
@@ -100,3 +118,4 @@ class Routing:
         for name, values in (("contexts", self.contexts), ("utilities", self.utilities)):
             if not bool(np.isfinite(np.asarray(values)).all()):
                 raise ValueError(f"{name} of the routing source must be finite numbers")
+        check_lengths(np.asarray(self.contexts), "contexts of the routing source")
