@@ -24,7 +24,7 @@ from cqbjax.results.summaries import differing, stand_in_of
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
-FAR = 4.0  # times a middling policy's largest value, where colours end
+FAR = 2.0  # times a middling policy's largest value, where colours end
 MOST_WRITTEN = 80  # cells of a map in which numbers can be read
 
 

@@ -30,6 +30,8 @@ PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
 # Numbers that are drawn at once to tell it, however many the seeds, N and d.
 MOST_DRAWN = 2**22
+# What a policy keeps has d^2 numbers.
+MOST_DIM = 10_000
 # Of so many sources, sets of seeds and K the best candidates are remembered.
 SCORES_KEPT = 8
 # Up to so many utilities the corners of the box are counted.
@@ -62,6 +64,8 @@ class Synthetic:
             value = getattr(self, key)
             if not is_whole(value) or value < 1:
                 raise ValueError(f"{key}={value} must be a whole number, at least 1")
+        if self.dim > MOST_DIM:
+            raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
         if self.parameters not in get_args(Parameters):
             words = " or ".join(get_args(Parameters))
             raise ValueError(f"parameters={self.parameters} must be {words}")

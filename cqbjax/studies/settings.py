@@ -12,7 +12,8 @@ BY_RULE = "by_rule"
 DIMENSIONS = ("arrival_rate", "policy")
 # Read by the synthetic source alone.
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
-WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
+NUMBER_KEYS = ("slackness", "burst", "burst_rounds")
+WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim", "batch_most")
 # Read where another key has this value alone,
 ONLY_WITH = {
     "burst": ("arrivals", "bursty"), "burst_rounds": ("arrivals", "bursty"),
@@ -64,7 +65,15 @@ def check_keys(config: DictConfig) -> None:
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
         _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
-    _refuse_unless(is_number(config.slackness), config, "slackness", "must be a number")
+    for key in NUMBER_KEYS:
+        _refuse_unless(is_number(config[key]), config, key, "must be a number")
+    for key in ("trace", "trace_column"):
+        fine = config[key] is None or isinstance(config[key], str)
+        _refuse_unless(fine, config, key, "must be a word, or null")
+    sizes = config.batch_sizes
+    fine = isinstance(sizes, ListConfig) and all(map(is_number, sizes))
+    _refuse_unless(fine, config, "batch_sizes", "must be a list of numbers")
+    _check_mappings(config)
     _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
     _check_rates(config)
     if config.compared is not None:
@@ -77,6 +86,20 @@ def check_keys(config: DictConfig) -> None:
     rounds = listed(config.table_rounds)
     fine = bool(rounds) and all(is_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+
+
+def _check_mappings(config: DictConfig) -> None:
+    drift = config.drift
+    fine = isinstance(drift, DictConfig) and {*drift} == {"jump_at", "quarter"}
+    fine = fine and all(one is None or is_number(one) for one in drift.values())
+    _refuse_unless(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
+    for key in ("rates_by_K", "policies_by_K"):
+        by_size = config[key]
+        fine = by_size is None or isinstance(by_size, DictConfig)
+        fine = fine and all(isinstance(one, ListConfig) for one in (by_size or {}).values())
+        _refuse_unless(fine, config, key, "must map K to a list, or be null")
+    rates = [rate for some in (config.rates_by_K or {}).values() for rate in some]
+    _refuse_unless(all(map(is_number, rates)), config, "rates_by_K", "must hold numbers")
 
 
 def _check_recorders(config: DictConfig) -> None:

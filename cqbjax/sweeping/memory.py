@@ -50,8 +50,8 @@ def check_arrays(size: int) -> None:
     """
     if size > machine_bytes():
         raise ValueError(
-            f"what is recorded takes {size / 1e9:,.0f} GB, and the machine has "
-            f"{machine_bytes() / 1e9:,.0f}: lower num_seeds or horizon, raise record_every, or "
+            f"what is recorded takes {size / 1e9:.4g} GB, and the machine has "
+            f"{machine_bytes() / 1e9:.3g}: lower num_seeds or horizon, raise record_every, or "
             "give the seeds in several studies by first_seed"
         )
 
