@@ -147,12 +147,13 @@ def _ends(means: pl.DataFrame) -> tuple[float, float]:
     value of a middling policy at most.
     """
     finite = means.filter(pl.col("values").is_finite())
-    lowest = min(0.0, finite["values"].min() or 0.0)  # type: ignore[type-var]
-    each = finite.group_by("policy").agg(pl.col("values").max())["values"].sort().to_list()
-    if not each:
-        return lowest, 1e-9
-    middling = each[(len(each) - 1) // 2]
-    return lowest, max(1e-9, min(each[-1], FAR * middling) if middling > 0 else each[-1])
+    every = finite["values"].to_numpy()
+    if not every.size:
+        return 0.0, 1e-9
+    lowest, highest = min(0.0, float(every.min())), float(every.max())
+    each = finite.group_by("policy").agg(pl.col("values").max())["values"].sort()
+    middling = float(each[(len(each) - 1) // 2])
+    return lowest, max(1e-9, min(highest, FAR * middling) if middling > 0 else highest)
 
 
 def _said(points: Sequence[xr.Dataset], rounds: pl.Series, left: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ BY_RULE = "by_rule"
 DIMENSIONS = ("arrival_rate", "policy")
 # Read by the synthetic source alone.
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
+# What is made label by label.
+GROUPS = ("policy", "users", "service")
 NUMBER_KEYS = ("slackness", "burst", "burst_rounds")
 WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim", "batch_most")
 # Read where another key has this value alone,
@@ -49,8 +51,16 @@ def check_keys(config: DictConfig) -> None:
     Raises:
         ValueError: naming the key and what is allowed.
     """
-    if not config.get("policy"):
-        raise ValueError("policy=[] must name at least one policy")
+    for key in GROUPS:
+        made = config.get(key)
+        if not made:
+            raise ValueError(f"{key}=[] must name at least one {key}")
+        fine = isinstance(made, DictConfig) and all(
+            isinstance(one, DictConfig) and "_target_" in one for one in made.values()
+        )
+        _refuse_unless(fine, config, key, "must map labels to {_target_: module.Class}")
+    fine = isinstance(config.source, DictConfig) and "_target_" in config.source
+    _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
         _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
     for key in OPEN_KEYS:
@@ -79,12 +89,15 @@ def check_keys(config: DictConfig) -> None:
     if config.compared is not None:
         _check_labels("compared", [config.compared], [str(label) for label in config.policy])
     if config.objective is not None:
+        fine = isinstance(config.objective, DictConfig)
+        _refuse_unless(fine, config, "objective", "must be {metric: ..., policy: ...}, or null")
         asked, labels = config.objective, [str(label) for label in config.policy]
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     _check_recorders(config)
-    rounds = listed(config.table_rounds)
-    fine = bool(rounds) and all(is_whole(one) and one >= 1 for one in rounds)
+    rounds = config.table_rounds
+    fine = isinstance(rounds, ListConfig) and bool(rounds)
+    fine = fine and all(is_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
 
 

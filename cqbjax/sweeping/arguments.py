@@ -47,7 +47,7 @@ def check_runs(horizon: int, capacity: Capacity) -> None:
     """Refuse what is no number of rounds, or of queue slots."""
     if not is_whole(horizon) or not 1 <= horizon < MOST_SEED:
         raise ValueError(f"horizon={horizon!r} must be a whole number of rounds, at least 1")
-    if capacity != "auto" and not (is_whole(capacity) and capacity >= 1):
+    if capacity != "auto" and not (is_whole(capacity) and 1 <= capacity < MOST_SEED):
         raise ValueError(
             f"capacity={capacity} must be `auto` or a whole number of slots, at least 1"
         )

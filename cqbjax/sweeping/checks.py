@@ -109,7 +109,10 @@ def _check_fit(
     """Refuse a policy of which a single run is larger than the memory for all."""
     places = devices or jax.devices()
     room, slots = memory.budget(memory_gb, places), least_slots(problem, capacity)
-    drawn = pytree.kind_of(jax.eval_shape(pytree.arrays, source))
+    # Its tables are not copied to be looked at.
+    drawn = pytree.kind_of(
+        jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), source)
+    )
     for label, policy in policies.items():
         one = policy.policies[0] if isinstance(policy, PerSeed) else policy
         with contract.naming(f"policy {label}"):

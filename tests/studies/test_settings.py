@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 from composing import EXPERIMENTS, composed
-from hypothesis import HealthCheck, Phase, given
+from hydra.errors import HydraException
+from hypothesis import Phase, given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -125,7 +126,7 @@ def points_with(changed):
         for key, value in changed.items():
             OmegaConf.update(config, key, value, merge=False)
         return kinds.checked_points(config, make, make_policies)
-    except (ValueError, OmegaConfBaseException) as refusal:
+    except (ValueError, HydraException, OmegaConfBaseException) as refusal:
         assert str(refusal)
         return None
 
