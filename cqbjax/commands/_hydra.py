@@ -97,20 +97,38 @@ def check_own() -> None:
             raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
+def check_added(words: Iterable[str], config: DictConfig) -> None:
+    """Refuse a key that was added to the known ones by `+key=value` and that no other reads.
+
+    Raises:
+        ValueError: naming it.
+    """
+    keys = [word.partition("=")[0].lstrip("+") for word in words if word.startswith("+")]
+    keys = [key for key in keys if "@" not in key and "/" not in key]
+    if keys:
+        shipped, whole = OmegaConf.load(CONF / "config.yaml"), str(OmegaConf.to_container(config))
+        known = {*shipped, *(path.name for path in CONF.iterdir() if path.is_dir())}
+        for key in keys:
+            if key.partition(".")[0] not in known and f"${{{key}" not in whole:
+                raise ValueError(f"+{key} is read by nothing: leave it out")
+
+
 def make(node: DictConfig) -> Any:
     """Make an object of its configuration.
 
     Raises:
         ValueError: naming the class, if there is no such one or it has no such argument.
-        Exception: the object's own, without Hydra's wrapping.
+        Exception: of an object of this package, or its refusal, without Hydra's wrapping.
     """
     try:
         return instantiate(node, _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__
-        if isinstance(cause, ImportError | TypeError):
-            said = " ".join(str(cause).splitlines()[:2])
-            raise ValueError(f"{node.get('_target_')} cannot be made: {said}") from error
+        target = str(node.get("_target_"))
+        own = not target.startswith("cqbjax.") and not isinstance(cause, ValueError | OSError)
+        if cause and (own or isinstance(cause, ImportError | TypeError)):
+            said = " ".join(str(cause).splitlines()[:2]) or type(cause).__name__
+            raise ValueError(f"{target} cannot be made: {said}") from error
         raise (cause or error) from None
 
 

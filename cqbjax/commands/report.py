@@ -48,8 +48,8 @@ def report(asked: argparse.Namespace) -> None:
 
     Raises:
         ValueError: nothing is stored, or nothing of the names asked for.
-        SystemExit: of status `SOME_LEFT_OUT`, where a study could not run, or the page's libraries
-            are not installed.
+        SystemExit: of status `SOME_LEFT_OUT`, where a study could not run or be drawn, or the
+            page's libraries are not installed.
     """
     from cqbjax.studies import showing
 
@@ -65,7 +65,7 @@ def report(asked: argparse.Namespace) -> None:
         left_out = bool(_missing_studies.run(asked, console))
         if asked.dry_run:
             return
-    _draw_again(asked.root, asked.names, console)
+    left_out |= _draw_again(asked.root, asked.names, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     _say(_conclude(asked.root, console, page=not absent), console)
     if absent:
@@ -75,10 +75,14 @@ def report(asked: argparse.Namespace) -> None:
         raise SystemExit(SOME_LEFT_OUT)
 
 
-def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
+def _draw_again(root: Path, names: Sequence[str], console: "Console") -> bool:
     """Draw each experiment below `root/data`, with the configuration that is stored beside it.
 
-    Those of the report leave an extract.
+    Those of the report leave an extract. One that cannot be drawn, such as a torn one, is left out,
+    which is said.
+
+    Returns:
+        Whether any was left out.
 
     Raises:
         ValueError: nothing is stored there, neither arrays nor an extract, or nothing of the names.
@@ -94,8 +98,14 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> None:
             f"no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
         )
     reported = {one.name for one in catalogue.studies()}
+    left_out = False
     for folder in chosen:
-        _draw(folder, root, folder.name in reported, console)
+        try:
+            _draw(folder, root, folder.name in reported, console)
+        except ValueError as error:
+            print(f"{folder.name} left out: {error}", file=sys.stderr)
+            left_out = True
+    return left_out
 
 
 def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
@@ -105,15 +115,17 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
     from cqbjax.commands._hydra import make
     from cqbjax.results import extracts
     from cqbjax.results import stored as results
+    from cqbjax.store import pieces
     from cqbjax.studies import kinds, settings, showing
 
-    config = OmegaConf.create(results.read_config(next(folder.rglob(f"*{results.ENDING}"))))
+    count = results.count_points(folder)
+    config = OmegaConf.create(results.read_config(pieces.found(folder)[0]))
     assert isinstance(config, DictConfig)
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)
     # An extract is of all rounds.
-    panels = results.count_points(folder) * len(settings.listed(config.arrival_rate))
+    panels = count * len(settings.listed(config.arrival_rate))
     stored = results.stored_points(folder, None if reported else kind.rounds_read(config, panels))
     points = [one.point for one in stored]
     config.results_dir = str(root)

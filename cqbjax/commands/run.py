@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.commands import WATCH
-from cqbjax.commands._hydra import make, make_policies
+from cqbjax.commands._hydra import check_added, make, make_policies
 from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import SOME_LEFT_OUT, start
 
@@ -136,6 +136,7 @@ def _checked(
     for one in jobs:
         each.append([])
         try:
+            check_added(one.words, one.config)
             settings.check_overrides(one.words, one.config)
             each[-1] += kinds.checked_points(one.config, make, make_policies, one.swept, kept)
         except ValueError as error:

@@ -25,6 +25,8 @@ ASKED = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+# Letters of an error that is none of this package's.
+MOST_SAID = 200
 # What has to be there, of a policy and of a source (`core.types`).
 POLICY = ("init", "select", "update")
 SOURCE = ("problem", "check", "uniform_service", "world")
@@ -45,30 +47,36 @@ def require(holds: bool, otherwise: str) -> None:
 
 @contextmanager
 def naming(whose: str) -> Iterator[None]:
-    """Say in front of a breach whose it is; to ask a traced array for its value is one."""
+    """Say in front of a breach whose it is; to raise is one, and so to ask for a traced value.
+
+    A `ValueError` is a refusal, and says itself what it is about.
+    """
     try:
         yield
     except ContractError as error:
         raise ContractError(f"{whose}: {error}") from error
-    except ASKED as error:
-        told = _asked(error)
+    except Exception as error:
+        told = "" if type(error) is ValueError else _told(error)
         if not told:
             raise
         raise ContractError(f"{whose}: {told}") from error
 
 
-def _asked(error: Exception) -> str:
-    """Say which method of whose asks for a traced value; nothing where it is this package's."""
+def _told(error: Exception) -> str:
+    """Say which method of whose raised; nothing where it is this package's."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else ""
         kind = type(frame.f_locals.get(first))
         if first == "self" and not _ours(kind):
-            return (
-                f"{kind.__name__}.{code.co_name} asks for the value of a traced array, in line "
-                f"{line} of {Path(code.co_filename).name}: write jnp.where in place of if, and no "
-                "bool, int, float or numpy there"
-            )
+            method, where = f"{kind.__name__}.{code.co_name}", Path(code.co_filename).name
+            if isinstance(error, ASKED):
+                return (
+                    f"{method} asks for the value of a traced array, in line {line} of {where}: "
+                    "write jnp.where in place of if, and no bool, int, float or numpy there"
+                )
+            said = " ".join(str(error).split())[:MOST_SAID]
+            return f"{method} raises {type(error).__name__}, in line {line} of {where}: {said}"
     return ""
 
 

@@ -24,6 +24,7 @@ from cqbjax.results.summaries import differing, stand_in_of
 
 PANEL = 3.4  # inches
 MOST_COLUMNS = 3
+FAR = 2.0  # times a middling policy's largest value, where colours end
 MOST_WRITTEN = 80  # cells of a map in which numbers can be read
 
 
@@ -65,8 +66,9 @@ def draw_over_keys(
     else:
         for axis in axes[panels:]:
             axis.set_axis_off()
-        image = _draw_maps(axes[:panels], table, keys[:2], policies)
-        figure.colorbar(image, ax=list(axes), label=label)
+        image, beyond = _draw_maps(axes[:panels], table, keys[:2], policies)
+        ends = "max" if beyond else "neither"
+        figure.colorbar(image, ax=list(axes), label=label, extend=ends)
     left = keys[1:] if flat else keys[2:]
     said = _said(points, table["round"], left)
     figure.suptitle(said, style="italic", fontsize="small", wrap=True)
@@ -112,18 +114,22 @@ def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[st
 
 def _draw_maps(
     axes: np.ndarray, table: pl.DataFrame, keys: Sequence[str], policies: Sequence[str]
-) -> Any:
-    """Draw a map a policy over two keys, NaN where nothing was run; return the last image."""
+) -> tuple[Any, bool]:
+    """Draw a map a policy over two keys, NaN where nothing was run.
+
+    Returns:
+        The last image, and whether colours end below the largest value.
+    """
     across, up = (table[key].unique().sort() for key in keys)
     means = table.group_by("policy", *keys).agg(pl.col("values").list.mean().mean())
-    reached = means["values"].to_numpy()
-    reached = reached[np.isfinite(reached)]
-    lowest, highest = (float(f(reached, initial=b)) for f, b in ((np.min, 0.0), (np.max, 1e-9)))
+    lowest, highest = _ends(means)
+    beyond = False
     for axis, policy in zip(axes, policies, strict=True):
         own, shown = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
         for x, y, value in own.select(*keys, "values").iter_rows():
             shown[up.index_of(y), across.index_of(x)] = value
         image = axis.imshow(shown, origin="lower", aspect="auto", vmin=lowest, vmax=highest)
+        beyond |= bool((shown > highest).any())
         axis.set_xticks(range(len(across)), [f"{value}" for value in across], rotation=45)
         axis.set_yticks(range(len(up)), [f"{value}" for value in up])
         axis.set_xlabel(LETTERS.get(keys[0], keys[0]))
@@ -131,7 +137,23 @@ def _draw_maps(
         axis.set_title(style_of(policy).name)
         if shown.size <= MOST_WRITTEN:
             write_numbers(axis, shown, (lowest + highest) / 2, "white", "black")
-    return image
+    return image, beyond
+
+
+def _ends(means: pl.DataFrame) -> tuple[float, float]:
+    """Return where the colours of values end.
+
+    A policy far above the others would leave these one colour: colours end `FAR` times the largest
+    value of a middling policy at most.
+    """
+    finite = means.filter(pl.col("values").is_finite())
+    every = finite["values"].to_numpy()
+    if not every.size:
+        return 0.0, 1e-9
+    lowest, highest = min(0.0, float(every.min())), float(every.max())
+    each = finite.group_by("policy").agg(pl.col("values").max())["values"].sort()
+    middling = float(each[(len(each) - 1) // 2])
+    return lowest, max(1e-9, min(highest, FAR * middling) if middling > 0 else highest)
 
 
 def _said(points: Sequence[xr.Dataset], rounds: pl.Series, left: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from cqbjax import beliefs
 from cqbjax.beliefs import gaussian
 from cqbjax.beliefs.rows import Row
 from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
@@ -135,8 +136,7 @@ class Acqb:
             raise ValueError(f"window={window} must be an even number, at least 2, or null")
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
             value = getattr(self, key)
-            wrong = value is None or isinstance(value, str | bool)
-            if wrong or not 0 <= float(value) < math.inf:
+            if not is_number(value) or not 0 <= float(value) < math.inf:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if float(self.lambda0) == 0:
             raise ValueError("lambda0=0 must be above 0: V_0 = lambda0 I has to be invertible")

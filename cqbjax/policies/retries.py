@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg, mnl
+from cqbjax.core.given import is_number
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 
 Retry = Literal["same", "fallback", "posterior", "recall", "cache"]
@@ -37,8 +38,7 @@ def check_precision(precision: Array | float) -> None:
     Raises:
         ValueError: naming it and what is allowed.
     """
-    wrong = precision is None or isinstance(precision, str | bool)
-    if wrong or not 0 < float(precision) < math.inf:
+    if not is_number(precision) or not 0 < float(precision) < math.inf:
         raise ValueError(f"precision={precision} must be a finite number above 0")
 
 

@@ -30,6 +30,8 @@ DECIMALS = {
 }  # fmt: skip
 # What a table is of that has means and standard deviations.
 MEANS = ("gap", "length", "regret")
+# Further decimals that an end of an interval may take until it is not zero.
+MOST_MORE = 8
 # Columns of recorders that stand among the others, and in a table of their own where they are more.
 MOST_AMONG, MOST_APART = 3, 5
 
@@ -104,11 +106,19 @@ def _joined(column: str, row: Mapping[str, Any]) -> str:
     text = _cell_text(column, row[column])
     if row.get(f"{column}_low") is None:
         return text
-    low, high = (_cell_text(column, row[f"{column}_{end}"]) for end in ("low", "high"))
+    ends = [row[f"{column}_{end}"] for end in ("low", "high")]
+    told = row[column], *ends
+    decimals = next((d for part, d in DECIMALS.items() if part in column), None)
+    if decimals is not None and ends[0] * ends[1] > 0:
+        # An interval on one side of zero is shown there: no end of it is rounded to zero.
+        decimals += next(
+            (m for m in range(MOST_MORE) if all(round(e, decimals + m) for e in ends)), 0
+        )
+    text, low, high = (_cell_text(column, value, decimals) for value in told)
     return f"{text} [{low}, {high}]"
 
 
-def _cell_text(column: str, value: Any) -> str:
+def _cell_text(column: str, value: Any, decimals: int | None = None) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -120,7 +130,8 @@ def _cell_text(column: str, value: Any) -> str:
             return "≈ 0"  # as the paper rounds it
         return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
     if isinstance(value, float):
-        decimals = next((d for part, d in DECIMALS.items() if part in column), None)
+        if decimals is None:
+            decimals = next((d for part, d in DECIMALS.items() if part in column), None)
         # Adding zero turns a rounded -0.0 into 0.0.
         return (
             f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"

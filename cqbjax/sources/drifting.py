@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.given import is_number
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Drift, Problem, Source, World, has_own_arrivals
 from cqbjax.sources.coin import Coin
@@ -44,8 +45,9 @@ class Drifting:
             ValueError: in one sentence, naming the key.
         """
         for key in ("jump_at", "quarter"):
-            if not float(getattr(self, key)) >= 1:
-                raise ValueError(f"{key}={getattr(self, key)} must be at least round 1")
+            value = getattr(self, key)
+            if not is_number(value) or not float(value) >= 1:
+                raise ValueError(f"{key}={value} must be a number, at least round 1")
         if has_own_arrivals(self._source):
             raise ValueError("drift goes inside: Arriving(source=Drifting(source=...), ...)")
         if getattr(self._source, "changes", False):

@@ -6,14 +6,33 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.given import is_whole
+from cqbjax.core.pytree import check_words, keep_arrays, pytree, static
 from cqbjax.core.types import Billed, Outcome, Problem, World
+
+# The paper's contexts have length at most 1.
+MOST_LENGTH = 1000
 
 
 def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
     """Draw a run's online pool: [I] int32 distinct numbers below P, by the run's key alone."""
     at = rng.stream_key(rng.round_key(key, 0), rng.Stream.POOL)
     return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
+
+
+def check_lengths(contexts: np.ndarray, whose: str) -> None:
+    """Refuse contexts [P, d] beside which V_0 = lambda0 I is lost in float32, of seven digits.
+
+    Raises:
+        ValueError: naming the first row, and the length allowed.
+    """
+    lengths = np.linalg.norm(contexts.astype(np.float64), axis=-1)
+    if lengths.size and lengths.max() > MOST_LENGTH:
+        row = int(np.argmax(lengths > MOST_LENGTH))
+        raise ValueError(
+            f"{whose}: row {row} has length {lengths[row]:.3g}, and at most {MOST_LENGTH} can be "
+            "computed with; the paper assumes at most 1: divide all by the largest"
+        )
 
 
 @pytree
@@ -44,12 +63,22 @@ class Routing:
         """Whether a failure changes what a query's next attempt is worth."""
         return self.outcome != "attempt"
 
+    def __post_init__(self) -> None:
+        """Turn lists into arrays."""
+        keep_arrays(self, "contexts", "utilities", "dollars", "scores")
+
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the shapes: one table row a prompt of the pool.
 
         Raises:
-            ValueError: no prompt may come again, and there are fewer of them than rounds.
+            ValueError: a table has no rows and columns, the pool's size is no number, or no prompt
+                may come again and there are fewer of them than rounds.
         """
+        for name in ("contexts", "utilities"):
+            if len(np.shape(getattr(self, name))) != 2:
+                raise ValueError(f"{name} of the routing source must have a row a prompt: [P, ...]")
+        if not is_whole(self.pool_size):
+            raise ValueError(f"pool_size={self.pool_size} must be a whole number of prompts")
         if not self.repeats and self.pool_size < horizon:
             raise ValueError(
                 f"pool_size={self.pool_size} must be at least the {horizon} rounds where "
@@ -113,3 +142,4 @@ class Routing:
         for name, values in (("contexts", self.contexts), ("utilities", self.utilities)):
             if not bool(np.isfinite(np.asarray(values)).all()):
                 raise ValueError(f"{name} of the routing source must be finite numbers")
+        check_lengths(np.asarray(self.contexts), "contexts of the routing source")

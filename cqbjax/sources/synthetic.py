@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from typing import get_args
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
+from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Parameters, Problem, World
 
@@ -23,13 +25,17 @@ MARGIN = 1e-3
 # An acceptance rate below this would make the instance generator the main cost.
 LEAST_ACCEPTANCE = 2e-4
 # Blocks of candidates that tell how many contexts of a seed are accepted, and the first of them
-# that tell how they are served.
+# that tell how they are served, which are drawn at once.
 PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
-# Of so many sources, sets of seeds and K the scores of candidates are remembered.
+# Numbers that are drawn at once to tell it, however many the seeds, N and d.
+MOST_DRAWN = 2**22
+# What a policy keeps has d^2 numbers.
+MOST_DIM = 10_000
+# Of so many sources, sets of seeds and K the best candidates are remembered.
 SCORES_KEPT = 8
-# Up to this dimension the corners of the box are counted.
-MOST_CORNERS_DIM = 12
+# Up to so many utilities the corners of the box are counted.
+MOST_AT_CORNERS = 2**16
 
 
 @pytree
@@ -54,8 +60,12 @@ class Synthetic:
         Raises:
             ValueError: naming a key out of range.
         """
-        if self.dim < 1:
-            raise ValueError(f"dim={self.dim} must be at least 1")
+        for key in ("num_servers", "dim"):
+            value = getattr(self, key)
+            if not is_whole(value) or value < 1:
+                raise ValueError(f"{key}={value} must be a whole number, at least 1")
+        if self.dim > MOST_DIM:
+            raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
         if self.parameters not in get_args(Parameters):
             words = " or ".join(get_args(Parameters))
             raise ValueError(f"parameters={self.parameters} must be {words}")
@@ -123,13 +133,15 @@ class Synthetic:
         """Refuse an instance in which no context can meet the slackness condition.
 
         Args:
-            seeds: [S] the runs' seeds.
+            seeds: [S] the runs' seeds; of none the settings alone are looked at.
             arrival_rate: queries a round.
             assortment_size: K.
 
         Raises:
             ValueError: naming the key, the seed and the largest slackness possible there.
         """
+        if not is_number(self.slackness):
+            raise ValueError(f"slackness={self.slackness} must be a number")
         if float(self.slackness) < 0:
             raise ValueError(
                 f"slackness={float(self.slackness):g} must not be negative: each query's best "
@@ -141,8 +153,10 @@ class Synthetic:
                 f"slackness={float(self.slackness):g} with arrival_rate={arrival_rate:g} asks for "
                 f"a departure probability of {wanted:g}; their sum must be below 1"
             )
-        scores, largest = self._scores(seeds, assortment_size)
-        accepted, best = scores >= _log_odds(wanted), _departs(largest)
+        if not len(seeds):
+            return
+        score, largest = self._scores(seeds, assortment_size)
+        best = _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
             most = best[worst] - arrival_rate
@@ -153,9 +167,8 @@ class Synthetic:
                 f"{arrival_rate:g}: with seed {seeds[worst]} the best context departs with "
                 f"probability {best[worst]:.3f}; {way}lower arrival_rate, or raise N or K"
             )
-        share = accepted.mean(axis=1)
-        least = int(np.argmin(share))
-        if share[least] < LEAST_ACCEPTANCE:
+        least = int(np.argmin(score))
+        if score[least] < _log_odds(wanted):
             raise ValueError(
                 f"slackness={float(self.slackness):g} at arrival_rate={arrival_rate:g} is met by "
                 f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed {seeds[least]}; lower "
@@ -166,35 +179,61 @@ class Synthetic:
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
         """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean."""
-        _, utilities = self._probe(seeds, SERVICE_BLOCKS)
         wanted = _log_odds(arrival_rate + float(self.slackness))
-        arrives = _best_score(utilities, assortment_size) >= wanted
-        rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
-        mean = np.sum(np.where(arrives, rounds, 0.0), axis=1) / np.maximum(arrives.sum(axis=1), 1)
-        return float(np.mean(1.0 / mean[mean > 0])) if mean.any() else 1.0
+        served = []
+        for _, pieces in self._probe(seeds, SERVICE_BLOCKS):
+            utilities = np.concatenate(list(pieces), axis=1)
+            arrives = _best_score(utilities, assortment_size) >= wanted
+            rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
+            total = np.sum(np.where(arrives, rounds, 0.0), axis=1)
+            mean = total / np.maximum(arrives.sum(axis=1), 1)
+            served.append(1.0 / mean[mean > 0])
+        every = np.concatenate(served)
+        return float(np.mean(every)) if every.size else 1.0
 
     def _scores(self, seeds: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of some candidates of every seed, [S, P], and the largest of any, [S].
+        """Return the score that just enough of a seed's candidates reach, and the largest: [S].
 
         Neither depends on rate and slackness: the points of a sweep share them.
         """
-        shape = self.num_servers, self.dim, self.parameters
-        return _scores_of(*shape, tuple(int(seed) for seed in seeds), size)
+        shape, enough = (self.num_servers, self.dim, self.parameters), PROBE_BLOCKS * BLOCK
+        at = np.asarray(seeds, np.int32).tobytes()
+        return _scores_of(*shape, at, size, math.ceil(LEAST_ACCEPTANCE * enough))
 
-    def _probe(self, seeds: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw theta* [S, ...] and utilities [S, P, N] of some candidates of every seed."""
-        drawn = _candidates(self, np.asarray(seeds, np.int32))
-        theta, contexts = (np.asarray(each) for each in drawn)
-        contexts = contexts[:, : blocks * BLOCK]
+    def _probe(
+        self, seeds: np.ndarray, blocks: int
+    ) -> Iterator[tuple[np.ndarray, Iterator[np.ndarray]]]:
+        """Yield theta* [s, ...] of some seeds at a time, with utilities [s, p, N], piece by piece.
+
+        About `MOST_DRAWN` numbers are there at once, or one block of one seed where that has more.
+        """
+        one = math.prod(self.problem(1, 1).contexts_shape[1:])
+        of_block = BLOCK * max(one, self.num_servers)
+        at_once = SERVICE_BLOCKS if SERVICE_BLOCKS * of_block <= MOST_DRAWN else 1
+        width = max(1, min(len(seeds), MOST_DRAWN // (at_once * of_block)))
+        for start in range(0, len(seeds), width):
+            # The last ones are padded, so that one program draws all.
+            index = np.minimum(start + np.arange(width), len(seeds) - 1)
+            some = np.asarray(seeds[index], np.int32)
+            theta = np.asarray(_thetas(self, some))
+            pieces = (
+                self._of_candidates(np.asarray(_candidates(self, some, first, at_once)), theta)
+                for first in range(0, blocks, at_once)
+            )
+            real = len(seeds) - start
+            yield theta[:real], (utilities[:real] for utilities in pieces)
+
+    def _of_candidates(self, contexts: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        """Return utilities on the host: [S, P, ...] and [S, ...] -> [S, P, N]."""
         if self.parameters == "disjoint":
-            return theta, contexts @ np.swapaxes(theta, 1, 2)
-        return theta, np.einsum("spnd,sd->spn", contexts, theta)
+            return contexts @ np.swapaxes(theta, 1, 2)
+        return np.einsum("spnd,sd->spn", contexts, theta)
 
     def _largest_score(self, theta: np.ndarray, size: int) -> np.ndarray:
         """Return the largest score of any context, or a bound of it from above: [S, ...] -> [S]."""
         if self.parameters == "shared":
             return np.sum(np.abs(theta), axis=-1) + math.log(size)
-        if self.dim <= MOST_CORNERS_DIM:
+        if size > 1 and 2**self.dim * self.num_servers <= MOST_AT_CORNERS:
             # A convex function of x is largest at a corner of the box.
             corners = np.asarray(list(itertools.product((-1.0, 1.0), repeat=self.dim)))
             utilities = corners @ np.swapaxes(theta, 1, 2)
@@ -204,25 +243,39 @@ class Synthetic:
 
 
 @jax.jit
-def _candidates(source: Synthetic, seeds: Array) -> tuple[Array, Array]:
-    """Draw theta* and the first blocks of candidates of every seed: [S, ...], [S, P, ...]."""
+def _thetas(source: Synthetic, seeds: Array) -> Array:
+    """Draw theta* of every seed: [S, ...]."""
+    return jax.vmap(lambda seed: source.theta(rng.run_key(seed)))(seeds)
 
-    def one(seed: Array) -> tuple[Array, Array]:
+
+@functools.partial(jax.jit, static_argnums=3)
+def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> Array:
+    """Draw blocks of candidates of every seed: [S, P, ...]."""
+
+    def one(seed: Array) -> Array:
         key = rng.run_key(seed)
-        drawn = jax.vmap(lambda block: source.candidates(key, block))(jnp.arange(PROBE_BLOCKS))
-        return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
+        drawn = jax.vmap(lambda block: source.candidates(key, block))(first + jnp.arange(blocks))
+        return drawn.reshape(-1, *drawn.shape[2:])
 
     return jax.vmap(one)(seeds)
 
 
 @functools.lru_cache(SCORES_KEPT)
 def _scores_of(
-    num_servers: int, dim: int, parameters: Parameters, seeds: tuple[int, ...], size: int
+    num_servers: int, dim: int, parameters: Parameters, seeds: bytes, size: int, enough: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Synthetic._scores`, computed once."""
+    """Return `Synthetic._scores`, computed once; `enough` candidates reach the first."""
     source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
-    theta, utilities = source._probe(np.asarray(seeds), PROBE_BLOCKS)
-    return _best_score(utilities, size), source._largest_score(theta, size)
+    reached, largest = [], []
+    for theta, pieces in source._probe(np.frombuffer(seeds, np.int32), PROBE_BLOCKS):
+        top = np.empty((len(theta), 0), np.float32)
+        for utilities in pieces:
+            top = np.concatenate([top, _best_score(utilities, size)], axis=1)
+            if top.shape[1] > enough:
+                top = np.partition(top, -enough, axis=1)[:, -enough:]
+        reached.append(top.min(axis=1))
+        largest.append(source._largest_score(theta, size))
+    return np.concatenate(reached), np.concatenate(largest)
 
 
 def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:

@@ -5,12 +5,17 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from cqbjax.core.given import is_number, is_whole
+
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
 DIMENSIONS = ("arrival_rate", "policy")
 # Read by the synthetic source alone.
 SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
-WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim")
+# What is made label by label.
+GROUPS = ("policy", "users", "service")
+NUMBER_KEYS = ("slackness", "burst", "burst_rounds")
+WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim", "batch_most")
 # Read where another key has this value alone,
 ONLY_WITH = {
     "burst": ("arrivals", "bursty"), "burst_rounds": ("arrivals", "bursty"),
@@ -46,33 +51,68 @@ def check_keys(config: DictConfig) -> None:
     Raises:
         ValueError: naming the key and what is allowed.
     """
+    for key in GROUPS:
+        made = config.get(key)
+        if not made:
+            raise ValueError(f"{key}=[] must name at least one {key}")
+        fine = isinstance(made, DictConfig) and all(
+            isinstance(one, DictConfig) and "_target_" in one for one in made.values()
+        )
+        _refuse_unless(fine, config, key, "must map labels to {_target_: module.Class}")
+    fine = isinstance(config.source, DictConfig) and "_target_" in config.source
+    _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
-        _refuse_unless(_whole(config[key]), config, key, "must be a whole number")
+        _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
     for key in OPEN_KEYS:
-        fine = config[key] is None or _whole(config[key])
+        fine = config[key] is None or is_whole(config[key])
         _refuse_unless(fine, config, key, "must be a whole number or null")
     fine = config.shard_runs is None or config.shard_runs >= 1
     _refuse_unless(fine, config, "shard_runs", "must be at least 1 run, or null")
     budget = config.memory_gb
-    fine = budget is None or (_number(budget) and 0 < budget < float("inf"))
+    fine = budget is None or (is_number(budget) and 0 < budget < float("inf"))
     _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")
-    fine = config.capacity == "auto" or _whole(config.capacity)
+    fine = config.capacity == "auto" or is_whole(config.capacity)
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
         _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
-    _refuse_unless(_number(config.slackness), config, "slackness", "must be a number")
+    for key in NUMBER_KEYS:
+        _refuse_unless(is_number(config[key]), config, key, "must be a number")
+    for key in ("trace", "trace_column"):
+        fine = config[key] is None or isinstance(config[key], str)
+        _refuse_unless(fine, config, key, "must be a word, or null")
+    sizes = config.batch_sizes
+    fine = isinstance(sizes, ListConfig) and all(map(is_number, sizes))
+    _refuse_unless(fine, config, "batch_sizes", "must be a list of numbers")
+    _check_mappings(config)
     _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
     _check_rates(config)
     if config.compared is not None:
         _check_labels("compared", [config.compared], [str(label) for label in config.policy])
     if config.objective is not None:
+        fine = isinstance(config.objective, DictConfig)
+        _refuse_unless(fine, config, "objective", "must be {metric: ..., policy: ...}, or null")
         asked, labels = config.objective, [str(label) for label in config.policy]
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     _check_recorders(config)
-    rounds = listed(config.table_rounds)
-    fine = bool(rounds) and all(_whole(one) and one >= 1 for one in rounds)
+    rounds = config.table_rounds
+    fine = isinstance(rounds, ListConfig) and bool(rounds)
+    fine = fine and all(is_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+
+
+def _check_mappings(config: DictConfig) -> None:
+    drift = config.drift
+    fine = isinstance(drift, DictConfig) and {*drift} == {"jump_at", "quarter"}
+    fine = fine and all(one is None or is_number(one) for one in drift.values())
+    _refuse_unless(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
+    for key in ("rates_by_K", "policies_by_K"):
+        by_size = config[key]
+        fine = by_size is None or isinstance(by_size, DictConfig)
+        fine = fine and all(isinstance(one, ListConfig) for one in (by_size or {}).values())
+        _refuse_unless(fine, config, key, "must map K to a list, or be null")
+    rates = [rate for some in (config.rates_by_K or {}).values() for rate in some]
+    _refuse_unless(all(map(is_number, rates)), config, "rates_by_K", "must hold numbers")
 
 
 def _check_recorders(config: DictConfig) -> None:
@@ -173,13 +213,13 @@ def listed(value: Any) -> list[Any]:
 
 def _check_rates(config: DictConfig) -> None:
     rates = config.arrival_rate
-    fine = rates is None or rates == BY_RULE or all(_number(rate) for rate in listed(rates))
+    fine = rates is None or rates == BY_RULE or all(is_number(rate) for rate in listed(rates))
     _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
 
 
 def as_stored(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
-    return value if _number(value) else str(value)
+    return value if is_number(value) else str(value)
 
 
 def stem_of(config: DictConfig) -> str:
@@ -204,11 +244,3 @@ def check_name(name: Any) -> None:
 def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:
     if not fine:
         raise ValueError(f"{key}={config[key]} {allowed}")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

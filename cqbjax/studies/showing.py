@@ -60,7 +60,7 @@ def write(
 def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
     """Return the figure and the table of an ordinary study.
 
-    The paper's own numbers stand beside ours wherever it reports the same setting.
+    In a study of the report the paper's own numbers stand beside ours, wherever it has the setting.
 
     Args:
         points: from `results.load_points`.
@@ -82,8 +82,8 @@ def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
 
 
 def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
-    """Return the table of a study, the paper's numbers beside ours."""
-    from cqbjax.paper import printed
+    """Return the table of a study, the paper's numbers beside ours where it is of the report."""
+    from cqbjax.paper import catalogue, printed
     from cqbjax.results import tables
     from cqbjax.results.summaries import ALWAYS_VARIED, differing
 
@@ -92,8 +92,10 @@ def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
     reference = {"reference": config.compared} if config.get("compared") else {}
     made: Any = getattr(tables, f"{config.table}_table")
     whole = made(points, rounds, **reference)
-    # The paper varies these alone: its numbers are of no other point of a sweep.
-    if not {*differing(points)} <= {*ALWAYS_VARIED}:
+    # A study of one's own has its own policies and machine, and the paper varies these keys alone:
+    # its numbers are of no other point of a sweep.
+    reported = config.name in {one.name for one in catalogue.studies()}
+    if not reported or not {*differing(points)} <= {*ALWAYS_VARIED}:
         return whole
     return printed.beside(whole, printed.answered(points))
 

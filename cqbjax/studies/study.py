@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.core.labels import OWN, PAPERS, SERVERS
@@ -21,14 +20,9 @@ from cqbjax.sources import Synthetic
 from cqbjax.studies.arriving import queries, settings_of, told
 from cqbjax.studies.grid import Point, Ready, seeds
 from cqbjax.studies.grid import told as told_of_grid
-from cqbjax.sweeping.checks import (
-    check_batch,
-    check_recorders,
-    check_sweep,
-    named,
-    with_yardstick,
-)
-from cqbjax.sweeping.parts import PerSeed, choose_records
+from cqbjax.sweeping.arguments import check_batch
+from cqbjax.sweeping.checks import check_sweep, named, with_yardstick
+from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.progress import Reporter
 
 # Settings of a dataset's source that are said where they are not the paper's.
@@ -52,15 +46,14 @@ def check_point(ready: Ready) -> None:
     drawn = drawn_from(ready)
     wanted = with_yardstick(policies)
     others = {label: policy for label, policy in wanted.items() if label not in untrained}
-    problem = check_sweep(
-        others, drawn, config.arrival_rate, np.asarray(seeds(config)),
-        config.horizon, config.K, config.capacity,
-    )  # fmt: skip
-    check_recorders(recorders, problem)
     check_batch(config.chunk, config.memory_gb)
+    checked = check_sweep(
+        others, drawn, list(config.arrival_rate), seeds(config), config.horizon, config.K,
+        config.capacity, config.record_every, list(recorders), config.memory_gb,
+    )  # fmt: skip
     for policy in untrained.values():
-        policy.check(problem)
-    first = choose_records(config.horizon, config.record_every).every
+        policy.check(checked.problem)
+    first = checked.records.every
     if min(config.table_rounds) < min(first, config.horizon):
         raise ValueError(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "

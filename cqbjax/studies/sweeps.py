@@ -37,7 +37,11 @@ class Sweep(Kind):
     computes: ClassVar[tuple[str, ...] | None] = ()
 
     def check(self, ready: Ready) -> None:
-        """Refuse what a point cannot run."""
+        """Refuse what a point cannot run, or could not show."""
+        if set(ready.policies) <= {OPTIMAL}:
+            raise ValueError(
+                "policy names only optimal, and there is nothing to compare with it: name another"
+            )
         study.check_point(ready)
 
     def rounds(self, ready: Ready) -> int:

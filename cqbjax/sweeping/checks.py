@@ -2,20 +2,30 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, mnl, pytree, shapes
+from cqbjax.core import contract, pytree, shapes
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
 from cqbjax.core.rules import Users
 from cqbjax.core.setting import alone, kinds_of
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
-from cqbjax.sweeping.parts import Capacity, PerSeed
+from cqbjax.sweeping import arguments, memory
+from cqbjax.sweeping.chunks import recorded_bytes
+from cqbjax.sweeping.groups import least_slots
+from cqbjax.sweeping.parts import (
+    Capacity,
+    PerSeed,
+    Records,
+    choose_records,
+    seed_numbers,
+)
+from cqbjax.sweeping.programs import bytes_a_run
 
 KINDS_KEPT = 256
 # Names that a stored result has beside its recorders'.
@@ -25,39 +35,96 @@ TAKEN = (
 )  # fmt: skip
 
 
+class Checked(NamedTuple):
+    """What a sweep was asked for, nothing of it refused.
+
+    Attributes:
+        problem: the shapes.
+        rates: [L] arrival rates.
+        seeds: [S].
+        records: which rounds are kept.
+        recorders: all of them.
+    """
+
+    problem: Problem
+    rates: np.ndarray
+    seeds: np.ndarray
+    records: Records
+    recorders: tuple[Recorder, ...]
+
+
 def check_sweep(
     policies: Mapping[str, Policy | PerSeed],
     source: Source,
     arrival_rates: Sequence[float],
-    seeds: np.ndarray,
+    seeds: int | Sequence[int],
     horizon: int,
     assortment_size: int,
     capacity: Capacity,
-) -> Problem:
+    record_every: int | None = None,
+    record: Sequence[Recorder | str] = (),
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Checked:
     """Refuse what cannot run, in one sentence that names the key, before anything compiles.
 
-    Returns:
-        The problem's shapes.
+    Arguments are those of `sweep`. What takes long, drawing what the source would, comes last.
 
     Raises:
         ValueError: for the first key that is out of range.
         ContractError: for a policy or source, none of this package's, that breaks the contract.
     """
-    _check_runs(seeds, horizon, capacity)
+    arguments.check_labels(policies)
+    arguments.check_runs(horizon, capacity)
+    records, numbers = choose_records(horizon, record_every), seed_numbers(seeds)
     with contract.naming("source"):
         contract.check_source_class(source)
-    _check_rates(arrival_rates, source.problem(1, horizon).arrivals_a_round)
-    if not policies:
-        raise ValueError("policies must name at least one policy")
+        problem = source.problem(1, horizon)
+    arguments.check_rates(arrival_rates, problem.arrivals_a_round)
     with_yardstick(policies)
-    _check_assortments(source.problem(1, horizon).num_servers, assortment_size)
-    for rate in arrival_rates:
-        source.check(seeds, rate, assortment_size)
-    problem = source.problem(assortment_size, horizon)
+    arguments.check_assortments(problem.num_servers, assortment_size)
+    with contract.naming("source"):
+        problem = source.problem(assortment_size, horizon)
+    recorders = check_recorders(record, problem)
+    runs = len(policies) * len(arrival_rates) * len(numbers)
+    memory.check_arrays(runs * recorded_bytes(recorders, problem, records))
+    arguments.check_seeds(numbers)
+    # Of no seed this package's look at their settings alone, before shapes are made of these.
+    own = contract.is_foreign(source)
+    _check_drawn(source, numbers if own else numbers[:0], arrival_rates, assortment_size)
     _check_source(source, problem)
     for label, policy in policies.items():
-        _check_policy(label, policy, seeds, problem)
-    return problem
+        _check_policy(label, policy, numbers, problem)
+    _check_fit(policies, source, problem, capacity, recorders, memory_gb, devices)
+    if not own:
+        _check_drawn(source, numbers, arrival_rates, assortment_size)
+    return Checked(problem, np.asarray(arrival_rates, float), numbers, records, recorders)
+
+
+def _check_fit(
+    policies: Mapping[str, Policy | PerSeed], source: Source, problem: Problem,
+    capacity: Capacity, recorders: tuple[Recorder, ...], memory_gb: float | None,
+    devices: Sequence[jax.Device] | None,
+) -> None:  # fmt: skip
+    """Refuse a policy of which a single run is larger than the memory for all."""
+    places = devices or jax.devices()
+    room, slots = memory.budget(memory_gb, places), least_slots(problem, capacity)
+    # Its tables are not copied to be looked at.
+    drawn = pytree.kind_of(
+        jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), source)
+    )
+    for label, policy in policies.items():
+        one = policy.policies[0] if isinstance(policy, PerSeed) else policy
+        with contract.naming(f"policy {label}"):
+            size = bytes_a_run(pytree.kind_of(pytree.arrays(one)), drawn, problem, slots, recorders)
+        memory.width(size, 1, 1, places, room)
+
+
+def _check_drawn(source: Source, seeds: np.ndarray, rates: Sequence[float], size: int) -> None:
+    """Let a source refuse what it cannot draw."""
+    for rate in rates:
+        with contract.naming("source"):
+            source.check(seeds, rate, size)
 
 
 def _check_source(source: Source, problem: Problem) -> None:
@@ -103,7 +170,7 @@ def check_recorders(more: Sequence[Recorder | str], problem: Problem) -> tuple[R
     Raises:
         ValueError: one is none, has a name that is taken, or shapes that change or disagree.
     """
-    if isinstance(more, str):
+    if not isinstance(more, list | tuple):
         raise ValueError(f"record={more} must be a list")
     asked = [named(one) for one in more]
     whole = (*ALWAYS, *asked)
@@ -146,53 +213,6 @@ def _check_records(recorders: tuple[Recorder, ...], problem: Problem) -> None:
         shapes.check_recorders(recorders, Optimal(), problem)
 
 
-def check_batch(chunk: int | None, memory_gb: float | None) -> None:
-    """Refuse a batch that cannot be.
-
-    Raises:
-        ValueError: naming chunk or memory_gb.
-    """
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk={chunk} must be at least 1 run, or None")
-    if memory_gb is not None and not 0 < memory_gb < float("inf"):
-        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
-
-
-def _check_runs(seeds: np.ndarray, horizon: int, capacity: Capacity) -> None:
-    if horizon < 1:
-        raise ValueError(f"horizon={horizon} must be at least 1 round")
-    if len(seeds) < 1:
-        raise ValueError("num_seeds must be at least 1")
-    if len(set(seeds.tolist())) < len(seeds) or seeds.min() < 0:
-        raise ValueError("seeds must be distinct and not negative")
-    if seeds.max() >= 2**31:
-        raise ValueError("seeds must be below 2^31")
-    if capacity != "auto" and not isinstance(capacity, int | np.integer):
-        raise ValueError(f"capacity={capacity} must be `auto` or a whole number of slots")
-    if capacity != "auto" and capacity < 1:
-        raise ValueError(f"capacity={capacity} must be `auto` or at least 1 slot")
-
-
-def _check_rates(arrival_rates: Sequence[float], most: int) -> None:
-    if not arrival_rates:
-        raise ValueError("arrival_rate must name at least one rate")
-    if len(set(arrival_rates)) < len(arrival_rates):
-        raise ValueError("arrival_rate must name distinct rates")
-    for rate in arrival_rates:
-        if not 0.0 <= rate <= most:
-            raise ValueError(f"arrival_rate={rate:g} must lie in [0, {most}] queries a round")
-
-
-def _check_assortments(num_servers: int, assortment_size: int) -> None:
-    if not 1 <= assortment_size <= num_servers:
-        raise ValueError(f"K={assortment_size} must lie in 1..N, and N={num_servers} servers")
-    if mnl.num_assortments(num_servers, assortment_size) >= 2**31:
-        raise ValueError(
-            f"K={assortment_size} of N={num_servers} servers gives 2^31 assortments or more, too "
-            "many for the round-robin; lower K"
-        )
-
-
 def _check_policy(
     label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
 ) -> None:
@@ -208,7 +228,8 @@ def _check_policy(
                 f"of seed {seeds[0]}"
             )
         if hasattr(one, "check"):
-            one.check(problem)
+            with contract.naming(f"policy {label}"):
+                one.check(problem)
     with contract.naming(f"policy {label}"):
         _check_kind(pytree.kind_of(pytree.arrays(each[0])), problem)
 

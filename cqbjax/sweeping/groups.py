@@ -13,9 +13,9 @@ import numpy as np
 
 from cqbjax.core import linalg, pytree
 from cqbjax.core.files import arrays_digest
-from cqbjax.core.types import Source, is_blind
+from cqbjax.core.types import Problem, Source, is_blind
 from cqbjax.sweeping import programs
-from cqbjax.sweeping.parts import Part, PerSeed
+from cqbjax.sweeping.parts import Capacity, Part, PerSeed
 from cqbjax.sweeping.programs import bytes_a_run
 
 START_CAPACITY = 64
@@ -143,19 +143,26 @@ class Group:
         its queue grows by the difference a round, and a second program would be compiled for it.
         """
         capacity, problem = self.part.capacity, self.part.problem
-        if capacity != "auto":
-            return int(capacity)
-        slots, horizon = START_CAPACITY_POOL if problem.pooled else START_CAPACITY, problem.horizon
-        if is_blind(self.one):
+        slots, horizon = least_slots(problem, capacity), problem.horizon
+        if capacity == "auto" and is_blind(self.one):
             excess = max(_excess(part) for part in {id(part): part for part in self.parts}.values())
-            while slots < excess * horizon + SPREAD * horizon**0.5:
-                slots *= GROWTH
-        return min(slots, most_slots(problem.most_queries))
+            wanted = min(excess * horizon + SPREAD * horizon**0.5, problem.most_queries)
+            while slots < wanted:
+                slots = more_slots(slots, problem.most_queries)
+        return slots
 
     def run_bytes(self, slots: int) -> int:
         """Return the bytes of one run."""
         kinds = pytree.kind_of(self.one), self.source_kind
         return bytes_a_run(*kinds, self.part.problem, slots, self.part.recorders)
+
+
+def least_slots(problem: Problem, capacity: Capacity) -> int:
+    """Return the queue slots of the first attempt of a policy that sees contexts."""
+    if capacity != "auto":
+        return int(capacity)
+    start = START_CAPACITY_POOL if problem.pooled else START_CAPACITY
+    return min(start, most_slots(problem.most_queries))
 
 
 def most_slots(queries: int) -> int:

@@ -31,8 +31,29 @@ def memory_bytes(device: jax.Device) -> int:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return machine // len(jax.local_devices())
+    return machine_bytes() // len(jax.local_devices())
+
+
+def machine_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_arrays(size: int) -> None:
+    """Refuse results that the machine could not hold.
+
+    Args:
+        size: of what is recorded of a point, bytes.
+
+    Raises:
+        ValueError: naming what makes it smaller.
+    """
+    if size > machine_bytes():
+        raise ValueError(
+            f"what is recorded takes {size / 1e9:.4g} GB, and the machine has "
+            f"{machine_bytes() / 1e9:.3g}: lower num_seeds or horizon, raise record_every, or "
+            "give the seeds in several studies by first_seed"
+        )
 
 
 def budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:

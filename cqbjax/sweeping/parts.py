@@ -5,15 +5,17 @@ A part is what one figure's panel shows: policies at some arrival rates and seed
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from cqbjax.core.given import is_whole
 from cqbjax.core.recorders import ALWAYS, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
 MAX_CALLS = 10
+MOST_SEED = 2**31
 
 Capacity = int | Literal["auto"]
 
@@ -79,16 +81,19 @@ class Part:
 
 
 def seed_numbers(seeds: int | Sequence[int]) -> np.ndarray:
-    """Return the seeds as an array.
+    """Return the seeds as an array: [S].
 
     Raises:
-        ValueError: if they are not integers.
+        ValueError: if they are not integers, or too large.
     """
-    if isinstance(seeds, int | np.integer):
-        return np.arange(seeds)
-    numbers = np.asarray(seeds)
-    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
-        raise ValueError("seeds must be integers")
+    given: Any = range(seeds) if is_whole(seeds) else seeds  # type: ignore[arg-type]
+    if isinstance(given, range):
+        if given and max(given[0], given[-1]) >= MOST_SEED:
+            raise ValueError("seeds must be below 2^31")
+        return np.arange(given.start, given.stop, given.step)
+    numbers = np.asarray(given)
+    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+        raise ValueError(f"seeds={seeds!r} must be integers: how many, or a list of them")
     return numbers.astype(int)
 
 
@@ -100,14 +105,14 @@ def choose_records(horizon: int, every: int | None = None) -> Records:
         every: a divisor of the horizon; None chooses the smallest that keeps the records few.
 
     Raises:
-        ValueError: if `every` does not divide the horizon.
+        ValueError: if `every` is no divisor of the horizon.
     """
     if every is None:
-        divisors = [n for n in range(1, horizon + 1) if horizon % n == 0]
-        fitting = [n for n in divisors if horizon // n <= MAX_RECORDS]
+        records = max(n for n in range(1, min(MAX_RECORDS, horizon) + 1) if horizon % n == 0)
         # A prime horizon has no divisor between 1 and itself: then every round is kept.
-        every = fitting[0] if fitting[0] <= 4 * max(1, horizon // MAX_RECORDS) else 1
-    if every < 1 or horizon % every:
+        every = horizon // records
+        every = every if every <= 4 * max(1, horizon // MAX_RECORDS) else 1
+    if not is_whole(every) or every < 1 or horizon % every:
         raise ValueError(f"record_every={every} must divide horizon={horizon}")
     count = horizon // every
     calls = max(n for n in range(1, MAX_CALLS + 1) if count % n == 0)

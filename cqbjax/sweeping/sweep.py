@@ -15,9 +15,10 @@ from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import is_ours, with_rules
 from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import keys, plan
-from cqbjax.sweeping.checks import check_batch, check_recorders, check_sweep, with_yardstick
+from cqbjax.sweeping.arguments import check_batch, check_ways
+from cqbjax.sweeping.checks import check_sweep, with_yardstick
 from cqbjax.sweeping.groups import Member
-from cqbjax.sweeping.parts import Capacity, Part, PerSeed, choose_records, seed_numbers
+from cqbjax.sweeping.parts import Capacity, Part, PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import Estimate, Measured, estimate, run_group
 from cqbjax.sweeping.snapshots import Snapshots
@@ -40,7 +41,7 @@ def sweep(
     memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | bool = False,
-    resume: Path | None = None,
+    resume: Path | str | None = None,
     record: Sequence[Recorder | str] = (),
     queries: bool = False,
     users: Sequence[Users] = (),
@@ -91,12 +92,16 @@ def sweep(
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
     """
+    check_batch(chunk, memory_gb, devices)
+    check_ways(progress, resume, queries)
     one = part(
         policies, with_rules(source, users, service), arrival_rates, seeds, horizon,
         assortment_size, record_every, capacity, [*record, "queries"] if queries else record,
+        memory_gb, devices,
     )  # fmt: skip
     with _shown(progress) as told:
-        return sweep_parts([one], chunk, memory_gb, devices, told, resume)[0]
+        folder = None if resume is None else Path(resume)
+        return sweep_parts([one], chunk, memory_gb, devices, told, folder)[0]
 
 
 def _shown(progress: Reporter | bool) -> AbstractContextManager[Reporter]:
@@ -119,16 +124,17 @@ def part(
     record_every: int | None = None,
     capacity: Capacity = "auto",
     record: Sequence[Recorder | str] = (),
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Part:
     """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
-    numbers = seed_numbers(seeds)
-    rates = np.asarray(arrival_rates, float)
-    problem = check_sweep(
-        policies, source, rates.tolist(), numbers, horizon, assortment_size, capacity
-    )
-    records = choose_records(horizon, record_every)
-    whole = check_recorders(record, problem)
-    return Part(with_yardstick(policies), source, problem, rates, numbers, records, capacity, whole)
+    checked = check_sweep(
+        policies, source, arrival_rates, seeds, horizon, assortment_size, capacity, record_every,
+        record, memory_gb, devices,
+    )  # fmt: skip
+    problem, rates, numbers, records, recorders = checked
+    every = with_yardstick(policies)
+    return Part(every, source, problem, rates, numbers, records, capacity, recorders)
 
 
 def sweep_parts(

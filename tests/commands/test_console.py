@@ -138,6 +138,49 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
 
 
+RAISING = """
+from cqbjax.core.pytree import pytree
+
+
+class Plain:
+    pass
+
+
+class Raises:
+    def __init__(self):
+        raise RuntimeError("no luck\\ntwice")
+
+
+@pytree
+class Inside:
+    informed = False
+
+    def init(self, problem, contexts):
+        raise KeyError("lost")
+
+    def select(self, key, state, observation):
+        return None
+
+    def update(self, state, observation, action, feedback):
+        return state
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
+     ("Raises", "raising.Raises cannot be made: no luck twice"),
+     ("Inside", "policy mine: Inside.init raises KeyError, in line 19 of raising.py: 'lost'")],
+)  # fmt: skip
+def test_code_of_the_users_own_that_raises_is_a_sentence(name, said, tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"mine:\n  _target_: raising.{name}\n")
+    (tmp_path / "raising.py").write_text(RAISING)
+    monkeypatch.chdir(tmp_path)
+    assert refused(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(f"error: {said}")
+
+
 @pytest.mark.slow
 def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule(
     tmp_path, monkeypatch

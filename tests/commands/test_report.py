@@ -74,6 +74,26 @@ def test_an_experiment_that_is_none_of_the_reports_is_drawn_and_no_more(tmp_path
 
 
 @pytest.mark.slow
+def test_a_torn_study_is_named_and_left_out_and_the_rest_is_drawn(tmp_path, capsys):
+    for name in ("ablation_phase_rule", "ablation_servers", "ablation_load"):
+        stored(tmp_path, name)
+    torn = tmp_path / "data" / "ablation_servers" / "K=1.nc"
+    torn.write_bytes(torn.read_bytes()[:-9])
+    empty = tmp_path / "data" / "ablation_load"
+    for path in empty.iterdir():
+        path.unlink()
+    with pytest.raises(SystemExit) as stopped:
+        report.report(asked(tmp_path))
+    assert stopped.value.code == report.SOME_LEFT_OUT
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"ablation_load left out: no result under {empty}")
+    assert said[1].startswith(f"ablation_servers left out: {torn} is torn") and len(said) == 2
+    tables = tmp_path / "tables"
+    assert (tables / "ablation_phase_rule.csv").is_file()
+    assert not (tables / "ablation_servers.csv").exists()
+
+
+@pytest.mark.slow
 def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
     tmp_path, monkeypatch, capsys
 ):

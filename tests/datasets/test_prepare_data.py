@@ -370,6 +370,16 @@ def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(ki
     assert "embeddings have lengths up to 3" in table.notes[-1]
 
 
+def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_path):
+    file, given = tmp_path / "own.npy", own_embeddings()
+    np.save(file, 0 * given)
+    assert not read_embeddings(file, 30).any()
+    given[4] *= 1e30
+    np.save(file, given)
+    with pytest.raises(ds.TableError, match=r"own.npy: row 4 has length .*e\+30, and at most 1000"):
+        read_embeddings(file, 30)
+
+
 def test_a_catalogued_dataset_takes_embeddings_of_ones_own_before_those_beside_it(tmp_path):
     source, file = tmp_path / "files", tmp_path / "own.npy"
     schemas.write("embedllm", source, 12)

@@ -14,7 +14,6 @@ import yaml
 from omegaconf import OmegaConf
 from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
-import cqbjax
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import (
     _hydra,
@@ -28,14 +27,12 @@ from cqbjax.commands import (
 )
 from cqbjax.core import backend
 from cqbjax.studies import grid, kinds, settings
-from cqbjax.sweeping.sweep import sweep
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ])  # fmt: skip
 HEADS = REPOSITORY / "docs" / "notebook" / "projection.md"
-# What a page runs is cut to this.
-SEEDS, HORIZON, CHUNK = 2, 40, 8  # one width, so that pages share programs
+SEEDS = 2  # each draws an instance where a command is checked alone
 # Commands that are a kind of study.
 KINDS = ("sensitivity", "offline_value", "estimator_error")
 
@@ -51,16 +48,10 @@ def pages_with(*languages):
 
 
 @pytest.fixture
-def small(monkeypatch, tmp_path):
-    """A folder of one's own, in which sweeps are short."""
-
-    def short(*args, seeds, horizon, **named):
-        seeds = min(seeds, SEEDS) if isinstance(seeds, int) else list(seeds)[:SEEDS]
-        return sweep(*args, seeds=seeds, horizon=min(horizon, HORIZON), chunk=CHUNK, **named)
-
+def own_folder(monkeypatch, tmp_path):
+    """A folder of one's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(cqbjax, "sweep", short)
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
     with mpl.rc_context({"backend": "agg"}):
         yield tmp_path
@@ -68,18 +59,21 @@ def small(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pages_with("python")
-def test_a_pages_code_runs_from_top_to_bottom(page, small, monkeypatch, request):
+def test_a_pages_code_runs_from_top_to_bottom_as_it_is_printed(
+    page, own_folder, monkeypatch, request
+):
     names = {"__name__": "__main__"}
     if page == HEADS:
-        names |= heads_page(request.getfixturevalue("shared_data"), small, monkeypatch)
-    save_files(page, small)
+        names |= heads_page(request.getfixturevalue("shared_data"), own_folder, monkeypatch)
+    save_files(page, own_folder)
     for block in blocks(page):
         if block.language == "python" and not block.file:
             execute(block, names)
-        elif block.note.startswith("run"):
-            for number, call in enumerate(commands(block, small / f"stubs{block.line}")):
+        assert ":" not in block.note, f"{block.page.name}, line {block.line}: run as it is printed"
+        if block.note == "run":
+            for number, call in enumerate(commands(block, own_folder / f"stubs{block.line}")):
                 assert number == 0, "mark blocks of one command"
-                really_run(call, block.note, monkeypatch)
+                really_run(call, monkeypatch)
 
 
 def heads_page(shared_data, folder, monkeypatch):
@@ -117,18 +111,10 @@ def execute(block: Block, names):
     exec(compile(block.text, at, "exec"), names)
 
 
-def really_run(call, note, monkeypatch):
-    """Run a command in this process, cut to few seeds and rounds."""
+def really_run(call, monkeypatch):
+    """Run a command in this process."""
     name, words = script(call)
-    cut = [
-        f"num_seeds={SEEDS}",
-        f"horizon={HORIZON}",
-        f"chunk={CHUNK}",
-        *note.partition(":")[2].split(),
-    ]
-    cut = {"run": cut, "prepare_data": ["progress=false"]}.get(name, [])
-    given = [w for w in words if w.partition("=")[0] not in {c.partition("=")[0] for c in cut}]
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *given, *cut])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
     importlib.import_module(f"cqbjax.commands.{name}").main()
 
 

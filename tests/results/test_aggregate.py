@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
+import xarray as xr
 from fabricated import fabricate
 
 from cqbjax.figures import sweeps
@@ -78,6 +79,20 @@ def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():
     )
     assert maps[1].shape == (2, 2) and maps[1][1, 0] == pytest.approx(wanted)
     assert "mean over λ" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(("behind", "ends"), [(4, "neither"), (500, "max")])
+def test_a_bad_policy_does_not_flatten_the_colours_of_the_others(behind, ends):
+    """Colours of the good one's values, 1 to 4, are apart though the bad one has hundreds."""
+    made = []
+    for number, point in enumerate(points(), 1):
+        gaps = xr.DataArray([number, behind], dims="policy")
+        made.append(point.assign(queue_length=point.optimal_queue_length + gaps))
+    figure = sweeps.draw_over_keys(made, over=["alpha_scale", "c1"])
+    good, bad = (axis.images[0] for axis in figure.axes if axis.images)
+    assert good.get_array().max() == 4 and bad.get_array().max() == behind
+    assert good.get_clim() == bad.get_clim() == (0, min(behind, 8))
+    assert bad.colorbar.extend == ends
 
 
 def test_one_key_is_a_line_a_policy_with_its_interval():

@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 from tiers import cases
@@ -25,6 +26,7 @@ from cqbjax.figures import panels, vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
 from cqbjax.results.readable import readable
+from cqbjax.studies import showing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LENGTH = ("queue_length", "regret")
@@ -270,6 +272,28 @@ def test_an_interval_over_zero_is_not_called_a_difference() -> None:
     same["departures"].loc[{"policy": "random", "seed": 1}] -= 1
     row = row_of(tables.throughput_table([same], rounds=(20,)), policy="random")
     assert row["acqb_minus"] == 0 and row["excludes_zero"] is False
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [(-0.0012, -4e-7, "-0.0006002 [-0.0012000, -0.0000004]"), (3e-6, 0.1, "0.050002 [0.000003"),
+     (-0.0012, 0.0, "-0.00060 [-0.00120, 0.00000]"), (-0.0012, 4e-6, "-0.00060 [-0.00120, 0.0"),
+     (0.1, 0.2, "0.15000 [0.10000, 0.20000]")],
+)  # fmt: skip
+def test_an_interval_that_leaves_out_zero_is_seen_to(low, high, shown) -> None:
+    row = {"acqb_minus": [(low + high) / 2], "acqb_minus_low": [low], "acqb_minus_high": [high]}
+    (part,) = readable(pl.DataFrame(row), {})[1]
+    assert part.rows[0][0].startswith(shown)
+
+
+def test_a_study_of_ones_own_has_no_column_of_the_papers() -> None:
+    """Though its setting is the paper's: neither a number nor a wall clock of it."""
+    point = fabricate(("acqb", "random"), horizon=1000, every=100, num_seeds=3)
+    config = {"name": "synthetic", "table": "throughput", "table_rounds": [500, 1000]}
+    of_report = showing.table([point], OmegaConf.create(config))
+    own = showing.table([point], OmegaConf.create(config | {"name": "mine"}))
+    paper = {"paper_throughput", "paper_seconds_per_round"}
+    assert set(of_report.columns) - set(own.columns) == paper
 
 
 def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:

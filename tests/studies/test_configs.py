@@ -190,6 +190,12 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["num_seeds=many"], ["error: num_seeds=many must be a whole number"]),
         (["alpha_scale=-1"], ["error: alpha_scale=-1 must be"]),
         (["slackness=0.29"], ["error: slackness=0.29 cannot be met", "seed"]),
+        (["+extra=1"], ["error: +extra is read by nothing: leave it out"]),
+        (["-m", "+extra=1,2"], ["error: ", "+extra is read by nothing"]),
+        (["policy=[]"], ["error: policy=[] must name at least one policy"]),
+        (["policy=[optimal]"], ["error: policy names only optimal, and there is nothing to"]),
+        (["num_seeds=100000000", "dry_run=true"], ["error: what is recorded takes ", " GB, and"]),
+        (["num_servers=1000000", "dim=100"], ["error: memory_gb must allow a run of 4", " GB on"]),
         (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
         (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
         (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
@@ -210,12 +216,14 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["kappa=${nothing}"], ["error: Interpolation key 'nothing' not found"]),
         (["figure_policies=[acqb,knn]"], ["error: figure_policies=knn does not run", "random"]),
         (["policies_by_K={1: [acqb_cl]}"], ["error: policy names only", "policies_by_K of K=1"]),
+        (["horizon=1000000000", "table_rounds=[1000000000]"], ["error: memory_gb must allow"]),
         (["table_rounds=[10]", "record_every=20"], ["error: table_rounds=[10] must not lie"]),
     ],
 )  # fmt: skip
 def test_wrong_input_gets_one_sentence_and_leaves_nothing(words, said, tmp_path):
-    small = [] if words[0].startswith("num_seeds") else ["num_seeds=3"]
-    error = refused([*words, *small, "horizon=40", f"results_dir={tmp_path}"])
+    given = {word.partition("=")[0] for word in words}
+    small = [word for word in ("num_seeds=3", "horizon=40") if word.partition("=")[0] not in given]
+    error = refused([*words, *small, f"results_dir={tmp_path}"])
     for part in said:
         assert part in error, error
     assert len(error.strip().splitlines()) == 1, "one sentence"

@@ -1,8 +1,16 @@
 """What the keys of a study may hold, refused before anything runs."""
 
+import functools
+import pickle
+
 import pytest
 from composing import EXPERIMENTS, composed
+from hydra.errors import HydraException
+from hypothesis import Phase, given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.studies import grid, kinds, resolvers, settings
@@ -83,3 +91,62 @@ def test_no_point_runs_before_all_are_checked():
     assert [
         ready.point.config.K for ready in kinds.checked_points(config, make, make_policies)
     ] == [1, 2]
+
+
+# Anything that a word of the command line, or a YAML file, can put there.
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**9, 10**12, 2**31, 2**63]),
+    st.floats(), st.sampled_from(["", "auto", "by_rule", "many", "1", "0.5", "a/b", "é\n"]),
+    st.lists(st.one_of(st.integers(-1, 3), st.floats(), st.sampled_from(["x", "0.5"])), max_size=3),
+    st.dictionaries(st.sampled_from(["x", "jump_at", "metric", "_target_"]), st.integers(0, 2)),
+)  # fmt: skip
+KEYS = (
+    "K", "num_servers", "dim", "slackness", "parameters", "arrival_rate", "rates_by_K",
+    "policies_by_K", "arrivals", "burst", "burst_rounds", "batch_most", "batch_sizes", "trace",
+    "drift", "drift.jump_at", "drift.quarter", "num_seeds", "first_seed", "horizon",
+    "record_every", "record", "queries", "capacity", "chunk", "memory_gb", "shard_runs",
+    "explore_rounds", "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision",
+    "compared", "objective", "table_rounds", "spread", "queue", "table", "policy",
+    "policy.acqb.schedule", "policy.acqb.retry", "policy.acqb.window", "policy.acqb.estimator",
+    "users", "service", "source.slackness", "source.num_servers", "kind.prefix",
+)  # fmt: skip
+
+
+@functools.cache
+def plain():
+    """A small study, pickled."""
+    return pickle.dumps(composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]"))
+
+
+def points_with(changed):
+    """Return the points of a study with some keys changed; None where that is refused."""
+    config = pickle.loads(plain())
+    OmegaConf.set_struct(config, False)
+    try:
+        for key, value in changed.items():
+            OmegaConf.update(config, key, value, merge=False)
+        return kinds.checked_points(config, make, make_policies)
+    except (ValueError, HydraException, OmegaConfBaseException) as refusal:
+        assert str(refusal)
+        return None
+
+
+@pytest.mark.slow
+@settings_of(max_examples=400, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(changed=st.dictionaries(st.sampled_from(KEYS), ANYTHING, min_size=1, max_size=2))
+def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed):
+    for ready in points_with(changed) or ():
+        asked = ready.point.config
+        assert all(type(asked[key]) is int for key in settings.WHOLE_KEYS)
+        assert asked.horizon >= 1 and asked.num_seeds >= 1 and 1 <= asked.K <= asked.num_servers
+        assert all(0 <= rate <= 1 for rate in asked.arrival_rate) or asked.arrivals == "batches"
+        assert asked.capacity == "auto" or asked.capacity >= 1
+        assert asked.record_every is None or asked.horizon % asked.record_every == 0
+        assert set(ready.policies) - {"optimal"} and all(
+            isinstance(one, str) for one in ready.policies
+        )
+
+
+def test_what_is_good_is_not_refused():
+    for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "arrivals": "bursty"}.items():
+        assert points_with({key: value})

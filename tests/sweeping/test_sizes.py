@@ -42,7 +42,7 @@ def test_records_that_do_not_divide_the_horizon_are_refused(every):
 def test_seeds_are_a_number_of_them_or_a_list():
     assert parts.seed_numbers(3).tolist() == parts.seed_numbers(np.int64(3)).tolist() == [0, 1, 2]
     assert parts.seed_numbers([5, 2]).tolist() == [5, 2] and parts.seed_numbers([]).size == 0
-    with pytest.raises(ValueError, match="seeds must be integers"):
+    with pytest.raises(ValueError, match="must be integers"):
         parts.seed_numbers([0.5])
 
 

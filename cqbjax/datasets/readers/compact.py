@@ -77,7 +77,14 @@ def opened(path: pathlib.Path, read: Callable[[pathlib.Path], T], kind: str) -> 
 def read_frame(path: pathlib.Path) -> pl.DataFrame:
     """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
     if path.suffix == ".csv":
-        return opened(path, lambda file: pl.read_csv(file, infer_schema_length=None), "csv")
+        frame = opened(path, lambda file: pl.read_csv(file, infer_schema_length=None), "csv")
+        # Polars gives a name that stands twice another one.
+        header = opened(path, lambda file: pl.read_csv(file, has_header=False, n_rows=1), "csv")
+        names = [str(name) for name in header.row(0)]
+        for name in names:
+            if names.count(name) > 1:
+                raise TableError(f"{path}: column {name!r} stands there twice.")
+        return frame
     if path.is_file() and path.suffix != ".parquet":
         raise TableError(f"{path}: must end in .parquet or .csv.")
     return opened(path, pl.read_parquet, "parquet")
@@ -89,6 +96,9 @@ def _servers(frame: pl.DataFrame, path: pathlib.Path) -> tuple[str, ...]:
             raise TableError(f"{path}: column {column!r} is missing.")
     scored = [column[len(SCORE) :] for column in frame.columns if column.startswith(SCORE)]
     priced = [column[len(COST) :] for column in frame.columns if column.startswith(COST)]
+    for server in scored:
+        if server != server.strip() or not server.isprintable() or not server:
+            raise TableError(f"{path}: column {SCORE + server!r} must end in the name of an LLM.")
     for server in scored:
         if server not in priced:
             raise TableError(f"{path}: column {COST + server!r} is missing.")

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 
 from cqbjax.datasets.table import TableError
+from cqbjax.sources.routing import check_lengths
 
 NPY = b"\x93NUMPY"  # how every file of numpy.save begins
 TABLE = "the table has {} prompts"
@@ -48,6 +49,10 @@ def read_embeddings(
             f"{file}: row {int(numbers[~finite][0])} holds a number that is not finite in float32, "
             f"every number must be."
         )
+    try:
+        check_lengths(embeddings, str(file))
+    except ValueError as error:
+        raise TableError(str(error)) from error
     return embeddings
 
 

@@ -28,6 +28,9 @@ def test_compact_faults_are_named(tmp_path):
         ),
         "'cost|m' must not be negative": frame.with_columns(pl.lit(-1.0).alias("cost|m")),
         "'cost|m' is missing": frame.with_columns(pl.lit(None, pl.Float64).alias("cost|m")),
+        "column 'score| m' must end in the name": frame.with_columns(
+            pl.col("score|m").alias("score| m"), pl.col("cost|m").alias("cost| m")
+        ),
         "rows 0 and 1, column 'prompt_id': 'a' occurs twice": frame.with_columns(
             pl.lit("a").alias("prompt_id")
         ),
@@ -36,6 +39,11 @@ def test_compact_faults_are_named(tmp_path):
         spoilt.write_csv(file)
         with pytest.raises(ds.TableError, match=words.replace("|", r"\|")):
             ds.read_compact(file)
+    header, *rows = frame.write_csv().splitlines()
+    doubled = [f"{header},score|m,cost|m", *(f"{row},0.5,0.1" for row in rows)]
+    file.write_text("\n".join(doubled))
+    with pytest.raises(ds.TableError, match=r"column 'score\|m' stands there twice"):
+        ds.read_compact(file)
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(ds.TableError, match="not readable"):
         ds.read_compact(tmp_path / "x.parquet")

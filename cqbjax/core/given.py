@@ -1,0 +1,16 @@
+"""What a value is that was given from outside; no library is waited for."""
+
+import numbers
+from typing import Any
+
+
+def is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number, of Python or NumPy; True and 1.0 are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is one real number, an array without axes included; True is none."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
+        return value.dtype.kind in "iuf"
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
