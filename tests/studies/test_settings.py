@@ -148,5 +148,5 @@ def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed)
 
 
 def test_what_is_good_is_not_refused():
-    for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "arrivals": "bursty"}.items():
+    for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "spread": "sd"}.items():
         assert points_with({key: value})
