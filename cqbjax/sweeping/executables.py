@@ -18,7 +18,6 @@ import jax
 import jaxlib
 from jax.experimental import serialize_executable
 
-import cqbjax
 from cqbjax.core import backend, code
 from cqbjax.core.files import Form, content_key, read, sha256, write
 
@@ -131,7 +130,7 @@ def _write(path: Path, program: Any) -> None:
 @functools.cache
 def _surroundings() -> str:
     """Return a hash of what every program follows from: code, versions, processor, settings."""
-    root = Path(cqbjax.__file__).parent
+    root = Path(code.__file__).parents[1]
     files = [f"{file.relative_to(root)} {sha256(file)}" for file in sorted(root.rglob("*.py"))]
     settings = sorted((k, v) for k, v in jax.config.values.items() if "cache" not in k)
     versions = f"{jax.__version__} {jaxlib.__version__} {os.environ.get('XLA_FLAGS')}"

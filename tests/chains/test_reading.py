@@ -296,7 +296,7 @@ def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
     made = [row(model="gpt-4-0314"), row(), row(at=60, prompt="Why?"), row(at=90)]
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.npy"
     schema.write(file, made)
-    np.save(own, np.array([[np.nan, 0], [3, 4], [0, 1e30], [7, 7]]))
+    np.save(own, np.array([[np.nan, 0], [3, 4], [0, 900], [7, 7]]))
     with pytest.raises(ValueError, match=r"but the log has 4 conversations and needs one row"):
         np.save(tmp_path / "short.npy", np.ones((3, 2)))
         prepare.prepare(tmp_path, file, embeddings=tmp_path / "short.npy", progress=False)
