@@ -22,6 +22,7 @@ from cqbjax.results.names import OTHERWISE, STYLE
 from cqbjax.results.readable import TEXTS, readable
 from cqbjax.results.summaries import differing
 
+DIGITS = 7
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
 GROWTH = 0.01
 
@@ -162,9 +163,15 @@ def save_table(
         for cells in (part.headers, aligned, *part.rows):
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
-    write_atomic(csv, frame.write_csv().encode())
+    write_csv(csv, frame)
     write_atomic(markdown, ("\n".join(lines) + "\n").encode())
     return csv, markdown
+
+
+def write_csv(path: Path, frame: pl.DataFrame) -> None:
+    """Write a table with all the digits that a float32 has, and no more."""
+    rounded = frame.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
+    write_atomic(path, rounded.write_csv().encode())
 
 
 def print_table(

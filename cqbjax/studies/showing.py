@@ -9,7 +9,6 @@ import xarray as xr
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
-from cqbjax.core.files import write_atomic
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.sweeping.runner import Estimate
 
@@ -47,7 +46,7 @@ def write(
             written += tables.save_table(table.frame, path, table.caption, table.apart)
         else:
             written.append(path.with_name(f"{path.name}.csv"))
-            write_atomic(written[-1], table.frame.write_csv().encode())
+            tables.write_csv(written[-1], table.frame)
         if table.printed:
             tables.print_table(table.frame, table.caption, console, table.apart)
     for name, figure in shown.figures.items():
