@@ -170,7 +170,9 @@ def save_table(
 
 def write_csv(path: Path, frame: pl.DataFrame) -> None:
     """Write a table with all the digits that a float32 has, and no more."""
-    rounded = frame.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
+    # In float32 itself the rounding would cost the last of them.
+    exact = frame.with_columns(pl.selectors.float().cast(pl.Float64))
+    rounded = exact.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
     write_atomic(path, rounded.write_csv().encode())
 
 
