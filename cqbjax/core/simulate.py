@@ -254,8 +254,10 @@ def _welcomed(instance: Instance, opened: Open, queue: Queue, round_: Array) -> 
     new, bears, rules = queue.arrived == round_, opened.bears, instance.rules
     if bears is not None and rules is not None and rules.patience is not None:
         patience = rules.patience[round_ - 1]
-        order = linalg.settle(linalg.running_sum(new.astype(jnp.int32))) - 1
-        bears = jnp.where(new, patience[jnp.clip(order, 0, len(patience) - 1)], bears)
+        if len(patience) > 1:
+            order = linalg.settle(linalg.running_sum(new.astype(jnp.int32))) - 1
+            patience = patience[jnp.clip(order, 0, len(patience) - 1)]
+        bears = jnp.where(new, patience, bears)
     return opened._replace(back=jnp.where(new, 0, opened.back), bears=bears)
 
 
@@ -336,14 +338,12 @@ def trace(
         QueueOverflow: a query found no free slot.
         ContractError: an action of a policy that is none of this package's breaks the contract.
     """
-    arguments = key, policy, source, arrival_rate, problem, capacity, states
-    decisions, carry = every_round(*arguments)
+    decisions, carry = every_round(key, policy, source, arrival_rate, problem, capacity, states)
     if isinstance(carry.overflow, jax.core.Tracer):
         raise TypeError("trace looks at its run: under jit or vmap use simulate.every_round")
     if carry.overflow > 0:
-        raise queueing.QueueOverflow(
-            f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
-        )
+        full = f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
+        raise queueing.QueueOverflow(full)
     if carry.breach is not None and carry.breach.round > 0:
         first, slot, servers = carry.breach
         raise contract.ContractError(contract.sentence(problem, int(first), int(slot), servers))
