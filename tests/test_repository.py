@@ -59,6 +59,7 @@ def test_the_version_stands_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+", cqbjax.__version__)
 
 
+@pytest.mark.slow
 def test_results_is_a_module_to_import_first():
     code = "import cqbjax.results; print(cqbjax.results.load.__name__, cqbjax.__version__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

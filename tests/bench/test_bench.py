@@ -257,6 +257,7 @@ def test_targets_are_judged_only_where_they_were_measured():
     assert gpu["share of the floor, d=384 N=14 K=1"] is False
 
 
+@pytest.mark.slow
 def test_widths_are_powers_of_four_within_memory():
     for case in cases.problems(quick=False).values():
         widths = cases.widths(case, quick=False)

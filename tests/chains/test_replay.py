@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import cases
 
 from cqbjax.chains import instance, linking, prepare, rules
 from cqbjax.chains.instance import DIM
@@ -99,7 +98,8 @@ def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_round(drawn
 BEATEN = ("fifo", "fifo_chain", "least_served", "random", "shortest")
 
 
-@pytest.mark.parametrize("by", cases(BEATEN, ["fifo"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("by", BEATEN)
 def test_every_other_rule_is_beaten_somewhere(by):
     lengths, rounds = [4, 1, 3, 1, 1], [1, 2, 2, 2, 3]
     made = traced(policy(by, np.arange(20) % 7), source(lengths, rounds))
@@ -147,6 +147,7 @@ def test_every_round_serves_a_waiting_query_that_comes_first_by_the_rule(drawn, 
     assert not made.decision.regret.any() and made.overflow == 0
 
 
+@pytest.mark.slow
 def test_ties_are_broken_uniformly():
     """Of five that arrive together each is served first one time in five: 5 standard errors."""
     seeds = np.arange(300)

@@ -122,6 +122,7 @@ def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypat
     assert said.startswith(f"error: {own}, line 3: ") and len(said.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)
@@ -166,12 +167,14 @@ class Inside:
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
-     ("Raises", "raising.Raises cannot be made: no luck twice"),
-     ("Inside", "policy mine: Inside.init raises KeyError, in line 19 of raising.py: 'lost'")],
-)  # fmt: skip
+OF_ONES_OWN = [
+    ("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
+    ("Raises", "raising.Raises cannot be made: no luck twice"),
+    ("Inside", "policy mine: Inside.init raises KeyError, in line 19 of raising.py: 'lost'"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), cases(OF_ONES_OWN, ["Inside"], several=True))
 def test_code_of_the_users_own_that_raises_is_a_sentence(name, said, tmp_path, monkeypatch):
     own = tmp_path / "conf" / "policy" / "mine.yaml"
     own.parent.mkdir(parents=True)

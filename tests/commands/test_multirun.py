@@ -224,6 +224,7 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     assert throughput[optimum.best_params.arrival_rate] == throughput[best]
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_none_is_refused():
     said = refused(["objective={metric: speed, policy: acqb}"])
     assert "objective.metric=speed does not run here; choose from gap, queue_length" in said

@@ -108,6 +108,7 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
     assert not (tmp_path / "report" / "index.html").exists()
 
 
+@pytest.mark.slow
 def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     names = [one.name for one in catalogue.studies()]
     assert [one.name for one in _missing_studies.missing(tmp_path, [])] == names

@@ -117,10 +117,9 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
     assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy",
-    [RandomRouting(), pytest.param(Acqb(estimator="running"), marks=pytest.mark.slow)],
-    ids=["random", "acqb"],
+    "policy", [RandomRouting(), Acqb(estimator="running")], ids=["random", "acqb"]
 )
 @QUICK
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.1, 1.0))

@@ -97,6 +97,7 @@ def test_runs_that_outgrow_their_slots_record_from_the_start():
         np.testing.assert_array_equal(grown[name], at_once[name])
 
 
+@pytest.mark.slow
 def test_a_recorder_is_part_of_the_program_and_of_what_is_resumed(tmp_path, data):
     keys = []
     for recorders in ((Waited(),), (Waited(scale=2.0),), (Waited(),)):

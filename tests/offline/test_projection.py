@@ -116,6 +116,7 @@ def test_pairs_and_loss_match_scalar_code(seed: int, cap: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_loss_gradient_is_finite_and_zero_for_skipped_queries() -> None:
     z = jax.random.normal(jax.random.key(0), (6, 4))
     pairs = select_pairs(jnp.eye(6), 0.5, -0.5, 64)
@@ -201,6 +202,7 @@ def test_all_seeds_at_once_equal_one_by_one() -> None:
     assert float(jnp.abs(first[0] - first[1]).max()) > 0.01
 
 
+@pytest.mark.slow
 def test_rows_outside_the_split_are_never_read() -> None:
     x, u, _ = planted(2)
     offline = np.arange(len(x)) % 3 > 0
@@ -249,6 +251,7 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), params, step)
 
 
+@pytest.mark.slow
 def test_a_float_setting_does_not_recompile() -> None:
     x, u, _ = planted(5)
     config = dataclasses.replace(SMALL, epochs=2)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import cases
 
 from cqbjax.core import rng
 from cqbjax.core.pytree import arrays
@@ -31,7 +32,8 @@ def departs(utilities, size):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "size", "rate"), [("disjoint", 2, 0.65), ("shared", 1, 0.5)]
+    ("parameters", "size", "rate"),
+    cases([("disjoint", 2, 0.65), ("shared", 1, 0.5)], ["disjoint"], several=True),
 )
 def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
     parameters, size, rate, monkeypatch
@@ -65,6 +67,7 @@ def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
     assert service == pytest.approx(1 / np.mean(1 / np.mean(each, axis=0)[come]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_seeds_without_any_context_do_not_count_for_what_is_served():
     source = Synthetic(num_servers=2, dim=2, slackness=0.0)
     alone = source.uniform_service(np.array([3]), 0.5, 1)

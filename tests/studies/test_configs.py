@@ -62,11 +62,15 @@ def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables
             assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
 
 
+HEADS = [
+    ("sprout", (0.6, 0.3), (5, None, 10)), ("routerbench", (0.5, 0.3), (5, None, 10)),
+    ("embedllm", (0.4, 0.1), (10, 30, 50)), ("mmlu_pro", (0.4, 0.1), (10, 30, 50)),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("name", "thresholds", "schedule"),
-    [("sprout", (0.6, 0.3), (5, None, 10)), ("routerbench", (0.5, 0.3), (5, None, 10)),
-     ("embedllm", (0.4, 0.1), (10, 30, 50)), ("mmlu_pro", (0.4, 0.1), (10, 30, 50))],
-)  # fmt: skip
+    ("name", "thresholds", "schedule"), cases(HEADS, ["routerbench"], several=True)
+)
 def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
     (point, _) = grid.compose(composed(f"experiment={name}"))
     head = hydra.utils.instantiate(point.config.policy.acqb_cl).head
@@ -84,6 +88,7 @@ def test_pairs_leave_out_the_policies_of_single_servers():
     assert "q_ucb" in points[0].config.policy and "q_ucb" not in points[1].config.policy
 
 
+@pytest.mark.slow
 def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
     tuned, ones = composed("experiment=synthetic"), composed("experiment=synthetic_unscaled")
     changed = {key for key in tuned if OmegaConf.to_container(tuned)[key] != ones[key]}
@@ -157,6 +162,7 @@ def test_exploration_length_refuses_other_words(rule):
         resolvers.exploration_length(rule, 10, 1.0)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
     done = called("run", "experiment=synthetic", "K=1", *TINY, f"results_dir={tmp_path}")
     assert done.returncode == 0, done.stderr

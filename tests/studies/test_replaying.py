@@ -132,7 +132,7 @@ WRONG = [
     (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
 ]  # fmt: skip
 # Of replays alone; the others are keys of every study.
-QUICK = (("kind.threshold=2",), ("+kind.gap=5",))
+QUICK = (("+kind.gap=5",),)
 
 
 @pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
@@ -208,6 +208,7 @@ def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
         run(generated, tmp_path, "kind.embeddings=own.npy")
 
 
+@pytest.mark.slow
 def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(generated):
     """Where chains of one are too few all are kept: the load is higher, and no seed is another."""
     log, ready = prepare.load(generated), {}

@@ -77,6 +77,7 @@ def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
     assert parts.choose_records(10**9) == parts.Records(4 * 10**6, 25, 10)
 
 
+@pytest.mark.slow
 def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
     from cqbjax.sources import synthetic
 

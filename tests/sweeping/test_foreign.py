@@ -161,7 +161,7 @@ PLAYED = {
 }
 
 
-QUICK = [*PLAYED][0], [*PLAYED][-1], "utilities must be finite numbers"
+QUICK = [*PLAYED][-1], "utilities must be finite numbers"
 
 
 def late(act):

@@ -3,6 +3,7 @@
 import io
 import re
 
+import pytest
 from rich.console import Console
 
 import cqbjax
@@ -40,6 +41,7 @@ def test_a_file_is_no_terminal():
         assert isinstance(progress, Lines)
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
     policies, source = {"random": RandomRouting()}, Synthetic(num_servers=3, dim=2)
     settings = {"arrival_rates": [0.4], "seeds": 2, "horizon": 16}

@@ -98,6 +98,7 @@ def test_the_study_runs_from_the_command_line(tmp_path):
     assert table["covered"].is_between(0, 1).all() and (table["root"] >= table["loss"]).all()
 
 
+@pytest.mark.slow
 def test_what_the_events_are_not_defined_for_is_refused():
     told = refused(["experiment=theory_events", "parameters=disjoint", "dry_run=true"])
     assert "parameters=disjoint must be shared" in told

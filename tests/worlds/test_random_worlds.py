@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from books import OF_ANY, RECORDED, check_recorders, check_rows, check_time, runs
-from tiers import cases
 
 import cqbjax
 from cqbjax import worlds
@@ -74,7 +73,7 @@ PAIRS = (
         "routed": Routed(scores=UTILITIES, by="row", schedule="joint"),
     },
 )  # fmt: skip
-NUMBERS, QUICK = range(12), [0]
+NUMBERS = range(12)
 
 
 def drawn(number):
@@ -119,7 +118,8 @@ def arrivals(source, rate):
     return np.broadcast_to(came, (SEEDS, HORIZON))
 
 
-@pytest.mark.parametrize("number", cases(NUMBERS, QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", NUMBERS)
 def test_the_books_of_a_random_world_balance(number):
     """What came is what left and what is there; time is sojourns and ages; recorders say so."""
     data, came = played(number)
