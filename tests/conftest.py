@@ -31,7 +31,6 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax  # noqa: E402
 
-from cqbjax.commands._hydra import offer_policies  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.sweeping import executables, programs  # noqa: E402
 
@@ -46,8 +45,6 @@ jax.monitoring.register_event_listener(lambda event, **_: FOUND.update([event]))
 
 # Faults are planted in what is imported, and executables are found by what files say.
 executables.keep = lambda: None
-# As every command does before it composes.
-offer_policies()
 
 
 # Python looks for circles of dead objects after every few hundred new ones; tracing makes millions,

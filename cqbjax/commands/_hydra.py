@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
 from hydra.errors import InstantiationException, MissingConfigException, OverrideParseException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -41,24 +44,59 @@ SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"
 PAIRED = "[_fallback|_posterior|_recall|_cache][_least_served|_priority]"
 
 
-def offer_policies() -> list[str]:
-    """Offer the policies that are no file: every pairing of the routers. Return their labels."""
-    labels = []
-    for path in (path for one in _folders() for path in sorted(one.glob("router/*.yaml"))):
-        router = OmegaConf.load(path)
-        for retry, schedule in itertools.product(RETRIES, SCHEDULES):
-            label = f"{path.stem}{retry}{schedule}"
-            node = {
-                "_target_": "cqbjax.offline.Trained",
-                "router": router,
-                "retry": RETRIES[retry],
-                "schedule": SCHEDULES[schedule],
-                "precision": "${precision}",
-                "recall_by": "${recall_by}",
-            }
-            ConfigStore.instance().store(name=label, group="policy", node={label: node})
-            labels.append(label)
-    return labels
+def pairings() -> dict[str, tuple[Path, str, str]]:
+    """Return by label what is no file of `policy/`: a router's, its retry, its schedule."""
+    files = [path for one in _folders() for path in sorted(one.glob("router/*.yaml"))]
+    return {
+        f"{path.stem}{retry}{schedule}": (path, RETRIES[retry], SCHEDULES[schedule])
+        for path, retry, schedule in itertools.product(files, RETRIES, SCHEDULES)
+    }
+
+
+class Pairings(ConfigSource):
+    """Offer to Hydra every pairing of the routers; made when it is chosen, for few are."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider, path)
+        self._offered = pairings()
+
+    @staticmethod
+    def scheme() -> str:
+        """Return how the search path names this source."""
+        return "pairings"
+
+    def available(self) -> bool:
+        """Return whether there is anything to read."""
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        """Tell whether this is a folder of choices."""
+        return config_path.rstrip("/") == "policy"
+
+    def is_config(self, config_path: str) -> bool:
+        """Tell whether this is a choice."""
+        group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+        return group == "policy" and name in self._offered
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Return the choices of a folder."""
+        wanted = results_filter in (None, ObjectType.CONFIG) and self.is_group(config_path)
+        return sorted(self._offered) if wanted else []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Make the policy of a router, a retry and a schedule."""
+        label = Path(config_path).stem
+        path, retry, schedule = self._offered[label]
+        node = {
+            "_target_": "cqbjax.offline.Trained",
+            "router": OmegaConf.load(path),
+            "retry": retry,
+            "schedule": schedule,
+            "precision": "${precision}",
+            "recall_by": "${recall_by}",
+        }
+        config = OmegaConf.create({label: node})
+        return ConfigResult(self.provider, self.full_path(), config, {"package": None})
 
 
 def offer_multirun() -> None:
@@ -68,14 +106,21 @@ def offer_multirun() -> None:
         ConfigStore.instance().store("grid", node, group, provider="cqbjax")
 
 
-class OwnChoices(SearchPathPlugin):
-    """Let Hydra find the choices of the user's own `conf/` too, after those that are shipped."""
+class OtherChoices(SearchPathPlugin):
+    """Let Hydra find the pairings, and the choices of the user's own `conf/`, after the shipped."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folder, if there is one."""
+        """Append the pairings, and the folder if there is one."""
+        search_path.append("cqbjax", "pairings://")
         own = _own_folder()
         if own is not None:
             search_path.append("own", f"file://{own}")
+
+
+def offer() -> None:
+    """Tell Hydra of both."""
+    Plugins.instance().register(Pairings)
+    Plugins.instance().register(OtherChoices)
 
 
 def _own_folder() -> Path | None:

@@ -16,7 +16,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -128,8 +127,7 @@ def single(config: DictConfig, words: Sequence[str], name: str) -> Job:
 def initialised() -> Iterator[None]:
     """Initialise Hydra with our configurations, where no command does that."""
     resolvers.register()
-    _hydra.offer_policies()
-    Plugins.instance().register(_hydra.OwnChoices)
+    _hydra.offer()
     with hydra.initialize_config_dir(str(_hydra.CONF), version_base="1.3"):
         yield
 

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -60,7 +59,7 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
     resolvers.register()
     if folder != _hydra.CONF:
         _hydra.offer_multirun()
-    Plugins.instance().register(_hydra.OwnChoices)
+    _hydra.offer()
     # Last, so that no file of the user's hides a module that is installed.
     sys.path.append(os.getcwd())
     kept: list[Path] = []
@@ -76,7 +75,6 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
 
     with refusing(kept):
         _hydra.check_own()
-        _hydra.offer_policies()
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()

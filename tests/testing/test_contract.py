@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tiers import cases
 
-from cqbjax.commands._hydra import offer_policies
+from cqbjax.commands._hydra import pairings
 from cqbjax.core.pytree import kind_of, pytree, static
 from cqbjax.core.types import Problem
 from cqbjax.offline import Learnt, Projected, Warm
@@ -26,7 +26,7 @@ from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 CONF = Path(__file__).resolve().parents[2] / "conf"
 ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
 # Of the pairings of a router with retries and schedules, one router's stand for all.
-PAIRED = [label for label in offer_policies() if label in ROUTERS or label.startswith("logistic")]
+PAIRED = [label for label in pairings() if label in ROUTERS or label.startswith("logistic")]
 LABELS = sorted([*(path.stem for path in (CONF / "policy").glob("*.yaml")), *PAIRED])
 FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr acqb_random acqb_ucb
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl
