@@ -206,10 +206,10 @@ def test_configurations_of_a_checkout_stand_beside_the_package():
 HEAVY = ("jax", "numpy", "xarray", "pandas", "scipy", "sklearn", "matplotlib", "polars", "flax")
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["cqbjax.commands", "cqbjax.commands run experiment=routerbench --cfg job"],
-)
+SHOWN = ("cqbjax.commands", "cqbjax.commands run experiment=routerbench --cfg job")
+
+
+@pytest.mark.parametrize("words", cases(SHOWN, SHOWN[1:]))
 def test_showing_a_configuration_imports_nothing_heavy(words):
     code = (
         "import runpy, sys\n"

@@ -47,6 +47,7 @@ def test_a_job_is_composed_as_hydra_does(started):
         )
 
 
+@pytest.mark.slow
 def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch):
     calls, real = [], hydra.compose
     monkeypatch.setattr(hydra, "compose", lambda *a, **k: calls.append(a[1]) or real(*a, **k))

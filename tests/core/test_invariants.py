@@ -414,6 +414,7 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     assert len(log.calls) - alone == alone > 0
 
 
+@pytest.mark.slow
 def test_changing_floats_does_not_trace_the_run_again():
     log = worlds.Log()
     for weight, rate, scale in ((0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.9, 0.5)):

@@ -380,6 +380,7 @@ def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_pat
         read_embeddings(file, 30)
 
 
+@pytest.mark.slow
 def test_a_catalogued_dataset_takes_embeddings_of_ones_own_before_those_beside_it(tmp_path):
     source, file = tmp_path / "files", tmp_path / "own.npy"
     schemas.write("embedllm", source, 12)
@@ -474,6 +475,7 @@ def entry(*words):
         return prepare_data._entry(hydra.compose("config", words))
 
 
+@pytest.mark.slow
 def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
     listed = ds.dataset("mmlu_pro")
     asked = (listed.drop_servers_below, listed.drop_incomplete_prompts)

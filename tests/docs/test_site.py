@@ -111,6 +111,7 @@ def test_links_to_stored_tables_lead_to_their_pages(build):
     assert source == ["[a](/tables/synthetic.md) and [b](/tables/x.md)"]
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
     from cqbjax.paper import catalogue
 
@@ -160,6 +161,7 @@ def test_docstrings_are_plain_text(build):
     assert lines[2:] == ["Letters::", "", "    T_  rounds", "", "x\\_"]
 
 
+@pytest.mark.slow
 def test_beside_real_prompts_it_is_said_that_the_best_llm_of_each_satisfies(build):
     real = TABLE.replace("synthetic", "mmlu_pro").replace(
         ":also: acqb_minus paper_throughput\n", ""

@@ -534,6 +534,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     assert grid.settle(point, other).config.arrival_rate == stand_in
 
 
+@pytest.mark.slow
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
     config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})

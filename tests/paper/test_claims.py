@@ -243,6 +243,7 @@ def test_tests_that_prove_a_claim_are_there():
             assert f"def {test}(" in (REPOSITORY / path).read_text(), name
 
 
+@pytest.mark.slow
 def test_acqb_is_configured_without_horizon_and_slackness():
     constants = [
         OmegaConf.to_container(
@@ -254,6 +255,7 @@ def test_acqb_is_configured_without_horizon_and_slackness():
     assert constants[0] == constants[1]
 
 
+@pytest.mark.slow
 def test_cqb_eps_is_configured_with_the_horizon():
     lengths = [
         composed("policy=[cqb_eps]", f"horizon={t}").policy.cqb_eps.explore_rounds

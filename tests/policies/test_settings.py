@@ -99,6 +99,7 @@ def observed(features):
     return Observation(PROBLEM, none, Queue(row, row, row), features, none, none, row, None)
 
 
+@pytest.mark.slow
 def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
     table = np.random.default_rng(0).normal(size=(5, 4))
     own = np.arange(15.0).reshape(5, 3)

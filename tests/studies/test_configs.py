@@ -49,7 +49,7 @@ OFFLINE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "dataset"), cases(OFFLINE, ["routerbench"], several=True))
+@pytest.mark.parametrize(("name", "dataset"), cases(OFFLINE, [], several=True))
 def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables(name, dataset):
     rows = printed.read().filter(pl.col("dataset") == dataset)
     for point in grid.compose(composed(f"experiment={name}")):
@@ -81,6 +81,7 @@ def test_a_dataset_has_the_papers_head(name, thresholds, schedule):
     assert written == set(vars(head))
 
 
+@pytest.mark.slow
 def test_pairs_leave_out_the_policies_of_single_servers():
     points = grid.compose(composed("experiment=synthetic"))
     why = "defined for K=1 only"

@@ -11,6 +11,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from tiers import cases
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.studies import grid, kinds, resolvers, settings
@@ -45,18 +46,22 @@ def test_every_key_of_a_study_passes_as_it_is_shipped():
         assert grid.compose(composed(f"experiment={name}"))
 
 
+OF_KINDS = [
+    (["kind=switching", "kind.block=0"], "kind.block=0 must be a whole number of rounds"),
+    (["kind=slopes"], r"kind.windows=.* must be a list of pairs"),
+    (["kind=slopes", "kind.windows=[[9,9]]"], r"kind.windows=\[\[9, 9\]\] must be"),
+    (["kind=slopes", "kind.windows=[[1,2,3]]"], "kind.windows=.* must be a list of pairs"),
+    (["kind=slopes", "kind.windows=[[9,9999999]]"], "ends in round 9,999,999: horizon="),
+    (["kind=switching", "policy=[optimal]"], "policy names only optimal, and Switching needs an"),
+    (["kind=eigenvalues", "policy=[random]"], "policy random keeps no V: name ACQB or a relative"),
+    (["kind=eigenvalues", "users=[orbit]"], "users=orbit is of a sweep, and Eigenvalues is none"),
+    (["kind._target_=cqbjax.policies.Acqb"], "kind=.* must be made from cqbjax.studies"),
+]
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [(["kind=switching", "kind.block=0"], "kind.block=0 must be a whole number of rounds"),
-     (["kind=slopes"], r"kind.windows=.* must be a list of pairs"),
-     (["kind=slopes", "kind.windows=[[9,9]]"], r"kind.windows=\[\[9, 9\]\] must be"),
-     (["kind=slopes", "kind.windows=[[1,2,3]]"], "kind.windows=.* must be a list of pairs"),
-     (["kind=slopes", "kind.windows=[[9,9999999]]"], "ends in round 9,999,999: horizon="),
-     (["kind=switching", "policy=[optimal]"], "policy names only optimal, and Switching needs an"),
-     (["kind=eigenvalues", "policy=[random]"], "policy random keeps no V: name ACQB or a relative"),
-     (["kind=eigenvalues", "users=[orbit]"], "users=orbit is of a sweep, and Eigenvalues is none"),
-     (["kind._target_=cqbjax.policies.Acqb"], "kind=.* must be made from cqbjax.studies")],
-)  # fmt: skip
+    ("words", "said"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
+)
 def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
     with pytest.raises(ValueError, match=said):
         kinds.checked_points(composed(*words, "horizon=40"), make, make_policies)
@@ -147,6 +152,7 @@ def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed)
         )
 
 
+@pytest.mark.slow
 def test_what_is_good_is_not_refused():
     for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "spread": "sd"}.items():
         assert points_with({key: value})

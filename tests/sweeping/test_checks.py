@@ -139,6 +139,7 @@ def test_wrong_input_is_refused_in_one_sentence(case, nothing_compiles):
     assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
 
 
+@pytest.mark.slow
 def test_good_input_does_compile(nothing_compiles):
     with pytest.raises(AssertionError, match="a program was compiled"):
         cqbjax.sweep(RANDOM, SOURCE, **GOOD)

@@ -295,6 +295,7 @@ def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
         jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
 
 
+@pytest.mark.slow
 def test_a_trace_can_leave_the_states_out():
     """At the shapes of a dataset of eleven LLMs the states alone would take 85 GB."""
     source = worlds.unit_vectors(11, 384, 1000)

@@ -121,8 +121,8 @@ FAULTS = {
 }
 
 
-# The last is slow to find, and found as the one before it is.
-QUICK = list(FAULTS)[:-1]
+# The last is slow to find, and found as the one before it is; rows are found as other numbers are.
+QUICK = [one for one in list(FAULTS)[:-1] if "must be rows of the contexts" not in one]
 
 
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK))

@@ -107,6 +107,7 @@ CASES += [
 QUICK = [("both", "random")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases(CASES, QUICK), ids=lambda case: "-".join(case))
 def test_what_comes_is_what_leaves_and_what_is_there(case):
     """In every round: arrivals = satisfied + gave up + waiting + away + in service."""

@@ -46,6 +46,7 @@ def test_closed_forms_agree_where_worlds_coincide(load):
     assert queues.orbiting(M, 1.0, rate)[0] == pytest.approx(plain)
 
 
+@pytest.mark.slow
 def test_chains_agree_with_their_closed_forms():
     c, m = known.PLACES, known.PLACES_M
     for load in (0.6, 0.95):
