@@ -68,6 +68,7 @@ def test_it_explores_less_and_less(round_):
     assert rate == 0 or set(drawn.tolist()) == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
     def both(key):
         state = Plays(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))

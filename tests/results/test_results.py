@@ -295,12 +295,14 @@ def test_other_varied_keys_become_dimensions(tmp_path: Path) -> None:
     assert results.load(tmp_path)["policy.alpha_scale"].values.tolist() == [0.3, 1.0]
 
 
+@pytest.mark.slow
 def test_a_stand_in_label_is_not_lost(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate(K=1))
     store(tmp_path / "b", fabricate(K=2, stand_in="a slice"))
     assert results.load(tmp_path).attrs["stand_in"] == "a slice"
 
 
+@pytest.mark.slow
 def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate(rates=(0.6, 0.7)))
     store(tmp_path / "b", fabricate(rates=(0.7,), horizon=20))
@@ -309,6 +311,7 @@ def test_two_points_for_one_combination_are_refused(tmp_path: Path) -> None:
     assert len(results.load_points(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_several_experiments_are_named(tmp_path: Path) -> None:
     store(tmp_path / "a", fabricate())
     store(tmp_path / "b", fabricate(experiment="routerbench"))

@@ -245,6 +245,7 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
     assert len(ran) == 2
 
 
+@pytest.mark.slow
 def test_policies_and_schedules_stand_side_by_side(generated):
     made, log = config(generated), prepare.load(generated)
     chains = prepare.link(log, Rule())

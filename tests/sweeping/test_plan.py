@@ -85,6 +85,7 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
     assert groups[0].policies.schedule.dtype == np.int32
 
 
+@pytest.mark.slow
 def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(monkeypatch):
     near, far = Synthetic(slackness=0.01), Synthetic(slackness=0.05)
     table = unit_vectors(11)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiers import cases
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
@@ -103,12 +102,10 @@ CASES += [
     ("all of service", "optimal"),
     ("both", "fallback"),
 ]
-# Of everything at once the reference tells more (test_worlds_against_reference).
-QUICK = [("both", "random")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(CASES, QUICK), ids=lambda case: "-".join(case))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_what_comes_is_what_leaves_and_what_is_there(case):
     """In every round: arrivals = satisfied + gave up + waiting + away + in service."""
     world, label = case
@@ -128,7 +125,8 @@ def test_what_comes_is_what_leaves_and_what_is_there(case):
         assert (np.cumsum(own) == satisfied).all()
 
 
-@pytest.mark.parametrize("case", cases(CASES, QUICK), ids=lambda case: "-".join(case))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queue(case):
     """Sum over t of the number in the system = sojourns of who left + ages of who is there."""
     world, label = case
@@ -148,7 +146,8 @@ def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queu
         assert (previous > 0).sum() == there[-1].sum() <= np.sum(arrives)
 
 
-@pytest.mark.parametrize("world", cases(WORLDS, []))
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
 def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
     wide, _, end = played(world, RandomRouting())
     alone, _, _ = played(world, RandomRouting(), slots=96, seeds=1, first=1)

@@ -226,6 +226,7 @@ def test_umr_and_routerdc_accept_fewer_distinct_embeddings_than_clusters() -> No
         assert np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_routerdc_losses_match_scalar_code() -> None:
     rng = np.random.default_rng(0)
     cosine, target = rng.uniform(-1, 1, (40, 6)), rng.uniform(-0.6, 1.0, (40, 6))
