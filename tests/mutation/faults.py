@@ -2,9 +2,9 @@
 
 import ast
 import collections
+import hashlib
 import itertools
 import pathlib
-import random
 from collections.abc import Iterable
 
 from cosmic_ray import plugins
@@ -26,6 +26,7 @@ def of(path: pathlib.Path) -> list[list[dict]]:
     """Return the faults of a module, those at one place together."""
     text = (REPOSITORY / path).read_text()
     tree, silent, places = get_ast(text), annotated(text), collections.defaultdict(list)
+    lines = text.splitlines()
     for operator_name in plugins.operator_names():
         operator_class = plugins.get_operator(operator_name)
         if operator_class.arguments() or not sensible(operator_name):
@@ -35,6 +36,7 @@ def of(path: pathlib.Path) -> list[list[dict]]:
         for occurrence, (start, end) in enumerate(found):
             if not any(first <= start <= last for first, last in silent):
                 one = {"file": str(path), "line": start[0], "operator": operator_name}
+                one["address"] = address(lines, *start)
                 places[start, end].append(one | {"occurrence": occurrence})
     return list(places.values())
 
@@ -61,21 +63,41 @@ def annotated(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     ]
 
 
+def address(lines: list[str], line: int, column: int) -> str:
+    """Return what a place is known by, whatever is written elsewhere in its module."""
+    own = lines[line - 1].strip()
+    alike = sum(one.strip() == own for one in lines[: line - 1])
+    return f"{own}, {alike}, {column - lines[line - 1].index(own)}"
+
+
 def draw(places: list[list[dict]], number: int, seed: int) -> list[dict]:
-    """Draw places, and one fault at each: an operator with ten replacements counts once."""
-    chance, drawn = random.Random(seed), {}
-    for place in chance.sample(places, len(places)):
-        if len(drawn) < number and (fault := shown(place, chance)):
+    """Draw places, and one fault at each: an operator with ten replacements counts once.
+
+    By their addresses, so that a changed line changes no other's chance.
+    """
+
+    def chance(place: list[dict]) -> int:
+        said = f"{seed}: {place[0]['file']}: {place[0]['address']}"
+        return int(hashlib.sha256(said.encode()).hexdigest(), 16)
+
+    drawn: dict[str, dict] = {}
+    for place in sorted(places, key=chance):
+        if len(drawn) == number:
+            break
+        fault = shown(place[chance(place) % len(place)])
+        if fault is not None:
             drawn.setdefault(name(fault), fault)
     return list(drawn.values())
 
 
-def shown(place: list[dict], chance: random.Random) -> dict | None:
-    """Return one fault of a place with the lines that it changes; None if it changes no code."""
-    fault = chance.choice(place)
+def shown(fault: dict) -> dict | None:
+    """Return a fault with the lines that it changes; None if it changes no code, or makes none."""
     before = (REPOSITORY / fault["file"]).read_text()
     after = planted(fault, before)
-    if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
+    try:
+        if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
+            return None
+    except SyntaxError:
         return None
     pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
     changed = [(one.strip(), other.strip()) for one, other in pairs if one != other]
