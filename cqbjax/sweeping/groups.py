@@ -15,8 +15,8 @@ from cqbjax.core import linalg, pytree
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.types import Problem, Source, is_blind
 from cqbjax.sweeping import programs
+from cqbjax.sweeping.memory import bytes_a_run
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed
-from cqbjax.sweeping.programs import bytes_a_run
 
 START_CAPACITY = 64
 # A round over a pool of prompts costs far more than its slots, and real queues grow longer.

@@ -1,11 +1,17 @@
 """How many runs fit: the memory that there is, the bytes of a run, the width of a batch."""
 
+import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from cqbjax.core.types import Problem
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import Kind
+from cqbjax.core.recorders import ALWAYS, Recorder
+from cqbjax.core.types import Policy, Problem, Source
 
 # On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
 # fastest alone on its core (measured: docs/notebook/performance.md).
@@ -22,6 +28,9 @@ GPU_WIDTH = 65_536
 # part of a carry. On a GPU what a run keeps is within a tenth of all that its program holds, its
 # temporaries included (read from compiled programs: docs/notebook/performance.md).
 MEMORY_SHARE, GPU_MEMORY_SHARE = 0.4, 0.8
+
+# Kinds of runs whose bytes are remembered.
+KINDS_KEPT = 64
 
 # Runs of a policy that are stored at once: many batches on a CPU, the widest batch on a GPU.
 CPU_SHARD = 4096
@@ -119,3 +128,32 @@ def spare(problem: Problem) -> int:
     """Return how many runs a CPU does so quickly that they may be run unasked."""
     products = problem.num_servers * problem.dim**2 * problem.assortment_size
     return CPU_MOST_SPARE // (products * problem.horizon)
+
+
+@functools.lru_cache(KINDS_KEPT)
+def bytes_a_run(
+    policy: Kind,
+    source: Kind,
+    problem: Problem,
+    slots: int,
+    recorders: tuple[Recorder, ...] = ALWAYS,
+) -> int:
+    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
+
+    def begin(policy: Policy, instance: simulate.Instance) -> tuple[Any, ...]:
+        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
+        return instance, carry, policy
+
+    shapes = jax.eval_shape(begin, policy.shapes(), _instance(source, problem))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+@functools.lru_cache(KINDS_KEPT)
+def _instance(source: Kind, problem: Problem) -> Any:
+    """Return the shapes of an instance, traced once for all policies."""
+
+    def draw(source: Source) -> simulate.Instance:
+        instance = simulate.draw_instance(rng.run_key(0), source, jnp.zeros(()), problem)
+        return instance._replace(key=jnp.zeros(2))
+
+    return jax.eval_shape(draw, source.shapes())

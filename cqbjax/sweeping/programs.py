@@ -17,8 +17,8 @@ from jax.sharding import Mesh, PartitionSpec
 from cqbjax.core import backend, extent, platforms, pytree, rng, simulate, stretches
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
-from cqbjax.core.recorders import ALWAYS, Recorder
-from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.core.recorders import Recorder
+from cqbjax.core.types import Policy, Problem
 from cqbjax.sweeping import executables
 
 AXIS = "run"
@@ -276,24 +276,3 @@ def forget() -> None:
     _made.cache_clear()
     _draw.cache_clear()
     compiled_batch.cache_clear()
-
-
-@functools.lru_cache(MOST_KEPT)
-def bytes_a_run(
-    policy: Kind,
-    source: Kind,
-    problem: Problem,
-    slots: int,
-    recorders: tuple[Recorder, ...] = ALWAYS,
-) -> int:
-    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
-
-    def begin(policy: Policy, source: Source) -> tuple[Any, ...]:
-        rate = jnp.zeros(())
-        instance = simulate.draw_instance(rng.run_key(0), source, rate, problem)
-        instance = instance._replace(key=jnp.zeros(2))
-        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
-        return instance, carry, policy
-
-    shapes = jax.eval_shape(begin, policy.shapes(), source.shapes())
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -10,8 +10,8 @@ from cqbjax.core.pytree import arrays, kind_of
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import groups, memory, plan, programs, runner
+from cqbjax.sweeping.memory import bytes_a_run
 from cqbjax.sweeping.parts import PerSeed
-from cqbjax.sweeping.programs import bytes_a_run
 from cqbjax.sweeping.sweep import part
 from cqbjax.testing.worlds import unit_vectors
 
