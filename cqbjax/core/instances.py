@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import rng
+from cqbjax.core import extent, rng
+from cqbjax.core.extent import Extent
 from cqbjax.core.rules import Rules
 from cqbjax.core.setting import Setting
 from cqbjax.core.types import Action, Problem, Queue, Source, World, has_own_arrivals
@@ -21,6 +22,7 @@ class Instance(NamedTuple):
         arrives: [T] bool A(t); [T] int32, how many arrive, where several may.
         choice: [T] the choice uniforms U; [T, c] where several are served at a time.
         rules: what users and the service do beside the paper's; None: nothing.
+        extent: T as numbers where this has room for more rounds; None where it has not.
     """
 
     key: Array
@@ -28,9 +30,12 @@ class Instance(NamedTuple):
     arrives: Array
     choice: Array
     rules: Rules | None = None
+    extent: Extent | None = None
 
 
-def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
+def draw_instance(
+    key: Array, source: Source, arrival_rate: Array, problem: Problem, until: Extent | None = None
+) -> Instance:
     """Draw everything that no policy can influence.
 
     Args:
@@ -38,10 +43,16 @@ def draw_instance(key: Array, source: Source, arrival_rate: Array, problem: Prob
         source: where queries come from.
         arrival_rate: [] lambda, queries a round.
         problem: shapes.
+        until: T as numbers where the problem has room for more rounds: those are not drawn.
 
     Raises:
         ValueError: several queries may come in a round, and the source does not say when.
     """
+    with extent.drawing(until):
+        return _drawn(key, source, arrival_rate, problem)._replace(extent=until)
+
+
+def _drawn(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
     rounds = jnp.arange(1, problem.horizon + 1)
     rules = None
     if isinstance(source, Setting):

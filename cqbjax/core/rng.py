@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import linalg, platforms
+from cqbjax.core import extent, linalg, platforms
 
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
+# Rounds that are drawn at once where a program has room for more than a run has.
+BLOCK = 64
 
 
 class Stream(enum.IntEnum):
@@ -76,8 +78,22 @@ def uniform(key: Array, stream: Stream) -> Array:
 
 
 def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
-    """Draw the uniforms of one stream for many rounds at once: [T], the same as round by round."""
-    return jax.vmap(lambda t: uniform(round_key(key, t), stream))(jnp.asarray(rounds))
+    """Draw the uniforms of one stream for many rounds at once: [T], the same as round by round.
+
+    Those after the last round of a shorter run (`extent.drawing`) are zero, about.
+    """
+    rounds, until = jnp.asarray(rounds), extent.current()
+    drawn = jax.vmap(lambda t: uniform(round_key(key, t), stream))
+    if until is None or len(rounds) % BLOCK:
+        return drawn(rounds)
+
+    def more(block: Array, uniforms: Array) -> Array:
+        at = block * BLOCK
+        some = drawn(jax.lax.dynamic_slice_in_dim(rounds, at, BLOCK))
+        return jax.lax.dynamic_update_slice_in_dim(uniforms, some, at, 0)
+
+    blocks = jnp.minimum(-(-until.rounds // BLOCK), len(rounds) // BLOCK)
+    return jax.lax.fori_loop(0, blocks, more, jnp.zeros(len(rounds)))
 
 
 def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:

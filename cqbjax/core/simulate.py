@@ -46,10 +46,8 @@ def observe(
 ) -> Observation:
     """Gather what the policy may see at the beginning of a round."""
     world, queue, rules = instance.world, carry.queue, instance.rules
-    if carry.slot_features is None:
-        features = world.contexts[queue.row]
-    else:
-        features = jnp.moveaxis(carry.slot_features, -1, 0)
+    slots = carry.slot_features
+    features = world.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
     if problem.age_column is not None:
         features = _aged(features, problem.age_column, round_ - queue.arrived)
     seen = Observation(
@@ -62,6 +60,7 @@ def observe(
         prompts=world.prompts[queue.row],
         utilities=true_utilities(instance, queue.row, round_) if policy.informed else None,
         available=None if rules is None else rules.available(round_),
+        extent=instance.extent,
     )
     return seen if carry.open is None else _without(seen, carry.open.back > round_)
 

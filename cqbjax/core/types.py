@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
 import numpy as np
 from jax import Array
 
+from cqbjax.core.extent import Extent
+
 Parameters = Literal["disjoint", "shared"]
 # By whom what a server's answer is worth to a user is drawn: every attempt, the query, the prompt.
 Outcome = Literal["attempt", "query", "prompt"]
@@ -186,6 +188,7 @@ class Observation(NamedTuple):
         prompts: [C] int32 the dataset's own number of each slot's query.
         utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
         available: [N] bool which servers answer this round; None where all always do.
+        extent: T as numbers where `problem` has room for more rounds; None where it is the run's.
     """
 
     problem: Problem
@@ -197,6 +200,7 @@ class Observation(NamedTuple):
     prompts: Array
     utilities: Array | None
     available: Array | None = None
+    extent: Extent | None = None
 
 
 class Action(NamedTuple):
@@ -282,7 +286,9 @@ class Source(Protocol):
     A query arrives with probability lambda in each round, unless the source is one of
     `OwnArrivals`; one whose problem says `arrivals_a_round` above 1 must be. An attribute
     `changes = True` says that tastes change while queries wait: `optimal` is then a yardstick.
-    `testing.check_source` checks a source of one's own.
+    Another, `extends = True`, says that programs of longer runs may draw its runs too: what it
+    draws for a round does not follow from the horizon. `testing.check_source` checks a source of
+    one's own.
     """
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:

@@ -212,7 +212,9 @@ class Acqb:
             since = state.belief.attempts + 1
         kind = number(Exploration, self.exploration, "exploration")
         decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(since.astype(float)))
-        phased = jnp.where(t <= self.explore_rounds, 1.0, observation.problem.horizon**-0.5)
+        extent = observation.extent
+        root = observation.problem.horizon**-0.5 if extent is None else extent.root
+        phased = jnp.where(t <= self.explore_rounds, 1.0, root)
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))
 

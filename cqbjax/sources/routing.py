@@ -59,6 +59,11 @@ class Routing:
     outcome: Outcome = static(default="attempt")
 
     @property
+    def extends(self) -> bool:
+        """Whether a program of more rounds draws the same: where prompts come again."""
+        return self.repeats
+
+    @property
     def changes(self) -> bool:
         """Whether a failure changes what a query's next attempt is worth."""
         return self.outcome != "attempt"

@@ -15,10 +15,9 @@ from cqbjax.core import mnl, rng
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import Parameters, Problem, World
+from cqbjax.sources import rejection
+from cqbjax.sources.rejection import BLOCK
 
-# Candidates are drawn in blocks of this many, each block under its own key, so that the contexts of
-# the first rounds do not depend on the horizon.
-BLOCK = 128
 # A seed whose best context beats the rate by less than this is called infeasible: rejection would
 # wait for a context of probability zero.
 MARGIN = 1e-3
@@ -30,6 +29,8 @@ PROBE_BLOCKS = 64
 SERVICE_BLOCKS = 8
 # Numbers that are drawn at once to tell it, however many the seeds, N and d.
 MOST_DRAWN = 2**22
+# Seeds that are looked at at once where there are few: another number of them compiles nothing.
+SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
 # What a policy keeps has d^2 numbers.
 MOST_DIM = 10_000
 # Of so many sources, sets of seeds and K the best candidates are remembered.
@@ -53,6 +54,8 @@ class Synthetic:
     num_servers: int = static(default=5)
     dim: int = static(default=5)
     parameters: Parameters = static(default="disjoint")
+
+    extends = True
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the shapes: one table row a round.
@@ -78,9 +81,13 @@ class Synthetic:
         theta = self.theta(key)
         wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
         least = jnp.log(wanted) - jnp.log1p(-wanted)
-        contexts = self._accepted(key, theta, least, problem)
+        contexts, utilities = rejection.accepted(
+            lambda block: self.candidates(key, block),
+            lambda some: self._utilities(some, theta),
+            least, problem.assortment_size, problem.horizon,
+        )  # fmt: skip
         rows = jnp.arange(problem.horizon, dtype=jnp.int32)
-        return World(contexts, self._utilities(contexts, theta), rows, rows)
+        return World(contexts, utilities, rows, rows)
 
     def theta(self, key: Array) -> Array:
         """Draw theta* ~ Unif(-1, 1): [N, d] (disjoint) or [d] (shared)."""
@@ -101,33 +108,6 @@ class Synthetic:
         if self.parameters == "disjoint":
             return jnp.sum(contexts[:, None, :] * theta, axis=-1)
         return jnp.sum(contexts * theta, axis=-1)
-
-    def _accepted(self, key: Array, theta: Array, least: Array, problem: Problem) -> Array:
-        """Keep the first T candidates whose best log-odds reach `least`, in the order drawn."""
-        horizon = problem.horizon
-        blocks = -(-horizon // BLOCK)
-        one = jax.eval_shape(lambda: self.candidates(key, 0)).shape[1:]
-
-        def more(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            table, filled, start = carry
-            numbers = start + jnp.arange(blocks)
-            drawn = jax.vmap(lambda b: self.candidates(key, b))(numbers).reshape(-1, *one)
-            score = mnl.best_score(self._utilities(drawn, theta), problem.assortment_size)
-            rank = filled + jnp.cumsum(score >= least, dtype=jnp.int32)
-            # Position i takes the first candidate at which the count of accepted ones reaches i+1.
-            wanted = jnp.arange(1, horizon + 1)
-            taken = jnp.searchsorted(rank, wanted)
-            fresh = (wanted > filled) & (wanted <= rank[-1])
-            rows = drawn[jnp.minimum(taken, drawn.shape[0] - 1)]
-            fresh = fresh.reshape(-1, *(1,) * len(one))
-            return jnp.where(fresh, rows, table), rank[-1], start + blocks
-
-        def short(carry: tuple[Array, Array, Array]) -> Array:
-            return carry[1] < horizon
-
-        empty = jnp.zeros((horizon, *one))
-        zero = jnp.zeros((), jnp.int32)
-        return jax.lax.while_loop(short, more, (empty, zero, zero))[0]
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
         """Refuse an instance in which no context can meet the slackness condition.
@@ -210,7 +190,8 @@ class Synthetic:
         one = math.prod(self.problem(1, 1).contexts_shape[1:])
         of_block = BLOCK * max(one, self.num_servers)
         at_once = SERVICE_BLOCKS if SERVICE_BLOCKS * of_block <= MOST_DRAWN else 1
-        width = max(1, min(len(seeds), MOST_DRAWN // (at_once * of_block)))
+        most = max(1, MOST_DRAWN // (at_once * of_block))
+        width = min(SEEDS_AT_ONCE, most) if len(seeds) <= FEW_SEEDS else most
         for start in range(0, len(seeds), width):
             # The last ones are padded, so that one program draws all.
             index = np.minimum(start + np.arange(width), len(seeds) - 1)

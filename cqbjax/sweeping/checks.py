@@ -18,6 +18,7 @@ from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import arguments, memory
 from cqbjax.sweeping.chunks import recorded_bytes
 from cqbjax.sweeping.groups import least_slots
+from cqbjax.sweeping.memory import bytes_a_run
 from cqbjax.sweeping.parts import (
     Capacity,
     PerSeed,
@@ -25,7 +26,6 @@ from cqbjax.sweeping.parts import (
     choose_records,
     seed_numbers,
 )
-from cqbjax.sweeping.programs import bytes_a_run
 
 KINDS_KEPT = 256
 # Names that a stored result has beside its recorders'.

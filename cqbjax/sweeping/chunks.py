@@ -116,6 +116,11 @@ def recorded_bytes(recording: tuple[Recorder, ...], problem: Problem, records: R
     )
 
 
+def records_alike(recording: tuple[Recorder, ...], one: Problem, two: Problem) -> bool:
+    """Tell whether what is recorded of a run has the same shape in two problems."""
+    return _read(recording, one) == _read(recording, two)
+
+
 @functools.lru_cache(programs.MOST_KEPT)
 def _read(recording: tuple[Recorder, ...], problem: Problem) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes and types of what recorders read."""

@@ -15,8 +15,8 @@ from cqbjax.core import linalg, pytree
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.types import Problem, Source, is_blind
 from cqbjax.sweeping import programs
+from cqbjax.sweeping.memory import bytes_a_run
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed
-from cqbjax.sweeping.programs import bytes_a_run
 
 START_CAPACITY = 64
 # A round over a pool of prompts costs far more than its slots, and real queues grow longer.
@@ -151,10 +151,10 @@ class Group:
                 slots = more_slots(slots, problem.most_queries)
         return slots
 
-    def run_bytes(self, slots: int) -> int:
-        """Return the bytes of one run."""
+    def run_bytes(self, slots: int, room: Problem | None = None) -> int:
+        """Return the bytes of one run, or of one that has room for more rounds."""
         kinds = pytree.kind_of(self.one), self.source_kind
-        return bytes_a_run(*kinds, self.part.problem, slots, self.part.recorders)
+        return bytes_a_run(*kinds, room or self.part.problem, slots, self.part.recorders)
 
 
 def least_slots(problem: Problem, capacity: Capacity) -> int:

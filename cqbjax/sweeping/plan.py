@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 
 from cqbjax.core.pytree import kind_of
-from cqbjax.sweeping import memory
+from cqbjax.sweeping import memory, rooms
 from cqbjax.sweeping.groups import Group, grouped, row
 from cqbjax.sweeping.parts import Part
 from cqbjax.sweeping.programs import Shape
@@ -32,15 +32,17 @@ class Plan:
 
     def shape(self, group: Group, slots: int) -> Shape:
         """Return what the programs of a group at this many slots depend on."""
+        problem, records = group.part.problem, group.part.records
         width = self.chunk or memory.width(
             group.run_bytes(slots), len(group.runs.seed), group.runs_a_label, self.devices,
-            self.bytes_a_device,
+            self.bytes_a_device, memory.spare(problem),
         )  # fmt: skip
-        records = group.part.records
+        room = rooms.of(group, slots, self.bytes_a_device // width)
+        on_cpu = self.devices[0].platform == "cpu"
         return Shape(
-            self.devices, width, group.part.problem, kind_of(row(group.numbers, 0)),
+            self.devices, width, problem, kind_of(row(group.numbers, 0)),
             kind_of(group.tables), kind_of(group.one), slots, records.per_call, records.every,
-            group.part.recorders,
+            group.part.recorders, room if on_cpu else None,
         )  # fmt: skip
 
     def describe(self, group: Group, slots: int, runs: int) -> str:

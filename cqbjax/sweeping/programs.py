@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax.core import backend, platforms, rng, simulate
+from cqbjax.core import backend, extent, platforms, pytree, rng, simulate, stretches
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
-from cqbjax.core.recorders import ALWAYS, Recorder
-from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.core.recorders import Recorder
+from cqbjax.core.types import Policy, Problem
 from cqbjax.sweeping import executables
 
 AXIS = "run"
@@ -26,6 +26,8 @@ AXIS = "run"
 MOST_KEPT = 64
 # Queue slots over which XLA unrolls a loop.
 UNROLLED = 2
+# Records that a program has room for on a CPU; more of them are several calls.
+RECORDS = 32
 
 
 class Shape(NamedTuple):
@@ -40,8 +42,9 @@ class Shape(NamedTuple):
         policy: its kind.
         slots: of the queue.
         per_call: records of one call of `advance`.
-        every: rounds a record.
+        every: rounds a record; 0: the program is told it when it runs.
         recorders: what is recorded.
+        room: shapes of longer runs, which the programs have room for; None: of no longer ones.
     """
 
     devices: tuple[jax.Device, ...]
@@ -54,11 +57,19 @@ class Shape(NamedTuple):
     per_call: int
     every: int
     recorders: tuple[Recorder, ...]
+    room: Problem | None = None
 
     @property
     def batch(self) -> int:
         """Runs in one call, over all devices."""
         return self.width * len(self.devices)
+
+    @property
+    def told(self) -> "Shape":
+        """What its programs are compiled for: a GPU would be asked whether a round is the last."""
+        if self.devices[0].platform != "cpu":
+            return self
+        return self._replace(problem=self.room or self.problem, per_call=RECORDS, every=0)
 
 
 class Programs(NamedTuple):
@@ -78,7 +89,32 @@ class Programs(NamedTuple):
 @functools.lru_cache(MOST_KEPT)
 def compiled(shape: Shape) -> Programs:
     """Compile what a shape needs, or return what was compiled for it in this process."""
-    draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables)
+    if not shape.every or shape == shape.told:
+        return _made(shape)
+    made, longest, every = _made(shape.told), extent.of(shape.problem.horizon), shape.every
+    by_round = [one.name for one in shape.recorders if one.per == "round"]
+
+    def draw(*arguments: Any) -> Any:
+        return made.draw(*arguments) if shape.room is None else made.draw(*arguments, longest)
+
+    def advance(policy: Any, instance: Any, carry: Any, first: Any) -> tuple[Any, dict[str, Any]]:
+        pieces: dict[str, list[np.ndarray]] = {name: [] for name in by_round}
+        for done in range(0, shape.per_call, RECORDS):
+            few = min(RECORDS, shape.per_call - done)
+            told = stretches.Stretch(*map(np.int32, (first + done * every, every, few)))
+            carry, recorded = made.advance(policy, instance, carry, told)
+            for name, some in pieces.items():
+                some.append(np.asarray(recorded[name])[:, :few])
+        return carry, recorded | {k: np.concatenate(some, axis=1) for k, some in pieces.items()}
+
+    return Programs(draw, made.start, advance)
+
+
+@functools.lru_cache(MOST_KEPT)
+def _made(shape: Shape) -> Programs:
+    """Compile the programs of a shape."""
+    roomy = shape.room is not None
+    draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables, roomy)
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
         watched = is_foreign(policy)
@@ -86,9 +122,11 @@ def compiled(shape: Shape) -> Programs:
             policy, shape.problem, instance, shape.slots, watched, shape.recorders
         )
 
-    def advance(policy: Policy, instance: Any, carry: Any, first: jax.Array) -> Any:
-        rounds = shape.per_call, shape.every, shape.recorders
-        return simulate.advance(policy, shape.problem, instance, carry, first, *rounds)
+    def advance(policy: Policy, instance: Any, carry: Any, told: Any) -> Any:
+        given, records = (policy, shape.problem, instance, carry, told), shape.per_call
+        if not shape.every:
+            return stretches.advance(*given, records, shape.recorders)
+        return simulate.advance(*given, records, shape.every, shape.recorders)
 
     devices, width = shape.devices, shape.width
     policies, instances = shape.policy.shapes(shape.batch), draw.out_info
@@ -96,30 +134,36 @@ def compiled(shape: Shape) -> Programs:
     plainly = shape.slots <= UNROLLED
     over_runs = _over_runs(devices, width, start, batched=2)
     begun = _compile(devices, over_runs, (policies, instances), ("start", shape), plainly)
-    first = jax.ShapeDtypeStruct((), jnp.int32)
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    told = number if shape.every else stretches.Stretch(number, number, number)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
-    shapes = policies, instances, begun.out_info, first
+    shapes = policies, instances, begun.out_info, told
     advanced = _compile(devices, over_runs, shapes, ("advance", shape), plainly)
     return Programs(draw, begun, advanced)
 
 
 @functools.lru_cache(MOST_KEPT)
 def _draw(
-    devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind
-) -> Any:
+    devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind,
+    roomy: bool,
+) -> Any:  # fmt: skip
     """Compile the drawing of instances, the same for every policy of a width."""
 
     # The source is an argument, not a constant: another slackness or table then finds the same
     # program. What is a run's own is batched; tables are shared, never copied a run.
-    def draw(seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any) -> simulate.Instance:
-        return simulate.draw_instance(rng.run_key(seed), united(numbers, tables), rate, problem)
+    def draw(
+        seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any, *until: extent.Extent
+    ) -> simulate.Instance:
+        source, key = united(numbers, tables), rng.run_key(seed)
+        return simulate.draw_instance(key, source, rate, problem, *until)
 
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
-    over_runs = _over_runs(devices, width, draw, batched=3, shared=1)
-    shapes = seeds, rates, numbers.shapes(runs), tables.shapes()
+    until = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if roomy else []
+    over_runs = _over_runs(devices, width, draw, batched=3, shared=1 + roomy)
+    shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *until
     return _compile(devices, over_runs, shapes, ("draw", width, problem))
 
 
@@ -229,26 +273,6 @@ def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[.
 def forget() -> None:
     """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
     compiled.cache_clear()
+    _made.cache_clear()
     _draw.cache_clear()
     compiled_batch.cache_clear()
-
-
-@functools.lru_cache(MOST_KEPT)
-def bytes_a_run(
-    policy: Kind,
-    source: Kind,
-    problem: Problem,
-    slots: int,
-    recorders: tuple[Recorder, ...] = ALWAYS,
-) -> int:
-    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
-
-    def begin(policy: Policy, source: Source) -> tuple[Any, ...]:
-        rate = jnp.zeros(())
-        instance = simulate.draw_instance(rng.run_key(0), source, rate, problem)
-        instance = instance._replace(key=jnp.zeros(2))
-        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
-        return instance, carry, policy
-
-    shapes = jax.eval_shape(begin, policy.shapes(), source.shapes())
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

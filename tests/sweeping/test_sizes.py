@@ -73,9 +73,9 @@ def test_a_batch_is_as_wide_as_helps_and_fits():
     assert memory.width(10, 901, 9, [card] * 2, 10**9) == 451
     assert memory.width(10, 10**6, 9, [card], 10**9) == 65_536
     assert memory.width(10, 901, 9, [card], 99) == 9
-    assert memory.width(10, 901, 20, [processor] * 2, 10**9) == 10
+    assert memory.width(10, 901, 100, [processor] * 2, 10**9) == 50
     assert memory.width(10, 901, 9, [processor] * 2, 10**9) == memory.CPU_NARROW
-    assert memory.width(memory.CPU_BYTES_ALONE, 900, 20, [processor], 10**9) == 20
+    assert memory.width(memory.CPU_BYTES_ALONE, 900, 40, [processor], 10**9) == 40
     assert memory.width(memory.CPU_BYTES_ALONE + 1, 900, 20, [processor], 10**9) == 1
     assert memory.width(10, 5, 5, [processor], 10) == 1
     told = "memory_gb must allow a run of 3 GB on each of 2 devices, and it is 4"
