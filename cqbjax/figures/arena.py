@@ -69,7 +69,7 @@ def _cells(panel: Axes, table: pl.DataFrame, labels: Sequence[str], tasks: Seque
                 continue
             values[i, j] = row["score"]
             dark = row["score"] < 0.35
-            panel.text(j, i, f"{row['score']:.2f}", ha="center", va="center",
+            panel.text(j, i, f"{round(row['score'], 2) + 0.0:.2f}", ha="center", va="center",
                        color="white" if dark else "black")  # fmt: skip
             if row["group"] == 1:
                 frame = Rectangle((j - 0.46, i - 0.43), 0.92, 0.86, fill=False, lw=1.6)

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from cqbjax.results.names import style_of
 # Not by `page.build`, which needs the libraries of the report's page.
 HERE = Path(__file__).resolve().parent
 TEMPLATE, STYLES = "arena.html.j2", "page.css"
-OWN = "tr.own > * { background: #fff3c4; }"
+OWN = "tr.own > * { background: #fff3c4; } figure { margin: 1rem 0; }"
 # The columns of a task's table, and what stands above each.
 COLUMNS = {
     "gap": "Gap, queries", "score": "Score", "behind": "Behind the best", "time": "Time in system",
@@ -87,11 +86,11 @@ def interval(ends: Sequence[float | None]) -> str:
     middle, low, high = ends
     if middle is None:
         return "–"
-    digits = 4 if 0 < abs(middle) < 0.01 else 2 if abs(middle) < 10 else 1
-    said = f"{middle:.{digits}f}"
-    if low is None or high is None or math.isnan(low):
-        return said
-    return f"{said} [{low:.{digits}f}, {high:.{digits}f}]"
+    digits = 4 if 1e-4 < abs(middle) < 0.01 else 2 if abs(middle) < 10 else 1
+    # No sign before a zero.
+    said, *others = (f"{round(one, digits) + 0.0:.{digits}f}" for one in (middle, low, high)
+                     if one is not None)  # fmt: skip
+    return f"{said} [{', '.join(others)}]" if len(others) == 2 else said
 
 
 def _data(figure: Figure) -> str:
