@@ -90,8 +90,13 @@ def test_the_page_fits_a_screen(written, width):
 
 @pytest.mark.parametrize(
     ("ends", "said"),
-    [((None, None, None), "–"), ((-1e-17, -0.004, 0.004), "0.00 [0.00, 0.00]"), ((0.5, None, None), "0.50"), ((12.34, 10.0, 15.0),
-     "12.3 [10.0, 15.0]"), ((0.00234, 0.0021, 0.0026), "0.0023 [0.0021, 0.0026]")],
-)  # fmt: skip
+    [
+        ((None, None, None), "–"),
+        ((-1e-17, -0.004, 0.004), "0.00 [0.00, 0.00]"),
+        ((0.5, None, None), "0.50"),
+        ((12.34, 10.0, 15.0), "12.3 [10.0, 15.0]"),
+        ((0.00234, 0.0021, 0.0026), "0.0023 [0.0021, 0.0026]"),
+    ],
+)
 def test_a_number_stands_with_its_interval(ends, said):
     assert page.interval(ends) == said
