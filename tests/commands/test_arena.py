@@ -101,6 +101,8 @@ class Knows(RandomRouting):
 
     def init(self, problem, contexts):
         source = sources.Synthetic(slackness=0.03)
+        if problem.dim != source.dim:
+            return jnp.zeros((problem.num_rows, problem.num_servers))
         keys = jax.vmap(rng.run_key)(2_000_000 + np.arange(8))
         worlds = jax.vmap(lambda key: source.world(key, jnp.float32(0.7), problem))(keys)
         apart = jnp.abs(worlds.contexts - contexts).sum(axis=(1, 2))
