@@ -11,7 +11,7 @@ LAYERS = (
     "core",
     "beliefs clusters",
     "sources policies worlds",
-    "sweeping",
+    "sweeping env",
     "testing",
     "datasets store",
     "chains results",

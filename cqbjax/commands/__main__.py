@@ -7,6 +7,7 @@ import sys
 COMMANDS = {
     "run": "run a study; store, draw and print what came out",
     "report": "draw stored studies again, beside the paper, and write the page",
+    "arena": "run a policy in every task, and set it beside all others",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "stored": "list what is stored of an experiment, and drop what is outdated",
     "prepare_data": "build a dataset's table and embeddings, once",

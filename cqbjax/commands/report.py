@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cqbjax.results.extracts import Extract
 
 # Of the page alone: the extra `report`.
-LIBRARIES = ("bokeh", "itables", "jinja2")
+LIBRARIES = ("bokeh", "itables")
 SIZES = ("smoke", "cpu", "paper")
 
 ARGUMENTS = Arguments(description="Draw what is stored, set it beside the paper, write the page.")

@@ -85,7 +85,6 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
     from cqbjax.core import backend
     from cqbjax.studies import sharding, showing, storing
     from cqbjax.sweeping import executables
-    from cqbjax.sweeping.bars import bar
 
     backend.configure()
     executables.keep()
@@ -102,16 +101,7 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
         console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
     left = sharding.left_of(ready, folder)
     _tell_of_stored(left, ready, folder, console)
-    with bar() as progress:
-        if config.get("cluster") and left:
-            from cqbjax.commands import _on_cluster
-
-            cluster = make(ready[0].point.config.cluster)
-            lost = _on_cluster.run_elsewhere(cluster, left, folder, progress, strict)
-            simulated = None
-        else:
-            lost = sharding.run_all(left, folder, progress, console, strict)
-            simulated = progress.simulated
+    lost, simulated = carry_out(left, config, folder, console, strict)
     for name, why in lost.items():
         refused.append(f"{name} left out: {why}")
         console.print(refused[-1], markup=False, soft_wrap=True)
@@ -121,6 +111,35 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
         _show(ready, config, folder, console)
         console.print(showing.time_spent(simulated, WATCH.stop()), markup=False)
     return _Studied(refused, each)
+
+
+def carry_out(
+    left: "Sequence[Ready]", config: "DictConfig", folder: Path, console: "Console", strict: bool
+) -> "tuple[dict[str, str], float | None]":
+    """Run and store what is missing of a study, here or on its cluster.
+
+    Args:
+        left: from `sharding.left_of`.
+        config: of the study; `cluster` is read.
+        folder: where its arrays go.
+        console: told of what is left out.
+        strict: whether a point that cannot run takes all down.
+
+    Returns:
+        Name of a point that could not run -> why; and the seconds that this process simulated, None
+        where others did.
+    """
+    from cqbjax.studies import sharding
+    from cqbjax.sweeping.bars import bar
+
+    with bar() as progress:
+        if config.get("cluster") and left:
+            from cqbjax.commands import _on_cluster
+
+            cluster = make(config.cluster)
+            return _on_cluster.run_elsewhere(cluster, left, folder, progress, strict), None
+        lost = sharding.run_all(left, folder, progress, console, strict)
+        return lost, progress.simulated
 
 
 def _checked(

@@ -130,3 +130,17 @@ def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(s
     assert again.returncode == 0, again.stderr
     wrong = run([command, "run", "experiment=nothing"], tmp_path, site)
     assert wrong.returncode == 2 and ", mine, mmlu_pro, " in wrong.stderr
+
+
+@pytest.mark.slow
+def test_a_policy_of_a_single_file_enters_the_arena_from_the_wheel(site, tmp_path):
+    (tmp_path / "my_policy.py").write_text(POLICY)
+    command = site / "bin" / ("cqbjax.exe" if os.name == "nt" else "cqbjax")
+    words = ("policy=my_policy.py:MyPolicy", "tasks=paper", "seeds=2", "rounds=0.01")
+    done = run([command, "arena", *words], tmp_path, site)
+    assert done.returncode == 0, done.stderr
+    entry = tmp_path / "arena" / "MyPolicy"
+    assert "MyPolicy in the arena" in (entry / "index.html").read_text()
+    verified = run([command, "arena", "verify", entry, "pieces=1"], tmp_path, site)
+    assert verified.returncode == 0, verified.stderr
+    assert "the table follows from the stored arrays of 1 tasks" in verified.stdout

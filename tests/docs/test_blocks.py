@@ -18,6 +18,7 @@ from cqbjax.commands import __main__ as console
 from cqbjax.commands import (
     _hydra,
     _multirun,
+    _words,
     aggregate,
     bench,
     known_answers,
@@ -217,6 +218,7 @@ CHECKS = (
     | {
         "prepare_data": check_preparing,
         "aggregate": aggregate.ARGUMENTS.parse_args,
+        "arena": _words.check,
         "bench": bench.ARGUMENTS.parse_args,
         "rank_settings": check_ranking,
         "report": report.ARGUMENTS.parse_args,
@@ -255,6 +257,7 @@ def test_every_block_is_of_a_language_that_is_tested():
         "python scripts/aggregate.py results --nokey",
         "python scripts/rnu.py experiment=synthetic",
         "cqbjax rnu",
+        "cqbjax arena seeds=many policy=acqb",
         "pip install '.[nothing]'",
         "rm -r results",
     ],

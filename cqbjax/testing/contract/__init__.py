@@ -21,12 +21,13 @@ from cqbjax.core.pytree import kind_of
 from cqbjax.core.types import Policy, Problem
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
 from cqbjax.testing.contract.declared import check_fields, check_pure
+from cqbjax.testing.contract.fair import check_fair
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
 from cqbjax.testing.contract.kinds import check_service, check_users
 from cqbjax.testing.contract.sources import check_source
 
-__all__ = ["PROBLEM", "ContractError", "check_policy", "check_service", "check_source",
-           "check_users"]  # fmt: skip
+__all__ = ["PROBLEM", "ContractError", "check_fair", "check_policy", "check_service",
+           "check_source", "check_users"]  # fmt: skip
 
 
 def check_policy(

@@ -1,0 +1,130 @@
+"""What the words of `cqbjax arena` ask for: checked before anything runs."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cqbjax.commands import _tasks
+from cqbjax.commands._tasks import Asked, Contestant
+
+VERBS = ("tasks", "verify", "board")
+# What may be said of a run, and its value where nothing is.
+KEYS = {
+    "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
+    "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
+}  # fmt: skip
+PASSED_ON = ("data_dir", "cache_dir", "cluster")
+BOARD = "board"
+
+
+class Run(NamedTuple):
+    """What a run of the arena is asked for.
+
+    Attributes:
+        contestant: who enters; None: all of the board.
+        tasks: in which.
+        asked: how they are run.
+        keeps: whether the board is put into the package.
+    """
+
+    contestant: Contestant | None
+    tasks: list[_tasks.Task]
+    asked: Asked
+    keeps: bool
+
+
+def check(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return what the words ask for, one of `VERBS` or `enter`, and the words that say how.
+
+    Raises:
+        ValueError: naming a word that is none.
+    """
+    verb, *others = words if words[0] in VERBS else ("enter", *words)
+    if verb == "tasks" and others:
+        raise ValueError(f"{others[0]} is nothing that `tasks` takes: leave it out")
+    if verb == "verify":
+        from cqbjax.commands import _verify
+
+        _verify.given(others)
+    elif verb != "tasks":
+        run_of(values_of(others), board=verb == BOARD)
+    return verb, others
+
+
+def values_of(words: Sequence[str]) -> dict[str, str]:
+    """Return key -> value.
+
+    Raises:
+        ValueError: a word is no `key=value`, or its key is none.
+    """
+    values = dict(KEYS)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in KEYS:
+            raise ValueError(f"{word} is none of {', '.join(f'{key}=' for key in KEYS)}")
+        values[key] = value
+    return values
+
+
+def run_of(values: dict[str, str], board: bool) -> Run:
+    """Return what is asked for.
+
+    Raises:
+        ValueError: naming the key, and what is allowed.
+    """
+    if board and values["policy"]:
+        raise ValueError("policy= is of an entry, and the board has all of them: leave it out")
+    contestant = None if board else _contestant(values["policy"])
+    tuning, name = _flag(values, "tuning"), contestant.label if contestant else BOARD
+    folder = Path(values["out"]) / (f"{name}_tuning" if tuning else name)
+    passed = [f"{key}={values[key]}" for key in PASSED_ON if values[key]]
+    asked = Asked(_seeds(values), _rounds(values), tuning, folder, passed)
+    tasks = _tasks.chosen(list(filter(None, values["tasks"].split(","))))
+    keeps = _flag(values, "keep")
+    if keeps and (not board or asked.seeds or asked.rounds != 1 or tuning or values["tasks"]):
+        raise ValueError("keep=true is of the whole board: all tasks, seeds and rounds")
+    return Run(contestant, tasks, asked, keeps)
+
+
+def _contestant(said: str) -> Contestant:
+    """Return the policy that is named: `FILE.py:CLASS` below the current folder, or a label.
+
+    Raises:
+        ValueError: nothing is named, or nothing that is there.
+    """
+    file, colon, name = said.partition(":")
+    if not said:
+        raise ValueError("policy= is missing: policy=my_policy.py:Mine, or a label of conf/policy")
+    if not colon:
+        return Contestant(said, (said,), ())
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file() or path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"policy={said}: {file} must be a Python file below the current folder")
+    module = ".".join(path.with_suffix("").parts)
+    if not name.isidentifier() or not hasattr(importlib.import_module(module), name):
+        raise ValueError(f"policy={said}: {file} has no class {name}")
+    return Contestant(name, (), (f"+policy.{name}._target_={module}.{name}",))
+
+
+def _flag(values: dict[str, str], key: str) -> bool:
+    if values[key] not in ("true", "false"):
+        raise ValueError(f"{key}={values[key]} must be true or false")
+    return values[key] == "true"
+
+
+def _seeds(values: dict[str, str]) -> int | None:
+    said = values["seeds"]
+    if said and not (said.isdecimal() and int(said) >= 2):
+        raise ValueError(f"seeds={said} must be a whole number, at least 2, for an interval")
+    return int(said) if said else None
+
+
+def _rounds(values: dict[str, str]) -> float:
+    try:
+        share = float(values["rounds"])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"rounds={values['rounds']} must be a share of all rounds, in (0, 1]")
+    return share

@@ -1,0 +1,192 @@
+"""What a contestant of the arena may not know: what users think of the LLMs, and which run it is.
+
+`check_fair` looks at a policy in seconds. Who knows the seed can tell the run from its keys or its
+contexts, and look up what is hidden; that shows in a whole run alone. So a policy is run again as
+`Masked`, whose keys say nothing, with a source `Reordered`, whose LLMs have other numbers: one that
+learns what it knows does as well there.
+"""
+
+import dataclasses
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import rng, simulate
+from cqbjax.core.contract import require
+from cqbjax.core.pytree import arrays, pytree, static
+from cqbjax.core.setting import Setting
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Source,
+    World,
+    is_blind,
+    is_entry_aware,
+    is_retry_aware,
+)
+from cqbjax.testing.contract.decisions import compile_runs
+from cqbjax.testing.contract.instances import PROBLEM, draw_instances
+from cqbjax.testing.contract.probe import NATURAL
+
+# Utilities so high that every answer is accepted, whoever gives it.
+ALL_SATISFY = 30.0
+SINGLE = PROBLEM._replace(assortment_size=1)
+
+
+def check_fair(policy: Policy, seed: int = 0) -> None:
+    """Check that a policy sees what a contestant may see.
+
+    It is not `informed`; nothing of it is computed outside of the program, where Python remembers;
+    and where every answer satisfies, so that nothing can be learnt of the LLMs, it decides the same
+    whatever users think of them.
+
+    Args:
+        policy: what to check; it plays K = 1.
+        seed: of the random worlds.
+
+    Raises:
+        ContractError: in one sentence.
+    """
+    require(not policy.informed, "a contestant must not be informed of the true utilities")
+    one = jax.tree.map(operator.itemgetter(0), draw_instances(SINGLE, seed, 1))
+
+    def play(policy: Policy) -> Any:
+        carry = simulate.start(policy, SINGLE, one, SINGLE.horizon)
+        return simulate.run_round(policy, SINGLE, one, carry, jnp.int32(1))
+
+    require(
+        "callback" not in str(jax.make_jaxpr(play)(arrays(policy))),
+        "a contestant must compute in JAX alone: a callback can remember what it likes",
+    )
+    batch = draw_instances(SINGLE, seed, 4)
+    # One world four times, but for what users think.
+    same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 4), batch)
+    hidden = jnp.argsort(batch.world.utilities, axis=-1) + ALL_SATISFY
+    worlds = same._replace(world=same.world._replace(utilities=hidden.astype(float)))
+    shown = compile_runs(policy, SINGLE)(arrays(policy), jnp.full(4, NATURAL), worlds)
+    for part in (shown.action.slot, shown.action.servers):
+        decided = np.where(shown.decision.valid[(...,) + (None,) * (part.ndim - 2)], part, 0)
+        require(
+            bool((decided == decided[:1]).all()),
+            "a contestant must not see the true utilities: its decisions change with them where "
+            "no answer tells them",
+        )
+
+
+@pytree
+class Masked:
+    """A policy whose keys say nothing of the run: each is another key, as random.
+
+    Attributes:
+        policy: whose decisions they are.
+        mask: folded into each key.
+        informed: whether the policy is.
+    """
+
+    policy: Any
+    mask: int = static(default=1)
+    informed: bool = static(default=False)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the policy sees no contexts."""
+        return is_blind(self.policy)
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether the policy asks which servers were shown for each waiting query."""
+        return is_retry_aware(self.policy)
+
+    @property
+    def entry_aware(self) -> bool:
+        """Whether the policy asks when each waiting query entered the queue."""
+        return is_entry_aware(self.policy)
+
+    def init(self, problem: Problem, contexts: Array) -> Any:
+        """Begin as the policy does."""
+        return self.policy.init(problem, contexts)
+
+    def select(self, key: Array, state: Any, observation: Observation) -> Action:
+        """Decide as the policy does, with another key."""
+        action: Action = self.policy.select(jax.random.fold_in(key, self.mask), state, observation)
+        return action
+
+    def update(
+        self, state: Any, observation: Observation, action: Action, feedback: Feedback
+    ) -> Any:
+        """Learn as the policy does."""
+        return self.policy.update(state, observation, action, feedback)
+
+
+@pytree
+class Reordered:
+    """A source whose LLMs have other numbers: the same queries, users and arrivals.
+
+    Attributes:
+        source: whose instances they are.
+        order: number here -> number there.
+    """
+
+    source: Any
+    order: tuple[int, ...] = static(default=())
+
+    @property
+    def arrives(self) -> Any:
+        """The source's own arrivals; there is no such attribute where it has none."""
+        return self.source.arrives
+
+    @property
+    def process(self) -> Any:
+        """The source's own process of arrivals, likewise."""
+        return self.source.process
+
+    def problem(self, assortment_size: int, horizon: int) -> Problem:
+        """Return the source's shapes."""
+        problem: Problem = self.source.problem(assortment_size, horizon)
+        return problem
+
+    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+        """Refuse what the source refuses."""
+        self.source.check(seeds, arrival_rate, assortment_size)
+
+    def uniform_service(
+        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
+    ) -> float:
+        """Return the source's own."""
+        served: float = self.source.uniform_service(seeds, arrival_rate, assortment_size)
+        return served
+
+    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+        """Draw the source's instance, and number its LLMs anew."""
+        world: World = self.source.world(key, arrival_rate, problem)
+        order = jnp.asarray(self.order)
+        contexts = world.contexts if problem.parameters == "disjoint" else world.contexts[:, order]
+        drift, billed = world.drift, world.billed
+        if drift is not None:
+            drift = drift._replace(other=drift.other[:, order])
+        if billed is not None:
+            billed = billed._replace(
+                dollars=billed.dollars[:, order], scores=billed.scores[:, order]
+            )
+        return world._replace(
+            contexts=contexts, utilities=world.utilities[:, order], drift=drift, billed=billed
+        )
+
+
+def reordered(source: Source, order: tuple[int, ...]) -> Source:
+    """Return a source whose LLMs have other numbers; users and service stay as they are."""
+    if isinstance(source, Setting):
+        return dataclasses.replace(source, source=Reordered(source=source.source, order=order))
+    return Reordered(source=source, order=order)
+
+
+def mask_of(seed: int) -> int:
+    """Return a mask that no draw of a run folds in."""
+    return 2**30 + seed + len(rng.Stream)

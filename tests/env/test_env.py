@@ -1,0 +1,108 @@
+"""The environment: the same numbers as a sweep, and gymnasium's own checker."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cqbjax
+from cqbjax import policies, sources, worlds
+from cqbjax.core import rng
+from cqbjax.core.setting import with_rules
+from cqbjax.core.types import Action
+from cqbjax.env import Env, play
+
+HORIZON, SEEDS = 60, (3, 8)
+SOURCE = sources.Synthetic(num_servers=4, dim=3)
+RULES = {"users": (worlds.Impatient(attempts=2),), "service": (worlds.Outages(length=9),)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "rules", "size"),
+    [
+        (policies.Acqb(alpha_scale=0.2), {}, 1),
+        (policies.Acqb(retry="fallback"), RULES, 1),
+        (policies.RandomRouting(retry="fallback"), {}, 2),
+        (policies.RandomRouting(schedule="random"), RULES, 2),
+    ],
+    ids=["acqb", "acqb fallback, rules", "fallback", "random, rules"],
+)
+def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size):
+    swept = cqbjax.sweep(
+        {"mine": policy}, SOURCE, arrival_rates=[0.6], seeds=list(SEEDS), horizon=HORIZON,
+        assortment_size=size, record_every=1, **{k: list(v) for k, v in rules.items()},
+    )  # fmt: skip
+    source = with_rules(SOURCE, rules.get("users", ()), rules.get("service", ()))
+    env = Env(source, 0.6, HORIZON, size, capacity=64)
+    keys = jax.vmap(rng.run_key)(np.asarray(SEEDS))
+    told = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
+    mine = swept.sel(policy="mine", arrival_rate=0.6)
+    np.testing.assert_array_equal(told.length, mine.queue_length.transpose("seed", "round"))
+    np.testing.assert_array_equal(told.departed, mine.departures.transpose("seed", "round"))
+    assert told.departed[:, -1].min() > 5 and not told.overflow.any()
+
+
+@pytest.mark.slow
+def test_a_step_takes_a_query_and_pays_for_who_waits():
+    env = Env(sources.Coin(success=0.6, num_servers=4), 1.0, 3, capacity=8)
+    key = rng.run_key(1)
+    seen, state = env.reset(key)
+    assert not bool((seen.queue.arrived > 0).any()) and int(seen.round) == 1
+    lengths = []
+    for t in range(3):
+        action = Action(env.first_waiting(seen), jnp.arange(1), jnp.bool_(False))
+        seen, state, reward, done, told = env.step(key, state, action)
+        lengths.append(int(told.length))
+        assert float(reward) == -lengths[-1] and bool(done) == (t == 2)
+        assert bool(told.feedback.valid) == (t > 0), "nobody waits in the first round"
+        assert int(told.departed) == t + 1 - lengths[-1]
+    for name, (shape, dtype, low, high) in env.spaces.items():
+        there = {"features": seen.features, "round": seen.round}.get(name)
+        there = getattr(seen.queue, name, None) if there is None else there
+        if there is not None:
+            assert there.shape == shape and there.dtype == dtype
+            assert (there >= low).all() and (there <= high).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"arrival_rate": 1.5}, "arrival_rate=1.5"), ({"capacity": 0}, "capacity=0"),
+     ({"assortment_size": 5}, "assortment_size=5 must lie in 1..N, and N=4")],
+)  # fmt: skip
+def test_what_cannot_be_played_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        Env(SOURCE, **given)
+
+
+def test_several_at_a_time_are_refused():
+    source = with_rules(
+        sources.Arriving(source=SOURCE, process=sources.Batches()), (), (worlds.Count(count=2),)
+    )
+    with pytest.raises(ValueError, match="serves one query a round, not 2"):
+        Env(source, 1.0)
+
+
+@pytest.mark.slow
+def test_gymnasiums_checker_passes():
+    pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
+    from gymnasium.utils.env_checker import check_env
+
+    from cqbjax.env.gymnasium import as_gymnasium
+
+    env = as_gymnasium(Env(SOURCE, 0.6, horizon=30, capacity=16))
+    check_env(env, skip_render_check=True)
+    seen, info = env.reset(seed=3)
+    assert info["seed"] == 3 and seen["arrived"].sum() == 0
+    swept = cqbjax.sweep(
+        {"mine": policies.RandomRouting()}, SOURCE, arrival_rates=[0.6], seeds=[3], horizon=30,
+        record_every=1,
+    )  # fmt: skip
+    arrived = swept.queue_length + swept.departures
+    ends = []
+    for t in range(30):
+        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        ends.append(info["length"] + info["departed"])
+        assert reward == -info["length"] and not terminated and truncated == (t == 29)
+    # Whoever is asked, the same queries come as in a sweep.
+    np.testing.assert_array_equal(ends, arrived.sel(policy="mine").values.squeeze())

@@ -1,0 +1,139 @@
+"""What is run today: one order of the LLMs, and linear bandits, beside NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.core import rng
+from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
+from cqbjax.policies import ByLlm, Linear
+from cqbjax.policies.by_llm import Shown
+
+SERVERS, DIM = 4, 3
+DRAW = np.random.default_rng(5)
+CONTEXTS = DRAW.normal(size=(6, DIM))
+FEATURES = DRAW.normal(size=(6, SERVERS, DIM))
+KEY = rng.round_key(rng.run_key(3), 7)
+
+
+def observed(parameters="disjoint", size=1, shown=None):
+    """Three slots: the oldest query is in the last one, of row 4."""
+    problem = Problem(SERVERS, size, DIM, 6, 9, parameters, True)
+    numbers = ([3, 1, 4], [5, 0, 2], [0, 0, 1])
+    queue = Queue(*(jnp.asarray(one, jnp.int32) for one in numbers), shown=shown)
+    table = jnp.asarray(CONTEXTS if parameters == "disjoint" else FEATURES, float)
+    false, none = jnp.bool_(False), jnp.int32(0)
+    return Observation(problem, jnp.int32(7), queue, table[queue.row], false, none, queue.row, None)
+
+
+def told(servers, choice, valid=True):
+    action = Action(jnp.int32(2), jnp.asarray(servers, jnp.int32), jnp.bool_(False))
+    return action, Feedback(jnp.int32(choice), jnp.bool_(valid))
+
+
+LESSONS = {
+    1: [([2], 0), ([2], 1), ([0], 0), ([3], 1), ([2], 0)],
+    2: [([0, 2], 1), ([1, 2], 2), ([2, 3], 0), ([0, 3], 1)],
+}
+
+
+@pytest.mark.parametrize("parameters", ["disjoint", "shared"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
+    seen = observed(parameters, size)
+    policy = Linear(alpha=0.7, lambda0=2.0)
+    blocks = seen.problem.num_blocks
+    state = policy.init(seen.problem, jnp.zeros(seen.problem.contexts_shape))
+    gram, target = np.tile(2.0 * np.eye(DIM), (blocks, 1, 1)), np.zeros((blocks, DIM))
+    x_of = [CONTEXTS[4]] * SERVERS if parameters == "disjoint" else FEATURES[4]
+    for servers, choice in LESSONS[size]:
+        # What is not heard teaches nothing.
+        state = policy.update(state, seen, *told(servers, 0, valid=False))
+        state = policy.update(state, seen, *told(servers, choice))
+        for place, server in enumerate(servers):
+            block = server if parameters == "disjoint" else 0
+            gram[block] += np.outer(x_of[server], x_of[server])
+            target[block] += x_of[server] * (choice == place)
+    np.testing.assert_allclose(state.inverse, np.linalg.inv(gram), rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(state.target, target, rtol=1e-5, atol=1e-6)
+    inverse = np.linalg.inv(gram)
+    index = np.array([
+        x @ inverse[b] @ target[b] + 0.7 * np.sqrt(x @ inverse[b] @ x)
+        for x, b in zip(x_of, range(SERVERS) if blocks > 1 else [0] * SERVERS, strict=True)
+    ])  # fmt: skip
+    action = policy.select(KEY, state, seen)
+    assert int(action.slot) == 2
+    assert sorted(np.argsort(-index)[:size]) == action.servers.tolist()
+
+
+@pytest.mark.slow
+def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
+    """The server of the highest draw is as often the one as normal draws say."""
+    seen, policy = observed(), Linear(index="thompson", alpha=1.0)
+    state = policy.init(seen.problem, None)._replace(target=jnp.asarray(DRAW.normal(size=(4, 3))))
+    keys = jax.vmap(rng.run_key)(np.arange(4000))
+    picks = jax.vmap(lambda key: policy.select(key, state, seen))(keys).servers[:, 0]
+    x = CONTEXTS[4]
+    mean, width = np.asarray(state.target) @ x, np.linalg.norm(x)
+    drawn = mean + width * np.random.default_rng(0).normal(size=(200_000, SERVERS))
+    shares = np.bincount(drawn.argmax(axis=1), minlength=SERVERS) / len(drawn)
+    mine = np.bincount(picks, minlength=SERVERS) / len(picks)
+    error = np.sqrt(shares * (1 - shares) / len(picks))
+    assert (np.abs(mine - shares) < 5 * error + 0.005).all()
+
+
+COUNTS = Shown(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
+
+
+def test_the_llm_that_pleased_most_is_kept():
+    policy = ByLlm(tries=10.0)
+    action = policy.select(KEY, COUNTS, observed())
+    assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
+    # The order is for good: nothing is counted any more.
+    after = policy.update(COUNTS, observed(), *told([1], 1))
+    assert after.shown.tolist() == COUNTS.shown.tolist()
+    trying = ByLlm(tries=11.0)
+    assert bool(trying.select(KEY, COUNTS, observed()).explored)
+    after = trying.update(COUNTS, observed(), *told([3], 0))
+    assert after.shown[3] == 11 and after.accepted[3] == 7
+
+
+def test_a_query_that_comes_back_gets_the_next_llm():
+    shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
+    policy = ByLlm(retry="fallback")
+    assert policy.retry_aware
+    assert policy.select(KEY, COUNTS, observed(shown=shown)).servers.tolist() == [3]
+
+
+def test_a_cache_asks_first_who_satisfied_the_prompt():
+    policy, seen = ByLlm(retry="cache"), observed(shown=jnp.zeros((3, SERVERS), jnp.int32))
+    state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
+        shown=COUNTS.shown, accepted=COUNTS.accepted
+    )
+    assert policy.select(KEY, state, seen).servers.tolist() == [1]
+    state = policy.update(state, seen, *told([2], 0))
+    assert policy.select(KEY, state, seen).servers.tolist() == [2]
+
+
+@pytest.mark.slow
+def test_thompson_by_llm_draws_from_its_posteriors():
+    policy, seen = ByLlm(index="thompson"), observed()
+    keys = jax.vmap(rng.run_key)(np.arange(4000))
+    picks = jax.vmap(lambda key: policy.select(key, COUNTS, seen))(keys).servers[:, 0]
+    accepted, shown = np.asarray(COUNTS.accepted), np.asarray(COUNTS.shown)
+    drawn = np.random.default_rng(0).beta(accepted + 1, shown - accepted + 1, (200_000, SERVERS))
+    shares = np.bincount(drawn.argmax(axis=1), minlength=SERVERS) / len(drawn)
+    mine = np.bincount(picks, minlength=SERVERS) / len(picks)
+    error = np.sqrt(shares * (1 - shares) / len(picks))
+    assert (np.abs(mine - shares) < 5 * error + 0.005).all()
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [(ByLlm(tries=0.0), "tries=0.0"), (ByLlm(index="worst"), "index=worst"),
+     (Linear(alpha=-1.0), "alpha=-1.0"), (Linear(lambda0=0.0), "lambda0=0.0")],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(policy, said):
+    with pytest.raises(ValueError, match=said):
+        policy.check(observed().problem)
