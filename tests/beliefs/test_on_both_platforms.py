@@ -39,6 +39,20 @@ CASES |= {
 }
 
 
+@pytest.mark.parametrize("platform", [platforms.CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_residuals_of_a_row_solve_their_equation(size, platform, x64):
+    """e = p(s - G e) - y, which `running._residuals` solves by Newton's method."""
+    draws = np.random.default_rng(size)
+    root, start = 0.4 * draws.normal(size=(size, size)), draws.normal(size=size)
+    gram = root @ root.T
+    for chosen in np.vstack([np.eye(size), np.zeros(size)]):
+        with platforms.use(platform):
+            excess = np.asarray(running._residuals(start, jnp.asarray(gram), jnp.asarray(chosen)))
+        weights = np.exp(start - gram @ excess)
+        np.testing.assert_allclose(excess, weights / (1 + weights.sum()) - chosen, atol=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_both_ways_play_the_same_runs(name, x64, monkeypatch):

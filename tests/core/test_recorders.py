@@ -1,6 +1,7 @@
 """A recorder of one's own: what it leaves in a sweep's dataset, and what is refused."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from waiting import Left, Waited
 
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
+from cqbjax.core.recorders.traffic import Traffic
 from cqbjax.policies import RandomRouting
 from cqbjax.sweeping import keys, programs
 from cqbjax.testing import worlds
@@ -145,3 +147,16 @@ def test_two_recorders_of_one_name_are_refused():
 
 def test_a_recorders_own_module_counts_for_the_key():
     assert keys.code(Waited()) != keys.code()
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_traffic_counts_all_who_are_shown_to_a_query(valid):
+    """Of one place servers are [K], of several [c, K]; nobody is shown to an empty queue."""
+    recorder = Traffic()
+    for servers, expected in (([0, 2], [1, 0, 1]), ([[0, 2], [1, 2]], [1, 1, 2])):
+        valids = np.full(np.shape(servers)[:-1], valid)
+        action = SimpleNamespace(servers=jnp.asarray(servers))
+        shown = recorder.update(
+            jnp.zeros(3, jnp.int32), SimpleNamespace(action=action, valid=valids)
+        )
+        assert shown.tolist() == [one * valid for one in expected]
