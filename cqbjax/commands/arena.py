@@ -101,19 +101,23 @@ def _check(contestant: Contestant) -> None:
     policy = make_policies(config.policy)[contestant.label]
     if isinstance(policy, Learnt):
         return  # what it will be is known when it has learnt
+    refusal = _refusal(policy, SINGLE)
+    if refusal:
+        # Who could refuse it could not be looked at.
+        raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {refusal}")
     for problem in (SINGLE, PROBLEM):
-        if not _refuses(policy, problem):
+        if not _refusal(policy, problem):
             check_policy(policy, problem, uncompiled=False)
     check_fair(policy)
 
 
-def _refuses(policy: Any, problem: Any) -> bool:
-    """Tell whether a policy is not for these shapes: tasks of them are then left out."""
+def _refusal(policy: Any, problem: Any) -> str:
+    """Return why a policy is not for these shapes; nothing where it is."""
     try:
         getattr(policy, "check", lambda _: None)(problem)
-    except ValueError:
-        return True
-    return False
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _entries(run: Run, known: "Board") -> tuple[list[Entry], dict[str, str]]:

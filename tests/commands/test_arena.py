@@ -64,6 +64,15 @@ class Peeks(RandomRouting):
         return state
 
 
+@pytree
+class Hides(Peeks):
+    """Peeks, and refuses to be looked at."""
+
+    def check(self, problem):
+        if problem.num_servers == 4:
+            raise ValueError("not with four")
+
+
 CALLS = []
 
 
@@ -252,6 +261,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("Hides", "policy Hides must play N=4, K=1, d=3, but: not with four"),
         ("Peeks", "must not see the true utilities"),
         ("Remembers", "select and update must be pure"),
         ("CallsBack", "must compute in JAX alone"),
