@@ -35,12 +35,14 @@ class Task(NamedTuple):
         title: in figures and tables.
         version: raised whenever its numbers change.
         says: what it tests.
+        prompts: whether its queries are real prompts, in which routers that learn offline run too.
     """
 
     name: str
     title: str
     version: int
     says: str
+    prompts: bool
 
 
 class Asked(NamedTuple):
@@ -91,16 +93,17 @@ class Entry(NamedTuple):
 
 @functools.cache
 def listed() -> tuple[Task, ...]:
-    """Return the tasks, in the order of their names."""
+    """Return the tasks in the order of their names, those on real prompts last."""
     files = sorted(path for path in (CONF / "arena").glob("*.yaml") if path.stem[0] != "_")
-    return tuple(map(_read, files))
+    return tuple(sorted(map(_read, files), key=lambda task: task.prompts))
 
 
 def _read(path: Path) -> Task:
     text = path.read_text()
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     told = yaml.safe_load(text)
-    return Task(path.stem, told["title"], told["version"], " ".join(comments[1:]))
+    prompts = "_prompts" in told["defaults"]
+    return Task(path.stem, told["title"], told["version"], " ".join(comments[1:]), prompts)
 
 
 def chosen(names: Sequence[str] | None) -> list[Task]:
@@ -118,12 +121,7 @@ def chosen(names: Sequence[str] | None) -> list[Task]:
 
 def on_prompts() -> list[str]:
     """Return the names of the tasks on real prompts."""
-    return [
-        task.name
-        for task in listed()
-        if "_prompts"
-        in yaml.safe_load((CONF / "arena" / f"{task.name}.yaml").read_text())["defaults"]
-    ]
+    return [task.name for task in listed() if task.prompts]
 
 
 def entry(
