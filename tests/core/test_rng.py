@@ -60,6 +60,13 @@ def test_normals_are_standard_and_independent_between_addresses():
         assert np.abs(errors).max() < 6 and abs(errors.std() - 1.0) < 0.05
 
 
+def test_the_first_and_the_last_word_are_the_outermost_normals():
+    least, most = (float(rng._normal(jnp.uint32(word))) for word in (0, 2**32 - 1))
+    # Of 23 bits the least number is the next above -1, the largest 3 2^-24 below 1.
+    assert least == pytest.approx(stats.norm.ppf(2.0**-25), rel=1e-3)
+    assert most == pytest.approx(stats.norm.isf(3 * 2.0**-25), rel=1e-3)
+
+
 def test_normals_of_odd_shape_and_of_a_batch_are_those_of_the_address_alone():
     keys = jax.vmap(rng.run_key)(jnp.arange(4))
     draw = functools.partial(rng.normals, stream=rng.Stream.NORMAL, shape=(3, 5))

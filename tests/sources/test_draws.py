@@ -198,7 +198,7 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
     horizon = 4000
     error = 5 * 0.5 / np.sqrt(horizon)
     sized = Batches(sizes=[2, 1, 1])
-    assert sized.most == 3
+    assert sized.most == 3 and Batches().most == 12
     counts = np.bincount(counts_of(sized, 0.7, horizon), minlength=4) / horizon
     batch = 0.7 / 1.75
     np.testing.assert_allclose(counts, [1 - batch, batch / 2, batch / 4, batch / 4], atol=error)

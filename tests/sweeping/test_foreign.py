@@ -12,8 +12,11 @@ from tiers import cases
 import cqbjax
 from cqbjax.core import rng, shapes, simulate
 from cqbjax.core.contract import ContractError, is_foreign
-from cqbjax.core.pytree import pytree, static
+from cqbjax.core.faults import of_draws
+from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.queueing import QueueOverflow
+from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Bursty, Routing
 from cqbjax.sweeping import programs
@@ -319,3 +322,38 @@ def test_a_trace_is_the_same_without_states():
     assert short.state == ()
     for name in ("query", "row", "servers", "choice", "regret"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(short, name))
+
+
+@pytree
+class Nowhere(Users):
+    """Says that nobody is away, which is no round."""
+
+    def draw(self, key, problem):
+        return jnp.zeros((problem.horizon, problem.places))
+
+    def reacts(self, drawn, attempts):
+        return STAYS._replace(away=jnp.int32(0))
+
+
+@pytree
+class Never(Service):
+    """Says that an attempt takes no round."""
+
+    def draw(self, key, problem):
+        return jnp.zeros(problem.horizon)
+
+    def takes(self, drawn, place, prompt, servers):
+        return jnp.int32(0)
+
+
+@pytest.mark.parametrize("kind", [Nowhere, Never])
+def test_a_kind_whose_draws_are_wrong_is_told_by_its_group(kind):
+    group = "users" if kind is Nowhere else "service"
+    kinds = {group: [kind()]}
+    source = with_rules(POOL, kinds.get("users", []), kinds.get("service", []))
+    problem = source.problem(1, 6)
+    instance = simulate.draw_instance(rng.run_key(0), arrays(source), jnp.float32(0.5), problem)
+    batch = jax.tree.map(lambda leaf: leaf[None], instance)
+    ((whose, said, number),) = of_draws(source, problem, batch)
+    assert whose == f"{group} {kind.__name__}" and number.tolist() == [3 if group == "users" else 4]
+    assert said[number[0] - 1].endswith("at least 1 round")

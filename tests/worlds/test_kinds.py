@@ -167,6 +167,16 @@ def test_what_is_out_of_range_is_one_sentence(kind, said):
         kind.check(PROBLEM)
 
 
+def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
+    table = Rounds(rounds=np.ones((7, 3)))
+    plain = PROBLEM._replace(pooled=False)
+    table.check(plain._replace(pooled=True, num_rows=7))
+    table.check(plain._replace(num_prompts=7))
+    for other in (plain._replace(num_rows=7), plain._replace(pooled=True, num_rows=8)):
+        with pytest.raises(ValueError, match=r"rounds of shape \(7, 3\) must be a number"):
+            table.check(other)
+
+
 def test_what_is_at_the_edge_is_allowed():
     for kind in (
         Orbit(return_rate=1), Orbit(delays=[1, 1e9]),
