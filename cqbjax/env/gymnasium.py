@@ -38,10 +38,12 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         """Compile the environment's two functions."""
         self.env = env
         self.action_space = spaces.MultiDiscrete([env.capacity, env.num_assortments])
-        self.observation_space = spaces.Dict({
+        # Of its spaces' types gymnasium does not say what they are together.
+        told: Any = spaces.Dict({
             name: spaces.Box(low, high, shape, dtype)
             for name, (shape, dtype, low, high) in env.spaces.items()
         })  # fmt: skip
+        self.observation_space = told
         self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
         self._key = rng.run_key(0)
         self._seen: Any = None
