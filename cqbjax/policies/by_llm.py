@@ -2,16 +2,15 @@
 
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import mnl, rng
+from cqbjax.core import mnl
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.picking import best_answer, instead
+from cqbjax.policies.picking import best_answer, gamma_logarithms, instead
 from cqbjax.policies.retries import Tally
 
 
@@ -95,9 +94,7 @@ class ByLlm:
         accepted, failed = state.accepted + 1.0, state.shown - state.accepted + 1.0
         if self.index == "best":
             return jnp.log(accepted) - jnp.log(failed)
-        own = rng.batched(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
-        # The log-odds of a Beta variable are a difference of logarithms of Gamma variables.
-        drawn = jax.vmap(jax.random.loggamma)(own, jnp.stack([accepted, failed]))
+        drawn = gamma_logarithms(key, accepted, failed)
         return drawn[0] - drawn[1]
 
     def update(

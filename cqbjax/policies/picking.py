@@ -94,3 +94,14 @@ def learn_nothing(
     """Return the state as it is: the `update` of a policy that learns nothing online."""
     del observation, action, feedback
     return state
+
+
+def gamma_logarithms(key: Array, first: Array, second: Array) -> Array:
+    """Draw logarithms of Gamma(first) and Gamma(second) for each server: [N], [N] -> [2, N].
+
+    Of X and Y so drawn X / (X + Y) is Beta(first, second), and log X - log Y its log-odds. Side by
+    side: one copy of the rejection sampler compiles in less time, and runs in less.
+    """
+    keys = rng.batched(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
+    drawn: Array = jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))
+    return drawn
