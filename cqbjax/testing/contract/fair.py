@@ -28,12 +28,10 @@ from cqbjax.core.types import (
     Source,
     World,
     is_blind,
-    is_entry_aware,
-    is_retry_aware,
 )
 from cqbjax.testing.contract.decisions import compile_runs
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
-from cqbjax.testing.contract.probe import NATURAL
+from cqbjax.testing.contract.probe import NATURAL, Around
 
 # Utilities so high that every answer is accepted, whoever gives it.
 ALL_SATISFY = 30.0
@@ -81,7 +79,7 @@ def check_fair(policy: Policy, seed: int = 0) -> None:
 
 
 @pytree
-class Masked:
+class Masked(Around):
     """A policy whose keys say nothing of the run: each is another key, as random.
 
     Attributes:
@@ -98,16 +96,6 @@ class Masked:
     def blind(self) -> bool:
         """Whether the policy sees no contexts."""
         return is_blind(self.policy)
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether the policy asks which servers were shown for each waiting query."""
-        return is_retry_aware(self.policy)
-
-    @property
-    def entry_aware(self) -> bool:
-        """Whether the policy asks when each waiting query entered the queue."""
-        return is_entry_aware(self.policy)
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Begin as the policy does."""

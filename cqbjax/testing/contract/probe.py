@@ -15,13 +15,10 @@ from cqbjax.core.types import Action, Feedback, Observation, Problem, is_entry_a
 NATURAL, SKIPPED, CHANGED = 0, 1, 2
 
 
-@pytree
-class Probe:
-    """A policy that does as `policy`, remembers its action, and varies the dummy job's feedback."""
+class Around:
+    """Passes on what the policy within asks for."""
 
     policy: Any
-    how: Array | int = NATURAL
-    informed: bool = static(default=False)
 
     @property
     def retry_aware(self) -> bool:
@@ -32,6 +29,15 @@ class Probe:
     def entry_aware(self) -> bool:
         """Whether the policy asks when each waiting query entered the queue."""
         return is_entry_aware(self.policy)
+
+
+@pytree
+class Probe(Around):
+    """A policy that does as `policy`, remembers its action, and varies the dummy job's feedback."""
+
+    policy: Any
+    how: Array | int = NATURAL
+    informed: bool = static(default=False)
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
