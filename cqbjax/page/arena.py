@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import polars as pl
 from matplotlib.figure import Figure
 
 from cqbjax.core.files import write_atomic
+from cqbjax.page import template
 from cqbjax.results.names import style_of
 
-# Not by `page.build`, which needs the libraries of the report's page.
-HERE = Path(__file__).resolve().parent
-TEMPLATE, STYLES = "arena.html.j2", "page.css"
+TEMPLATE = "arena.html.j2"
 OWN = "tr.own > * { background: #fff3c4; } figure { margin: 1rem 0; }"
 # The columns of a task's table, and what stands above each.
 COLUMNS = {
@@ -52,17 +50,11 @@ class Shown(NamedTuple):
 
 def build(shown: Shown, path: Path) -> Path:
     """Write the page: one file that opens from disk and asks nothing of a network."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=jinja2.select_autoescape(["j2", "html"]),
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {"interval": interval, "called": lambda label: style_of(label).name}
-    names = [
-        name for name in COLUMNS if shown.table[name].is_not_null().any()
-    ]  # fmt: skip
+    filters = {"interval": interval, "called": lambda label: style_of(label).name}
+    names = [name for name in COLUMNS if shown.table[name].is_not_null().any()]
     looks = [note["looks"].get(shown.own, 1) for note in shown.notes.values()]
-    text = environment.get_template(TEMPLATE).render(
-        css=f"{(HERE / STYLES).read_text()}\n{OWN}", title=shown.title, own=shown.own,
+    text = template.filled(
+        TEMPLATE, filters, css=f"{template.styles()}\n{OWN}", title=shown.title, own=shown.own,
         tracks={name: frame.to_dicts() for name, frame in shown.tracks.items()},
         tasks=[_task(task, shown) for task in shown.tasks], columns=names,
         heads=["Policy", "Group", *(COLUMNS[name] for name in names), "From"],

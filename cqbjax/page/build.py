@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
 
 from cqbjax.core.files import write_atomic
-from cqbjax.page import packing, plots, tables
+from cqbjax.page import packing, plots, tables, template
 from cqbjax.paper import claims, comparison
 from cqbjax.paper.catalogue import Listed
 from cqbjax.results.extracts import Extract
 
-HERE = Path(__file__).resolve().parent
-TEMPLATE, STYLES = "page.html.j2", "page.css"
+TEMPLATE = "page.html.j2"
 VERDICT_MARKS = {
     claims.HOLDS: "✓", claims.IN_PART: "◐", claims.FAILS: "✗", claims.UNDECIDED: "≈",
     claims.CANNOT: "–", claims.NOT_RUN: "…",
@@ -40,12 +38,9 @@ def build(
     """
     ordered = _ordered(extracts, listed)
     drawn = plots.draw(list(ordered.values()))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=jinja2.select_autoescape(["j2", "html"]),
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    text = environment.get_template(TEMPLATE).render(
-        css=(HERE / STYLES).read_text(),
+    text = template.filled(
+        TEMPLATE,
+        css=template.styles(),
         drawn=drawn,
         studies=[_study(made, drawn, listed) for made in ordered.values()],
         missing=[one for one in listed if one.name not in extracts],
