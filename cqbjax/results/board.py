@@ -97,9 +97,7 @@ def read(folder: Path = HERE) -> Board:
     return Board(pl.read_parquet(folder / NUMBERS), json.loads((folder / NOTES).read_text()))
 
 
-def verified(
-    board: Board, task: str, content: str, policies: Mapping[str, str]
-) -> set[str]:  # fmt: skip
+def verified(board: Board, task: str, content: str, policies: Mapping[str, str]) -> set[str]:
     """Return the labels of a task that the board's keys say are what would be computed now.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.summaries import t_quantile
+from cqbjax.results.frame import with_interval
 
 RAND = "random"
 RESAMPLES = 2000
@@ -52,23 +52,14 @@ def means(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     Returns:
         A row a task and policy: `seeds`, and for each name its mean, `_low` and `_high`.
     """
-    columns: dict[str, pl.Expr] = {"seeds": pl.len()}
+    each = rows.group_by("task", "policy", maintain_order=True)
+    made = each.agg(seeds=pl.len())
     for name in names:
-        columns |= {name: pl.col(name).mean(), f"{name}_low": _end(name, -1)}
-        columns[f"{name}_high"] = _end(name, 1)
-    return rows.group_by("task", "policy", maintain_order=True).agg(**columns)
-
-
-def _end(name: str, side: int) -> pl.Expr:
-    """Return an end of the interval of a column's mean; null for a single number."""
-
-    def half(values: pl.Series) -> float | None:
-        there = values.drop_nulls().to_numpy()
-        n = len(there)
-        spread = float(t_quantile(n, LEVEL) * there.std(ddof=1) / n**0.5) if n > 1 else np.nan
-        return None if np.isnan(spread) else float(there.mean()) + side * spread
-
-    return pl.col(name).map_batches(half, return_dtype=pl.Float64, returns_scalar=True)
+        column = pl.col(name)
+        one = with_interval(each.agg(n=column.count(), mean=column.mean(), sd=column.std()), LEVEL)
+        made = made.hstack(one.select(pl.col("mean").alias(name),
+                                      pl.col("low", "high").name.prefix(f"{name}_")))  # fmt: skip
+    return made
 
 
 def behind(rows: pl.DataFrame, best: Mapping[str, str]) -> pl.DataFrame:
