@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from cqbjax.core import mnl, queueing, rng
+from cqbjax.core import mnl, rng
 from cqbjax.core.types import Action, Observation
 from cqbjax.env.acting import Env
 
@@ -66,7 +66,7 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         slot, rank = (int(one) for one in action)
         instead = not bool(self._seen.queue.arrived[slot] > 0)
         if instead:
-            slot = int(queueing.pick("oldest", self._seen.queue, jnp.zeros(())))
+            slot = int(self.env.first_waiting(self._seen))
         problem = self.env.problem
         servers = mnl.unrank_assortment(
             jnp.int32(rank), problem.num_servers, problem.assortment_size

@@ -37,12 +37,12 @@ class Plan:
             group.run_bytes(slots), len(group.runs.seed), group.runs_a_label, self.devices,
             self.bytes_a_device, memory.spare(problem),
         )  # fmt: skip
-        room = rooms.of(group, slots, self.bytes_a_device // width)
         on_cpu = self.devices[0].platform == "cpu"
+        room = rooms.of(group, slots, self.bytes_a_device // width) if on_cpu else None
         return Shape(
             self.devices, width, problem, kind_of(row(group.numbers, 0)),
             kind_of(group.tables), kind_of(group.one), slots, records.per_call, records.every,
-            group.part.recorders, room if on_cpu else None,
+            group.part.recorders, room,
         )  # fmt: skip
 
     def describe(self, group: Group, slots: int, runs: int) -> str:

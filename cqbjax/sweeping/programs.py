@@ -89,7 +89,7 @@ class Programs(NamedTuple):
 @functools.lru_cache(MOST_KEPT)
 def compiled(shape: Shape) -> Programs:
     """Compile what a shape needs, or return what was compiled for it in this process."""
-    if not shape.every or shape == shape.told:
+    if shape == shape.told:
         return _made(shape)
     made, longest, every = _made(shape.told), extent.of(shape.problem.horizon), shape.every
     by_round = [one.name for one in shape.recorders if one.per == "round"]
