@@ -159,14 +159,16 @@ def entry(
 def composed(task: Task, asked: Asked, policies: Sequence[str]) -> "DictConfig":
     """Compose a task as it is asked for, with further words."""
     words = [f"arena={task.name}", f"results_dir={asked.folder}", *asked.words, *policies]
-    ((config, *_),) = _multirun.compose([words])
-    given = {} if asked.tuning else {"first_seed": REPORTED}
+    if not asked.tuning:
+        words.append(f"first_seed={REPORTED}")
     if asked.seeds is not None:
-        given["num_seeds"] = asked.seeds
+        words.append(f"num_seeds={asked.seeds}")
     if asked.rounds != 1:
-        given["horizon"] = max(FEWEST_ROUNDS, round(asked.rounds * config.horizon))
-    ((config, *_),) = _multirun.compose([[*words, *(f"{k}={v}" for k, v in given.items())]])
-    return config
+        (whole,) = _multirun.compose([words])
+        rounds = round(asked.rounds * whole.config.horizon)
+        words.append(f"horizon={max(FEWEST_ROUNDS, rounds)}")
+    (job,) = _multirun.compose([words])
+    return job.config
 
 
 def _checked(config: "DictConfig", kept: dict[str, Any]) -> "Ready":

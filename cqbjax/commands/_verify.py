@@ -48,18 +48,18 @@ class Piece(NamedTuple):
     config: DictConfig
 
 
-def verify(words: Sequence[str]) -> None:
+def verify(folder: Path, told: dict[str, str]) -> None:
     """Verify the entry in a folder.
 
     Args:
-        words: the folder, and `pieces=`, `seed=`, `data_dir=`.
+        folder: of the entry.
+        told: `pieces`, `seed` and `data_dir`, from `given`.
 
     Raises:
         ValueError: in one sentence, what is not as the entry says.
     """
     from cqbjax.core import backend
 
-    folder, told = given(words)
     for name in (boards.NOTES, boards.NUMBERS, _shown.TABLE):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is no entry of the arena: {name} is not there")
@@ -67,11 +67,11 @@ def verify(words: Sequence[str]) -> None:
     backend.configure()
     # The policy's file is beside its numbers.
     sys.path.insert(0, str(folder.resolve()))
-    stored = _stored(folder)
-    made = boards.read(folder)
+    made, known = boards.read(folder), boards.read()
+    stored = _stored(folder, made)
     _same_tasks(stored)
     _same_rows(stored, made, folder)
-    _same_table(made, folder)
+    _same_table(made, known, folder)
     print(f"{folder}: the table follows from the stored arrays of {len(stored)} tasks")
     pieces = [
         Piece(task, label, point, config)
@@ -85,7 +85,7 @@ def verify(words: Sequence[str]) -> None:
             piece.config.data_dir = told["data_dir"]
         _same_again(piece, draws)
         print(f"{piece.task}, {piece.label}: run again, the same to the last bit")
-        print(f"{piece.task}, {piece.label}: {_without_knowing(piece, draws, made)}")
+        print(f"{piece.task}, {piece.label}: {_without_knowing(piece, draws, made, known)}")
 
 
 def given(words: Sequence[str]) -> tuple[Path, dict[str, str]]:
@@ -106,10 +106,10 @@ def given(words: Sequence[str]) -> tuple[Path, dict[str, str]]:
     return Path(words[0]), told
 
 
-def _stored(folder: Path) -> dict[str, tuple[xr.Dataset, DictConfig]]:
+def _stored(folder: Path, made: Board) -> dict[str, tuple[xr.Dataset, DictConfig]]:
     """Return what is stored of each task: its arrays and its configuration."""
     stored = {}
-    for task, note in boards.read(folder).notes.items():
+    for task, note in made.notes.items():
         (one,) = results.stored_points(folder / "data" / task, content=note["content"])
         labels = [
             label for label in one.point.policy.values if label in {*note["policies"], OPTIMAL}
@@ -160,11 +160,11 @@ def _same_rows(stored: dict[str, tuple[xr.Dataset, DictConfig]], made: Board, fo
         )
 
 
-def _same_table(made: Board, folder: Path) -> None:
+def _same_table(made: Board, known: Board, folder: Path) -> None:
     """Refuse a table that does not follow from the rows."""
     from cqbjax.results import tables
 
-    anew, path = _shown.tabled(_shown.compared(made, boards.read())), folder / f".{_shown.TABLE}"
+    anew, path = _shown.tabled(_shown.compared(made, known)), folder / f".{_shown.TABLE}"
     tables.write_csv(path, anew)
     text = path.read_text()
     path.unlink()
@@ -208,7 +208,7 @@ def _same_again(piece: Piece, draws: np.random.Generator) -> None:
                 )
 
 
-def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board) -> str:
+def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board, known: Board) -> str:
     """Run a piece with keys that say nothing and LLMs of other numbers; say how it does there.
 
     Raises:
@@ -238,7 +238,7 @@ def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board) -> s
     here = made.rows.filter(task=piece.task, policy=piece.label)
     here_gap = here.filter(pl.col("seed").is_in(seeds.tolist())).sort("seed")["gap"]
     apart = (there - here_gap).to_numpy()
-    floor = _floor(piece, made)
+    floor = _floor(piece, made, known)
     worse = float(apart.mean()) / floor if floor > 0 else 0.0
     if worse > MOST_WORSE and scores.paired_p(apart) < UNLIKELY:
         raise ValueError(
@@ -248,9 +248,9 @@ def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board) -> s
     return f"without knowing the run its score is {-worse:+.2f} on {len(seeds)} seeds"
 
 
-def _floor(piece: Piece, made: Board) -> float:
+def _floor(piece: Piece, made: Board, known: Board) -> float:
     """Return the mean gap of random routing in a task, from the entry or from the board."""
-    for rows in (made.rows, boards.read().rows):
+    for rows in (made.rows, known.rows):
         gaps: Any = rows.filter(task=piece.task, policy=scores.RAND)["gap"]
         if len(gaps):
             return float(gaps.mean())

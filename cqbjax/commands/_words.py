@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cqbjax.commands import _tasks
 from cqbjax.commands._tasks import Asked, Contestant
@@ -34,22 +34,24 @@ class Run(NamedTuple):
     keeps: bool
 
 
-def check(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return what the words ask for, one of `VERBS` or `enter`, and the words that say how.
+def check(words: Sequence[str]) -> tuple[str, Any]:
+    """Return what the words ask for, one of `VERBS` or `enter`, and what they say of it.
+
+    That is nothing for `tasks`, the arguments of `_verify.verify`, or else a `Run`.
 
     Raises:
         ValueError: naming a word that is none.
     """
     verb, *others = words if words[0] in VERBS else ("enter", *words)
-    if verb == "tasks" and others:
-        raise ValueError(f"{others[0]} is nothing that `tasks` takes: leave it out")
+    if verb == "tasks":
+        if others:
+            raise ValueError(f"{others[0]} is nothing that `tasks` takes: leave it out")
+        return verb, None
     if verb == "verify":
         from cqbjax.commands import _verify
 
-        _verify.given(others)
-    elif verb != "tasks":
-        run_of(values_of(others), board=verb == BOARD)
-    return verb, others
+        return verb, _verify.given(others)
+    return verb, run_of(values_of(others), board=verb == BOARD)
 
 
 def values_of(words: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,8 @@ python scripts/arena.py board                             # all of the package's
 
 A policy is a class of a file below the current folder, or a label of `conf/policy`. It writes
 `arena/Mine/`: the table, the page, a picture and the runs. Only that policy runs: what the others
-reached comes with the package. The same command again goes on where it was stopped.
+reached stands beside it where the package has it. The same command again goes on where it was
+stopped.
 """
 
 import argparse
@@ -47,16 +48,16 @@ def arena(asked: argparse.Namespace) -> None:
         ValueError: naming a word that is none.
         SystemExit: of status `SOME_LEFT_OUT`, where a task was left out.
     """
-    verb, words = _words.check(asked.words)
+    verb, told = _words.check(asked.words)
     if verb == "tasks":
         for task in _tasks.listed():
             print(f"{task.name} (version {task.version}): {task.title}\n    {task.says}")
     elif verb == "verify":
         from cqbjax.commands import _verify
 
-        _verify.verify(words)
+        _verify.verify(*told)
     else:
-        _enter(_words.run_of(_words.values_of(words), board=verb == _words.BOARD))
+        _enter(told)
 
 
 def _enter(run: Run) -> None:
@@ -91,6 +92,7 @@ def _check(contestant: Contestant) -> None:
         ValueError: it cannot be made.
     """
     from cqbjax.commands._hydra import make_policies
+    from cqbjax.core.contract import refusal
     from cqbjax.offline import Learnt
     from cqbjax.testing import check_fair, check_policy
     from cqbjax.testing.contract import PROBLEM
@@ -101,23 +103,14 @@ def _check(contestant: Contestant) -> None:
     policy = make_policies(config.policy)[contestant.label]
     if isinstance(policy, Learnt):
         return  # what it will be is known when it has learnt
-    refusal = _refusal(policy, SINGLE)
-    if refusal:
+    why = refusal(policy, SINGLE)
+    if why is not None:
         # Who could refuse it could not be looked at.
-        raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {refusal}")
+        raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {why}")
     for problem in (SINGLE, PROBLEM):
-        if not _refusal(policy, problem):
+        if refusal(policy, problem) is None:
             check_policy(policy, problem, uncompiled=False)
     check_fair(policy)
-
-
-def _refusal(policy: Any, problem: Any) -> str:
-    """Return why a policy is not for these shapes; nothing where it is."""
-    try:
-        getattr(policy, "check", lambda _: None)(problem)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _entries(run: Run, known: "Board") -> tuple[list[Entry], dict[str, str]]:
@@ -188,29 +181,21 @@ def _note(one: Entry, place: Path) -> dict[str, Any]:
     from cqbjax.store import pieces
 
     content, config = one.ready.kind.content(one.ready), one.ready.point.config
-    seconds = dict[str, float]()
+    seconds, tried = dict[str, float](), dict[str, set[str]]()
     for file in pieces.found(place):
         for manifest in pieces.manifests_of(file):
             seconds |= manifest.get("run_seconds", {})
             versions = manifest["versions"] | {"machine": str(manifest["machine"])}
+            for label, key in manifest["policies"].items():
+                tried.setdefault(label, set()).add(key)
+    # How many policies of each label have been run on these seeds so far.
+    looks = {label: len(tried.get(label, ())) for label in one.ready.policies}
     return {
         "version": one.task.version, "content": content.point, "policies": dict(content.policies),
         "known": sorted(one.known), "seeds": config.num_seeds, "horizon": config.horizon,
         "first_seed": config.first_seed, "seconds": seconds, "by": versions,
-        "looks": _looks(place, one),
+        "looks": looks,
     }  # fmt: skip
-
-
-def _looks(place: Path, one: Entry) -> dict[str, int]:
-    """Return how many policies of each label have been run on these seeds so far."""
-    from cqbjax.store import pieces
-
-    looks: dict[str, set[str]] = {}
-    for file in pieces.found(place):
-        for manifest in pieces.manifests_of(file):
-            for label, key in manifest["policies"].items():
-                looks.setdefault(label, set()).add(key)
-    return {label: len(looks.get(label, ())) for label in one.ready.policies}
 
 
 def _write(made: "Board", known: "Board", run: Run, console: "Console") -> None:

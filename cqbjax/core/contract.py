@@ -45,6 +45,16 @@ def require(holds: bool, otherwise: str) -> None:
         raise ContractError(otherwise)
 
 
+def refusal(policy: Any, problem: Problem) -> str | None:
+    """Return why a policy is not defined for a problem; None where it is."""
+    try:
+        if hasattr(policy, "check"):
+            policy.check(problem)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 @contextmanager
 def naming(whose: str) -> Iterator[None]:
     """Say in front of a breach whose it is; to raise is one, and so to ask for a traced value.

@@ -35,19 +35,10 @@ def _rooms(group: Group, slots: int, most: int) -> Iterator[Problem]:
         return
     for rounds in (rounds for rounds in ROOMS if rounds >= own.horizon):
         room = source.problem(own.assortment_size, rounds)
+        # A policy may bring tables of the run's rows, and is then defined for no other room.
         if (
-            _fits(group.one, room)
+            contract.refusal(group.one, room) is None
             and records_alike(part.recorders, own, room)
             and group.run_bytes(slots, room) <= most
         ):
             yield room
-
-
-def _fits(policy: object, room: Problem) -> bool:
-    """Tell whether a policy, which may bring tables of the run's rows, is defined for a room."""
-    try:
-        if hasattr(policy, "check"):
-            policy.check(room)
-    except ValueError:
-        return False
-    return True
