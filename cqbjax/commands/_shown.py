@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TABLE = "table.csv"
-# Where a run stands beside those of the board.
-RUN = "run"
+# Where a row is from, beside `boards.SAME_KEY` and `boards.SAME_DRAWS`.
+RUN, CAME = "run", "board"
 TAUS = np.linspace(-0.2, 1.0, 61)
 # Profiles of more policies cannot be told apart by eye.
 MOST_DRAWN = 8
 
 
-def compared(made: Board, known: Board) -> pl.DataFrame:
+def compared(made: Board, known: Board, by: str = RUN) -> pl.DataFrame:
     """Return the runs with those of the board beside them, and `by`: where each row is from."""
     parts = []
     for (name,), run in made.rows.partition_by("task", as_dict=True).items():
         fit = set(made.notes[str(name)]["known"])
-        parts.append(run.with_columns(by=pl.lit(RUN)))
+        parts.append(run.with_columns(by=pl.lit(by)))
         # A board of other rounds is of other runs.
         if _of_today(made, known, str(name)):
             parts.append(boards.beside(known, run, fit))
@@ -51,21 +51,22 @@ def tabled(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def write(
-    made: Board, known: Board, folder: Path, own: str | None, console: "Console"
+    made: Board, known: Board, folder: Path, own: str | None, console: "Console", by: str = RUN
 ) -> list[Path]:
     """Write table, numbers, pictures and page of runs, and print how policies stand.
 
     Args:
         made: what ran.
-        known: the board that came with the package.
+        known: the board that came with the package, where it may stand beside.
         folder: where to write.
         own: the label that entered; None: all of the board.
         console: where the scores are printed.
+        by: where `made` is from.
     """
     from cqbjax.figures import arena as drawing
     from cqbjax.figures import files
 
-    rows = compared(made, known)
+    rows = compared(made, known, by)
     table, scored = tabled(rows), scores.scored(rows.drop("by"))
     tables.write_csv(folder / TABLE, table)
     written = [folder / TABLE, *boards.write(made, folder)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cqbjax.commands import _tasks
 from cqbjax.commands._tasks import Asked, Contestant
 
-VERBS = ("tasks", "verify", "board")
+VERBS = ("tasks", "verify", "board", "show")
 # What may be said of a run, and its value where nothing is.
 KEYS = {
     "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
@@ -37,7 +37,8 @@ class Run(NamedTuple):
 def check(words: Sequence[str]) -> tuple[str, Any]:
     """Return what the words ask for, one of `VERBS` or `enter`, and what they say of it.
 
-    That is nothing for `tasks`, the arguments of `_verify.verify`, or else a `Run`.
+    That is nothing for `tasks`, the folder to write for `show`, the arguments of `_verify.verify`,
+    or else a `Run`.
 
     Raises:
         ValueError: naming a word that is none.
@@ -47,6 +48,11 @@ def check(words: Sequence[str]) -> tuple[str, Any]:
         if others:
             raise ValueError(f"{others[0]} is nothing that `tasks` takes: leave it out")
         return verb, None
+    if verb == "show":
+        given = [word for word in others if not word.startswith("out=")]
+        if given:
+            raise ValueError(f"{given[0]} is nothing that `show` takes: out=FOLDER alone")
+        return verb, Path(values_of(others)["out"]) / BOARD
     if verb == "verify":
         from cqbjax.commands import _verify
 

@@ -4,7 +4,8 @@ python scripts/arena.py tasks                             # which tasks there ar
 python scripts/arena.py policy=my_policy.py:Mine          # in all of them
 python scripts/arena.py policy=mine tasks=paper,retries seeds=5    # a first look
 python scripts/arena.py verify arena/Mine                 # is it what it says?
-python scripts/arena.py board                             # all of the package's own policies
+python scripts/arena.py show                              # the board that comes with it, as a page
+python scripts/arena.py board                             # run all of the package's own policies
 
 A policy is a class of a file below the current folder, or a label of `conf/policy`. It writes
 `arena/Mine/`: the table, the page, a picture and the runs. Only that policy runs: what the others
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def arena(asked: argparse.Namespace) -> None:
-    """List the tasks, verify a folder, run the board, or let a policy enter.
+    """List the tasks, show or run the board, verify a folder, or let a policy enter.
 
     Raises:
         ValueError: naming a word that is none.
@@ -56,8 +57,27 @@ def arena(asked: argparse.Namespace) -> None:
         from cqbjax.commands import _verify
 
         _verify.verify(*told)
+    elif verb == "show":
+        _show(told)
     else:
         _enter(told)
+
+
+def _show(folder: Path) -> None:
+    """Write the board that came with the package as a table, pictures and a page.
+
+    Raises:
+        ValueError: none came with it.
+    """
+    from cqbjax.commands import _shown
+    from cqbjax.results import board as boards
+    from cqbjax.studies import showing
+
+    known, console = boards.read(), showing.console()
+    if not known.notes:
+        raise ValueError("no board comes with this package: run one with `cqbjax arena board`")
+    written = _shown.write(known, boards.none(), folder, None, console, _shown.CAME)
+    console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
 
 
 def _enter(run: Run) -> None:

@@ -15,6 +15,7 @@ from cqbjax.results.names import style_of
 
 # Scores are coloured from here to the yardstick's; what is worse has the same colour.
 WORST = -0.25
+FURTHEST = -1.0  # what is worse lies outside the panel
 POINTS = 9.0
 CELL = 0.62, 0.3  # inches of a score
 
@@ -91,6 +92,37 @@ def _means(panel: Axes, overall: pl.DataFrame, labels: Sequence[str], own: str |
     panel.axvline(1.0, color="black", lw=0.8, ls=":")
     panel.grid(axis="x", lw=0.4)
     panel.set_xlabel("interquartile mean over tasks")
+
+
+def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Figure:
+    """Draw the scores of one policy in its tasks, or of one task's policies, with their intervals.
+
+    Args:
+        rows: of `board.table`, those with a score.
+        names: what stands beside each, from above, by its value in the column `by`.
+        by: `task` or `policy`.
+    """
+    there = {row[by]: row for row in rows.iter_rows(named=True)}
+    shown = [name for name in names if name in there]
+    with fonts(POINTS), matplotlib.rc_context({"axes.spines.left": False}):
+        figure = Figure(figsize=(6.0, 0.7 + 0.21 * len(shown)), layout="constrained")
+        FigureCanvasAgg(figure)
+        panel = figure.subplots()
+        for place, name in enumerate(shown):
+            row = there[name]
+            color = style_of(row["policy"]).color
+            panel.plot([row["score_low"], row["score_high"]], [place] * 2, color=color, lw=1.6)
+            # Full where it is not told from the best.
+            panel.plot([row["score"]], [place], "o", color=color, ms=4.5,
+                       mfc=color if row["group"] == 1 else "white")  # fmt: skip
+        panel.set_yticks(range(len(shown)), [names[name] for name in shown])
+        panel.set_ylim(len(shown) - 0.4, -0.6)
+        panel.set_xlim(max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05), None)
+        for end in (0.0, 1.0):
+            panel.axvline(end, color="black", lw=0.8, ls=":")
+        panel.grid(axis="x", lw=0.4)
+        panel.set_xlabel("score: 0 random routing, 1 the yardstick; full: not told from the best")
+    return figure
 
 
 def draw_profiles(

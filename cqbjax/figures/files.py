@@ -16,6 +16,7 @@ from cqbjax.core.files import write_atomic
 
 DOTS_AN_INCH = 150
 COLOURS = 256  # of a PNG: a third of the bytes of all colours, and what is seen is the same
+PDF_METADATA: dict[str, Any] = {"CreationDate": None, "Creator": None, "Producer": None}
 
 
 def write_numbers(
@@ -37,26 +38,23 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     same figure gives the same bytes.
     """
     stem = Path(stem)
-    metadata: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-    }
-    png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in metadata)
+    png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf"))
     # Type 42 keeps the text of a PDF selectable.
     with _laid_out(figure), matplotlib.rc_context({"pdf.fonttype": 42}):
-        for path, (kind, entries) in zip((png, pdf), metadata.items(), strict=True):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=DOTS_AN_INCH, metadata=entries)
-            write_atomic(path, _with_palette(buffer) if kind == "png" else buffer.getvalue())
+        write_atomic(png, png_of(figure))
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="pdf", dpi=DOTS_AN_INCH, metadata=PDF_METADATA)
+        write_atomic(pdf, buffer.getvalue())
     return png, pdf
 
 
-def _with_palette(png: io.BytesIO) -> bytes:
-    """Return a PNG with its colours in a palette."""
+def png_of(figure: Figure, dots: int = DOTS_AN_INCH) -> bytes:
+    """Return a figure as a PNG of so many dots an inch, with its colours in a palette."""
+    drawn, buffer = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dots, metadata={"Software": None})
     # Refined by k-means: large pale areas keep their tint, edges of letters may lose a shade.
-    reduced = Image.open(png).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
-    buffer = io.BytesIO()
-    reduced.save(buffer, format="PNG", optimize=True, dpi=(DOTS_AN_INCH, DOTS_AN_INCH))
+    reduced = Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=4)
+    reduced.save(buffer, format="PNG", optimize=True, dpi=(dots, dots))
     return buffer.getvalue()
 
 

@@ -1,7 +1,6 @@
 """The arena's page: the scores of an entry, or of the whole board, in one file."""
 
 import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,9 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from cqbjax.core.files import write_atomic
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.figures import arena as drawing
+from cqbjax.figures import files
 from cqbjax.page import template
 from cqbjax.results.names import style_of
 
@@ -59,7 +61,7 @@ def build(shown: Shown, path: Path) -> Path:
         tasks=[_task(task, shown) for task in shown.tasks], columns=names,
         heads=["Policy", "Group", *(COLUMNS[name] for name in names), "From"],
         figures=[{"says": says, "data": _data(one)} for says, one in shown.figures.items()],
-        cards=shown.cards, looks=max(looks, default=1),
+        cards=[_card(card, shown) for card in shown.cards], looks=max(looks, default=1),
         notes=json.dumps(shown.notes, indent=1, sort_keys=True),
     )  # fmt: skip
     write_atomic(path, text.encode())
@@ -69,8 +71,23 @@ def build(shown: Shown, path: Path) -> Path:
 def _task(task: Mapping[str, Any], shown: Shown) -> dict[str, Any]:
     """Return what the template says of a task."""
     note = shown.notes[task["name"]]
-    rows = shown.table.filter(task=task["name"]).to_dicts()
-    return {**task, "rows": rows, "seeds": note["seeds"], "horizon": note["horizon"]}
+    rows = shown.table.filter(task=task["name"])
+    names = {label: style_of(label).name for label in rows["policy"]}
+    return {**task, "rows": rows.to_dicts(), "seeds": note["seeds"], "horizon": note["horizon"],
+            "figure": _intervals(rows, names, "policy")}  # fmt: skip
+
+
+def _card(card: Mapping[str, str], shown: Shown) -> dict[str, Any]:
+    """Return what the template says of a policy."""
+    names = {task["name"]: task["title"] for task in shown.tasks}
+    own = shown.table.filter(policy=card["label"])
+    return {**card, "figure": _intervals(own, names, "task")}
+
+
+def _intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> str | None:
+    """Return the figure of the rows that have a score; None where none has."""
+    scored = rows.filter(pl.col("score").is_not_null(), pl.col("policy") != OPTIMAL)
+    return _data(drawing.draw_intervals(scored, names, by)) if scored.height else None
 
 
 def interval(ends: Sequence[float | None]) -> str:
@@ -87,6 +104,5 @@ def interval(ends: Sequence[float | None]) -> str:
 
 def _data(figure: Figure) -> str:
     """Return a figure as an address that holds it."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_AN_INCH, metadata={"Software": None})
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    png = files.png_of(figure, DOTS_AN_INCH)
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -90,10 +90,15 @@ def write(board: Board, folder: Path) -> list[Path]:
     return written
 
 
+def none() -> Board:
+    """Return a board with nothing on it."""
+    return Board(pl.DataFrame(schema=SCHEMA), {})
+
+
 def read(folder: Path = HERE) -> Board:
     """Read a board; an empty one where there is none."""
     if not (folder / NOTES).is_file():
-        return Board(pl.DataFrame(schema=SCHEMA), {})
+        return none()
     return Board(pl.read_parquet(folder / NUMBERS), json.loads((folder / NOTES).read_text()))
 
 
