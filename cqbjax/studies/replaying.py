@@ -43,7 +43,7 @@ class Replay(Sweep):
         min_gap: least seconds between a conversation's last response and its retrial.
         among: `open` or `adjacent`: of which conversations a retrial may be.
         singles: share of chains of length one among those that are kept.
-        schedules: label -> rule, beside the policies.
+        schedules: label -> rule, beside the policies; None: no others.
     """
 
     source: str | None = None
@@ -55,7 +55,7 @@ class Replay(Sweep):
     min_gap: Any = 0
     among: Any = "open"
     singles: float = 0.8
-    schedules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    schedules: Mapping[str, str] | None = None
 
     # What the log holds is in the source that is drawn from it, and what schedules hold in them.
     for_show: ClassVar[tuple[str, ...]] = ("kind",)
@@ -144,7 +144,7 @@ class Replay(Sweep):
             ValueError: a label is taken twice, or there is no such rule.
         """
         chosen = {OPTIMAL: Optimal(), **policies}
-        for label, rule in self.schedules.items():
+        for label, rule in (self.schedules or {}).items():
             if label in chosen:
                 raise ValueError(
                     f"kind.schedules.{label} has the label of a policy: give it another"

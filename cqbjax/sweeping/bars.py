@@ -112,6 +112,10 @@ class Lines:
         if now - self._told < MINUTE:
             return
         self._told, speed = now, self._done / (now - self._begun)
+        if not self._total:
+            # Nothing is simulated yet: how long it will take is being measured.
+            self.note(self._what)
+            return
         line = f"{self._done:,} of {self._total:,} rounds, {speed:,.0f} a second, {self._what}"
         if speed > 0:
             line += f", about {(self._total - self._done) / speed / MINUTE:.0f} min left"

@@ -36,6 +36,14 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
     )
 
 
+def test_where_nothing_is_simulated_a_line_says_no_rounds():
+    said, now = io.StringIO(), [0.0]
+    lines = Lines(Console(file=said, width=200), lambda: now[0])
+    now[0] = 61.0
+    lines.doing("compiling", "acqb")
+    assert said.getvalue() == "compiling acqb\n"
+
+
 def test_a_file_is_no_terminal():
     with bar(Console(file=io.StringIO())) as progress:
         assert isinstance(progress, Lines)
