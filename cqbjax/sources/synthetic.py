@@ -33,6 +33,8 @@ MOST_DRAWN = 2**22
 SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
 # What a policy keeps has d^2 numbers.
 MOST_DIM = 10_000
+# theta* of more numbers would take minutes a seed to be looked at before anything runs.
+MOST_PARAMETERS = 10_000_000
 # Of so many sources, sets of seeds and K the best candidates are remembered.
 SCORES_KEPT = 8
 # Up to so many utilities the corners of the box are counted.
@@ -69,6 +71,11 @@ class Synthetic:
                 raise ValueError(f"{key}={value} must be a whole number, at least 1")
         if self.dim > MOST_DIM:
             raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
+        if self.num_servers * self.dim > MOST_PARAMETERS:
+            raise ValueError(
+                f"num_servers={self.num_servers} with dim={self.dim} must have at most "
+                f"{MOST_PARAMETERS:,} parameters together"
+            )
         if self.parameters not in get_args(Parameters):
             words = " or ".join(get_args(Parameters))
             raise ValueError(f"parameters={self.parameters} must be {words}")

@@ -202,7 +202,11 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["policy=[]"], ["error: policy=[] must name at least one policy"]),
         (["policy=[optimal]"], ["error: policy names only optimal, and there is nothing to"]),
         (["num_seeds=100000000", "dry_run=true"], ["error: what is recorded takes ", " GB, and"]),
-        (["num_servers=1000000", "dim=100", "horizon=1000"], ["error: memory_gb must allow"]),
+        (["num_servers=100000", "dim=100", "horizon=1000"], ["error: memory_gb must allow"]),
+        (
+            ["policy=[random]", "num_servers=1000000", "dim=100"],
+            ["error: num_servers=1000000 with dim=100 must have at most 10,000,000 parameters"],
+        ),
         (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
         (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),
         (["policy=[knn]"], ["error: policy knn learns from a dataset's offline split"]),
