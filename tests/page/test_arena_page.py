@@ -84,7 +84,7 @@ def test_the_page_fits_a_screen(written, width):
         sizes = browser.execute_script(
             "return [...document.images].map(one => one.complete ? one.naturalWidth : 0)"
         )
-        assert len(sizes) == 2 and min(sizes) > 400
+        assert len(sizes) == 2 + len(TASKS) and min(sizes) > 400
         browser.get_screenshot_as_file(str(written.parent / f"page_{width}.png"))
 
 
