@@ -142,11 +142,15 @@ def _cards(table: pl.DataFrame, made: Board) -> list[dict[str, str]]:
         own = table.filter(policy=label)
         wins = own.filter(group=1)["task"].to_list()
         worst = own.drop_nulls("score").sort("score")
-        said = inspect.getdoc(type(policies[label])) or ""
+        made = policies[label]
+        # Of a router with a schedule, what there is to say is the router's.
+        kind = type(getattr(made, "router", made))
+        said = inspect.getdoc(kind) or ""
         constants = {key: value for key, value in config.policy[label].items() if key != "_target_"}
         cards.append({
-            "label": label, "says": said.split("\n\n")[0], "docstring": said,
-            "sees": _sees(policies[label]), "constants": str(constants), "wins": ", ".join(wins),
+            "label": label, "says": _tasks.comment_of("policy", label) or said.split("\n\n")[0],
+            "docstring": said, "source": f"{kind.__module__}.{kind.__qualname__}",
+            "sees": _sees(made), "constants": str(constants), "wins": ", ".join(wins),
             "loses": "" if not worst.height else
             f"{worst['task'][0]} (score {worst['score'][0]:.2f})",
         })  # fmt: skip

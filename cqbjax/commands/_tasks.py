@@ -5,6 +5,7 @@ other seeds, `REPORTED` and those after it, which nothing else runs.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,11 +100,17 @@ def listed() -> tuple[Task, ...]:
 
 
 def _read(path: Path) -> Task:
-    text = path.read_text()
-    comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
-    told = yaml.safe_load(text)
+    told = yaml.safe_load(path.read_text())
     prompts = "_prompts" in told["defaults"]
-    return Task(path.stem, told["title"], told["version"], " ".join(comments[1:]), prompts)
+    return Task(path.stem, told["title"], told["version"], comment_of("arena", path.stem), prompts)
+
+
+def comment_of(group: str, name: str) -> str:
+    """Return what the comment on top of a file of the configuration says; empty without either."""
+    path = CONF / group / f"{name}.yaml"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    top = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line[1:].strip() for line in top if not line.startswith("# @package"))
 
 
 def chosen(names: Sequence[str] | None) -> list[Task]:

@@ -36,7 +36,8 @@ class Shown(NamedTuple):
         tasks: of each, `name`, `title`, `says` and `version`.
         notes: task -> what ran, as the board has it.
         figures: what each says -> the figure.
-        cards: of policies: `label`, `says`, `sees`, `constants`, `wins`, `loses`, `docstring`.
+        cards: of policies: `label`, `says`, `sees`, `source`, `constants`, `wins`, `loses`,
+            `docstring`.
         own: the label that stands out; None: none.
     """
 
