@@ -23,18 +23,41 @@ from cqbjax.policies.picking import (
 
 @pytree
 class Optimal:
-    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate."""
+    """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
+
+    Attributes:
+        retry: `same`, which is optimal where each attempt is drawn anew, as in the paper; or
+            `fallback`, no server twice for a query while others remain, for worlds in which a
+            server that failed a query fails it for good.
+    """
+
+    retry: Literal["same", "fallback"] = static(default="same")
 
     informed = True
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return retries.is_aware(self.retry)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
 
+    def check(self, problem: Problem) -> None:
+        """Refuse an unknown retry rule.
+
+        Raises:
+            ValueError: naming it and those that there are.
+        """
+        del problem
+        check_words(self)
+
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
         del key, state
-        assert observation.utilities is not None
-        slot, servers = best_answer("joint", observation, observation.utilities, jnp.zeros(()))
+        utilities = observation.utilities
+        assert utilities is not None
+        slot, servers = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
         return Action(slot, servers, jnp.bool_(False))
 
 

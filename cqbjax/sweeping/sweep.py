@@ -25,6 +25,7 @@ from cqbjax.sweeping.snapshots import Snapshots
 
 # Where the paper's `optimal` need not be the best, it is a rule of ours.
 YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
+NO_REPEATS = ", no LLM twice for a query while others remain"
 
 
 def sweep(
@@ -236,8 +237,9 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
         "horizon": problem.horizon,
         "parameters": problem.parameters,
     }
-    if is_ours(one.source):
-        attributes["yardstick"] = YARDSTICK
+    repeats = getattr(one.policies[OPTIMAL], "retry", "same") == "same"
+    if is_ours(one.source) or not repeats:
+        attributes["yardstick"] = YARDSTICK if repeats else f"{YARDSTICK}{NO_REPEATS}"
     return xr.Dataset(data, coords, attributes)
 
 

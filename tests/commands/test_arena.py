@@ -204,7 +204,7 @@ def test_a_policy_enters_again_and_is_verified(folder):
     yardstick = table.filter(policy="optimal")
     assert {*yardstick["gap"]} == {0.0} and {*yardstick["score"].drop_nulls()} <= {1.0}
     page = (place / "index.html").read_text()
-    assert "Mine in the arena" in page and page.count("<img ") == 2 + 2  # over all tasks, and of each
+    assert "Mine in the arena" in page and page.count("<img ") == 2 + 2
     seeds = boards.read(place).rows["seed"].unique().sort().to_list()
     assert seeds == [_tasks.REPORTED + i for i in range(3)]
     again = called("arena", *words)

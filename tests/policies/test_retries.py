@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cqbjax.core import simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Feedback, Observation, Queue
-from cqbjax.policies import Acqb, OnContexts, RandomRouting, Replaced, Routed, retries
+from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced, Routed, retries
 from cqbjax.testing import worlds
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -51,6 +51,16 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
         assert shown[:10, 0].tolist() == order * 2
     if size == 2:
         assert {*shown[0], *shown[1]} == set(order[:4]) and order[4] in shown[2]
+
+
+def test_a_yardstick_without_repeats_asks_every_server_before_any_twice():
+    source = worlds.routing(SCORES - 30.0)
+    shown, row = attempts(Optimal(retry="fallback"), rate=0.03, source=source)
+    assert shown[:10, 0].tolist() == np.argsort(-SCORES[row]).tolist() * 2
+    same, row = attempts(Optimal(), rate=0.03, source=source)
+    assert {*same[:, 0].tolist()} == {int(np.argmax(SCORES[row]))} and len(same) >= 10
+    with pytest.raises(ValueError, match="retry=posterior"):
+        Optimal(retry="posterior").check(source.problem(1, 60))
 
 
 @pytest.mark.slow

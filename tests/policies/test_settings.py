@@ -54,7 +54,8 @@ def test_only_the_optimal_policy_is_told_and_only_who_asks_is_shown_more():
     for one in (*plain, *aware):
         assert one.informed is False and not is_entry_aware(one)
     assert [is_retry_aware(one) for one in (*plain, Optimal())] == [False] * 6
-    assert [one.retry_aware for one in aware] == [True] * 4
+    aware.append(Optimal(retry="fallback"))
+    assert [one.retry_aware for one in aware] == [True] * 5
     assert is_blind(RandomRouting()) and is_blind(QueueingBandit())
     assert not any(map(is_blind, (Acqb(), Optimal(), Routed(scores=SCORES))))
 
