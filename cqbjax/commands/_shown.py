@@ -20,6 +20,7 @@ TABLE = "table.csv"
 # Where a row is from, beside `boards.SAME_KEY` and `boards.SAME_DRAWS`.
 RUN, CAME = "run", "board"
 TAUS = np.linspace(-0.2, 1.0, 61)
+DOTS_AN_INCH = 100  # of the pictures, which are wide
 # Profiles of more policies cannot be told apart by eye.
 MOST_DRAWN = 8
 
@@ -84,7 +85,7 @@ def write(
             drawing.draw_profiles(_profiles(scored, first, own), TAUS, own),
     }  # fmt: skip
     for name, figure in zip(("scores", "profiles"), pictures.values(), strict=True):
-        written += files.save(figure, folder / name)
+        written += files.save(figure, folder / name, DOTS_AN_INCH)
     _print(table, tracks, own, console)
     from cqbjax.page import arena as page
 

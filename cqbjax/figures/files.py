@@ -31,8 +31,8 @@ def write_numbers(
             )
 
 
-def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem`.png (150 dots an inch, 256 colours) and `stem`.pdf, each whole or not at all.
+def save(figure: Figure, stem: Path, dots: int = DOTS_AN_INCH) -> tuple[Path, Path]:
+    """Write `stem`.png (of so many dots an inch, 256 colours) and `stem`.pdf, each whole or not.
 
     Both are laid out alike, by the letters' sizes in the PNG. Neither holds a date, so that the
     same figure gives the same bytes.
@@ -40,10 +40,10 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
     stem = Path(stem)
     png, pdf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf"))
     # Type 42 keeps the text of a PDF selectable.
-    with _laid_out(figure), matplotlib.rc_context({"pdf.fonttype": 42}):
-        write_atomic(png, png_of(figure))
+    with _laid_out(figure, dots), matplotlib.rc_context({"pdf.fonttype": 42}):
+        write_atomic(png, png_of(figure, dots))
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="pdf", dpi=DOTS_AN_INCH, metadata=PDF_METADATA)
+        figure.savefig(buffer, format="pdf", dpi=dots, metadata=PDF_METADATA)
         write_atomic(pdf, buffer.getvalue())
     return png, pdf
 
@@ -59,13 +59,13 @@ def png_of(figure: Figure, dots: int = DOTS_AN_INCH) -> bytes:
 
 
 @contextmanager
-def _laid_out(figure: Figure) -> Iterator[None]:
+def _laid_out(figure: Figure, dots: int) -> Iterator[None]:
     """Lay a figure out once; by itself matplotlib would for each file."""
-    engine, dots = figure.get_layout_engine(), figure.dpi
+    engine, before = figure.get_layout_engine(), figure.dpi
     if engine is None:
         yield
         return
-    figure.dpi = DOTS_AN_INCH
+    figure.dpi = dots
     engine.execute(figure)
     # None stands for what matplotlibrc says, and that must be no layout: with any, even
     # matplotlib's "none", each file is drawn twice.
@@ -76,4 +76,4 @@ def _laid_out(figure: Figure) -> Iterator[None]:
         yield
     finally:
         figure.set_layout_engine(engine)
-        figure.dpi = dots
+        figure.dpi = before
