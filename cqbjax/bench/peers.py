@@ -1,7 +1,8 @@
 """The same work by others, beside this simulator: in one run of the benchmark, rounds a second.
 
-A peer does its work by its own means, on one core unless it can be batched; what it plays is made
-before the clock starts. Of both sides the first time, which also compiles, is not counted.
+A peer does its work by its own means, on one core unless it can be batched. What a loop in Python
+is given is drawn before the clock starts; here, and in the plain scan, drawing counts. Of both
+sides the first time, which also compiles, is not counted.
 """
 
 import dataclasses
@@ -78,7 +79,7 @@ def lints(case: Case, runs: int) -> Play:
     return play
 
 
-def records(seed: int, rate: float, success: float, rounds: int, **network: Any) -> list[Any]:
+def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: Any) -> list[Any]:
     """Simulate geometric arrivals and services by Ciw and return its records, one a departure.
 
     Args:
@@ -118,7 +119,7 @@ def mean_queue(left: Sequence[Any], burn_in: int, until: int) -> float:
 def geo_geo(case: Case, runs: int) -> Play:
     """Return what plays Ciw's queue of the same law."""
     del runs
-    return lambda: records(0, case.arrival_rate, known.M, case.horizon)
+    return lambda: ciw_records(0, case.arrival_rate, known.M, case.horizon)
 
 
 def scan(case: Case, runs: int) -> Play:

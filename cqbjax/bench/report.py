@@ -32,6 +32,11 @@ TITLES = {
     "memory": "Compiled: bytes a run, temporary ones included, and the widest batch",
     "kernels": "Compiled: the largest kernels of a round, bytes of one run",
 }
+# What a page shows of a section; the rest is in the report.
+ON_PAGES = {
+    "peers": ("work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second",
+              "run_rounds_a_second", "batch_rounds_a_second"),
+}  # fmt: skip
 COMPILED = ("programs", "speed", "memory", "kernels")
 EMPTY = {
     "sweep": "only from the command",
@@ -41,9 +46,8 @@ EMPTY = {
 HEADERS = {
     "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
     "compile_seconds": "compile s", "seconds_a_round": "loop a round",
-    "peer_rounds_a_second": "its one run", "peer_batch_rounds_a_second": "its batch",
-    "ours": "cqbjax", "run_rounds_a_second": "one run", "batch_rounds_a_second": "a batch",
-    "runs": "runs",
+    "peer_rounds_a_second": "peer, one run", "peer_batch_rounds_a_second": "peer, a batch",
+    "run_rounds_a_second": "cqbjax, one run", "batch_rounds_a_second": "cqbjax, a batch",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
     "cold_seconds": "cold s", "second_process_seconds": "second process s", "seconds": "s",
     "simulated": "simulation", "rounds_alone": "its rounds alone s",
@@ -166,8 +170,13 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
 
 
 def table(report: dict[str, Any], name: str) -> str:
-    """Return one section of a report as a Markdown table."""
-    return _grid(name, dict(_sections(report))[name])
+    """Return one section of a report as a Markdown table for a page, by columns of `ON_PAGES`."""
+    whole = dict(_sections(report))[name]
+    kept = [whole.columns.index(column) for column in ON_PAGES.get(name, whole.columns)]
+    columns, headers, *rows = (
+        [cells[i] for i in kept] for cells in (whole.columns, whole.headers, *whole.rows)
+    )
+    return _grid(name, Section(whole.title, columns, headers, rows))
 
 
 def _grid(name: str, section: Section) -> str:

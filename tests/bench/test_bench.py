@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from stationary import close
 
 from cqbjax import bench, worlds
 from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, peers, sections, targets
@@ -19,7 +20,7 @@ from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import programs
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.testing import reference
+from cqbjax.testing import known, reference
 from cqbjax.testing.worlds import unit_vectors
 
 NAME = "d=5 N=5 K=1"
@@ -311,6 +312,15 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
     for server, theta in enumerate(learner._mu_hat.reshape(5, 5)):
         x, own = contexts[taken == server], rewards[taken == server]
         np.testing.assert_allclose(theta, np.linalg.solve(np.eye(5) + x.T @ x, x.T @ own))
+
+
+def test_ciws_queue_has_the_known_mean():
+    rate = peers.GEO.rate(peers.LOAD)
+    means = [
+        peers.mean_queue(peers.ciw_records(seed, rate, known.M, 2400), 400, 2000)
+        for seed in range(24)
+    ]
+    close(means, peers.GEO.expected(rate), widest=0.08)
 
 
 @pytest.mark.slow

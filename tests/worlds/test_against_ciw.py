@@ -37,7 +37,7 @@ def simulated(seed, rate, m, places, leave=None):
     """Return the mean number of queries in the system over the rounds that count."""
     patience = {} if leave is None else {"reneging_time_distributions": [Patience(leave)]}
     # Records are of those who left: all who came before the last round that counts.
-    records = peers.records(
+    records = peers.ciw_records(
         seed, rate, m, HORIZON + RUN_OUT, number_of_servers=[places], **patience
     )
     assert (leave is not None) == any(one.record_type == "renege" for one in records)
