@@ -89,6 +89,7 @@ class Case:
         chunks: how many batches a device goes through; the first is not counted if there are more.
         arrival_rate: queries a round.
         capacity: queue slots.
+        num_devices: how many devices run it; None is all of them.
     """
 
     name: str
@@ -100,6 +101,17 @@ class Case:
     chunks: int = 3
     arrival_rate: float = 0.7
     capacity: Capacity = "auto"
+    num_devices: int | None = None
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """Return the devices that run it."""
+        return jax.devices()[: self.num_devices]
+
+    @property
+    def at_once(self) -> int:
+        """Return how many runs all devices batch at once."""
+        return self.batch * len(self.devices)
 
     def part(self, label: str) -> Part:
         """Return what a sweep of one policy and one seed would run, the yardstick left out."""
@@ -126,8 +138,7 @@ class Case:
 
 def listen(case: Case) -> list[Span]:
     """Sweep a case and return what was done when."""
-    devices = len(jax.devices())
-    runs = case.chunks * case.batch * devices
+    runs = case.chunks * case.at_once
     seeds = min(runs, MAX_SEEDS)
     copies = -(-runs // seeds)
     numbered = itertools.product(case.policies.items(), range(copies))
@@ -141,6 +152,7 @@ def listen(case: Case) -> list[Span]:
         assortment_size=case.assortment_size,
         capacity=case.capacity,
         chunk=case.batch,
+        devices=case.devices,
         progress=clock,
     )
     return clock.finish()
@@ -151,7 +163,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
 
     Returns:
         A row a policy: what ran; `rounds_a_second` of its steady chunks (whole batches after the
-        first, all devices together); `whole_rounds_a_second` of all chunks with the repeats of
+        first, all its devices together); `whole_rounds_a_second` of all chunks with the repeats of
         overflowed runs; `repeated`, the share of runs repeated; `compile_seconds` of the first
         program, next to none where an earlier row has the same; `bytes_a_run`.
     """
@@ -166,7 +178,6 @@ def measure(case: Case) -> list[dict[str, Any]]:
 
 def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
     """Summarise one policy's spans."""
-    devices = len(jax.devices())
     problem = case.source.problem(case.assortment_size, case.horizon)
     compiled = [i for i, span in enumerate(spans) if span.doing == "compiling"]
     again = compiled[1] if len(compiled) > 1 else len(spans)
@@ -181,9 +192,9 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
         "K": case.assortment_size,
         "horizon": case.horizon,
         "batch": case.batch,
-        "devices": devices,
+        "devices": len(case.devices),
         "slots": case.slots(label),
-        "rounds_a_second": _steady(first, case.batch * devices * case.horizon),
+        "rounds_a_second": _steady(first, case.at_once * case.horizon),
         "whole_rounds_a_second": useful / whole,
         "repeated": sum(span.rounds for span in repeats) / useful,
         "bytes_a_run": case.bytes_a_run(label),

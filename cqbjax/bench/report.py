@@ -21,6 +21,8 @@ TITLES = {
     "sweep": "A sweep of many points, whole process; its rounds alone at the speeds above",
     "worlds": "What worlds, recorders and rows of queries cost, of the round they are set against "
     "(d=5 N=5 K=1; medians and quartiles of ratios of interleaved runs)",
+    "peers": "The same work by others: rounds a second, compiling apart (medians; one run on one "
+    "core, a batch on all)",
     "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
     "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
     "targets": "Targets",
@@ -30,6 +32,11 @@ TITLES = {
     "memory": "Compiled: bytes a run, temporary ones included, and the widest batch",
     "kernels": "Compiled: the largest kernels of a round, bytes of one run",
 }
+# What a page shows of a section; the rest is in the report.
+ON_PAGES = {
+    "peers": ("work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second",
+              "run_rounds_a_second", "batch_rounds_a_second"),
+}  # fmt: skip
 COMPILED = ("programs", "speed", "memory", "kernels")
 EMPTY = {
     "sweep": "only from the command",
@@ -39,6 +46,8 @@ EMPTY = {
 HEADERS = {
     "rounds_a_second": "rounds/s", "whole_rounds_a_second": "first chunk, repeats in",
     "compile_seconds": "compile s", "seconds_a_round": "loop a round",
+    "peer_rounds_a_second": "peer, one run", "peer_batch_rounds_a_second": "peer, a batch",
+    "run_rounds_a_second": "cqbjax, one run", "batch_rounds_a_second": "cqbjax, a batch",
     "seconds_a_round_run": "a round-run", "run_cost_over_row_above": "a run / row above",
     "cold_seconds": "cold s", "second_process_seconds": "second process s", "seconds": "s",
     "simulated": "simulation", "rounds_alone": "its rounds alone s",
@@ -56,7 +65,7 @@ HEADERS = {
     "planned_share": "planned / compiled",
 }  # fmt: skip
 TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of",
-         "kernel", "shape", "against")  # fmt: skip
+         "kernel", "shape", "against", "work", "peer", "ours")  # fmt: skip
 SHARES = ("cost", "cost_from", "cost_to", "simulated", "repeated", "share", "share_of_floor",
           "temporary_share", "planned_share")  # fmt: skip
 UNITS = {"bytes_a_round_run": 1e3, "bytes_a_turn_run": 1e3, "temporary_bytes": 1e6,
@@ -154,17 +163,29 @@ def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Pa
     """Write a report as Markdown tables, `<machine>.md` in `folder`, and return the file."""
     lines = ["# Benchmark", "", heading(report), ""]
     for name, section in _sections(report):
-        lines += [f"## {section.title}", ""]
-        if section.rows:
-            aligned = ["---" if c in TEXTS else "---:" for c in section.columns]
-            for cells in (section.headers, aligned, *section.rows):
-                lines.append(f"| {' | '.join(cells)} |")
-        else:
-            lines.append(f"–, {EMPTY.get(name, 'not run')}")
-        lines.append("")
+        lines += [f"## {section.title}", "", _grid(name, section), ""]
     path = Path(folder) / f"{machine_name(report)}.md"
     write_atomic(path, "\n".join(lines).encode())
     return path
+
+
+def table(report: dict[str, Any], name: str) -> str:
+    """Return one section of a report as a Markdown table for a page, by columns of `ON_PAGES`."""
+    whole = dict(_sections(report))[name]
+    kept = [whole.columns.index(column) for column in ON_PAGES.get(name, whole.columns)]
+    columns, headers, *rows = (
+        [cells[i] for i in kept] for cells in (whole.columns, whole.headers, *whole.rows)
+    )
+    return _grid(name, Section(whole.title, columns, headers, rows))
+
+
+def _grid(name: str, section: Section) -> str:
+    """Write a section as a Markdown table, or say why there is none."""
+    if not section.rows:
+        return f"–, {EMPTY.get(name, 'not run')}"
+    aligned = ["---" if c in TEXTS else "---:" for c in section.columns]
+    lines = (section.headers, aligned, *section.rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, costs, gridding, numpy_loop, starting
+from cqbjax.bench import cases, costs, gridding, numpy_loop, peers, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
@@ -152,6 +152,10 @@ class Bench:
         """Return what worlds and recorders cost, in percent of the paper's round."""
         return list(costs.rows(self.quick, self.say))
 
+    def peers(self) -> Rows:
+        """Set the same work by others beside ours."""
+        return list(peers.rows(self.quick, self.say))
+
     def device(self) -> Rows:
         """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
         if not self.gpu:
@@ -202,6 +206,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Rows]] = {
     "compile": Bench.compile,
     "sweep": Bench.sweep,
     "worlds": Bench.worlds,
+    "peers": Bench.peers,
     "device": Bench.device,
     "study": Bench.study,
     "targets": Bench.targets,

@@ -13,7 +13,13 @@ a policy or a round that a page shows, ends the build.
 `over` makes columns of each of its values, as many as `value` names; then come those that `also`
 names. Rows are policies, or with `rows` all values of another column, in the table's order. Several
 tables stand side by side `over` a column that tells them apart, and `round=last` is of each its
-own. Every file of `results/tables` and `results/bench` is a page of its own besides.
+own. Every table of `results/tables` and `results/bench` is a page of its own besides.
+
+    ```{measured} peers
+    :section: peers
+    ```
+
+is one section of a report of the benchmark, `results/bench/peers.json`, and what measured it.
 """
 
 import re
@@ -27,6 +33,7 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from cqbjax import bench
 from cqbjax.results import names
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -167,6 +174,27 @@ class Stored(SphinxDirective):
         return " ".join(filter(None, parts))
 
 
+class Measured(SphinxDirective):
+    """The table of one `section` of a report of the benchmark, `results/bench/NAME.json`."""
+
+    required_arguments = 1
+    option_spec = {"section": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table, and under it the machine, the versions and the day."""
+        file, section = RESULTS / "bench" / f"{self.arguments[0]}.json", self.options["section"]
+        try:
+            report = bench.load(file)
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        self.env.note_dependency(str(file))
+        if not report["sections"].get(section):
+            raise self.error(f"{file.relative_to(REPOSITORY)} has no rows of {section}")
+        return self.parse_text_to_nodes(
+            f"{bench.table(report, section)}\n\n{bench.heading(report)}\n"
+        )
+
+
 def _stretched(source: str, told: str) -> str:
     """Say of real prompts that the best LLM of each satisfies, whether one was right or not.
 
@@ -215,8 +243,9 @@ def _point_at_pages(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Offer the directive and the pages."""
+    """Offer the directives and the pages."""
     app.add_directive("stored", Stored)
+    app.add_directive("measured", Measured)
     app.connect("builder-inited", _write_pages)
     app.connect("source-read", _point_at_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,16 +9,18 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from stationary import close
 
 from cqbjax import bench, worlds
-from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, sections, targets
+from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, peers, sections, targets
 from cqbjax.bench.measure import Case, Clock
 from cqbjax.core.recorders import NAMED
 from cqbjax.core.setting import Setting
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import programs
-from cqbjax.testing import reference
+from cqbjax.sweeping.sweep import sweep
+from cqbjax.testing import known, reference
 from cqbjax.testing.worlds import unit_vectors
 
 NAME = "d=5 N=5 K=1"
@@ -32,6 +34,9 @@ COLUMNS = {
     "compile": ["case", "batch", "cold_seconds", "second_process_seconds", "share"],
     "worlds": ["what", "against", "policy", "seconds_a_round_run", "cost", "cost_from", "cost_to",
                "repeats"],
+    "peers": ["work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second", "ours",
+              "run_rounds_a_second", "batch_rounds_a_second", "horizon", "runs",
+              "compile_seconds"],
     "targets": ["what", "measured", "target", "bound", "met"],
 }  # fmt: skip
 # Shares, of which short runs may have none, or less.
@@ -57,6 +62,8 @@ def report(tmp_path_factory):
         patch.setattr(costs, "POLICIES", {"acqb": (Optimal(), 8)})
         patch.setattr(costs, "QUICK", ("users=orbit", "record=dollars"))
         patch.setattr(costs, "BATCH", 2)
+        patch.setattr(peers, "PAIRS", [pair._replace(case=tiny()) for pair in peers.PAIRS])
+        patch.setattr(peers, "QUICK", {})
         cache = tmp_path_factory.mktemp("cache")
         return bench.run(cache, True, say=lambda what: None)
 
@@ -237,6 +244,94 @@ def test_costs_are_judged_of_an_acqb_round_alone():
         "cost of record=attempts, share of an ACQB round": False,
         "cost of queries=true, share of an ACQB round": True,
     }
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """Measure nothing here: half a million rounds a second in a batch, and a tenth in one run."""
+
+    def measured(case):
+        alone = case.num_devices == 1
+        return [{"rounds_a_second": 5e4 if alone else 5e5, "compile_seconds": 3.0}]
+
+    monkeypatch.setattr(peers, "measure", measured)
+
+
+def test_a_peer_and_ours_have_a_row_side_by_side(ours, monkeypatch):
+    played = []
+    for pair in peers.PAIRS:
+        pytest.importorskip(pair.package)
+    counted = [
+        pair._replace(prepare=lambda case, runs: lambda: played.append((case.horizon, runs)))
+        for pair in peers.PAIRS
+    ]
+    monkeypatch.setattr(peers, "PAIRS", counted)
+    rows = list(peers.rows(True, lambda what: None))
+    assert [list(row) for row in rows] == [COLUMNS["peers"]] * len(peers.PAIRS)
+    assert [row["peer"].split()[0] for row in rows] == ["coba", "ciw", "jax", "numpy"]
+    whole = 16 * len(jax.devices())
+    for row, pair in zip(rows, counted, strict=True):
+        assert (row["run_rounds_a_second"], row["batch_rounds_a_second"]) == (5e4, 5e5)
+        assert (row["horizon"], row["runs"], row["work"]) == (100, whole, pair.case.name)
+        assert row["peer_rounds_a_second"] > 0
+        assert (row["peer_batch_rounds_a_second"] is None) == (not pair.batches)
+    # The first time of each is not counted, but played.
+    assert played == [(100, 1)] * 6 + [(100, whole)] * 2 + [(100, 1)] * 2
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_what_brings_it(ours, monkeypatch):
+    monkeypatch.setattr(peers, "PAIRS", [peers.PAIRS[0]._replace(package="nowhere")])
+    said = []
+    assert list(peers.rows(True, said.append)) == []
+    assert said == ['nowhere is not measured: install it by pip install -e ".[peers]"']
+
+
+def test_a_peer_is_timed_by_the_median_without_the_first(monkeypatch):
+    clock = iter([0.0, 9.0, 9.0, 10.0, 10.0, 12.0, 12.0, 16.0])
+    monkeypatch.setattr(peers.time, "perf_counter", lambda: next(clock))
+    pair = peers.PAIRS[0]._replace(prepare=lambda case, runs: lambda: None)
+    case = tiny(horizon=100, chunks=4)
+    assert peers._rounds_a_second(pair, case, 3) == pytest.approx(3 * 100 / 2)
+
+
+def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
+    """What `Linear` keeps, too; and the answers are those that a user would have given."""
+    pytest.importorskip("coba")
+    from coba import LinTSLearner, SequentialCB
+
+    case = Case("", {}, Synthetic(), horizon=60)
+    world, learner = peers.Contexts(case), LinTSLearner(v=0.1, features=["ax"])
+    rounds = list(SequentialCB(record=["action", "reward"]).evaluate(world, learner))
+    run = numpy_loop.record(Synthetic(), 1, 0.7, 60)
+    contexts = run.contexts[run.rows]
+    np.testing.assert_allclose(world.contexts, contexts)
+    taken = np.array([one["action"] for one in rounds]).argmax(axis=1)
+    rewards = np.array([one["reward"] for one in rounds])
+    chances = 1 / (1 + np.exp(-run.utilities[run.rows]))
+    assert (rewards == (run.choice < chances[np.arange(60), taken])).all()
+    for server, theta in enumerate(learner._mu_hat.reshape(5, 5)):
+        x, own = contexts[taken == server], rewards[taken == server]
+        np.testing.assert_allclose(theta, np.linalg.solve(np.eye(5) + x.T @ x, x.T @ own))
+
+
+def test_ciws_queue_has_the_known_mean():
+    rate = peers.GEO.rate(peers.LOAD)
+    means = [
+        peers.mean_queue(peers.ciw_records(seed, rate, known.M, 2400), 400, 2000)
+        for seed in range(24)
+    ]
+    close(means, peers.GEO.expected(rate), widest=0.08)
+
+
+@pytest.mark.slow
+def test_a_plain_scan_has_the_rounds_of_a_sweep():
+    case = Case("", {"random": cases.BASELINES["random"]}, Synthetic(), horizon=40, capacity=64)
+    data = sweep(
+        case.policies, case.source, arrival_rates=[0.7], seeds=len(jax.devices()), horizon=40,
+        record_every=1, capacity=64,
+    )  # fmt: skip
+    lengths = peers.scan(case, len(jax.devices()))()
+    np.testing.assert_array_equal(lengths, data.queue_length.sel(policy="random")[0])
 
 
 def test_targets_are_judged_only_where_they_were_measured():

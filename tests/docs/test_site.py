@@ -9,7 +9,7 @@ import pytest
 from absent import absent
 from pages import REPOSITORY
 
-from cqbjax import datasets
+from cqbjax import bench, datasets
 
 CONF = """
 import sys
@@ -81,6 +81,26 @@ def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
         middle, low, high = (f"{row[f'simulated{end}']:.3f}" for end in ("", "_low", "_high"))
         assert f"<p>{row['world']}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
         assert f"<p>{row['known']:.3f}</p>" in page
+
+
+def test_a_page_shows_what_the_benchmark_measured(build):
+    page, _ = build("```{measured} peers\n:section: peers\n```\n")
+    report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
+    for row in report["sections"]["peers"]:
+        for shown in (row["peer"], f"{row['batch_rounds_a_second']:,.0f}"):
+            assert f"<p>{shown}</p>" in page
+    assert report["machine"]["cpu"] in page and report["finished"] in page
+    for name, section, said in (("peers", "start", "no rows of start"), ("no", "x", "is missing")):
+        _, warned = build(f"```{{measured}} {name}\n:section: {section}\n```\n")
+        assert said in warned
+
+
+def test_readme_has_the_stored_table_of_peers():
+    """Written again by `bench.table(bench.load("results/bench/peers.json"), "peers")`."""
+    report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
+    readme = (REPOSITORY / "README.md").read_text()
+    assert not report["quick"] and bench.table(report, "peers") in readme
+    assert f"two cores of an {report['machine']['cpu']}" in readme
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,252 @@
+"""The same work by others, beside this simulator: in one run of the benchmark, rounds a second.
+
+A peer does its work by its own means, on one core unless it can be batched. What a loop in Python
+is given is drawn before the clock starts; here, and in the plain scan, drawing counts. Of both
+sides the first time, which also compiles, is not counted.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from cqbjax import env
+from cqbjax.bench import numpy_loop
+from cqbjax.bench.cases import ACQB, BASELINES, CROWDED_SLOTS
+from cqbjax.bench.measure import Case, measure
+from cqbjax.core import rng
+from cqbjax.policies import Linear
+from cqbjax.sources import Synthetic
+from cqbjax.testing import known
+
+EXTRA = "peers"
+# The world of Geo/Geo/1, and how loaded it is.
+GEO, LOAD = known.KNOWN[0], 0.8
+ALPHA = 0.25  # of LinTS, as in conf/config.yaml
+QUICK: dict[str, Any] = {"horizon": 100, "batch": 16, "chunks": 2}
+
+# Plays all runs to the end and returns what came of them.
+Play = Callable[[], Any]
+
+
+class Contexts:
+    """Arriving contexts as an environment of coba: an answer's reward is what its user would say.
+
+    Attributes:
+        params: what coba writes down of an environment.
+        contexts: [T][d] one a round.
+        rewards: [T][N] 1 where the answer would be chosen, of K = 1.
+        actions: [N][N] a unit vector each, so that coba's crossed features are a block an LLM.
+    """
+
+    def __init__(self, case: Case) -> None:
+        """Draw them as the simulator does."""
+        run = numpy_loop.record(case.source, 1, case.arrival_rate, case.horizon)
+        odds = np.exp(run.utilities[run.rows])
+        self.params = {"env_type": case.name}
+        self.contexts = run.contexts[run.rows].tolist()
+        self.rewards = (run.choice[:, None] < odds / (1 + odds)).astype(float).tolist()
+        self.actions = [tuple(one) for one in np.eye(odds.shape[1]).tolist()]
+
+    def read(self) -> Iterator[Any]:
+        """Yield a round after another."""
+        from coba.primitives import SimulatedInteraction
+
+        for context, rewards in zip(self.contexts, self.rewards, strict=True):
+            yield SimulatedInteraction(context, self.actions, rewards)
+
+
+def lints(case: Case, runs: int) -> Play:
+    """Return what plays coba's LinTS: a ridge regression an LLM, as `policies.Linear` has it."""
+    from coba import LinTSLearner, SequentialCB
+
+    del runs
+    world, evaluator = Contexts(case), SequentialCB(record=["action", "reward"])
+
+    def play() -> list[Any]:
+        # Its draw of theta has covariance v A^-1; here the deviation is alpha times.
+        learner = LinTSLearner(v=ALPHA**2, features=["ax"])
+        return list(evaluator.evaluate(world, learner))
+
+    return play
+
+
+def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: Any) -> list[Any]:
+    """Simulate geometric arrivals and services by Ciw and return its records, one a departure.
+
+    Args:
+        seed: of all its chance.
+        rate: queries a round.
+        success: m, the probability that an attempt ends the service.
+        rounds: time units; whole ones, since both laws are geometric.
+        network: further words for `ciw.create_network`; with none, one serves all.
+    """
+    import ciw
+
+    made = ciw.create_network(
+        arrival_distributions=[ciw.dists.Geometric(rate)],
+        service_distributions=[ciw.dists.Geometric(success)],
+        **({"number_of_servers": [1]} | network),
+    )
+    ciw.seed(seed)
+    simulation = ciw.Simulation(made)
+    simulation.simulate_until_max_time(rounds)
+    return list(simulation.get_all_records())
+
+
+def mean_queue(left: Sequence[Any], burn_in: int, until: int) -> float:
+    """Return the mean number of queries in the system over the rounds that count.
+
+    Args:
+        left: records; all who came before the last round that counts must be among them.
+        burn_in: rounds that do not count.
+        until: the last that does.
+    """
+    came = np.array([one.arrival_date for one in left])
+    gone = np.ceil([one.exit_date for one in left])
+    there = np.minimum(gone, until) - np.maximum(came, burn_in)
+    return float(np.maximum(there, 0).sum() / (until - burn_in))
+
+
+def geo_geo(case: Case, runs: int) -> Play:
+    """Return what plays Ciw's queue of the same law."""
+    del runs
+    return lambda: ciw_records(0, case.arrival_rate, known.M, case.horizon)
+
+
+def scan(case: Case, runs: int) -> Play:
+    """Return what scans `Env.step` under random actions: queue lengths [runs, T]."""
+    (label,) = case.policies
+    world = env.Env(
+        case.source, case.arrival_rate, case.horizon, case.assortment_size, case.slots(label)
+    )
+    policy, devices = BASELINES["random"], np.asarray(jax.devices()[:runs])
+    alone = jax.vmap(lambda key: env.play(world, policy, key).length)
+    along, mesh = PartitionSpec("runs"), Mesh(devices, ("runs",))
+    over = jax.shard_map(alone, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
+    compiled, keys = jax.jit(over), jax.vmap(rng.run_key)(jnp.arange(runs))
+    return lambda: np.asarray(compiled(keys))
+
+
+def loop(case: Case, runs: int) -> Play:
+    """Return what plays ACQB in a NumPy loop."""
+    del runs
+    size = case.assortment_size
+    run = numpy_loop.record(case.source, size, case.arrival_rate, case.horizon)
+    return lambda: numpy_loop.play(run, numpy_loop.Constants(size))
+
+
+class Pair(NamedTuple):
+    """The same work, by a peer and here.
+
+    Attributes:
+        package: of the peer; its version is shown.
+        peer: what of it does the work.
+        prepare: of a case and how many runs, returns what plays them.
+        batches: whether the peer can play many runs at once.
+        ours: what does it here.
+        case: how it is done here, in a batch; its name is that of the work.
+    """
+
+    package: str
+    peer: str
+    prepare: Callable[[Case, int], Play]
+    batches: bool
+    ours: str
+    case: Case
+
+
+def _case(name: str, label: str, policy: Any, **fields: Any) -> Case:
+    usual: dict[str, Any] = {"source": Synthetic(), "batch": 256, "chunks": 6}
+    return Case(name, {label: policy}, **(usual | fields))
+
+
+PAIRS = (
+    Pair(
+        "coba", "LinTSLearner, no queue", lints, False, "lints, and the queue",
+        _case("LinTS, d=5 N=5", "lints", Linear(index="thompson", alpha=ALPHA)),
+    ),
+    Pair(
+        "ciw", "event by event", geo_geo, False, "rand_rout, source=coin",
+        _case(
+            "Geo/Geo/1, load 0.8", "rand_rout", GEO.policy, source=GEO.source,
+            arrival_rate=GEO.rate(LOAD),
+        ),
+    ),
+    Pair(
+        "jax", "lax.scan of Env.step", scan, True, "sweep of random",
+        _case("random actions, d=5 N=5", "random", BASELINES["random"], capacity=CROWDED_SLOTS),
+    ),
+    Pair(
+        "numpy", "a loop on one core", loop, False, "acqb",
+        _case("ACQB, d=5 N=5", "acqb", ACQB),
+    ),
+)  # fmt: skip
+
+
+def missing(package: str) -> str | None:
+    """Return a sentence that says what brings a peer, or None where it is installed."""
+    if importlib.util.find_spec(package):
+        return None
+    return f'{package} is not measured: install it by pip install -e ".[{EXTRA}]"'
+
+
+def rows(quick: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Measure each peer that is installed, and the same work here.
+
+    Args:
+        quick: few rounds, to see that all works.
+        say: is told what comes next, and what is left out.
+
+    Yields:
+        A row a pair: the `work`; the `peer`, its rounds a second in one run on one core, and in a
+        batch if it has such; `ours`, its rounds a second in one run on one device, and in a batch
+        on all of them; `horizon`; `runs`, how many a batch has; `compile_seconds` of ours in it.
+    """
+    for pair in PAIRS:
+        absent = missing(pair.package)
+        if absent:
+            say(absent)
+            continue
+        say(f"{pair.case.name}: {pair.package} and cqbjax")
+        case = dataclasses.replace(pair.case, **QUICK) if quick else pair.case
+        yield _row(pair, case)
+
+
+def _row(pair: Pair, case: Case) -> dict[str, Any]:
+    """Measure a pair: the peer alone, ours alone, then batches."""
+    theirs = _rounds_a_second(pair, case, 1)
+    (alone,) = measure(dataclasses.replace(case, batch=1, num_devices=1))
+    together = _rounds_a_second(pair, case, case.at_once) if pair.batches else None
+    (batch,) = measure(case)
+    return {
+        "work": case.name,
+        "peer": f"{pair.package} {importlib.metadata.version(pair.package)}, {pair.peer}",
+        "peer_rounds_a_second": theirs,
+        "peer_batch_rounds_a_second": together,
+        "ours": pair.ours,
+        "run_rounds_a_second": alone["rounds_a_second"],
+        "batch_rounds_a_second": batch["rounds_a_second"],
+        "horizon": case.horizon,
+        "runs": case.at_once,
+        "compile_seconds": batch["compile_seconds"],
+    }
+
+
+def _rounds_a_second(pair: Pair, case: Case, runs: int) -> float:
+    """Time a peer as often as ours has chunks: the median, without the first."""
+    play, seconds = pair.prepare(case, runs), []
+    with numpy_loop.one_thread():
+        for _ in range(case.chunks):
+            begun = time.perf_counter()
+            play()
+            seconds.append(time.perf_counter() - begun)
+    return runs * case.horizon / statistics.median(seconds[1:])
