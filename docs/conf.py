@@ -1,5 +1,6 @@
 """How the site is built: `sphinx-build -W -b html docs docs/_build/html`, without a network."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -40,7 +41,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 
-# The examples are run when they changed, in one process; the one that takes long is shown alone.
+# The examples are run when they changed, and by CI always, since the package may have; the one that
+# takes long is shown alone.
 # What differs from build to build, such as seconds, is left out.
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
@@ -55,6 +57,7 @@ sphinx_gallery_conf = {
     "image_srcset": ["2x"],
     "min_reported_time": float("inf"),
     "notebook_extensions": set(),
+    "run_stale_examples": "CI" in os.environ,
     "show_signature": False,
     "write_computation_times": False,
 }
