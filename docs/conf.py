@@ -1,5 +1,6 @@
 """How the site is built: `sphinx-build -W -b html docs docs/_build/html`, without a network."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
-exclude_patterns = ["_build", "jupyter_execute"]
+# `examples/README.md` stands in place of the index that sphinx-gallery writes.
+exclude_patterns = ["_build", "gallery/index.rst", "jupyter_execute"]
 
 extensions = [
     "sphinx.ext.autodoc",
@@ -21,6 +23,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "myst_nb",
+    "sphinx_gallery.gen_gallery",
     "math_markup",
     "plain_docstrings",
     "stored_results",
@@ -37,6 +40,27 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+
+# The examples are run when they changed, and by CI always, since the package may have; the one that
+# takes long is shown alone.
+# What differs from build to build, such as seconds, is left out.
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "gallery",
+    "backreferences_dir": "gallery/backreferences",
+    "minigallery_sort_order": "examples_in_order.place",
+    "filename_pattern": r"/(?!reinforce)\w+\.py$",
+    "abort_on_example_error": True,
+    "capture_repr": (),
+    "css": ["sg_gallery"],
+    "download_all_examples": False,
+    "image_srcset": ["2x"],
+    "min_reported_time": float("inf"),
+    "notebook_extensions": set(),
+    "run_stale_examples": "CI" in os.environ,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 
 # The reference is what docstrings say, in the order of the source.
 autodoc_member_order = "bysource"

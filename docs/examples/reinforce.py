@@ -1,4 +1,7 @@
-"""Train a scheduler by REINFORCE in the environment, and enter the arena with it.
+"""Train a scheduler by REINFORCE
+==============================
+
+A schedule is trained in the environment, and enters the arena::
 
     python reinforce.py     # leaves scheduler.npz
     cqbjax arena policy=reinforce.py:Scheduler

@@ -1,6 +1,9 @@
-"""The examples run, tiny, and what they leave keeps the contract."""
+"""The examples are in their list and say what is seen; the one that the site does not run, runs."""
 
+import ast
 import importlib.util
+import re
+import runpy
 import sys
 
 import numpy as np
@@ -9,6 +12,47 @@ from pages import REPOSITORY
 
 from cqbjax.testing import check_fair, check_policy
 from cqbjax.testing.contract.fair import SINGLE
+
+EXAMPLES = REPOSITORY / "docs" / "examples"
+LIST = (EXAMPLES / "README.md").read_text()
+LISTED = re.findall(r"^/gallery/(\w+)$", LIST, re.MULTILINE)
+LONG = "reinforce"  # not run when the site is built
+
+
+def test_the_list_has_every_example_once_and_shows_them_in_its_order():
+    assert sorted(LISTED) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    shown = re.findall(r"^   examples/(\w+)\.py$", LIST, re.MULTILINE)
+    assert [*shown, LONG] == LISTED and len(shown) == 10
+    assert LISTED[0] == "compare_two_policies" and LISTED[9] == "a_world_of_your_own"
+
+
+def test_the_site_runs_all_examples_but_the_long_one_and_ends_at_an_error(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    settings = runpy.run_path(str(REPOSITORY / "docs" / "conf.py"))["sphinx_gallery_conf"]
+    run = [name for name in LISTED if re.search(settings["filename_pattern"], f"/{name}.py")]
+    assert run == LISTED[:-1] and settings["abort_on_example_error"]
+    place = runpy.run_path(str(REPOSITORY / "docs" / "_ext" / "examples_in_order.py"))["place"]
+    assert [place(f"/somewhere/{name}.py") for name in LISTED] == list(range(11))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_an_example_compiles_and_has_a_title_and_a_sentence(name):
+    module = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    compile(module, name, "exec")
+    title, line, empty, *said = ast.get_docstring(module).splitlines()
+    assert len(title) > 5 and line == "=" * len(title) and not empty
+    assert re.search(r"[.?:](\n|$)", "\n".join(said))
+
+
+@pytest.mark.parametrize("name", LISTED[:-1])
+def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
+    first, *cells, last = (EXAMPLES / f"{name}.py").read_text().split("\n# %%\n")
+    assert first.rstrip().endswith("kept on disk") and 2 <= len(cells) <= 4
+    for cell in cells:
+        said, _, code = cell.partition("\n\n")
+        assert re.fullmatch(r"(# .+\n)*# .+\.", said) and code
+    assert cells[-1].endswith("plt.show()\n")
+    assert re.fullmatch(r"(# .+\n)*# .+\.\n", last)
 
 
 @pytest.mark.slow

@@ -1,0 +1,49 @@
+"""What a retry gets
+=================
+
+A user who is not satisfied comes back.
+Should the query get the same LLM once more, or another one?
+Here an LLM that failed a query fails it for good, as it well may in practice.
+You learn how to set what users' verdicts are drawn for, and what a policy makes of a failure.
+"""
+
+import matplotlib.pyplot as plt
+
+import cqbjax
+from cqbjax import backend, datasets, policies, summaries
+
+backend.configure()  # every core, and compiled programs kept on disk
+
+# %%
+# `outcome` says what a verdict is drawn for: each attempt, as in the paper, or the query.
+# With `retry="fallback"` ACQB leaves out LLMs that this query was shown already.
+
+source = datasets.dataset_source("paretobandit", "data", pool_size=200, outcome="query")
+chosen = {
+    "acqb": policies.Acqb(alpha_scale=0.3, c1=0.25),
+    "acqb, fallback": policies.Acqb(alpha_scale=0.3, c1=0.25, retry="fallback"),
+}
+queries = source.queries
+data = cqbjax.sweep(chosen, queries, arrival_rates=[0.85], seeds=10, horizon=500)
+data = data.sel(arrival_rate=0.85)
+
+# %%
+# The optimal policy of the paper's world runs too.
+# It knows every probability, and takes no notice of a failure.
+
+length = summaries.mean_ci(data.queue_length)
+figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+for policy in length.policy.values:
+    one = length.sel(policy=policy)
+    axes.plot(one["round"], one["mean"], label=policy)
+    axes.fill_between(one["round"], one["low"].clip(0.1), one["high"], alpha=0.2)
+    mean, low, high = (float(one[part][-1]) for part in ("mean", "low", "high"))
+    print(f"{policy:14} {mean:5.1f} queries at the end [{low:.1f}, {high:.1f}]")
+axes.set(xlabel="Round", ylabel="Queries waiting", xlim=(0, 500))
+axes.set(yscale="log", ylim=(0.5, None))
+axes.legend()
+plt.show()
+
+# %%
+# Another LLM is the answer: with it ACQB's queue stays short, while the paper's optimal policy soon
+# asks the same LLM about the same query for ever.
