@@ -42,7 +42,7 @@ def test_readme_begins_with_what_fits_a_screen():
     first, rest = (REPOSITORY / "README.md").read_text().split("\n## What was found", 1)
     assert len(first.splitlines()) <= 52 and rest
     for part in (
-        "scheduling_unscaled.png",
+        "arena.png",
         "## Two commands",
         "cqbjax.sweep",
         "docs/start/index.md",
