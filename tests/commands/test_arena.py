@@ -161,6 +161,20 @@ def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
     assert "departures" not in point.config.record
 
 
+@pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
+def test_the_board_that_comes_has_each_task_as_it_is(name):
+    note, rows = boards.read().notes[name], boards.read().rows.filter(task=name)
+    task, config = _tasks.chosen([name])[0], composed(f"arena={name}")
+    assert note["version"] == task.version, "what was raised is run again"
+    assert note["horizon"] == config.horizon and note["seeds"] == config.num_seeds >= 30
+    (point,) = grid.compose(config)
+    assert {*rows["policy"]} == {*point.config.policy, "optimal"} == {*note["policies"], "optimal"}
+    seeds = [_tasks.REPORTED + i for i in range(config.num_seeds)]
+    assert all(one["seed"].sort().to_list() == seeds for one in rows.partition_by("policy")), (
+        "each policy on every seed"
+    )
+
+
 def test_a_task_has_at_least_eighteen_contestants():
     for base in ("_base", "_prompts"):
         defaults = yaml.safe_load((CONF / "arena" / f"{base}.yaml").read_text())["defaults"]
@@ -183,6 +197,7 @@ def test_a_task_has_at_least_eighteen_contestants():
         (["verify"], "error: verify takes a folder"),
         (["verify", "."], "error: . is no entry of the arena: board.json is not there"),
         (["tasks", "more"], "error: more is nothing that `tasks` takes"),
+        (["show", "tasks=paper"], "error: tasks=paper is nothing that `show` takes: out=FOLDER"),
     ],
 )
 def test_wrong_words_get_one_sentence(words, said, folder):

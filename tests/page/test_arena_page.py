@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from absent import absent
+from composing import called
 
 from cqbjax.commands import _shown
 from cqbjax.page import arena as page
@@ -60,8 +61,30 @@ def test_the_page_says_who_stands_where(written):
     assert f'<td class="n">{page.interval(ends)}</td>' in text
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The page of the board that comes with the package."""
+    folder = tmp_path_factory.mktemp("shown")
+    done = called("arena", "show", f"out={folder}")
+    assert done.returncode == 0, done.stderr
+    return folder / "board" / "index.html"
+
+
+def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
+    text, known = shown.read_text(), boards.read()
+    labels = {*known.rows["policy"]} - {"optimal"}
+    assert text.count("<h3 id=") == len(known.notes) and text.count("<dt>Sees</dt>") == len(labels)
+    assert text.count("<img ") == 2 + len(known.notes) + len(labels)
+    assert "whom to serve is all there is to choose" in text, "what a task's file says of it"
+    assert "ACQB&#39;s routing, oldest query first." in text, "what a policy's does"
+    assert {*pl.read_csv(shown.parent / "table.csv")["by"]} == {"board"}
+    assert shown.stat().st_size < 2_000_000
+
+
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_page_fits_a_screen(written, width):
+@pytest.mark.parametrize("which", ["written", "shown"])
+def test_the_page_fits_a_screen(which, width, request):
+    written = request.getfixturevalue(which)
     webdriver = pytest.importorskip("selenium.webdriver")
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if binary is None:
@@ -84,7 +107,9 @@ def test_the_page_fits_a_screen(written, width):
         sizes = browser.execute_script(
             "return [...document.images].map(one => one.complete ? one.naturalWidth : 0)"
         )
-        assert len(sizes) == 2 + len(TASKS) and min(sizes) > 400
+        # Those of cards are drawn when a card is opened.
+        seen = 2 + (len(TASKS) if which == "written" else len(boards.read().notes))
+        assert len(sizes) >= seen and min(sizes[:seen]) > 400
         browser.get_screenshot_as_file(str(written.parent / f"page_{width}.png"))
 
 
