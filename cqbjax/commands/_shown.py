@@ -20,7 +20,7 @@ TABLE = "table.csv"
 # Where a row is from, beside `boards.SAME_KEY` and `boards.SAME_DRAWS`.
 RUN, CAME = "run", "board"
 TAUS = np.linspace(-0.2, 1.0, 61)
-DOTS_AN_INCH = 100  # of the pictures, which are wide
+DOTS_AN_INCH = 90  # of the pictures, which are wide
 # Profiles of more policies cannot be told apart by eye.
 MOST_DRAWN = 8
 
