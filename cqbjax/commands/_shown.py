@@ -1,6 +1,7 @@
 """What the arena shows of runs: the table, the scores over tasks, the pictures, the page."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,28 +135,41 @@ def _cards(table: pl.DataFrame, made: Board) -> list[dict[str, str]]:
     from cqbjax.results.names import in_order
 
     cards, labels = [], in_order({*made.rows["policy"]} - {OPTIMAL})
+    words = f"policy=[{','.join(labels)}]"
     with _multirun.initialised():
-        ((config, *_),) = _multirun.compose(
-            [["arena=paretobandit", f"policy=[{','.join(labels)}]"]]
-        )
+        jobs = _multirun.compose([["arena=paper", words], ["arena=paretobandit", words]])
+    plain, config = (job.config for job in jobs)
     policies = make_policies(config.policy)
     for label in labels:
         own = table.filter(policy=label)
         wins = own.filter(group=1)["task"].to_list()
         worst = own.drop_nulls("score").sort("score")
-        made = policies[label]
+        policy = policies[label]
         # Of a router with a schedule, what there is to say is the router's.
-        kind = type(getattr(made, "router", made))
+        kind = type(getattr(policy, "router", policy))
         said = inspect.getdoc(kind) or ""
-        constants = {key: value for key, value in config.policy[label].items() if key != "_target_"}
         cards.append({
             "label": label, "says": _tasks.comment_of("policy", label) or said.split("\n\n")[0],
             "docstring": said, "source": f"{kind.__module__}.{kind.__qualname__}",
-            "sees": _sees(made), "constants": str(constants), "wins": ", ".join(wins),
+            "constants": _constants(plain.policy[label], config.policy[label]),
+            "sees": _sees(policy), "wins": ", ".join(wins),
             "loses": "" if not worst.height else
             f"{worst['task'][0]} (score {worst['score'][0]:.2f})",
         })  # fmt: skip
     return cards
+
+
+def _constants(plain: Mapping[str, Any], prompts: Mapping[str, Any]) -> str:
+    """Say a policy's constants on synthetic data, and which of them are others on prompts."""
+    others = {key: value for key, value in prompts.items() if value != plain[key]}
+    # What a router is, the card says beside it.
+    own = {key: value for key, value in plain.items() if key not in ("_target_", "router")}
+    said = _listed(own)
+    return f"{said}; on prompts {_listed(others)}" if others else said
+
+
+def _listed(constants: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={'null' if v is None else v}" for key, v in constants.items())
 
 
 def _sees(policy: Any) -> str:

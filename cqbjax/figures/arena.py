@@ -121,7 +121,7 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
         for end in (0.0, 1.0):
             panel.axvline(end, color="black", lw=0.8, ls=":")
         panel.grid(axis="x", lw=0.4)
-        panel.set_xlabel("score: 0 random routing, 1 the yardstick; full: not told from the best")
+        panel.set_xlabel("score (full: not told from the best)")
     return figure
 
 
