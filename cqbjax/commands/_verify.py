@@ -17,7 +17,7 @@ from cqbjax.results import board as boards
 from cqbjax.results import scores
 from cqbjax.results import stored as results
 from cqbjax.results.board import Board
-from cqbjax.studies import grid, manifests
+from cqbjax.studies import grid, manifests, replaying
 
 if TYPE_CHECKING:
     from cqbjax.studies.grid import Ready
@@ -129,6 +129,11 @@ def _same_tasks(stored: dict[str, tuple[xr.Dataset, DictConfig]]) -> None:
             own = _tasks.composed(of_arena, asked, [f"horizon={config.horizon}"])
             (point,) = grid.compose(own)
             ours, theirs = _told(point.config), _told(config)
+            for key in replaying.USED:
+                # Of a log that is prepared: what is stored says what it was prepared with.
+                if ours["kind"].get(key) is None:
+                    for kind in (ours["kind"], theirs["kind"]):
+                        kind.pop(key, None)
             apart = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
             if apart:
                 said = f"{apart[0]}={theirs.get(apart[0])}, and not {ours.get(apart[0])}"
@@ -226,8 +231,9 @@ def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board, know
         return "it learns offline, from what its source says of each LLM: not asked without"
     source = study.drawn_from(ready)
     number = source.problem(config.K, config.horizon).num_servers
-    # None keeps its own.
-    order = tuple(int(one) for one in np.roll(np.arange(number), 1 + draws.integers(number - 1)))
+    # None keeps its own, but where there is one alone.
+    places = 1 + draws.integers(max(1, number - 1))
+    order = tuple(int(one) for one in np.roll(np.arange(number), places))
     masked = Masked(policy=policy, mask=mask_of(int(draws.integers(2**20))), informed=False)
     run = part(
         {piece.label: masked}, reordered(source, order), config.arrival_rate, seeds.tolist(),

@@ -16,7 +16,7 @@ stopped.
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.results.board import Board
+    from cqbjax.studies.grid import Ready
 
 ARGUMENTS = Arguments(description="Run a policy in every task of the arena.")
 ARGUMENTS.add_argument(
@@ -94,7 +95,7 @@ def _enter(run: Run) -> None:
         if run.contestant is not None:
             _check(run.contestant)
         entries, lost = _entries(run, known)
-        made, failed = _play(entries, run.asked.folder, console)
+        made, failed = _play(entries, run, known, console)
     _write(made, known, run, console)
     if run.keeps and not lost and not failed:
         boards.write(made, boards.HERE)
@@ -152,30 +153,24 @@ def _entries(run: Run, known: "Board") -> tuple[list[Entry], dict[str, str]]:
 
 
 def _play(
-    entries: Sequence[Entry], folder: Path, console: "Console"
+    entries: Sequence[Entry], run: Run, known: "Board", console: "Console"
 ) -> "tuple[Board, dict[str, str]]":
     """Say how long it will take, run what is missing, and return all runs."""
     from cqbjax.commands.run import carry_out
     from cqbjax.results import board as boards
     from cqbjax.studies import sharding, storing
-    from cqbjax.sweeping.bars import bar
 
     places, left = {}, {}
     for one in entries:
         name = one.task.name
-        places[name] = place = folder / "data" / name
+        places[name] = place = run.asked.folder / "data" / name
         storing.check_writable(place)
         storing.set_aside_torn(place)
         left[name] = sharding.left_of([one.ready], place)
-    with bar() as progress:
-        reckoned = [
-            e for some in left.values() if some for e in some[0].kind.reckon(some, progress)
-        ]
-    seconds = sum(one.running for one in reckoned)
     stored = sum(not some for some in left.values())
     console.print(
-        f"{len(entries)} tasks, {stored} of them stored: about {seconds / 60:.1f} min; the same "
-        "command again goes on where this one is stopped"
+        f"{len(entries)} tasks, {stored} of them stored: about {_minutes(left, run, known)}; the "
+        "same command again goes on where this one is stopped"
     )
     rows, notes, failed = [], {}, dict[str, str]()
     for number, one in enumerate(entries):
@@ -194,6 +189,30 @@ def _play(
     import polars as pl
 
     return boards.Board(pl.concat(rows), notes), failed
+
+
+def _minutes(left: "Mapping[str, list[Ready]]", run: Run, known: "Board") -> str:
+    """Say how long what is left takes: each program runs for a moment.
+
+    All of the board's programs are more than a process remembers, and would be compiled twice:
+    for them it is said what the board that is known took, where it has the tasks.
+    """
+    from cqbjax.sweeping.bars import bar
+
+    names = [name for name, some in left.items() if some]
+    if run.contestant is None and {*names} <= {*known.notes}:
+        notes = [known.notes[name] for name in names]
+        seconds = sum(sum(note["seconds"].values()) * _share(note, run) for note in notes)
+        return f"{seconds / 60:.1f} min without compiling"
+    with bar() as progress:
+        each = [some[0].kind.reckon(some, progress) for some in left.values() if some]
+    return f"{sum(one.running for some in each for one in some) / 60:.1f} min"
+
+
+def _share(note: Mapping[str, Any], run: Run) -> float:
+    """Return the share of a board's task that is run."""
+    seeds = run.asked.seeds or note["seeds"]
+    return float(run.asked.rounds * seeds / note["seeds"])
 
 
 def _note(one: Entry, place: Path) -> dict[str, Any]:
