@@ -8,7 +8,7 @@ import yaml
 from composing import CONF, called, composed, refused
 from tiers import cases
 
-from cqbjax.commands import _shown, _tasks
+from cqbjax.commands import _shown, _tasks, _words, arena
 from cqbjax.results import board as boards
 from cqbjax.results import tables
 from cqbjax.store import pieces
@@ -173,6 +173,14 @@ def test_the_board_that_comes_has_each_task_as_it_is(name):
     assert all(one["seed"].sort().to_list() == seeds for one in rows.partition_by("policy")), (
         "each policy on every seed"
     )
+
+
+def test_the_boards_time_is_told_by_what_it_took_and_not_compiled_for():
+    known = boards.none()._replace(
+        notes={"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
+    )
+    run = _words.run_of(_words.values_of(["tasks=paper", "seeds=15", "rounds=0.5"]), board=True)
+    assert arena._minutes({"paper": [None], "drift": []}, run, known) == "0.5 min without compiling"
 
 
 def test_a_task_has_at_least_eighteen_contestants():
