@@ -161,10 +161,12 @@ def _cards(table: pl.DataFrame, made: Board) -> list[dict[str, str]]:
 
 def _constants(plain: Mapping[str, Any], prompts: Mapping[str, Any]) -> str:
     """Say a policy's constants on synthetic data, and which of them are others on prompts."""
-    others = {key: value for key, value in prompts.items() if value != plain[key]}
-    # What a router is, the card says beside it.
-    own = {key: value for key, value in plain.items() if key not in ("_target_", "router")}
-    said = _listed(own)
+    # What a policy or a router is, the card says beside them.
+    own, there = (
+        {key: value for key, value in some.items() if key not in ("_target_", "router")}
+        for some in (plain, prompts)
+    )
+    others, said = {k: v for k, v in there.items() if v != own.get(k)}, _listed(own)
     return f"{said}; on prompts {_listed(others)}" if others else said
 
 

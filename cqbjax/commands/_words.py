@@ -15,7 +15,7 @@ KEYS = {
     "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
 PASSED_ON = ("data_dir", "cache_dir", "cluster")
-BOARD = "board"
+BOARD, SHOWN = "board", "shown"
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ def check(words: Sequence[str]) -> tuple[str, Any]:
         given = [word for word in others if not word.startswith("out=")]
         if given:
             raise ValueError(f"{given[0]} is nothing that `show` takes: out=FOLDER alone")
-        return verb, Path(values_of(others)["out"]) / BOARD
+        return verb, Path(values_of(others)["out"]) / SHOWN
     if verb == "verify":
         from cqbjax.commands import _verify
 

@@ -203,7 +203,7 @@ def _minutes(left: "Mapping[str, list[Ready]]", run: Run, known: "Board") -> str
     if run.contestant is None and {*names} <= {*known.notes}:
         notes = [known.notes[name] for name in names]
         seconds = sum(sum(note["seconds"].values()) * _share(note, run) for note in notes)
-        return f"{seconds / 60:.1f} min without compiling"
+        return f"{seconds / 60:.1f} min, as when the board was made, without compiling"
     with bar() as progress:
         each = [some[0].kind.reckon(some, progress) for some in left.values() if some]
     return f"{sum(one.running for some in each for one in some) / 60:.1f} min"

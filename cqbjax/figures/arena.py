@@ -15,7 +15,7 @@ from cqbjax.results.names import style_of
 
 # Scores are coloured from here to the yardstick's; what is worse has the same colour.
 WORST = -0.25
-FURTHEST = -1.0  # what is worse lies outside the panel
+FURTHEST = -1.0  # of what is worse the number is written
 POINTS = 9.0
 CELL = 0.62, 0.3  # inches of a score
 
@@ -117,7 +117,11 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
                        mfc=color if row["group"] == 1 else "white")  # fmt: skip
         panel.set_yticks(range(len(shown)), [names[name] for name in shown])
         panel.set_ylim(len(shown) - 0.4, -0.6)
-        panel.set_xlim(max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05), None)
+        least = max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05)
+        panel.set_xlim(least, None)
+        for place, name in enumerate(shown):
+            if there[name]["score"] < least:
+                panel.text(least, place, f" ← {there[name]['score']:.1f}", va="center")
         for end in (0.0, 1.0):
             panel.axvline(end, color="black", lw=0.8, ls=":")
         panel.grid(axis="x", lw=0.4)

@@ -180,7 +180,10 @@ def test_the_boards_time_is_told_by_what_it_took_and_not_compiled_for():
         notes={"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
     )
     run = _words.run_of(_words.values_of(["tasks=paper", "seeds=15", "rounds=0.5"]), board=True)
-    assert arena._minutes({"paper": [None], "drift": []}, run, known) == "0.5 min without compiling"
+    assert (
+        arena._minutes({"paper": [None], "drift": []}, run, known)
+        == "0.5 min, as when the board was made, without compiling"
+    )
 
 
 def test_a_task_has_at_least_eighteen_contestants():

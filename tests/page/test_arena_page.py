@@ -67,7 +67,7 @@ def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown")
     done = called("arena", "show", f"out={folder}")
     assert done.returncode == 0, done.stderr
-    return folder / "board" / "index.html"
+    return folder / "shown" / "index.html"
 
 
 def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
