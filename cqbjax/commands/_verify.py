@@ -129,11 +129,9 @@ def _same_tasks(stored: dict[str, tuple[xr.Dataset, DictConfig]]) -> None:
             own = _tasks.composed(of_arena, asked, [f"horizon={config.horizon}"])
             (point,) = grid.compose(own)
             ours, theirs = _told(point.config), _told(config)
-            for key in replaying.USED:
-                # Of a log that is prepared: what is stored says what it was prepared with.
-                if ours["kind"].get(key) is None:
-                    for kind in (ours["kind"], theirs["kind"]):
-                        kind.pop(key, None)
+            # What a log was prepared with is the log's, where the task leaves it open.
+            left_open = [key for key in replaying.USED if ours["kind"].get(key, "") is None]
+            theirs["kind"] |= dict.fromkeys(left_open)
             apart = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
             if apart:
                 said = f"{apart[0]}={theirs.get(apart[0])}, and not {ours.get(apart[0])}"

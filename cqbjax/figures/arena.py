@@ -1,6 +1,7 @@
 """The arena drawn: every policy in every task, and over all of them; and performance profiles."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -84,14 +85,22 @@ def _means(panel: Axes, overall: pl.DataFrame, labels: Sequence[str], own: str |
     for row in overall.iter_rows(named=True):
         if row["policy"] not in labels:
             continue
-        place, color = labels.index(row["policy"]), style_of(row["policy"]).color
         wide = 3.0 if row["policy"] == own else 1.6
-        panel.plot([row["iqm_low"], row["iqm_high"]], [place] * 2, color=color, lw=wide)
-        panel.plot([row["iqm"]], [place], "o", color=color, ms=4.5)
+        _interval(panel, labels.index(row["policy"]), row, "iqm", wide=wide)
     panel.tick_params(left=False, labelleft=False)
     panel.axvline(1.0, color="black", lw=0.8, ls=":")
     panel.grid(axis="x", lw=0.4)
     panel.set_xlabel("interquartile mean over tasks")
+
+
+def _interval(
+    panel: Axes, place: int, row: Mapping[str, Any], name: str, wide: float = 1.6,
+    full: bool = True,
+) -> None:  # fmt: skip
+    """Draw a policy's mean, a dot, and its interval."""
+    color = style_of(row["policy"]).color
+    panel.plot([row[f"{name}_low"], row[f"{name}_high"]], [place] * 2, color=color, lw=wide)
+    panel.plot([row[name]], [place], "o", color=color, ms=4.5, mfc=color if full else "white")
 
 
 def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Figure:
@@ -108,20 +117,15 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
         figure = Figure(figsize=(6.0, 0.7 + 0.21 * len(shown)), layout="constrained")
         FigureCanvasAgg(figure)
         panel = figure.subplots()
+        least = max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05)
         for place, name in enumerate(shown):
             row = there[name]
-            color = style_of(row["policy"]).color
-            panel.plot([row["score_low"], row["score_high"]], [place] * 2, color=color, lw=1.6)
-            # Full where it is not told from the best.
-            panel.plot([row["score"]], [place], "o", color=color, ms=4.5,
-                       mfc=color if row["group"] == 1 else "white")  # fmt: skip
+            _interval(panel, place, row, "score", full=row["group"] == 1)
+            if row["score"] < least:
+                panel.text(least, place, f" ← {row['score']:.1f}", va="center")
         panel.set_yticks(range(len(shown)), [names[name] for name in shown])
         panel.set_ylim(len(shown) - 0.4, -0.6)
-        least = max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05)
         panel.set_xlim(least, None)
-        for place, name in enumerate(shown):
-            if there[name]["score"] < least:
-                panel.text(least, place, f" ← {there[name]['score']:.1f}", va="center")
         for end in (0.0, 1.0):
             panel.axvline(end, color="black", lw=0.8, ls=":")
         panel.grid(axis="x", lw=0.4)

@@ -107,9 +107,10 @@ def test_the_page_fits_a_screen(which, width, request):
         sizes = browser.execute_script(
             "return [...document.images].map(one => one.complete ? one.naturalWidth : 0)"
         )
-        # Those of cards are drawn when a card is opened.
-        seen = 2 + (len(TASKS) if which == "written" else len(boards.read().notes))
-        assert len(sizes) >= seen and min(sizes[:seen]) > 400
+        labels = {*boards.read().rows["policy"]} - {"optimal"}
+        cards = len(boards.read().notes) + len(labels)
+        assert len(sizes) == 2 + (len(TASKS) if which == "written" else cards)
+        assert min(sizes) > 400
         browser.get_screenshot_as_file(str(written.parent / f"page_{width}.png"))
 
 
