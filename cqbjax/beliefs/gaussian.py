@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import Problem
+from cqbjax.core.types import NOBODY, Problem
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
 # and scattering the few that change (measured: docs/notebook/performance.md).
@@ -75,23 +75,25 @@ def observe(
         problem: shapes.
         rows: [d] the served query's features (disjoint), or [K, d] those of its servers (shared).
         servers: [K] int32 the assortment.
-        valid: [] bool; False changes nothing.
+        valid: [] bool of all servers, or [K] bool; False changes nothing.
     """
-    rows = jnp.where(valid, rows, 0.0)
-    step = jnp.where(valid, 1.0, 0.0).astype(posterior.learnt.dtype)
+    step = jnp.where(jnp.any(valid), 1.0, 0.0).astype(posterior.learnt.dtype)
     root, learnt = posterior
+    learns = servers if valid.ndim == 0 else jnp.where(valid, servers, NOBODY)
+    hit, context = mnl.shown(learns, problem.num_servers), rows
+    rows = jnp.where(valid[..., None], rows, 0.0)
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
             root = shrink(root, rows[k])
         return Posterior(root, learnt + step)
     if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
-        hit = mnl.shown(servers, problem.num_servers)
-        return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
+        row = rows if valid.ndim == 0 else context
+        return Posterior(shrink(root, hit[:, None] * row), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
-    return Posterior(root, learnt + mnl.shown(servers, problem.num_servers) * step)
+    return Posterior(root, learnt + hit * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:

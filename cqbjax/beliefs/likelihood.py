@@ -15,9 +15,12 @@ from jax import Array
 
 from cqbjax.beliefs import cubic, triangles
 from cqbjax.beliefs.cubic import Cubic
-from cqbjax.beliefs.rows import Row
+from cqbjax.beliefs.rows import Row, along
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import Problem
+from cqbjax.core.types import DOWN, Problem
+
+# The probability that is stored of a server that did not answer.
+ABSENT = -1.0
 
 
 def row_size(problem: Problem) -> int:
@@ -32,22 +35,26 @@ def stored(problem: Problem, new: Row, theta: Array) -> Array:
 
     Disjoint: context x [d], whether the block's server was chosen, which blocks the row couples
     [W], and their probabilities [W]. Shared: features [K d], the chosen position [K], a one, and
-    the probabilities [K]. The probabilities are those of the estimate given here, for good.
+    the probabilities [K], `ABSENT` where a server did not answer. They are those of the estimate
+    given here, for good.
     """
     size, dtype = problem.assortment_size, new.features.dtype
     chosen = (jnp.arange(size) == new.choice).astype(dtype)
     if problem.parameters == "shared":
-        p_then = mnl.choice_probabilities(linalg.matvec(new.features, theta[0]))
+        utilities = new.of_shown(linalg.matvec(new.features, theta[0]), DOWN)
+        p_then = new.of_shown(mnl.choice_probabilities(utilities), ABSENT)
         parts = [new.features.reshape(-1), chosen, jnp.ones(1, dtype), p_then]
         return jnp.where(new.valid, jnp.concatenate(parts), 0.0)[None]
-    p_then = mnl.choice_probabilities(linalg.matvec(theta[new.servers], new.features))
+    utilities = new.of_shown(linalg.matvec(theta[new.servers], new.features), DOWN)
+    p_then = mnl.choice_probabilities(utilities)
     member = jnp.ones(1, dtype)
     if cubic.width(problem) > 1:
         spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
+        spread = new.of_shown(spread, 0.0)
         member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
     common = linalg.joined(new.features, jnp.zeros(1, dtype), member, p_then)
     rows = common + chosen[:, None] * (jnp.arange(common.shape[0]) == problem.dim)
-    return jnp.where(new.valid, rows, 0.0)
+    return jnp.where(along(new.learns, rows), rows, 0.0)
 
 
 def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
@@ -139,7 +146,11 @@ def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> C
     features = rows[: size * dim].reshape(size, dim, -1)
     chosen, here, p_then = jnp.split(rows[size * dim :], [size, size + 1])
     utilities = linalg.vecmat(jnp.broadcast_to(theta, (size, dim)), features)
-    p = linalg.settle(_probabilities(utilities, jnp.broadcast_to(here, utilities.shape)))
+    member = jnp.broadcast_to(here, utilities.shape)
+    if size > 1:
+        # Of one server there is nobody who might be left out.
+        member, p_then = member * (p_then >= 0), jnp.maximum(p_then, 0.0)
+    p = linalg.settle(_probabilities(utilities, member))
     chance, apart = _outcomes(features, p, here)
     first = triangles.weighted(chance, apart)
     second = jnp.zeros(cubic.second_shape(problem))

@@ -99,22 +99,29 @@ def update(
     count = record.shown[new.servers]
 
     def sums(shown: Shown) -> tuple[Array, Array]:
-        return sums_of(shown.scores, scores, record, problem, new)
+        residual, weight = sums_of(shown.scores, scores, record, problem, new)
+        return residual, weight if new.shown is None else _apart(weight, new.shown)
 
     def step(_: int, shown: Shown) -> Shown:
         residual, weight = sums(shown)
         pulled, images = shown.images.pull(residual - count * shown.moved)
-        slope = shown.phi + pulled
+        slope = new.of_shown(shown.phi + pulled, 0.0)
         move, along = conjugate_gradient(images, weight, count, -slope, iterations)
         return shown._replace(images=images, phi=shown.phi + move, scores=shown.scores + along)
 
-    shown = _step_along(shown, newest, count, *sums(shown))
+    shown = _step_along(shown, newest, count, *sums(shown), new)
     if exact_steps:
         begun = shown._replace(images=shown.images.written())
         return jax.lax.fori_loop(0, exact_steps, step, begun)
     for _ in range(steps):
         shown = step(0, shown)
     return shown
+
+
+def _apart(weight: Array, shown: Array) -> Array:
+    """Uncouple servers that did not answer from the others: [K, K, I]."""
+    both = (shown[:, None] & shown) | jnp.eye(len(shown), dtype=bool)
+    return jnp.where(both[:, :, None], weight, 0.0)
 
 
 def _steps(problem: Problem) -> tuple[int, int]:
@@ -125,14 +132,17 @@ def _steps(problem: Problem) -> tuple[int, int]:
 
 
 def _step_along(
-    shown: Shown, newest: Direction, count: Array, residual: Array, weight: Array
+    shown: Shown, newest: Direction, count: Array, residual: Array, weight: Array, new: Row
 ) -> Shown:
-    """Take the Newton step of the K step lengths along given directions."""
+    """Take the Newton step of the K step lengths along given directions.
+
+    Of a server that did not answer the direction is zero, and any length will do.
+    """
     v = newest.scores
     slope = jnp.sum(shown.phi * newest.phi, axis=1)
     slope += jnp.sum((residual - count * shown.moved) * v, axis=1)
     own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
-    bend = jnp.diag(own) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
+    bend = jnp.diag(new.of_shown(own, 1.0)) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
     lengths = -linalg.solve_positive(bend, slope)[:, None]
     return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
 

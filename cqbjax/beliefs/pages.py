@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.beliefs import cubic, likelihood
+from cqbjax.beliefs.rows import along
 from cqbjax.core import linalg, platforms
 from cqbjax.core.types import Problem
 
@@ -70,7 +71,7 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
         pages: all pages.
         blocks: [A] int32, distinct.
         rows: [A, F], as `likelihood.stored` gives them.
-        valid: [] bool; False changes nothing.
+        valid: [] or [A] bool; False changes nothing.
 
     Returns:
         [A] the pages written to, and the pages.
@@ -80,25 +81,33 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
     grows = (position == 0) & valid
     fresh = pages.free + jnp.cumsum(grows) - grows
     held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
-    page = jnp.where(grows, fresh, held).astype(jnp.int32)
+    own = jnp.where(grows, fresh, held).astype(jnp.int32)
+    page = _of_those(pages, own, valid)
     # An invalid round adds zeros to a row that is not there yet.
     return page, pages._replace(
-        rows=pages.rows.at[page, :, position].add(jnp.where(valid, rows, 0.0)),
-        numbers=linalg.put(pages.numbers, (blocks, order), page),
+        rows=pages.rows.at[page, :, position].add(jnp.where(along(valid, rows), rows, 0.0)),
+        numbers=linalg.put(pages.numbers, (blocks, order), own),
         length=linalg.put(pages.length, (blocks,), length + valid),
         free=pages.free + jnp.sum(grows, dtype=jnp.int32),
     )
 
 
 def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
-    """Go on to the next page of each shown block, if the round is valid: [A] page numbers."""
+    """Go on to the next page of each shown block that learns, [] or [A]: [A] page numbers."""
     count = jnp.maximum(-(-linalg.take(pages.length, blocks) // pages.rows.shape[-1]), 1)
     was = linalg.take(pages.turn, blocks)
     order = was % count
     after = jnp.where(valid, order + 1, was)
-    return linalg.take(pages.numbers, blocks, order), pages._replace(
-        turn=linalg.put(pages.turn, (blocks,), after)
-    )
+    page = _of_those(pages, linalg.take(pages.numbers, blocks, order), valid)
+    return page, pages._replace(turn=linalg.put(pages.turn, (blocks,), after))
+
+
+def _of_those(pages: Pages, page: Array, learns: Array) -> Array:
+    """Put a page that is none in place of those of shown blocks that do not learn.
+
+    A block that never learnt has no page, and number 0 would be another's, written to twice.
+    """
+    return jnp.where(learns, page, len(pages.rows)) if learns.ndim else page
 
 
 def read(pages: Pages, page: Array) -> Array:

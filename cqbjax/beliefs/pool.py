@@ -23,7 +23,7 @@ from cqbjax.beliefs.images import Apart, Image, InPlace
 from cqbjax.beliefs.rows import Row
 from cqbjax.beliefs.table_record import Record
 from cqbjax.core import linalg, mnl, platforms, queueing
-from cqbjax.core.types import Observation, Problem
+from cqbjax.core.types import NOBODY, Observation, Problem
 
 # Samples that are multiplied with a row as it is read; more are worth a copy of the rows.
 FEW_SAMPLES = 4
@@ -134,6 +134,8 @@ class Pool:
 
         def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> Change:
             own = [image[new.row] for image in stale]
+            if new.shown is not None:
+                own = list(new.of_shown(jnp.stack(own), 0.0))
             along = [image @ one for image, one in zip(stale, own, strict=True)]
             absorbed = _absorb(own, along, phi)
             images = Apart(tuple(map(Image, stale, absorbed.along, absorbed.row)))
@@ -158,8 +160,12 @@ class Pool:
             image = jax.lax.dynamic_update_index_in_dim(image, changed, server, 0)
             phi = jax.lax.dynamic_update_index_in_dim(phi, change.phi[k], server, 0)
             scores = jax.lax.dynamic_update_index_in_dim(scores, change.scores[k], server, 0)
-        learnt = state.learnt + (mnl.shown(servers, self.problem.num_servers) & new.valid)
+        learnt = state.learnt + self._learns(new)
         return PoolState(image, learnt, phi, scores, state.offset, record)
+
+    def _learns(self, new: Row) -> Array:
+        """Mark the servers whose answers are learnt from: [N] bool."""
+        return mnl.shown(new.of_shown(new.servers, NOBODY), self.problem.num_servers) & new.valid
 
     def _update_in_place(self, state: PoolState, new: Row, record: Record) -> PoolState:
         """Absorb one round, the images changed where they lie; a round not valid adds zero."""
@@ -167,7 +173,7 @@ class Pool:
         known = None if state.offset is None else state.offset[servers]
         phi, scores = state.phi[servers], state.scores[servers]
         # Held, or XLA reads it again after the images are changed and copies all of them for that.
-        own = linalg.hold(state.image[servers, new.row])
+        own = new.of_shown(linalg.hold(state.image[servers, new.row]), 0.0)
         along = InPlace(state.image, servers).push(own)
         absorbed = _absorb(list(own), list(along), phi)
         change = jnp.where(valid, absorbed.along, 0.0), absorbed.row
@@ -180,7 +186,7 @@ class Pool:
         assert isinstance(shown.images, InPlace)
         return PoolState(
             shown.images.written().image,
-            state.learnt + (mnl.shown(servers, self.problem.num_servers) & valid),
+            state.learnt + self._learns(new),
             state.phi.at[servers].set(jnp.where(valid, shown.phi, phi)),
             state.scores.at[servers].set(jnp.where(valid, shown.scores, scores)),
             state.offset,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.types import Problem
+from cqbjax.core.types import NOBODY, Problem
 
 # Rows read at once when the likelihood of K > 1 walks the history (`newton_cg`).
 BLOCK = 64
@@ -22,6 +22,8 @@ class Row(NamedTuple):
         servers: [K] int32 the assortment.
         choice: [] int32 position of the chosen server, K for the outside option.
         valid: [] bool False for a round with an empty queue.
+        shown: [K] bool which of the servers answered; None: all did. The features of the others
+            count for nothing.
     """
 
     round: Array
@@ -30,6 +32,23 @@ class Row(NamedTuple):
     servers: Array
     choice: Array
     valid: Array
+    shown: Array | None = None
+
+    @property
+    def learns(self) -> Array:
+        """Return whose answers are learnt from: [] bool of all servers alike, or [K] bool."""
+        return self.valid if self.shown is None else self.valid & self.shown
+
+    def of_shown(self, values: Array, otherwise: float) -> Array:
+        """Return values [K, ...] of those who answered, another one of the others."""
+        if self.shown is None:
+            return values
+        return jnp.where(along(self.shown, values), values, otherwise)
+
+
+def along(marks: Array, values: Array) -> Array:
+    """Give marks [] or [K] the axes of values [K, ...]."""
+    return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
 
 
 class History(NamedTuple):
@@ -37,7 +56,7 @@ class History(NamedTuple):
 
     Attributes:
         row: [T'] int32 table rows, T' the horizon rounded up to whole blocks.
-        servers: [T', K] int32.
+        servers: [T', K] int32; -1 in place of one that did not answer.
         choice: [T'] int32; -1 where the round had no feedback.
     """
 
@@ -59,10 +78,10 @@ def init(problem: Problem) -> History:
 def append(history: History, new: Row) -> History:
     """Write the row of round t."""
     at = new.round - 1
-    choice = jnp.where(new.valid, new.choice, -1)
+    choice, servers = jnp.where(new.valid, new.choice, -1), new.of_shown(new.servers, NOBODY)
     return History(
         jax.lax.dynamic_update_index_in_dim(history.row, new.row, at, 0),
-        jax.lax.dynamic_update_index_in_dim(history.servers, new.servers, at, 0),
+        jax.lax.dynamic_update_index_in_dim(history.servers, servers, at, 0),
         jax.lax.dynamic_update_index_in_dim(history.choice, choice, at, 0),
     )
 

@@ -22,9 +22,9 @@ from jax import Array
 from cqbjax.beliefs import cubic, likelihood, pages, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.pages import Pages
-from cqbjax.beliefs.rows import Row
+from cqbjax.beliefs.rows import Row, along
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import Problem
+from cqbjax.core.types import DOWN, Problem
 
 # Newton steps on the K residuals of the round's own row.
 PASSES = 4
@@ -88,7 +88,7 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
     work = state._replace(
         model=state.model[blocks], lost=state.lost[blocks], second=state.second[blocks]
     )
-    work = _moved(work, blocks, _row_step(work, problem, new, blocks), new.valid)
+    work = _moved(work, blocks, _row_step(work, problem, new, blocks), learns(problem, new))
     work = _append(work, problem, new, blocks)
     if exact_steps:
         visits = exact_steps * pages.most_pages(problem)
@@ -104,6 +104,11 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
     )
 
 
+def learns(problem: Problem, new: Row) -> Array:
+    """Return which of the A shown blocks learn from a row: [] bool of all alike, or [A] bool."""
+    return new.valid if problem.parameters == "shared" else new.learns
+
+
 def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Array:
     """Return the step [A, d] to the minimum of the model to second order and the row's exact loss.
 
@@ -111,7 +116,7 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
     row's K utilities and e = p - y, stationarity reads step = -H^-1 (g + X'e), which leaves K
     equations in e, solved by Newton's method.
     """
-    gradient, hessian = _system(work, problem, blocks)
+    gradient, hessian = _system(work, problem, new, blocks)
     size = problem.assortment_size
     rows = new.features
     if problem.parameters == "disjoint":
@@ -121,7 +126,7 @@ def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Arra
     start = linalg.dot(rows, work.theta[blocks].reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
-    excess = _residuals(start, gram, chosen)
+    excess = _residuals(new.of_shown(start, DOWN), gram, chosen)
     return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
 
 
@@ -178,7 +183,7 @@ def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estima
     """Write the row to the last page of each shown block, and add its model there."""
     rows = likelihood.stored(problem, new, work.theta)
     models, second = _expand(work.theta, problem, rows[:, :, None], blocks)
-    page, stored = pages.append(work.pages, blocks, rows, new.valid)
+    page, stored = pages.append(work.pages, blocks, rows, learns(problem, new))
     stored = stored._replace(models=stored.models.at[page].add(models))
     second = linalg.settle(work.second + second)
     return _grown(work._replace(second=second, pages=stored), models)
@@ -186,15 +191,16 @@ def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estima
 
 def _visit(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
-    page, stored = pages.turn(work.pages, blocks, new.valid)
+    learnt = learns(problem, new)
+    page, stored = pages.turn(work.pages, blocks, learnt)
     old = stored.models[page]
     fresh, _ = _expand(work.theta, problem, pages.read(stored, page), blocks)
-    fresh = linalg.settle(jnp.where(new.valid, fresh, old))
+    fresh = linalg.settle(jnp.where(along(learnt, fresh), fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))
     work = _grown(work._replace(pages=stored), fresh - old)
-    gradient, hessian = _system(work, problem, blocks)
+    gradient, hessian = _system(work, problem, new, blocks)
     (newton,) = solve(hessian, gradient)
-    return _moved(work, blocks, -newton.reshape(blocks.shape[0], -1), new.valid)
+    return _moved(work, blocks, -newton.reshape(blocks.shape[0], -1), learnt)
 
 
 def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple[Array, Array]:
@@ -214,14 +220,20 @@ def _grown(work: Estimate, change: Array) -> Estimate:
     return work._replace(model=model, lost=more - (model - work.model))
 
 
-def _system(work: Estimate, problem: Problem, blocks: Array) -> tuple[Array, Array]:
-    """Return the shown blocks' gradient [A d] and Hessian, as `solve` takes it, at the estimate."""
+def _system(work: Estimate, problem: Problem, new: Row, blocks: Array) -> tuple[Array, Array]:
+    """Return the shown blocks' gradient [A d] and Hessian, as `solve` takes it, at the estimate.
+
+    A block whose server did not answer is held: nothing couples it, and its gradient is no matter.
+    """
 
     def one(vector: Array, second: Array, about: Array, own: Array) -> Cubic:
         return cubic.move(problem, cubic.from_vector(problem, vector, second), about, own)
 
     here = jax.vmap(one)(work.model, work.second, *_around(work.theta, problem, blocks))
     between = here.first[:, blocks] if cubic.width(problem) > 1 else here.first
+    if new.shown is not None and problem.parameters == "disjoint":
+        both = new.shown[:, None] & new.shown
+        between = jnp.where((both | jnp.eye(len(blocks), dtype=bool))[:, :, None], between, 0.0)
     size = len(blocks) * problem.dim
     if platforms.current().fused and size <= NUMBERS:
         return here.value.reshape(-1), between
@@ -238,8 +250,8 @@ def _around(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array
 
 
 def _moved(work: Estimate, blocks: Array, step: Array, valid: Array) -> Estimate:
-    """Add [A, d] to the shown blocks' estimates where the round is valid."""
-    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & valid
+    """Add [A, d] to the estimates of the blocks that learn, [] or [A]."""
+    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & along(valid, blocks[:, None])
     moved = linalg.total(jnp.where(here[:, :, None], step[:, None], 0.0), axis=0)
     return work._replace(theta=linalg.settle(work.theta + moved))
 

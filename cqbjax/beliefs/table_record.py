@@ -13,7 +13,7 @@ from jax import Array
 from cqbjax.beliefs import rows as past
 from cqbjax.beliefs.rows import History, Row
 from cqbjax.core import mnl
-from cqbjax.core.types import Problem
+from cqbjax.core.types import DOWN, Problem
 
 
 class Record(NamedTuple):
@@ -23,7 +23,8 @@ class Record(NamedTuple):
         shown: [N, I] float, how often the server was shown for the table row.
         accepted: [N, I] float, how often its answer was chosen.
         company: who was shown beside it. K = 1: nothing; K = 2: [N, N, I] float, how often the two
-            were shown for the row; K > 2: every round in turn.
+            were shown for the row, a server with itself where it was shown alone; K > 2: every
+            round in turn.
     """
 
     shown: Array
@@ -47,14 +48,19 @@ def append(record: Record, new: Row) -> Record:
     shown, accepted, company = record
     size = len(new.servers)
     one = jnp.where(new.valid, 1.0, 0.0).astype(shown.dtype)
-    for server in new.servers:
-        shown = shown.at[server, new.row].add(one)
+    for k, server in enumerate(new.servers):
+        each = one if new.shown is None else one * new.shown[k]
+        shown = shown.at[server, new.row].add(each)
     chosen = new.servers[jnp.minimum(new.choice, size - 1)]
     accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
     if isinstance(company, History):
         company = past.append(company, new)
     elif company is not None:
         first, second = new.servers
+        if new.shown is not None:
+            alone = jnp.where(new.shown[0], first, second)
+            single = one * ~jnp.all(new.shown)
+            company, one = company.at[alone, alone, new.row].add(single), one - single
         company = company.at[first, second, new.row].add(one).at[second, first, new.row].add(one)
     return Record(shown, accepted, company)
 
@@ -76,28 +82,32 @@ def sums_of(
     if isinstance(record.company, History):
         mass, curvature = _history_sums(record.company, scores, problem, new)
     else:
-        mass, curvature = _pair_sums(record.company[new.servers], scores, own, new.servers)
+        mass, curvature = _pair_sums(record.company[new.servers], scores, own, new)
     return mass - accepted, curvature
 
 
-def _pair_sums(together: Array, scores: Array, own: Array, servers: Array) -> tuple[Array, Array]:
+def _pair_sums(together: Array, scores: Array, own: Array, new: Row) -> tuple[Array, Array]:
     """Sum p and curvature of the two shown servers over all their pairs, the whole table at once.
 
     Args:
         together: [2, N, I] how often each was shown with each other server.
         scores: [N, I] utilities.
         own: [2, I] those of the two.
-        servers: [2] int32.
+        new: the round's row.
 
     Returns:
         [2, I] and [2, 2, I].
     """
     # An infinite exponential is a probability of zero.
     rivals = jnp.exp(scores - own[:, None])
+    if new.shown is not None:
+        # Who was shown alone had no rival.
+        oneself = new.servers[:, None] == jnp.arange(len(scores))
+        rivals = jnp.where(oneself[:, :, None], 0.0, rivals)
     p = 1.0 / (1.0 + jnp.exp(-own)[:, None] + rivals)
     mass = jnp.sum(together * p, axis=1)
     diagonal = jnp.sum(together * p * (1.0 - p), axis=1)
-    first, second = servers
+    first, second = new.servers
     cross = -together[0, second] * p[0, second] * p[1, first]
     return mass, jnp.stack([jnp.stack([diagonal[0], cross]), jnp.stack([cross, diagonal[1]])])
 
@@ -115,6 +125,8 @@ def _history_sums(
     def add(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = past.block(history, number)
         utilities = scores[rows.servers, rows.row[:, None]]
+        if new.shown is not None:
+            utilities = jnp.where(rows.servers >= 0, utilities, DOWN)
         p = mnl.choice_probabilities(utilities)
         match = rows.servers[None] == new.servers[:, None, None]
         match &= (rows.choice >= 0)[:, None]

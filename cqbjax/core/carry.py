@@ -17,6 +17,7 @@ from cqbjax.core.types import (
     Policy,
     Problem,
     Queue,
+    blank_action,
     is_blind,
     is_entry_aware,
     is_retry_aware,
@@ -146,14 +147,14 @@ def start(
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         contract.no_breach(problem) if watched else None,
-        None if instance.rules is None else _opened(problem, instance.rules, queue),
+        None if instance.rules is None else _opened(policy, problem, instance.rules, queue),
     )
 
 
-def _opened(problem: Problem, rules: Rules, queue: Queue) -> Open:
+def _opened(policy: Policy, problem: Problem, rules: Rules, queue: Queue) -> Open:
     """Return what is kept of nobody."""
     none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
-    action = Action(zero, jnp.zeros(problem.assortment_size, jnp.int32), jnp.bool_(False))
+    action = blank_action(policy, problem.assortment_size)
     idle = late = None
     if rules.lasting:
         lead = () if problem.places == 1 else (problem.places,)

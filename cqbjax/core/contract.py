@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.types import Action, Problem, Queue
+from cqbjax.core.types import NOBODY, Action, Problem, Queue
 
 # What JAX says when Python asks for the value of a traced array.
 ASKED = (
@@ -215,10 +215,18 @@ def watch(
         round_: [] int32 t.
         valid: [] bool whether a query waited.
     """
-    fine = are_servers(action.servers, problem.num_servers) & waits(action.slot, queue.arrived)
+    servers = shown_servers(action)
+    fine = are_servers(servers, problem.num_servers) & waits(action.slot, queue.arrived)
     first = valid & ~fine & (breach.round == 0)
-    now = Breach(round_, action.slot, action.servers)
+    now = Breach(round_, action.slot, servers)
     return Breach(*(jnp.where(first, new, old) for new, old in zip(now, breach, strict=True)))
+
+
+def shown_servers(action: Action) -> Array:
+    """Return the servers [..., K] of actions, `NOBODY` all of them where none is shown."""
+    if action.shown is None:
+        return action.servers
+    return jnp.where(jnp.any(action.shown, axis=-1, keepdims=True), action.servers, NOBODY)
 
 
 def are_servers(servers: Array, num_servers: int) -> Array:
@@ -237,6 +245,8 @@ def waits(slot: Array, arrived: Array) -> Array:
 def sentence(problem: Problem, round_: int, slot: int, servers: Any) -> str:
     """Say in which way the action of a round breaks the contract."""
     chosen, number = np.asarray(servers), problem.num_servers
+    if (chosen == NOBODY).all():
+        return f"select must show a server in every round, and in round {round_} it shows none"
     if not bool(are_servers(jnp.asarray(chosen), number)):
         return (
             f"select must return {problem.assortment_size} distinct server numbers in "

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.types import Action, Queue
+from cqbjax.core.types import NOBODY, Action, Queue
 
 
 class Decision(NamedTuple):
@@ -14,7 +14,7 @@ class Decision(NamedTuple):
     Attributes:
         query: [] int32 arrival round of the served query, 0 where the queue was empty.
         row: [] int32 its table row.
-        servers: [K] int32.
+        servers: [K] int32, -1 in place of one that a mixed policy did not show.
         choice: [] int32 position in `servers`, K for a retrial.
         explored: [] bool.
         valid: [] bool whether a query was served.
@@ -40,7 +40,7 @@ def decision(
     return Decision(
         jnp.where(valid, queue.arrived[slot], 0),
         queue.row[slot],
-        action.servers,
+        action.of_shown(action.servers, NOBODY),
         choice,
         action.explored & valid,
         valid,

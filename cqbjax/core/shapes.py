@@ -22,6 +22,7 @@ from cqbjax.core.types import (
     Source,
     World,
     has_own_arrivals,
+    is_mixed,
 )
 
 
@@ -53,6 +54,10 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     servers = (problem.assortment_size,)
     _check("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
+    if is_mixed(policy):
+        _check("Action", "select", action, shown=(servers, jnp.bool_))
+    else:
+        require(action.shown is None, "select must leave Action.shown out: mixed is not True")
     require(
         str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
         "update must return a state of the structure that init returns",

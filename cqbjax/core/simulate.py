@@ -124,13 +124,13 @@ def run_round(
         utilities = true_utilities(instance, row, round_)
         if world.logged is None:
             uniform = choice_uniform(problem, instance, carry.queue, action, uniform)
-            choice = mnl.choose(uniform, utilities[action.servers])
+            choice = mnl.choose(uniform, action.of_shown(utilities[action.servers], DOWN))
         else:
             choice = jnp.where(world.logged.satisfied[row], 0, problem.assortment_size)
         valid, last = carry.length > 0, round_
         if rules is not None:
             valid = jnp.any(queueing.waiting(seen.queue))
-            last = round_ + rules.takes(round_, place, world.prompts[row], action.servers) - 1
+            last = round_ + rules.takes(round_, place, world.prompts[row], action.answering) - 1
             valid = valid if running is None else valid & ~running.here
             hidden = hidden | (valid & (here == action.slot))
         if breach is not None:
@@ -152,7 +152,9 @@ def run_round(
             gave_up = ends & ~departed & reaction.leaves
             gone, slot = departed | gave_up, jnp.where(ends, slot, len(here))
             back = jnp.where(here == slot, round_ + reaction.away, back)
-            likeliest = linalg.first_argmax(attempt.utilities[action.servers])
+            likeliest = linalg.first_argmax(
+                action.of_shown(attempt.utilities[action.servers], DOWN)
+            )
             told = jnp.where(gave_up & reaction.pretends, likeliest, told)
             reaches = rules.hears(round_, place)
             heard = ends if reaches is None else ends & reaches
@@ -165,7 +167,7 @@ def run_round(
         feedback = Feedback(lesson.choice, lesson.heard, number)
         state = policy.update(state, seen, lesson.action, feedback)
         next_row = None if world.logged is None else world.logged.next[queue.row[action.slot]]
-        queue = queueing.serve(queue, slot, action.servers, gone, round_, next_row)
+        queue = queueing.serve(queue, slot, action.answering, gone, round_, next_row)
         return (state, queue, back, late), (ends, departed, gave_up)
 
     nobody, running, back, late = None, None, None, None
@@ -205,7 +207,7 @@ def run_round(
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, taken_slots), breach, opened,
     )  # fmt: skip
-    lost_here = regret.of_attempts(tried.utilities, tried.action.servers, valid)
+    lost_here = regret.of_attempts(tried.utilities, tried.action, valid)
     served = tried.action, tried.choice, valid
     return after, metrics.decision(carry.queue, *served, lost_here, state)
 

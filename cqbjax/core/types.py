@@ -13,6 +13,7 @@ Axis letters, used in every docstring of the package:
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -25,6 +26,8 @@ Outcome = Literal["attempt", "query", "prompt"]
 LONG_WAIT = 1e5
 # The utility of a server that does not answer: no weight beside the outside option's, in any sum.
 DOWN = -1e4
+# In place of a server that was not shown.
+NOBODY = -1
 
 
 class Problem(NamedTuple):
@@ -210,11 +213,24 @@ class Action(NamedTuple):
         slot: [] int32 queue slot.
         servers: [K] int32 distinct server numbers, increasing.
         explored: [] bool whether this is a forced exploration.
+        shown: [K] bool which of them answer, one at least, of a `mixed` policy; None: all do.
     """
 
     slot: Array
     servers: Array
     explored: Array
+    shown: Array | None = None
+
+    @property
+    def answering(self) -> Array:
+        """Return the servers, one that answers in place of each that does not: [K] int32."""
+        if self.shown is None:
+            return self.servers
+        return jnp.where(self.shown, self.servers, self.servers[jnp.argmax(self.shown)])
+
+    def of_shown(self, values: Array, otherwise: float) -> Array:
+        """Return values [..., K] of those who answer, another one of the others."""
+        return values if self.shown is None else jnp.where(self.shown, values, otherwise)
 
 
 class Feedback(NamedTuple):
@@ -243,7 +259,8 @@ class Policy(Protocol):
     True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
     will grow, and gets slots enough for that at once; rounds keep no features of it. An attribute
     `retry_aware = True` fills in `Queue.shown`; policies that do not ask for it do not pay for it
-    (`is_retry_aware`), and `entry_aware = True` fills in `Queue.entered`.
+    (`is_retry_aware`), and `entry_aware = True` fills in `Queue.entered`. An attribute `mixed =
+    True` says that some rounds show fewer than K servers: every action then has `Action.shown`.
     """
 
     @property
@@ -273,6 +290,18 @@ def is_blind(policy: Policy) -> bool:
 def is_retry_aware(policy: Any) -> bool:
     """Tell whether a policy asks which servers were shown for each waiting query."""
     return bool(getattr(policy, "retry_aware", False))
+
+
+def is_mixed(policy: Any) -> bool:
+    """Tell whether a policy shows fewer than K servers in some rounds."""
+    return bool(getattr(policy, "mixed", False))
+
+
+def blank_action(policy: Any, size: int) -> Action:
+    """Return an action of the structure of a policy's, of K servers, before any was taken."""
+    shown = jnp.ones(size, bool) if is_mixed(policy) else None
+    servers = jnp.arange(size, dtype=jnp.int32)
+    return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), shown)
 
 
 def is_entry_aware(policy: Any) -> bool:

@@ -19,7 +19,16 @@ from jax import Array
 from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.instances import Instance
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Source
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Source,
+    blank_action,
+    is_mixed,
+)
 
 # Slots of the queue, unless others are given.
 CAPACITY = 256
@@ -72,12 +81,12 @@ class _Driven:
     retry_aware: bool = static(default=True)
     entry_aware: bool = static(default=True)
     informed: bool = static(default=False)
+    mixed: bool = static(default=False)
 
     def init(self, problem: Problem, contexts: Array) -> _Heard:
         del contexts
-        zero = jnp.zeros((), jnp.int32)
-        blank = Action(zero, jnp.arange(problem.assortment_size, dtype=jnp.int32), jnp.bool_(False))
-        return _Heard(blank, blank, Feedback(zero, jnp.bool_(False)))
+        blank = blank_action(self, problem.assortment_size)
+        return _Heard(blank, blank, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
 
     def select(self, key: Array, state: _Heard, observation: Observation) -> Action:
         del key, observation
@@ -103,7 +112,7 @@ class Env:
 
     def __init__(
         self, source: Source, arrival_rate: float = 0.7, horizon: int = 1000,
-        assortment_size: int = 1, capacity: int = CAPACITY,
+        assortment_size: int = 1, capacity: int = CAPACITY, mixed: bool = False,
     ) -> None:  # fmt: skip
         """Check what there is to act in.
 
@@ -113,12 +122,13 @@ class Env:
             horizon: T, rounds.
             assortment_size: K.
             capacity: C; a queue that outgrows it loses queries, which `Told.overflow` says.
+            mixed: whether actions say which of their servers are shown (`Action.shown`).
 
         Raises:
             ValueError: for input out of range, or a service with several places or late feedback.
         """
         self.source, self.arrival_rate, self.capacity = source, float(arrival_rate), capacity
-        self.problem = source.problem(assortment_size, horizon)
+        self.problem, self._driven = source.problem(assortment_size, horizon), _Driven(mixed=mixed)
         if self.problem.places > 1:
             raise ValueError(f"an environment serves one query a round, not {self.problem.places}")
         if not 0 <= self.arrival_rate <= 1:
@@ -132,6 +142,11 @@ class Env:
             )
         source.check(np.arange(1), self.arrival_rate, assortment_size)
         self.spaces = self._spaces()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether actions say which of their servers are shown."""
+        return self._driven.mixed
 
     def _spaces(self) -> dict[str, tuple[tuple[int, ...], Any, float, float]]:
         problem, slots = self.problem, self.capacity
@@ -163,7 +178,7 @@ class Env:
         instance = simulate.draw_instance(key, self.source, rate, self.problem)
         if instance.rules is not None and (instance.rules.lasting or instance.rules.delay > 0):
             raise ValueError("an environment tells what came of an action at once: no late service")
-        carry = simulate.start(_Driven(), self.problem, instance, self.capacity)
+        carry = simulate.start(self._driven, self.problem, instance, self.capacity)
         state = State(instance, carry, jnp.int32(1))
         return self._seen(state), state
 
@@ -186,7 +201,11 @@ class Env:
         del key
         heard = state.carry.state._replace(action=action)
         carry, _ = simulate.run_round(
-            _Driven(), self.problem, state.instance, state.carry._replace(state=heard), state.round
+            self._driven,
+            self.problem,
+            state.instance,
+            state.carry._replace(state=heard),
+            state.round,
         )
         after = State(state.instance, carry, state.round + 1)
         told = Told(
@@ -199,7 +218,7 @@ class Env:
     def _seen(self, state: State) -> Observation:
         """Return what is seen; `problem` is None, for it is no array."""
         round_ = jnp.minimum(state.round, self.problem.horizon)
-        seen = simulate.observe(_Driven(), self.problem, state.instance, state.carry, round_)
+        seen = simulate.observe(self._driven, self.problem, state.instance, state.carry, round_)
         return seen._replace(problem=None, round=state.round)  # type: ignore[arg-type]
 
     def full(self, observation: Observation) -> Observation:
@@ -218,7 +237,12 @@ def play(env: Env, policy: Policy, key: Array) -> Told:
         env: where.
         policy: decides and learns, as in a sweep.
         key: of the run.
+
+    Raises:
+        ValueError: one of the two is mixed and the other is not.
     """
+    if is_mixed(policy) != env.mixed:
+        raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
     observation, state = env.reset(key)
 
     def one(carried: Any, nothing: None) -> tuple[Any, Told]:

@@ -90,6 +90,9 @@ class Acqb:
         window: W: what it knows is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
             that change; an even number. In eta, t then counts from when the younger belief began.
             None is the paper's: nothing is forgotten. What `recall` counts never is.
+        exploit_size: how many of the K servers exploitation rounds show, the best of them; rounds
+            that explore show all K. One with K = 2 is what the paper says of practice: one answer,
+            and two now and then, where more is to be learnt. None: K in every round.
         offset: [I, N] what is known beforehand of the utility of each row of the run's table,
             x'theta_0 (a prior from logs: `offline.Warm`); theta is then learnt as what is to be
             added. None is none; with it the estimator must be `newton_cg`.
@@ -111,6 +114,7 @@ class Acqb:
     precision: Array | float = 1.0
     recall_by: RecallBy = static(default="row")
     window: int | None = static(default=None)
+    exploit_size: int | None = static(default=None)
     offset: Array | None = None
 
     informed = False
@@ -119,6 +123,11 @@ class Acqb:
     def retry_aware(self) -> bool:
         """Whether it asks which servers were shown for each waiting query."""
         return retries.is_aware(self.retry)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some rounds show fewer than K servers."""
+        return self.exploit_size is not None
 
     def check(self, problem: Problem) -> None:
         """Refuse settings out of range.
@@ -134,6 +143,11 @@ class Acqb:
         window = self.window
         if window is not None and (type(window) is not int or window < 2 or window % 2):
             raise ValueError(f"window={window} must be an even number, at least 2, or null")
+        few, most = self.exploit_size, problem.assortment_size
+        if few is not None and (type(few) is not int or not 1 <= few <= most):
+            raise ValueError(
+                f"exploit_size={few} must be a whole number in 1..K, here {most}, or null"
+            )
         for key in ("kappa", "lambda0", "alpha_scale", "c1", "explore_rounds"):
             value = getattr(self, key)
             if not is_number(value) or not 0 <= float(value) < math.inf:
@@ -199,10 +213,17 @@ class Acqb:
         explore_query = number(queueing.Rule, self.explore_query, "explore_query")
         # One pass over the queue: the rule is the exploration's or the schedule's.
         rule = jnp.where(explored, explore_query, schedule)
-        slot, best = best_answer(rule, observation, optimistic, draws.query, self.retry)
+        slot, picks = best_answer(
+            rule, observation, optimistic, draws.query, self.retry, self.exploit_size
+        )
+        best = mnl.increasing(picks)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
         turn = instead(turn, observation)
-        return Action(slot, jnp.where(explored, turn, best), explored)
+        shown = None
+        if self.exploit_size is not None:
+            first = jnp.stack(picks[: self.exploit_size])
+            shown = explored | jnp.any(best[:, None] == first, axis=1)
+        return Action(slot, jnp.where(explored, turn, best), explored, shown)
 
     def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Decide whether this round explores: [] bool."""
@@ -241,7 +262,9 @@ class Acqb:
         if problem.parameters == "shared":
             features = features[action.servers]
         number = observation.round if feedback.number is None else feedback.number
-        new = Row(number, row, features, action.servers, feedback.choice, feedback.valid)
+        new = Row(
+            number, row, features, action.servers, feedback.choice, feedback.valid, action.shown
+        )
         learnt = self.belief(problem).update(state.belief, new)
         used = action.explored & feedback.valid
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)

@@ -57,8 +57,8 @@ class Optimal:
         del key, state
         utilities = observation.utilities
         assert utilities is not None
-        slot, servers = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
-        return Action(slot, servers, jnp.bool_(False))
+        slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
+        return Action(slot, mnl.increasing(picks), jnp.bool_(False))
 
 
 @pytree

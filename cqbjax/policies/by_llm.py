@@ -79,10 +79,11 @@ class ByLlm:
             self._order(key, state), (len(observation.queue.row), problem.num_servers)
         )
         revised = retries.revised(self.retry, utilities, observation, state.tally, jnp.ones(()))
-        slot, best = best_answer("oldest", observation, revised, jnp.zeros(()), self.retry)
+        slot, picks = best_answer("oldest", observation, revised, jnp.zeros(()), self.retry)
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         turn = observation.round % count
         tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
+        best = mnl.increasing(picks)
         return Action(slot, jnp.where(trying, instead(tried, observation), best), trying)
 
     def _trying(self, state: Shown) -> Array:

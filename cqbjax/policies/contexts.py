@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action, Feedback, Observation, Problem, is_retry_aware
+from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed, is_retry_aware
 
 
 class View(Protocol):
@@ -133,6 +133,11 @@ class OnContexts:
     def retry_aware(self) -> bool:
         """Whether the policy within asks which servers were shown for each waiting query."""
         return is_retry_aware(self.policy)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the policy within shows fewer than K servers in some rounds."""
+        return is_mixed(self.policy)
 
     def check(self, problem: Problem) -> None:
         """Refuse what the view refuses, and what the policy within does.

@@ -19,7 +19,8 @@ def best_answer(
     utilities: Array,
     uniform: Array,
     retry: Retry = "same",
-) -> tuple[Array, Array]:
+    few: int | None = None,
+) -> tuple[Array, list[Array]]:
     """Return the query that a schedule picks, and the assortment for it.
 
     With `joint` the pair is argmax over waiting queries x and assortments S of R(x, S), S being any
@@ -34,20 +35,24 @@ def best_answer(
         uniform: [] in [0, 1), for the random rules.
         retry: `fallback` and `cache` take the servers shown least often for the query first; any
             other rule the best, its utilities `retries.revised`.
+        few: how many of the K are to be shown, the first ones: what a query promises is what they
+            do. None: all.
 
     Returns:
-        Slot ([] int32) and servers ([K] int32); ties go to the lowest slot and servers.
+        Slot ([] int32) and servers (K times [] int32), the best first; ties go to the lowest slot
+        and servers.
     """
     size, queue = observation.problem.assortment_size, observation.queue
+    few = few or size
     utilities = of_available(utilities, observation)
     if retry in ("fallback", "cache"):
         shown = of_available(retries.shown_counts(queue), observation, MANY)
-        score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, size))
+        score = retries.score_of_picks(utilities, retries.next_picks(utilities, shown, few))
         slot = queueing.pick(schedule, queue, uniform, score)
-        return slot, mnl.increasing(retries.next_picks(utilities[slot], shown[slot], size))
-    score = mnl.best_score(utilities, size)
+        return slot, retries.next_picks(utilities[slot], shown[slot], size)
+    score = mnl.best_score(utilities, few)
     slot = queueing.pick(schedule, queue, uniform, score)
-    return slot, mnl.best_servers(utilities[slot], size)
+    return slot, mnl.best_picks(utilities[slot], size)
 
 
 def of_available(values: Array, observation: Observation, otherwise: float | int = DOWN) -> Array:

@@ -105,7 +105,7 @@ def add(
     size, servers = observation.problem.assortment_size, observation.problem.num_servers
     row = tally.of(observation.queue.row[action.slot])
     chosen = mnl.chosen(action.servers, feedback.choice, servers)
-    failed = mnl.shown(action.servers, servers) & (feedback.choice == size)
+    failed = mnl.shown(action.answering, servers) & (feedback.choice == size)
     return tally._replace(
         accepted=tally.accepted.at[row].add((chosen & feedback.valid).astype(float)),
         failed=tally.failed.at[row].add((failed & feedback.valid).astype(float)),

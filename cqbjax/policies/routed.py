@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import queueing, rng
+from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
@@ -86,5 +86,5 @@ class Routed:
         which = observation.prompts if self.by == "prompt" else observation.queue.row
         query = rng.uniform(key, rng.Stream.QUERY)
         scores = retries.revised(self.retry, self.scores[which], observation, state, self.precision)
-        slot, servers = best_answer(self.schedule, observation, scores, query, self.retry)
-        return Action(slot, servers, jnp.bool_(False))
+        slot, picks = best_answer(self.schedule, observation, scores, query, self.retry)
+        return Action(slot, mnl.increasing(picks), jnp.bool_(False))

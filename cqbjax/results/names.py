@@ -40,6 +40,7 @@ STYLE: dict[str, Style] = {
     "acqb": Style("ACQB", "#0072B2", width=2.0, on_top=True),
     "acqb_intercept": Style("ACQB + intercept", "#AA4499", _DASH, width=2.0),
     "acqb_windowed": Style("ACQB, windowed", "#009E73", width=2.0, on_top=True),
+    "acqb_mixed": Style("ACQB, mixed K", "#44AA99", _LONG, width=2.0),
     "acqb_fallback": Style("ACQB, no repeats", "#0072B2", _DASH, width=2.0),
     "acqb_posterior": Style("ACQB + own failures", "#0072B2", _DOT, width=2.0),
     "acqb_recall": Style("ACQB + recall", "#0072B2", _DASH_DOT, width=2.0),

@@ -38,7 +38,8 @@ class Events(Kind):
                 f"parameters={config.parameters} must be shared: the events are Algorithm 1's"
             )
         for label, policy in ready.policies.items():
-            if not isinstance(policy, Acqb) or policy.optimism != "thompson" or policy.window:
+            plain = isinstance(policy, Acqb) and not (policy.window or policy.mixed)
+            if not plain or policy.optimism != "thompson":
                 raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:

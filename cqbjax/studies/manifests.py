@@ -37,8 +37,8 @@ FOR_SHOW = (
 # Keys that numbers follow from through others, where they count: policies, source and rates.
 PASSED_ON = (
     "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision", "recall_by",
-    "explore_rounds", "window", "head", "warm", "num_servers", "dim", "slackness", "parameters",
-    "rates_by_K", "policies_by_K",
+    "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
+    "parameters", "rates_by_K", "policies_by_K",
 )  # fmt: skip
 # Where the training of routers and heads begins.
 TRAINING = "cqbjax.offline.training"

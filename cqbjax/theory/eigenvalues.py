@@ -190,7 +190,7 @@ def _one_run(
 def _added(problem: Problem, context: Array, servers: Array) -> Array:
     """Return what one round adds to V: [B, d, d]."""
     if problem.parameters == "shared":
-        shown = context[servers]
+        shown = jnp.where(servers[:, None] >= 0, context[servers], 0.0)
         return (shown.T @ shown)[None]
     hit = mnl.shown(servers, problem.num_servers)
     return hit[:, None, None] * jnp.outer(context, context)

@@ -165,7 +165,7 @@ def _one_run(
         carry, gram = both
         seen = _look(policy, problem, instance, carry, round_, gram, truth, rate)
         carry, made = simulate.run_round(policy, problem, instance, carry, round_)
-        shown = contexts[made.row][made.servers]
+        shown = jnp.where(made.servers[:, None] >= 0, contexts[made.row][made.servers], 0.0)
         return (carry, gram + made.valid * shown.T @ shown), seen
 
     gram = jnp.asarray(policy.lambda0, float) * jnp.eye(problem.dim)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng, simulate
-from cqbjax.core.types import Policy, Problem, Queue, Source
+from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
 from cqbjax.policies import Optimal
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.theory.playing import played
@@ -106,7 +106,8 @@ def one_path(
         own, all_ = both
         most = _largest_rate(own.queue, best)
         own, decision = simulate.run_round(policy, problem, instance, own, round_)
-        served = mnl.departure_rate(instance.world.utilities[decision.row][decision.servers])
+        utilities = instance.world.utilities[decision.row][decision.servers]
+        served = mnl.departure_rate(jnp.where(decision.servers >= 0, utilities, DOWN))
         # Q_i for i >= t has not switched before round t: it is where the policy's run is.
         following = _as_optimal(own)
         switched = jax.vmap(after, (0, None))(all_, round_)

@@ -35,6 +35,8 @@ CASES = {
 FEW = sources.Synthetic(num_servers=3, dim=2)
 CASES |= {
     "running-2": (FEW, 2, Acqb(alpha_scale=0.2)),
+    "running-2, mixed": (FEW, 2, Acqb(alpha_scale=0.2, exploit_size=1)),
+    "pool-2, mixed": (pool(), 2, Acqb(alpha_scale=0.2, estimator="newton_cg", exploit_size=1)),
     "running-1, shared": (dataclasses.replace(FEW, parameters="shared"), 1, Acqb(alpha_scale=0.2)),
 }
 

@@ -12,6 +12,7 @@ from waiting import Left, Waited
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
 from cqbjax.core.recorders.traffic import Traffic
+from cqbjax.core.types import Action
 from cqbjax.policies import RandomRouting
 from cqbjax.sweeping import keys, programs
 from cqbjax.testing import worlds
@@ -155,7 +156,7 @@ def test_traffic_counts_all_who_are_shown_to_a_query(valid):
     recorder = Traffic()
     for servers, expected in (([0, 2], [1, 0, 1]), ([[0, 2], [1, 2]], [1, 1, 2])):
         valids = np.full(np.shape(servers)[:-1], valid)
-        action = SimpleNamespace(servers=jnp.asarray(servers))
+        action = Action(jnp.int32(0), jnp.asarray(servers), jnp.bool_(False))
         shown = recorder.update(
             jnp.zeros(3, jnp.int32), SimpleNamespace(action=action, valid=valids)
         )

@@ -17,12 +17,24 @@ from cqbjax.core import metrics, simulate
 from cqbjax.core.types import Problem
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from recorded.cases import BANDITS, KINDS, OPTIMISTIC, SIMPLE, WINDOWED, Case, labels, policy
+from recorded.cases import (
+    ACQB,
+    BANDITS,
+    KINDS,
+    MIXED,
+    OPTIMISTIC,
+    SIMPLE,
+    WINDOWED,
+    Case,
+    labels,
+    policy,
+)
 from recorded.draws import floats, instance_of, record
 from recorded.switched import Switched, switched
 
 __all__ = [
-    "BANDITS", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play", "policy", "record",
+    "BANDITS", "MIXED", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play", "policy",
+    "record", "shown_first",
 ]  # fmt: skip
 
 
@@ -80,7 +92,7 @@ def play(
     played: dict[int, reference.Trajectory] = {}
     for every in KINDS:
         kind = [label for label in among if label in every]
-        own = static_fields if every in (OPTIMISTIC, WINDOWED) else {}
+        own = static_fields if every in ACQB else {}
         numbers = [number for number, (_, label) in enumerate(runs) if label in kind]
         for start in range(0, len(numbers), max(len(kind), 1)):
             some = numbers[start : start + len(kind)]
@@ -114,6 +126,12 @@ def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
+def shown_first(servers: Any) -> Any:
+    """Return the servers of each attempt that were shown, then -1: [..., K]."""
+    order = np.argsort(servers < 0, axis=-1, kind="stable")
+    return np.take_along_axis(servers, order, axis=-1)
+
+
 def _trajectory(
     problem: Problem, decision: metrics.Decision, length: Any, theta: Any
 ) -> reference.Trajectory:
@@ -125,7 +143,7 @@ def _trajectory(
     chosen = np.take_along_axis(servers, picked, axis=1)[:, 0]
     return reference.Trajectory(
         query=np.where(valid, np.asarray(decision.query, np.int64), -1),
-        assortment=np.where(valid[:, None], servers, -1),
+        assortment=np.where(valid[:, None], shown_first(servers), -1),
         choice=np.where(departed, chosen, -1),
         departed=np.asarray(departed),
         queue_length=np.asarray(length, np.int64),

@@ -18,10 +18,13 @@ EXPLORE_RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "rand
 SIMPLE = ("optimal", "random", "rand_rout", "rand_rout_fallback", *reference.ROUTED)
 BANDITS = ("q_ucb", "q_ths")
 WINDOWED = ("acqb_windowed",)
+MIXED = ("acqb_mixed",)
 OPTIMISTIC = tuple(
-    label for label in reference.POLICIES if label not in (*SIMPLE, *BANDITS, *WINDOWED)
+    label for label in reference.POLICIES if label not in (*SIMPLE, *BANDITS, *WINDOWED, *MIXED)
 )
-KINDS = (OPTIMISTIC, WINDOWED, SIMPLE, BANDITS)
+KINDS = (OPTIMISTIC, WINDOWED, MIXED, SIMPLE, BANDITS)
+# Those whose estimator's settings are a test's own.
+ACQB = (OPTIMISTIC, WINDOWED, MIXED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Case:
         """The static shapes."""
         return self.source.problem(self.assortment_size, self.horizon)
 
+    @property
+    def exploit_size(self) -> int:
+        """Of `acqb_mixed`: one server less than K."""
+        return max(self.assortment_size - 1, 1)
+
     def settings(self) -> reference.Settings:
         """Return the reference's settings; it checks W W' V = I after every update."""
         return reference.Settings(
@@ -58,6 +66,7 @@ class Case:
             c1=self.c1,
             explore_rounds=EXPLORE_ROUNDS,
             window=WINDOW,
+            exploit_size=self.exploit_size,
             precision=self.precision,
             recall_by=self.recall_by,
             check=True,
@@ -66,7 +75,8 @@ class Case:
 
 def labels(case: Case) -> tuple[str, ...]:
     """Return the labels of every policy that is defined for a case."""
-    return OPTIMISTIC + WINDOWED + SIMPLE + BANDITS * (case.assortment_size == 1)
+    some = BANDITS if case.assortment_size == 1 else MIXED
+    return OPTIMISTIC + WINDOWED + SIMPLE + some
 
 
 def policy(
@@ -101,6 +111,8 @@ def policy(
         variant = {"optimism": "ucb"}
     elif label in WINDOWED:
         variant = {"window": WINDOW}
+    elif label in MIXED:
+        variant = {"exploit_size": case.exploit_size}
     elif label in reference.RETRIES:
         variant = {"retry": reference.RETRIES[label]}
     elif label in SCHEDULES:

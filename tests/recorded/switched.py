@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from cqbjax.core.pytree import kind_of, pytree
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed
 from recorded.cases import Case, policy
 from recorded.draws import scores
 
@@ -31,6 +31,11 @@ class Switched:
 
     informed = True
     retry_aware = True
+
+    @property
+    def mixed(self) -> bool:
+        """Whether they show fewer than K servers in some rounds."""
+        return is_mixed(self.learner)
 
     @property
     def learner(self) -> Any:

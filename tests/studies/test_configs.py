@@ -113,6 +113,7 @@ SETTINGS = {
     "acqb_explore_random": {"exploration": "independent", "explore_query": "random"},
     "cqb_eps": {"exploration": "phased", "explore_rounds": 40.0},
     "acqb_windowed": {"window": 400},
+    "acqb_mixed": {"exploit_size": 1},
 }
 
 

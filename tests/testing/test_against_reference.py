@@ -101,7 +101,10 @@ def check_the_run_is_worth_comparing(label: str, run: reference.Trajectory) -> N
     assert len(np.unique(served)) > 30
     assert (run.choice[run.query >= 0] < 0).any(), "no retrial"
     assert run.queue_length.max() >= 3
-    if label in (*recorded.OPTIMISTIC, *recorded.WINDOWED):
+    if label in recorded.MIXED:
+        alone = run.assortment[:, -1] < 0
+        assert (run.explored & ~alone).any() and (alone & (run.query >= 0)).any()
+    if label in (*recorded.OPTIMISTIC, *recorded.WINDOWED, *recorded.MIXED):
         assert run.explored.any() and not run.explored[run.query >= 0].all()
         assert np.abs(run.theta[-1]).max() > 0.05
 
@@ -151,7 +154,7 @@ def test_whole_runs_are_identical_whatever_is_kept_or_remembered(name: str, x64:
 def test_whole_runs_are_identical_for_every_policy(name: str, x64: None) -> None:
     case, _ = CASES[name]
     labels = recorded.labels(case)
-    undefined = set() if case.assortment_size == 1 else set(recorded.BANDITS)
+    undefined = set(recorded.MIXED if case.assortment_size == 1 else recorded.BANDITS)
     assert set(labels) == set(reference.POLICIES) - undefined
     check_whole_runs(name, tuple(label for label in labels if label not in QUICK.get(name, ())))
 

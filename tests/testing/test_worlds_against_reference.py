@@ -66,15 +66,17 @@ RUNS = [
     ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
     ("late everything", "acqb_rr"), ("late everything", "q_ucb"),
     ("unheard", "routed_recall_priority"),
+    ("lasting", "acqb_mixed"), ("late everything", "acqb_mixed"),
 ]  # fmt: skip
 # Where everything is otherwise, a policy that learns and is a small program.
 QUICK = [("late everything", "q_ucb")]
 
 
-def case_of(world):
+def case_of(world, label=""):
     source, users, service = WORLDS[world]
     rate = 1.0 if any(isinstance(one, Count) for one in service) else 0.55
-    return Case(with_rules(source, users, service), 1, rate, HORIZON, seed=3)
+    size = 2 if label in recorded.MIXED else 1
+    return Case(with_rules(source, users, service), size, rate, HORIZON, seed=3)
 
 
 def takes_of(kind, drawn, prompts, problem):
@@ -173,25 +175,30 @@ def played(case, label):
     )
     assert not overflow
     shape = (HORIZON, case.problem.places)
-    one_each = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(shape), decision)
-    return one_each, np.asarray(length)
+    servers = np.asarray(decision.servers).reshape(*shape, -1)
+    one_each = jax.tree.map(
+        lambda leaf: np.asarray(leaf).reshape(shape), decision._replace(servers=())
+    )
+    return one_each._replace(servers=servers), np.asarray(length)
 
 
 @pytest.mark.parametrize("run", cases(RUNS, QUICK), ids="-".join)
 def test_a_run_decides_as_the_reference_does(run, x64):
     world, label = run
-    case = case_of(world)
+    case = case_of(world, label)
     plain_world, plain = recorded.record(case)
     theirs = reference.simulate_world(
         label, plain_world, list(draws_of(case, plain)), case.settings(), rules_of(case)
     )
     decision, length = played(case, label)
-    valid, servers = decision.valid, decision.servers[..., None]  # K = 1
-    satisfied = valid & (decision.choice == 0)
+    valid, servers = decision.valid, decision.servers
+    size = servers.shape[-1]
+    satisfied = valid & (decision.choice < size)
+    chosen = np.take_along_axis(servers, np.minimum(decision.choice, size - 1)[..., None], -1)
     ours = {
         "query": np.where(valid, decision.query, -1),
-        "assortment": np.where(valid[..., None], servers, -1),
-        "choice": np.where(satisfied, servers[..., 0], -1),
+        "assortment": np.where(valid[..., None], recorded.shown_first(servers), -1),
+        "choice": np.where(satisfied, chosen[..., 0], -1),
         "explored": decision.explored,
         "queue_length": length,
     }

@@ -44,7 +44,7 @@ def paid(round_: Round, told: Billed, row: Array) -> Array:
     each = told.dollars[row[..., None], servers]
     if round_.prices is not None:
         each = each * round_.prices[servers]
-    return jnp.sum(each, axis=-1)
+    return jnp.sum(round_.action.of_shown(each, 0.0), axis=-1)
 
 
 class OfTable(Ratio):

@@ -8,25 +8,28 @@ from jax import Array
 
 from cqbjax.core import mnl
 from cqbjax.core.recorders.protocol import Recorder, Round
-from cqbjax.core.types import Problem
+from cqbjax.core.types import DOWN, Action, Problem
 
 
-def of_round(utilities: Array, servers: Array, valid: Array) -> Array:
+def of_round(utilities: Array, action: Action, valid: Array) -> Array:
     """Return R(x_t, S*(x_t)) - R(x_t, S_t), zero for the dummy job of an empty queue.
+
+    S* has K servers, also where fewer were shown.
 
     Args:
         utilities: [N] true utilities of the served query.
-        servers: [K] the assortment.
+        action: the assortment, [K].
         valid: [] bool whether a query was served.
     """
-    best = mnl.best_servers(utilities, servers.shape[0])
-    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(utilities[servers])
+    best = mnl.best_servers(utilities, action.servers.shape[0])
+    shown = action.of_shown(utilities[action.servers], DOWN)
+    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(shown)
     return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
 
 
-def of_attempts(utilities: Array, servers: Array, valid: Array) -> Array:
+def of_attempts(utilities: Array, action: Action, valid: Array) -> Array:
     """Return `of_round` of the one attempt, or of each of several: [], or [c]."""
-    return (jax.vmap(of_round) if valid.ndim else of_round)(utilities, servers, valid)
+    return (jax.vmap(of_round) if valid.ndim else of_round)(utilities, action, valid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,4 +45,4 @@ class Regret(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Add the round's."""
-        return state + jnp.sum(of_attempts(round_.utilities, round_.action.servers, round_.valid))
+        return state + jnp.sum(of_attempts(round_.utilities, round_.action, round_.valid))

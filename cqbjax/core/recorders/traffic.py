@@ -27,11 +27,11 @@ class Traffic(Recorder):
 
     def update(self, state: Array, round_: Round) -> Array:
         """Count who was shown."""
-        servers = round_.action.servers
-        shown = mnl.shown(servers.reshape(-1), len(state)) if servers.ndim == 1 else None
-        if shown is not None:
-            return state + (shown & round_.valid)
-        return state.at[servers].add(round_.valid[:, None].astype(jnp.int32))
+        action = round_.action
+        if action.servers.ndim == 1:
+            return state + (mnl.shown(action.answering, len(state)) & round_.valid)
+        answers = jnp.broadcast_to(round_.valid[:, None], action.servers.shape)
+        return state.at[action.servers].add(action.of_shown(answers, False).astype(jnp.int32))
 
     def read(self, state: Array) -> Array:
         """Return the shares, NaN where nobody was shown."""

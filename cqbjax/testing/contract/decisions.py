@@ -111,7 +111,7 @@ def _advance(
 
 def _check_run(problem: Problem, shown: _Shown) -> None:
     """Check that each round serves a waiting query with K distinct servers in increasing order."""
-    servers, slots = shown.action.servers, shown.action.slot
+    servers, slots = np.asarray(contract.shown_servers(shown.action)), shown.action.slot
     fine = np.asarray(contract.are_servers(jnp.asarray(servers), problem.num_servers))
     here = np.asarray(contract.waits(jnp.asarray(slots), jnp.asarray(shown.arrived)))
     for t in np.flatnonzero(~fine | (shown.decision.valid & ~here))[:1]:
@@ -156,7 +156,7 @@ def _check_alone(
 def _first_difference(one: _Shown, i: int, two: _Shown, j: int) -> int | None:
     """Return the first round in which two runs decide differently, None if they never do."""
     a, b = (
-        (shown.decision.valid[row], shown.decision.query[row], shown.action.servers[row],
+        (shown.decision.valid[row], shown.decision.query[row], shown.decision.servers[row],
          shown.action.explored[row])
         for shown, row in ((one, i), (two, j))
     )  # fmt: skip

@@ -8,7 +8,16 @@ from jax import Array
 
 from cqbjax.core import mnl
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem, is_entry_aware, is_retry_aware
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Problem,
+    blank_action,
+    is_entry_aware,
+    is_mixed,
+    is_retry_aware,
+)
 
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
 # another action and choice. No decision may depend on which.
@@ -30,6 +39,11 @@ class Around:
         """Whether the policy asks when each waiting query entered the queue."""
         return is_entry_aware(self.policy)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether the policy shows fewer than K servers in some rounds."""
+        return is_mixed(self.policy)
+
 
 @pytree
 class Probe(Around):
@@ -41,8 +55,7 @@ class Probe(Around):
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
-        servers = jnp.zeros(problem.assortment_size, jnp.int32)
-        blank = Action(jnp.zeros((), jnp.int32), servers, jnp.bool_(False))
+        blank = blank_action(self.policy, problem.assortment_size)
         return self.policy.init(problem, contexts), blank
 
     def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:
@@ -69,7 +82,8 @@ class Probe(Around):
         """Return the action and the feedback that the policy is told of."""
         size, number = observation.problem.assortment_size, observation.problem.num_servers
         rank = observation.round % mnl.num_assortments(number, size)
-        other = Action(action.slot, mnl.unrank_assortment(rank, number, size), ~action.explored)
+        servers = mnl.unrank_assortment(rank, number, size)
+        other = action._replace(servers=servers, explored=~action.explored)
         changed = (self.how == CHANGED) & ~feedback.valid
         told = jax.tree.map(lambda one, two: jnp.where(changed, two, one), action, other)
         choice = jnp.where(changed, (feedback.choice + 1) % (size + 1), feedback.choice)

@@ -24,7 +24,8 @@ class Estimator:
         self.shown = np.zeros(blocks, dtype=int)
         self.design = np.stack([settings.lambda0 * np.eye(dimension)] * blocks)
         self.root = np.stack([np.eye(dimension) / math.sqrt(settings.lambda0)] * blocks)
-        # One entry a round with feedback: features [K, d], blocks [K], choice indicators [K].
+        # One entry a round with feedback: features [K, d], blocks [K], choice indicators [K]; of a
+        # place without a server -1 is the block.
         self.history: list[tuple[Floats, Integers, Floats]] = []
 
     def radius(self, b: int) -> float:
@@ -55,12 +56,14 @@ class Estimator:
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
         """Add one round's feedback, then update the blocks that it touched, and no other."""
-        features = self.features[row, list(servers)]
-        blocks = np.array([self.block[j] for j in servers])
-        self.history.append((features, blocks, np.array([float(j == choice) for j in servers])))
-        for x, b in zip(features, blocks, strict=True):
+        places = [*servers, *[-1] * (self.settings.K - len(servers))]
+        features = self.features[row, places]
+        blocks = np.array([self.block[j] if j >= 0 else -1 for j in places])
+        chosen = np.array([float(j == choice and j >= 0) for j in places])
+        self.history.append((features, blocks, chosen))
+        for x, b in zip(features[: len(servers)], blocks, strict=False):
             self._grow(int(b), x)
-        touched = sorted({int(b) for b in blocks})
+        touched = sorted({int(b) for b in blocks if b >= 0})
         self.shown[touched] += 1
         self._fit(touched)
 
@@ -85,6 +88,8 @@ class Estimator:
         own = (blocks[:, :, None] == np.array(free)).astype(float)
         rows = (own[..., None] * features[:, :, None, :]).reshape(*blocks.shape, -1)
         held = np.sum(features * self.theta[blocks], axis=-1) * (1 - own.sum(axis=-1))
+        # No choice is as likely as one that is not there.
+        held = np.where(blocks < 0, -np.inf, held)
         solution = minimise(rows, held, chosen, self.settings.lambda0, self.theta[free].ravel())
         self.theta[free] = solution.reshape(len(free), -1)
 

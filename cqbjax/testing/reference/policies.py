@@ -1,5 +1,6 @@
 """The policies by their labels."""
 
+import dataclasses
 import itertools
 import math
 
@@ -27,7 +28,7 @@ RULES = {"fifo": "oldest", "lifo": "newest", "rr": "least_served", "random": "un
 EXPLOIT_QUERY = {f"acqb_{name}": RULES[name] for name in ("fifo", "rr", "random")}
 EXPLORE_QUERY = {f"acqb_explore_{name}": rule for name, rule in RULES.items()}
 RETRIES = {f"acqb_{retry}": retry for retry in ("fallback", "posterior", "recall")}
-ACQB = ("acqb", "acqb_ucb", "acqb_windowed", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
+ACQB = ("acqb", "acqb_ucb", "acqb_windowed", "acqb_mixed", *RETRIES, *EXPLOIT_QUERY, *EXPLORE_QUERY)
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
@@ -156,7 +157,10 @@ class OptimisticPolicy:
             utilities = [self.estimator.sampled_utilities(row, samples) for row in rows]
         utilities = [np.where(self.down, -1e4, one) for one in utilities]
         rule, retry = EXPLOIT_QUERY.get(self.label, "joint"), RETRIES.get(self.label, "same")
-        query, servers = answer(retry, rule, waiting, utilities, uniform, self.settings, self.tally)
+        settings = self.settings
+        if self.label == "acqb_mixed":
+            settings = dataclasses.replace(settings, K=settings.exploit_size)
+        query, servers = answer(retry, rule, waiting, utilities, uniform, settings, self.tally)
         return query, servers, False
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
@@ -186,6 +190,8 @@ def make_policy(
         raise ValueError(f"{label} is defined for K=1 only, not K={settings.K}.")
     if label == "q_ths" and draws.beta is None:
         raise ValueError("q_ths needs draws.beta, which is None.")
+    if label == "acqb_mixed" and settings.K == 1:
+        raise ValueError("acqb_mixed is defined for K > 1 only.")
     if label in ROUTED:
         if world.scores is None:
             raise ValueError(f"{label} needs world.scores, which is None.")

@@ -74,6 +74,7 @@ class Settings:
     c1: float = 1.0
     explore_rounds: int = 0  # tau of cqb_eps
     window: int = 0  # W of acqb_windowed
+    exploit_size: int = 1  # of acqb_mixed: how many servers it shows where it does not explore
     precision: float = 1.0  # s of the Beta distribution, where a query's own failures count
     recall_by: str = "row"  # or "embedding": rows of equal features are recalled as one
     check: bool = False
@@ -84,7 +85,7 @@ class Trajectory:
     """Hold what one run did; entry t-1 belongs to round t."""
 
     query: Integers  # [T] arrival round of the served query; -1: the queue was empty
-    assortment: Integers  # [T, K] server numbers, ascending; -1: the queue was empty
+    assortment: Integers  # [T, K] server numbers, ascending, then -1 where fewer were shown or none
     choice: Integers  # [T] chosen server; -1: outside option or empty queue
     departed: npt.NDArray[np.bool_]  # [T]
     queue_length: Integers  # [T] Q(t+1)

@@ -41,5 +41,6 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()
+        servers = (*servers, *(-1,) * (settings.K - len(servers)))
         records.append((served, servers, chosen, chosen >= 0, length, regret, explored, theta))
     return Trajectory(*(np.array(column) for column in zip(*records, strict=True)))

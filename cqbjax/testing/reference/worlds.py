@@ -199,7 +199,8 @@ class _Run:
             lost = departure_rate(attempt.utilities, best) - departure_rate(
                 attempt.utilities, servers
             )
-            told[place] = (query.arrival_round, servers, chosen, attempt.explored, lost)
+            shown = (*servers, *(-1,) * (size - len(servers)))
+            told[place] = (query.arrival_round, shown, chosen, attempt.explored, lost)
             heard, gave_up = chosen, chosen < 0 and self.gives_up(t, place, query)
             if chosen >= 0 or gave_up:
                 self.slots[self.slots.index(query)] = None

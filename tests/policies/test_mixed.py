@@ -1,0 +1,169 @@
+"""Rounds that show fewer than K servers: what is shown, paid, learnt and refused."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cqbjax
+from cqbjax import sources
+from cqbjax.core import contract, mnl, rng, shapes
+from cqbjax.core.pytree import pytree
+from cqbjax.core.recorders import ratio, regret
+from cqbjax.core.recorders.traffic import Traffic
+from cqbjax.core.types import NOBODY, Action, Observation, Problem, Queue
+from cqbjax.env import Env, play
+from cqbjax.policies import Acqb
+
+SYNTHETIC = sources.Synthetic(num_servers=4, dim=3)
+DRAW = np.random.default_rng(5)
+POOL = sources.Routing(
+    contexts=DRAW.normal(size=(30, 6)), utilities=DRAW.normal(size=(30, 4)), pool_size=20
+)
+SOURCES = {
+    "disjoint": SYNTHETIC,
+    "shared": sources.Synthetic(num_servers=4, dim=3, parameters="shared"),
+    "pool": POOL,
+}
+UTILITIES = jnp.asarray([0.5, -1.0, 2.0, 0.1, 0.3])
+
+
+def action(shown, servers=(0, 2)):
+    whole = jnp.asarray(servers, jnp.int32)
+    return Action(jnp.int32(0), whole, jnp.bool_(False), jnp.asarray(shown))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+def test_where_all_k_are_shown_nothing_changes(name):
+    """Every mask is there, and hides nobody: as without them, bit for bit."""
+    swept = cqbjax.sweep(
+        {"plain": Acqb(alpha_scale=0.3), "mixed": Acqb(alpha_scale=0.3, exploit_size=2)},
+        SOURCES[name], arrival_rates=[0.7], seeds=3, horizon=150, assortment_size=2,
+    )  # fmt: skip
+    for name in ("queue_length", "regret", "departures", "explored"):
+        mine, plain = (swept[name].sel(policy=label) for label in ("mixed", "plain"))
+        np.testing.assert_array_equal(mine, plain, name)
+    assert float(swept.departures.max()) > 50
+
+
+def observed(size=2):
+    """Two queries wait; the second one's best server has the largest utility."""
+    problem = Problem(5, size, 2, 3, 9, "disjoint", True)
+    numbers = ([0, 1, 2], [4, 5, 0], [0, 0, 0])
+    queue = Queue(*(jnp.asarray(one, jnp.int32) for one in numbers))
+    table, one = jnp.asarray(DRAW.normal(size=(3, 2))), jnp.int32(1)
+    return Observation(
+        problem, jnp.int32(6), queue, table[queue.row], one > 0, one, queue.row, None
+    )
+
+
+def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
+    # The query of the two best answers is not the one of the best answer.
+    optimistic = jnp.asarray([[3.0, 2.9, 0, 0, 0], [-1, -1, 3.1, -9, -2], [0] * 5])
+    monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: optimistic)
+    seen, key = observed(), rng.round_key(rng.run_key(1), 6)
+    state = SimpleNamespace(belief=None, turn=jnp.int32(5), tally=None)
+    exploits, explores = Acqb(c1=0.0, exploit_size=1), Acqb(c1=1e9, exploit_size=1)
+    made = exploits.select(key, state, seen)
+    assert int(made.slot) == 1 and made.servers[made.shown].tolist() == [2]
+    assert bool(contract.are_servers(made.servers, 5)) and not bool(made.explored)
+    assert int(Acqb(c1=0.0).select(key, state, seen).slot) == 0
+    made = explores.select(key, state, seen)
+    assert made.shown.all() and made.servers.tolist() == [1, 3] and bool(made.explored)
+
+
+def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
+    one = action([False, True])
+    assert one.answering.tolist() == [2, 2]
+    assert action([True, True]).answering.tolist() == [0, 2]
+    np.testing.assert_array_equal(mnl.shown(one.answering, 5), [False, False, True, False, False])
+    lost = regret.of_round(UTILITIES, one, jnp.bool_(True))
+    e = np.exp(UTILITIES)
+    both = e[2] + e[0]
+    np.testing.assert_allclose(lost, both / (1 + both) - e[2] / (1 + e[2]), rtol=1e-5)
+    told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0, 1.0, 1.0]]))
+    round_ = SimpleNamespace(action=one, prices=None, valid=jnp.bool_(True))
+    assert float(ratio.paid(round_, told, jnp.int32(0))) == 100.0
+    shares = Traffic().update(jnp.zeros(5, jnp.int32), round_)
+    assert shares.tolist() == [0, 0, 1, 0, 0]
+
+
+def test_traffic_of_several_places_counts_who_was_shown():
+    servers = jnp.asarray([[0, 2], [0, 1]], jnp.int32)
+    shown = jnp.asarray([[False, True], [True, True]])
+    made = Action(jnp.zeros(2, jnp.int32), servers, jnp.zeros(2, bool), shown)
+    for valid, known in (([True, True], [1, 1, 1]), ([True, False], [0, 0, 1])):
+        round_ = SimpleNamespace(action=made, valid=jnp.asarray(valid))
+        assert Traffic().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
+
+
+@pytest.mark.parametrize(
+    ("size", "fine"), [(0, False), (1, True), (2, True), (3, False), (1.0, False)]
+)
+def test_exploit_size_is_a_number_up_to_k(size, fine):
+    policy, problem = Acqb(exploit_size=size), observed().problem
+    if fine:
+        policy.check(problem)
+    else:
+        with pytest.raises(
+            ValueError, match=rf"exploit_size={size} must be a whole number in 1..K"
+        ):
+            policy.check(problem)
+
+
+@pytree
+class Mine:
+    """Shows whom it is told to."""
+
+    shows: bool = True
+    informed = False
+
+    def init(self, problem, contexts):
+        return ()
+
+    def select(self, key, state, observation):
+        shown = jnp.broadcast_to(jnp.asarray(self.shows, bool), (2,))
+        return action(shown)
+
+    def update(self, state, observation, action, feedback):
+        return state
+
+
+@pytree
+class Declared(Mine):
+    """The same, and says so."""
+
+    mixed = True
+
+
+def test_who_shows_fewer_says_so_and_shows_somebody():
+    problem = SYNTHETIC.problem(2, 9)
+    shapes.check_policy(Declared(), problem)
+    with pytest.raises(contract.ContractError, match="must leave Action.shown out: mixed is not"):
+        shapes.check_policy(Mine(), problem)
+    queue = Queue(*[jnp.asarray([1, 0], jnp.int32)] * 3)
+    for shown, at in (([True, False], 0), ([False, False], 7)):
+        breach = contract.watch(
+            contract.no_breach(problem),
+            problem,
+            queue,
+            action(shown),
+            jnp.int32(7),
+            jnp.bool_(True),
+        )
+        assert int(breach.round) == at
+    said = contract.sentence(problem, 7, 0, breach.servers)
+    assert said == "select must show a server in every round, and in round 7 it shows none"
+    assert breach.servers.tolist() == [NOBODY] * 2
+
+
+def test_an_environment_and_its_policy_are_both_mixed_or_neither():
+    for mixed, policy in ((True, Acqb()), (False, Acqb(exploit_size=1))):
+        env = Env(SYNTHETIC, 0.6, 9, 2, mixed=mixed)
+        with pytest.raises(ValueError, match=f"the environment has mixed={mixed}"):
+            jax.eval_shape(
+                lambda key, env=env, policy=policy: play(env, policy, key), rng.run_key(0)
+            )
