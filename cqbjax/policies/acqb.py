@@ -21,7 +21,7 @@ from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
-from cqbjax.policies.retries import RecallBy, Retry, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
@@ -57,7 +57,7 @@ class Draws(NamedTuple):
 
 
 @pytree
-class Acqb:
+class Acqb(Retrying):
     """ACQB (Algorithm 1 with shared, Algorithm 2 with disjoint parameters) and its variants.
 
     Attributes:
@@ -118,11 +118,6 @@ class Acqb:
     offset: Array | None = None
 
     informed = False
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return retries.is_aware(self.retry)
 
     @property
     def mixed(self) -> bool:

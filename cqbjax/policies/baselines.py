@@ -19,10 +19,11 @@ from cqbjax.policies.picking import (
     random_assortment,
     random_lots,
 )
+from cqbjax.policies.retries import Retrying
 
 
 @pytree
-class Optimal:
+class Optimal(Retrying):
     """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
 
     Attributes:
@@ -34,11 +35,6 @@ class Optimal:
     retry: Literal["same", "fallback"] = static(default="same")
 
     informed = True
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return retries.is_aware(self.retry)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -62,7 +58,7 @@ class Optimal:
 
 
 @pytree
-class RandomRouting:
+class RandomRouting(Retrying):
     """RAND (`schedule="random"`) and RAND_ROUT (`schedule="oldest"`): a uniform assortment.
 
     Attributes:
@@ -76,11 +72,6 @@ class RandomRouting:
 
     informed = False
     blind = True
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return retries.is_aware(self.retry)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)

@@ -11,7 +11,7 @@ from cqbjax.core.pytree import check_words, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, gamma_logarithms, instead
-from cqbjax.policies.retries import Tally
+from cqbjax.policies.retries import Retrying, Tally
 
 
 class Shown(NamedTuple):
@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 
 
 @pytree
-class ByLlm:
+class ByLlm(Retrying):
     """The LLM that pleases most users, for the oldest query, whatever it asks.
 
     Attributes:
@@ -49,11 +49,6 @@ class ByLlm:
 
     informed = False
     blind = True
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return retries.is_aware(self.retry)
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown word, and a number of tries that is none.

@@ -9,7 +9,7 @@ utilities of queries and servers.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,15 @@ RecallBy = Literal["row", "embedding"]
 CACHED = 100.0
 
 
-def is_aware(retry: Retry) -> bool:
-    """Tell whether a rule asks which servers were shown for each waiting query."""
-    return retry in ("fallback", "posterior", "cache")
+class Retrying:
+    """A policy whose field `retry` says what it does with a query that comes back."""
+
+    retry: Any
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return self.retry in ("fallback", "posterior", "cache")
 
 
 def check_precision(precision: Array | float) -> None:

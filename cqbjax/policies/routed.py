@@ -11,11 +11,11 @@ from cqbjax.core.pytree import check_words, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
-from cqbjax.policies.retries import RecallBy, Retry, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
 
 
 @pytree
-class Routed:
+class Routed(Retrying):
     """A router trained beforehand: fixed scores for every prompt and server.
 
     Attributes:
@@ -43,11 +43,6 @@ class Routed:
     recall_by: RecallBy = static(default="row")
 
     informed = False
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return retries.is_aware(self.retry)
 
     def init(self, problem: Problem, contexts: Array) -> Tally | None:
         """Return what is remembered of prompts: nothing, or an empty tally."""

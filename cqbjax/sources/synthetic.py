@@ -33,7 +33,8 @@ MOST_DRAWN = 2**22
 SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
 # What a policy keeps has d^2 numbers.
 MOST_DIM = 10_000
-# theta* of more numbers would take minutes a seed to be looked at before anything runs.
+# theta* of more numbers, or a query's features of them where it is shared, would take minutes a
+# seed to be looked at before anything runs.
 MOST_PARAMETERS = 10_000_000
 # Of so many sources, sets of seeds and K the best candidates are remembered.
 SCORES_KEPT = 8
@@ -73,8 +74,8 @@ class Synthetic:
             raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
         if self.num_servers * self.dim > MOST_PARAMETERS:
             raise ValueError(
-                f"num_servers={self.num_servers} with dim={self.dim} must have at most "
-                f"{MOST_PARAMETERS:,} parameters together"
+                f"num_servers={self.num_servers} times dim={self.dim} must be at most "
+                f"{MOST_PARAMETERS:,}"
             )
         if self.parameters not in get_args(Parameters):
             words = " or ".join(get_args(Parameters))

@@ -206,7 +206,7 @@ def test_a_run_leaves_arrays_manifest_figures_and_tables(tmp_path):
         (["num_servers=100000", "dim=100", "horizon=1000"], ["error: memory_gb must allow"]),
         (
             ["policy=[random]", "num_servers=1000000", "dim=100"],
-            ["error: num_servers=1000000 with dim=100 must have at most 10,000,000 parameters"],
+            ["error: num_servers=1000000 times dim=100 must be at most 10,000,000"],
         ),
         (["policy=[q_ucb]", "K=2"], ["error: policy names only", "K=2: q_ucb", "K=1"]),
         (["experiment=routerbench", "data_dir=nowhere"], ["error:", "nowhere", "routerbench"]),

@@ -172,9 +172,7 @@ def late(act):
 
     def changed(action, seen):
         broken = act(action, seen)
-        return type(action)(
-            *(jnp.where(seen.round > 12, b, a) for a, b in zip(action, broken, strict=True))
-        )
+        return jax.tree.map(lambda a, b: jnp.where(seen.round > 12, b, a), action, broken)
 
     return changed
 
