@@ -331,7 +331,8 @@ class Source(Protocol):
     ) -> float:
         """Return how many queries a round FIFO serves with uniform assortments, about.
 
-        The mean over seeds of 1 / mean over queries of 1 / (mean over assortments of R(x, S)).
+        The mean over seeds, or over some of many, of 1 / mean over queries of 1 / (mean over
+        assortments of R(x, S)).
         """
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:

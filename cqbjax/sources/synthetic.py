@@ -31,13 +31,15 @@ SERVICE_BLOCKS = 8
 MOST_DRAWN = 2**22
 # Seeds that are looked at at once where there are few: another number of them compiles nothing.
 SEEDS_AT_ONCE, FEW_SEEDS = 32, 256
+# How often the blocks are this many times as many, until a seed's candidates suffice.
+DEEPER = 8
 # What a policy keeps has d^2 numbers.
 MOST_DIM = 10_000
 # theta* of more numbers, or a query's features of them where it is shared, would take minutes a
 # seed to be looked at before anything runs.
 MOST_PARAMETERS = 10_000_000
 # Of so many sources, sets of seeds and K the best candidates are remembered.
-SCORES_KEPT = 8
+SCORES_KEPT = 64
 # Up to so many utilities the corners of the box are counted.
 MOST_AT_CORNERS = 2**16
 
@@ -143,7 +145,9 @@ class Synthetic:
             )
         if not len(seeds):
             return
-        score, largest = self._scores(seeds, assortment_size)
+        # Enough of the first candidates suffice; a seed without them is looked at further.
+        blocks = SERVICE_BLOCKS if len(seeds) <= FEW_SEEDS else 1
+        score, largest = self._scores(seeds, assortment_size, blocks)
         best = _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
@@ -155,21 +159,26 @@ class Synthetic:
                 f"{arrival_rate:g}: with seed {seeds[worst]} the best context departs with "
                 f"probability {best[worst]:.3f}; {way}lower arrival_rate, or raise N or K"
             )
-        least = int(np.argmin(score))
-        if score[least] < _log_odds(wanted):
+        while (few := score < _log_odds(wanted)).any() and blocks < PROBE_BLOCKS:
+            seeds, blocks = np.asarray(seeds)[few], min(DEEPER * blocks, PROBE_BLOCKS)
+            score, _ = self._scores(seeds, assortment_size, blocks)
+        if few.any():
             raise ValueError(
                 f"slackness={float(self.slackness):g} at arrival_rate={arrival_rate:g} is met by "
-                f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed {seeds[least]}; lower "
-                "slackness or arrival_rate, or raise N or K"
+                f"fewer than {LEAST_ACCEPTANCE:g} of the contexts of seed "
+                f"{seeds[int(np.argmin(score))]}; lower slackness or arrival_rate, or raise N or K"
             )
 
     def uniform_service(
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
-        """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean."""
+        """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean.
+
+        Of many seeds it is that of the first `FEW_SEEDS`.
+        """
         wanted = _log_odds(arrival_rate + float(self.slackness))
         served = []
-        for _, pieces in self._probe(seeds, SERVICE_BLOCKS):
+        for _, pieces in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
             utilities = np.concatenate(list(pieces), axis=1)
             arrives = _best_score(utilities, assortment_size) >= wanted
             rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
@@ -179,14 +188,17 @@ class Synthetic:
         every = np.concatenate(served)
         return float(np.mean(every)) if every.size else 1.0
 
-    def _scores(self, seeds: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    def _scores(
+        self, seeds: np.ndarray, size: int, blocks: int = PROBE_BLOCKS
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the score that just enough of a seed's candidates reach, and the largest: [S].
 
-        Neither depends on rate and slackness: the points of a sweep share them.
+        Of fewer blocks the first is a bound from below: as many of all reach it. Neither depends on
+        rate and slackness: the points of a sweep share them.
         """
         shape, enough = (self.num_servers, self.dim, self.parameters), PROBE_BLOCKS * BLOCK
         at = np.asarray(seeds, np.int32).tobytes()
-        return _scores_of(*shape, at, size, math.ceil(LEAST_ACCEPTANCE * enough))
+        return _scores_of(*shape, at, size, math.ceil(LEAST_ACCEPTANCE * enough), blocks)
 
     def _probe(
         self, seeds: np.ndarray, blocks: int
@@ -198,6 +210,7 @@ class Synthetic:
         one = math.prod(self.problem(1, 1).contexts_shape[1:])
         of_block = BLOCK * max(one, self.num_servers)
         at_once = SERVICE_BLOCKS if SERVICE_BLOCKS * of_block <= MOST_DRAWN else 1
+        at_once = min(at_once, blocks)
         most = max(1, MOST_DRAWN // (at_once * of_block))
         width = min(SEEDS_AT_ONCE, most) if len(seeds) <= FEW_SEEDS else most
         for start in range(0, len(seeds), width):
@@ -251,18 +264,20 @@ def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> Arr
 
 @functools.lru_cache(SCORES_KEPT)
 def _scores_of(
-    num_servers: int, dim: int, parameters: Parameters, seeds: bytes, size: int, enough: int
-) -> tuple[np.ndarray, np.ndarray]:
+    num_servers: int, dim: int, parameters: Parameters, seeds: bytes, size: int, enough: int,
+    blocks: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return `Synthetic._scores`, computed once; `enough` candidates reach the first."""
     source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
     reached, largest = [], []
-    for theta, pieces in source._probe(np.frombuffer(seeds, np.int32), PROBE_BLOCKS):
+    for theta, pieces in source._probe(np.frombuffer(seeds, np.int32), blocks):
         top = np.empty((len(theta), 0), np.float32)
         for utilities in pieces:
             top = np.concatenate([top, _best_score(utilities, size)], axis=1)
             if top.shape[1] > enough:
                 top = np.partition(top, -enough, axis=1)[:, -enough:]
-        reached.append(top.min(axis=1))
+        fewer = np.full(len(theta), -np.inf, np.float32)
+        reached.append(top.min(axis=1) if top.shape[1] >= enough else fewer)
         largest.append(source._largest_score(theta, size))
     return np.concatenate(reached), np.concatenate(largest)
 
