@@ -80,7 +80,8 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
     grows = (position == 0) & valid
     fresh = pages.free + jnp.cumsum(grows) - grows
     held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
-    page = jnp.where(grows, fresh, held).astype(jnp.int32)
+    # Settled: looked up after the numbers are written, it would cost a copy of them all.
+    page = linalg.settle(jnp.where(grows, fresh, held).astype(jnp.int32))
     # An invalid round adds zeros to a row that is not there yet.
     return page, pages._replace(
         rows=pages.rows.at[page, :, position].add(jnp.where(valid, rows, 0.0)),
@@ -96,7 +97,7 @@ def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
     was = linalg.take(pages.turn, blocks)
     order = was % count
     after = jnp.where(valid, order + 1, was)
-    return linalg.take(pages.numbers, blocks, order), pages._replace(
+    return linalg.settle(linalg.take(pages.numbers, blocks, order)), pages._replace(
         turn=linalg.put(pages.turn, (blocks,), after)
     )
 
