@@ -81,7 +81,8 @@ def append(pages: Pages, blocks: Array, rows: Array, valid: Array) -> tuple[Arra
     grows = (position == 0) & valid
     fresh = pages.free + jnp.cumsum(grows) - grows
     held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
-    own = jnp.where(grows, fresh, held).astype(jnp.int32)
+    # Settled: looked up after the numbers are written, it would cost a copy of them all.
+    own = linalg.settle(jnp.where(grows, fresh, held).astype(jnp.int32))
     page = _of_those(pages, own, valid)
     # An invalid round adds zeros to a row that is not there yet.
     return page, pages._replace(
@@ -98,8 +99,10 @@ def turn(pages: Pages, blocks: Array, valid: Array) -> tuple[Array, Pages]:
     was = linalg.take(pages.turn, blocks)
     order = was % count
     after = jnp.where(valid, order + 1, was)
-    page = _of_those(pages, linalg.take(pages.numbers, blocks, order), valid)
-    return page, pages._replace(turn=linalg.put(pages.turn, (blocks,), after))
+    page = linalg.settle(linalg.take(pages.numbers, blocks, order))
+    return _of_those(pages, page, valid), pages._replace(
+        turn=linalg.put(pages.turn, (blocks,), after)
+    )
 
 
 def _of_those(pages: Pages, page: Array, learns: Array) -> Array:

@@ -184,7 +184,9 @@ def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estima
     rows = likelihood.stored(problem, new, work.theta)
     models, second = _expand(work.theta, problem, rows[:, :, None], blocks)
     page, stored = pages.append(work.pages, blocks, rows, learns(problem, new))
-    stored = stored._replace(models=stored.models.at[page].add(models))
+    # Settled, here and where a page is read: what reads an array again after it is written makes
+    # XLA copy all of it, so that a round would cost the more the longer the run.
+    stored = stored._replace(models=linalg.settle(stored.models.at[page].add(models)))
     second = linalg.settle(work.second + second)
     return _grown(work._replace(second=second, pages=stored), models)
 
@@ -193,7 +195,7 @@ def _visit(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimat
     """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
     learnt = learns(problem, new)
     page, stored = pages.turn(work.pages, blocks, learnt)
-    old = stored.models[page]
+    old = linalg.settle(stored.models[page])
     fresh, _ = _expand(work.theta, problem, pages.read(stored, page), blocks)
     fresh = linalg.settle(jnp.where(along(learnt, fresh), fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))

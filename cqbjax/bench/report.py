@@ -23,6 +23,12 @@ TITLES = {
     "(d=5 N=5 K=1; medians and quartiles of ratios of interleaved runs)",
     "peers": "The same work by others: rounds a second, compiling apart (medians; one run on one "
     "core, a batch on all)",
+    "parts": "Parts of a round of ACQB at d=5 N=5, 128 runs: processor time and floor of a "
+    "round-run, microseconds",
+    "floor": "ACQB against what bandwidth allows: bytes that a round has to move, over a streaming "
+    "add of as many bytes as the runs keep",
+    "long": "One run of ACQB as rounds, prompts and pool grow, a process each (pool 0: d=5 N=5; "
+    "tables: generated, d=768 N=112)",
     "device": "GPU: bytes a second against a measured copy (floor: N d^2 4 bytes a round-run)",
     "study": "The offline study whole, compiling included (random embeddings of the same shapes)",
     "targets": "Targets",
@@ -65,7 +71,7 @@ HEADERS = {
     "planned_share": "planned / compiled",
 }  # fmt: skip
 TEXTS = ("command", "caches", "case", "policy", "loop", "axis", "what", "bound", "met", "shapes_of",
-         "kernel", "shape", "against", "work", "peer", "ours")  # fmt: skip
+         "kernel", "shape", "against", "work", "peer", "ours", "part")  # fmt: skip
 SHARES = ("cost", "cost_from", "cost_to", "simulated", "repeated", "share", "share_of_floor",
           "temporary_share", "planned_share")  # fmt: skip
 UNITS = {"bytes_a_round_run": 1e3, "bytes_a_turn_run": 1e3, "temporary_bytes": 1e6,

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, costs, gridding, numpy_loop, peers, starting
+from cqbjax.bench import cases, costs, floors, gridding, long, numpy_loop, parts, peers, starting
 from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
@@ -152,6 +152,18 @@ class Bench:
         """Return what worlds and recorders cost, in percent of the paper's round."""
         return list(costs.rows(self.quick, self.say))
 
+    def parts(self) -> Rows:
+        """Time the parts of a round at d = 5, each beside the least that it could take."""
+        return list(parts.rows(self.quick, self.say))
+
+    def floor(self) -> Rows:
+        """Set rounds a second beside what this machine's bandwidth would allow."""
+        return list(floors.rows(self.quick, self.say))
+
+    def long(self) -> Rows:
+        """Let one run's rounds, and a table's prompts, grow: seconds and memory."""
+        return list(long.rows(self.quick, self.cache, self.say))
+
     def peers(self) -> Rows:
         """Set the same work by others beside ours."""
         return list(peers.rows(self.quick, self.say))
@@ -207,6 +219,9 @@ SECTIONS: Mapping[str, Callable[[Bench], Rows]] = {
     "sweep": Bench.sweep,
     "worlds": Bench.worlds,
     "peers": Bench.peers,
+    "parts": Bench.parts,
+    "floor": Bench.floor,
+    "long": Bench.long,
     "device": Bench.device,
     "study": Bench.study,
     "targets": Bench.targets,

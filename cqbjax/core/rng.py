@@ -110,7 +110,10 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     """
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
-    words = threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
+    # Settled: within the joining below, each number would compute the cipher's whole block anew.
+    words = linalg.settle(
+        threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
+    )
     # One long row, settled before it is reshaped: in short rows XLA computes number by number.
     drawn = linalg.settle(jnp.concatenate([_normal(word) for word in words])[:size])
     return drawn.reshape(shape).astype(float)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import time
 
 import jax
@@ -12,13 +13,25 @@ from rich.console import Console
 from stationary import close
 
 from cqbjax import bench, worlds
-from cqbjax.bench import cases, costs, gridding, measure, numpy_loop, peers, sections, targets
+from cqbjax.bench import (
+    cases,
+    costs,
+    floors,
+    gridding,
+    long,
+    measure,
+    numpy_loop,
+    parts,
+    peers,
+    sections,
+    targets,
+)  # fmt: skip
 from cqbjax.bench.measure import Case, Clock
 from cqbjax.core.recorders import NAMED
 from cqbjax.core.setting import Setting
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping import programs
+from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.testing import known, reference
 from cqbjax.testing.worlds import unit_vectors
@@ -37,6 +50,11 @@ COLUMNS = {
     "peers": ["work", "peer", "peer_rounds_a_second", "peer_batch_rounds_a_second", "ours",
               "run_rounds_a_second", "batch_rounds_a_second", "horizon", "runs",
               "compile_seconds"],
+    "parts": ["K", "part", "times", "microseconds", "floor", "share_of_floor", "kB", "operations",
+              "exponentials"],
+    "floor": ["case", "runs", "devices", "rounds_a_second", "floor_kb", "gb_a_second",
+              "share_of_floor"],
+    "long": ["rounds", "prompts", "pool", "seconds", "running", "table_mb", "peak_mb", "exponent"],
     "targets": ["what", "measured", "target", "bound", "met"],
 }  # fmt: skip
 # Shares, of which short runs may have none, or less.
@@ -64,6 +82,8 @@ def report(tmp_path_factory):
         patch.setattr(costs, "BATCH", 2)
         patch.setattr(peers, "PAIRS", [pair._replace(case=tiny()) for pair in peers.PAIRS])
         patch.setattr(peers, "QUICK", {})
+        patch.setattr(floors, "floor_cases", lambda quick: [tiny()])
+        patch.setattr(long, "asked", lambda quick: [{"rounds": 5, "prompts": 20, "pool": 3}])
         cache = tmp_path_factory.mktemp("cache")
         return bench.run(cache, True, say=lambda what: None)
 
@@ -397,3 +417,63 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     assert said["seconds of composing and checking 1,000 points"]["met"]
     (unknown, _) = gridding.rows(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
+
+
+@pytest.mark.slow
+def test_parts_add_up_and_the_whole_round_is_beside_them(report):
+    *own, total, whole = report["sections"]["parts"]
+    assert [row["part"] for row in own] == [part.name for part in parts.PARTS]
+    assert (total["part"], whole["part"]) == (parts.SUM, parts.WHOLE)
+    for column in ("microseconds", "operations", "exponentials"):
+        assert total[column] == pytest.approx(sum(row[column] for row in own), rel=0.01)
+    assert {k: whole[k] for k in ("floor", "kB")} == {k: total[k] for k in ("floor", "kB")}
+
+
+def test_a_floor_is_bytes_by_passes_over_what_a_stream_moves(monkeypatch):
+    """Over a pool K + 4 passes over each shown image, and a row of every image a waiting query."""
+    pool = unit_vectors(14).problem(1, 10)
+    none, one, pair = (
+        floors.bytes_a_round(pool._replace(assortment_size=size), waiting, 64)
+        for size, waiting in ((1, 0.0), (1, 1.0), (2, 0.0))
+    )
+    image = 4 * 1000 * 384
+    assert none == pytest.approx(5 * image, rel=0.01) and none > 5 * image
+    assert pair == pytest.approx(12 * image, rel=0.02) and one - none == 4 * 14 * 385
+    small = Synthetic().problem(1, 10)
+    assert floors.bytes_a_round(small, 3.0, 128) - floors.bytes_a_round(small, 3.0, 64) == 64 * 44
+    row = {"slots": 64, "bytes_a_run": 1000, "rounds_a_second": 500.0}
+    monkeypatch.setattr(floors, "measure", lambda case: [row])
+    monkeypatch.setattr(floors, "floor_cases", lambda quick: [tiny(num_devices=1)])
+    monkeypatch.setattr(floors, "_mean_queue", lambda case: 2.0)
+    streams = []
+    monkeypatch.setattr(floors, "streamed", lambda *asked: streams.append(asked) or 1e7)
+    (told,) = floors.rows(False, lambda what: None)
+    assert told["share_of_floor"] == pytest.approx(1e3 * told["floor_kb"] * 500 / 1e7, rel=0.05)
+    assert streams == [(2000, 1, floors.MOVED)]
+
+
+def test_a_stream_moves_bytes_and_a_core_computes():
+    assert floors.streamed(2**16, 2, moved=2**18) > 1e6
+    assert min(floors.Peak(2e9, 1e9).seconds(10.0, 4e9, 1e9, 4, True), 3.0) == pytest.approx(3.0)
+
+
+def test_an_exponent_is_of_the_one_thing_that_grew():
+    row = {"rounds": 100, "prompts": 0, "pool": 0, "running": 2.0}
+    assert long._exponent({}, row) is None
+    assert long._exponent(row, row | {"rounds": 1000, "running": 20.0}) == 1.0
+    assert long._exponent(row, row | {"rounds": 1000, "running": 200.0}) == 2.0
+    pool = row | {"prompts": 1000, "pool": 10}
+    assert long._exponent(row, pool) is None
+    assert long._exponent(pool, pool | {"pool": 40, "running": 4.0}) == 0.5
+    assert long._exponent(pool, pool | {"pool": 40, "prompts": 2000}) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", ["disjoint", "shared"])
+def test_a_round_of_one_run_copies_nothing_that_grows_with_its_horizon(parameters):
+    case = cases.acqb("", Synthetic(parameters=parameters), horizon=20_000, batch=1, num_devices=1)
+    group = case.group("acqb")
+    shape = plan.Plan((), (group,), 1, tuple(case.devices), 0).shape(group, group.first_slots())
+    text = programs._made(shape.told).advance.as_text()
+    copies = re.findall(r"= \w+\[([\d,]+)\]\S* copy\(", text)
+    assert copies and not [one for one in copies if max(map(int, one.split(","))) >= 20_000 // 128]
