@@ -115,7 +115,7 @@ def _posterior(problem: Problem, posterior: Any, new: Row) -> Held:
 
 
 def _system(problem: Problem, work: Any, new: Row) -> Held:
-    return {"system": running._system(work, problem, new.servers)}
+    return {"system": running._system(work, problem, new, new.servers)}
 
 
 def _solve(problem: Problem, system: Any, new: Row, theta: jax.Array) -> Held:
