@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.studies import grid
+from cqbjax.studies.configs import Composed, Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
@@ -32,21 +32,22 @@ class EstimatorError(Kind):
 
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.bench.estimator_error",)
 
-    def compose(self, config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
         """Return a point for each case; those of prompts need their data."""
         from cqbjax.bench import estimator_error
 
-        (whole, *_) = grid.compose(config, swept)
-        points = []
+        del swept
+        whole, made = points[0], []
         for name, case in estimator_error.cases(Path(config.data_dir)).items():
             own = {
-                "kind": {"case": name}, "K": case.size, "arrival_rate": [case.rate],
+                "kind.case": name, "K": case.size, "arrival_rate": [case.rate],
                 "horizon": case.horizon, "num_seeds": case.seeds, "first_seed": 0,
             }  # fmt: skip
-            one = OmegaConf.merge(whole.config, own)
-            assert isinstance(one, DictConfig)
-            points.append(Point(name, one, {**whole.varied, "case": name}, {}))
-        return points
+            varied = {**whole.varied, "case": name}
+            made.append(Point(name, whole.config.at(own), varied, {}))
+        return made
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with the policy whose estimates are judged."""
@@ -81,7 +82,7 @@ class EstimatorError(Kind):
         data["percent"] = (("policy", "distance"), np.concatenate(shares)[None])
         return xr.Dataset(data, {"policy": list(ready.policies), "distance": range(len(where))})
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the worst and the mean distance of each case."""
         import polars as pl
 

@@ -27,6 +27,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from cqbjax.studies import configs
+from cqbjax.studies.configs import Config
+
 if TYPE_CHECKING:
     from cqbjax.core.types import Policy
     from cqbjax.offline import Learnt
@@ -142,7 +145,7 @@ def check_own() -> None:
             raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
-def check_added(words: Iterable[str], config: DictConfig) -> None:
+def check_added(words: Iterable[str], config: Config) -> None:
     """Refuse a key that was added to the known ones by `+key=value` and that no other reads.
 
     Raises:
@@ -151,14 +154,14 @@ def check_added(words: Iterable[str], config: DictConfig) -> None:
     keys = [word.partition("=")[0].lstrip("+") for word in words if word.startswith("+")]
     keys = [key for key in keys if "@" not in key and "/" not in key]
     if keys:
-        shipped, whole = OmegaConf.load(CONF / "config.yaml"), str(OmegaConf.to_container(config))
+        shipped, whole = OmegaConf.load(CONF / "config.yaml"), str(config.written())
         known = {*shipped, *(path.name for path in CONF.iterdir() if path.is_dir())}
         for key in keys:
             if key.partition(".")[0] not in known and f"${{{key}" not in whole:
                 raise ValueError(f"+{key} is read by nothing: leave it out")
 
 
-def make(node: DictConfig) -> Any:
+def make(node: Config) -> Any:
     """Make an object of its configuration.
 
     Raises:
@@ -166,7 +169,7 @@ def make(node: DictConfig) -> Any:
         Exception: of an object of this package, or its refusal, without Hydra's wrapping.
     """
     try:
-        return instantiate(node, _convert_="all")
+        return instantiate(OmegaConf.create(configs.plain(node)), _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__
         target = str(node.get("_target_"))
@@ -177,19 +180,18 @@ def make(node: DictConfig) -> Any:
         raise (cause or error) from None
 
 
-def make_policies(nodes: DictConfig) -> "dict[str, Policy | Learnt]":
+def make_policies(nodes: Config) -> "dict[str, Policy | Learnt]":
     """Make each policy by itself: OmegaConf would take a dict of dataclasses for configuration.
 
     Policies do not change, so the points of a sweep share those of one configuration.
     """
-    plain: Any = OmegaConf.to_container(nodes, resolve=True)
-    return {str(label): _made(pickle.dumps(node)) for label, node in plain.items()}
+    return {str(label): _made(pickle.dumps(node)) for label, node in nodes.items()}
 
 
 @functools.lru_cache(4096)
 def _made(pickled: bytes) -> Any:
     """Make an object of a configuration without interpolations."""
-    return make(OmegaConf.create(pickle.loads(pickled)))
+    return make(pickle.loads(pickled))
 
 
 def first_line(error: Exception) -> str:

@@ -68,8 +68,7 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
         # Hydra would print its own page for an error that leaves the task.
         with refusing(kept):
             jobs = [_only(given)] if isinstance(given, DictConfig) else given
-            for job in jobs:
-                job.config.name = settings.stem_of(job.config)
+            jobs = [_named(job) for job in jobs]
             kept.extend(_folders_of(jobs))
             return task(jobs)
 
@@ -93,6 +92,12 @@ def _only(config: DictConfig) -> Job:
             "here they run together: leave it out; cluster=ray or cluster=slurm spreads them"
         )
     return _multirun.single(config, list(now.overrides.task), str(now.job.config_name))
+
+
+def _named(job: Job) -> Job:
+    """Return a job with the name of its study's files."""
+    name = settings.stem_of(job.config)
+    return job if name == job.config.name else job._replace(config=job.config.at({"name": name}))
 
 
 def _folders_of(jobs: Sequence[Job]) -> list[Path]:

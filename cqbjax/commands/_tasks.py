@@ -16,9 +16,8 @@ from cqbjax.commands import _multirun
 from cqbjax.commands._hydra import CONF, make, make_policies
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from cqbjax.results.board import Board
+    from cqbjax.studies.configs import Composed
     from cqbjax.studies.grid import Ready
     from cqbjax.studies.manifests import Content
 
@@ -163,7 +162,7 @@ def entry(
     return Entry(task, _checked(composed(task, asked, words), kept), known)
 
 
-def composed(task: Task, asked: Asked, policies: Sequence[str]) -> "DictConfig":
+def composed(task: Task, asked: Asked, policies: Sequence[str]) -> "Composed":
     """Compose a task as it is asked for, with further words."""
     words = [f"arena={task.name}", f"results_dir={asked.folder}", *asked.words, *policies]
     if not asked.tuning:
@@ -178,7 +177,7 @@ def composed(task: Task, asked: Asked, policies: Sequence[str]) -> "DictConfig":
     return job.config
 
 
-def _checked(config: "DictConfig", kept: dict[str, Any]) -> "Ready":
+def _checked(config: "Composed", kept: dict[str, Any]) -> "Ready":
     """Return the only point of a task, checked."""
     from cqbjax.studies import kinds
 
@@ -186,13 +185,13 @@ def _checked(config: "DictConfig", kept: dict[str, Any]) -> "Ready":
     return ready
 
 
-def _content(config: "DictConfig", kept: dict[str, Any]) -> "Content":
+def _content(config: "Composed", kept: dict[str, Any]) -> "Content":
     """Return what a task's numbers follow from, with all its contestants; nothing is checked."""
-    from cqbjax.studies import kinds
+    from cqbjax.studies import grid, kinds
     from cqbjax.studies.study import Making
 
     making = Making(make, make_policies, kept)
-    (point,) = kinds.of(config, make).compose(config, {})
+    (point,) = kinds.of(config, make).compose(grid.compose(config), config, {})
     ready = kinds.ready_at(point, making)
     content: Content = ready.kind.content(ready)
     return content

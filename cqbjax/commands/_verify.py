@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.commands import _multirun, _shown, _tasks
 from cqbjax.commands._hydra import make, make_policies
@@ -17,7 +16,8 @@ from cqbjax.results import board as boards
 from cqbjax.results import scores
 from cqbjax.results import stored as results
 from cqbjax.results.board import Board
-from cqbjax.studies import grid, manifests, replaying
+from cqbjax.studies import configs, grid, manifests, replaying
+from cqbjax.studies.configs import Composed, Config
 
 if TYPE_CHECKING:
     from cqbjax.studies.grid import Ready
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     task: str
     label: str
     point: xr.Dataset
-    config: DictConfig
+    config: Composed
 
 
 def verify(folder: Path, told: dict[str, str]) -> None:
@@ -82,7 +82,8 @@ def verify(folder: Path, told: dict[str, str]) -> None:
     for number in draws.permutation(len(pieces))[: int(told.get("pieces", PIECES))]:
         piece = pieces[number]
         if told.get("data_dir"):
-            piece.config.data_dir = told["data_dir"]
+            there = piece.config.at({"data_dir": told["data_dir"]})
+            piece = piece._replace(config=there)
         _same_again(piece, draws)
         print(f"{piece.task}, {piece.label}: run again, the same to the last bit")
         print(f"{piece.task}, {piece.label}: {_without_knowing(piece, draws, made, known)}")
@@ -106,7 +107,7 @@ def given(words: Sequence[str]) -> tuple[Path, dict[str, str]]:
     return Path(words[0]), told
 
 
-def _stored(folder: Path, made: Board) -> dict[str, tuple[xr.Dataset, DictConfig]]:
+def _stored(folder: Path, made: Board) -> dict[str, tuple[xr.Dataset, Composed]]:
     """Return what is stored of each task: its arrays and its configuration."""
     stored = {}
     for task, note in made.notes.items():
@@ -114,13 +115,11 @@ def _stored(folder: Path, made: Board) -> dict[str, tuple[xr.Dataset, DictConfig
         labels = [
             label for label in one.point.policy.values if label in {*note["policies"], OPTIMAL}
         ]
-        config = OmegaConf.create(one.config)
-        assert isinstance(config, DictConfig)
-        stored[task] = one.point.sel(policy=labels), config
+        stored[task] = one.point.sel(policy=labels), configs.of_yaml(one.config)
     return stored
 
 
-def _same_tasks(stored: dict[str, tuple[xr.Dataset, DictConfig]]) -> None:
+def _same_tasks(stored: dict[str, tuple[xr.Dataset, Composed]]) -> None:
     """Refuse a task whose configuration is another than the arena's, but for seeds and rounds."""
     with _multirun.initialised():
         for task, (_, config) in stored.items():
@@ -138,9 +137,9 @@ def _same_tasks(stored: dict[str, tuple[xr.Dataset, DictConfig]]) -> None:
                 raise ValueError(f"task {task} is not the arena's: it was run with {said}")
 
 
-def _told(config: DictConfig) -> dict[str, Any]:
+def _told(config: Config) -> dict[str, Any]:
     """Return what numbers follow from in a configuration, policies apart; of files the names."""
-    plain: Any = OmegaConf.to_container(config)
+    plain = configs.plain(config)
     for key in (*manifests.FOR_SHOW, "policy", "rates_by_K", "grid"):
         plain.pop(key, None)
     return {key: _named(value) for key, value in plain.items()}
@@ -153,7 +152,7 @@ def _named(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and "/" in value else value
 
 
-def _same_rows(stored: dict[str, tuple[xr.Dataset, DictConfig]], made: Board, folder: Path) -> None:
+def _same_rows(stored: dict[str, tuple[xr.Dataset, Composed]], made: Board, folder: Path) -> None:
     """Refuse rows that do not follow from the arrays."""
     anew = pl.concat([boards.rows_of(point, task) for task, (point, _) in stored.items()])
     by = ["task", "policy", "seed"]
@@ -186,9 +185,7 @@ def _ready(piece: Piece, seeds: np.ndarray) -> "Ready":
     from cqbjax.studies import kinds
 
     given = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
-    config = OmegaConf.merge(piece.config, given)
-    assert isinstance(config, DictConfig)
-    (ready,) = kinds.checked_points(config, make, make_policies)
+    (ready,) = kinds.checked_points(piece.config.at(given), make, make_policies)
     return ready._replace(policies={piece.label: ready.policies[piece.label]})
 
 

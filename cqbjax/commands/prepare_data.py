@@ -27,6 +27,7 @@ from cqbjax.datasets import (
 from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
+from cqbjax.studies.configs import Config
 
 # What the catalogue drops from a dataset; nothing from a table of one's own.
 CATALOGUED = "catalogue"
@@ -45,9 +46,9 @@ def prepare_each(jobs: Sequence[Job]) -> None:
         build(job.config)
 
 
-def build(config: omegaconf.DictConfig) -> None:
+def build(config: Config) -> None:
     """Prepare one dataset and say what came of it."""
-    if not omegaconf.OmegaConf.is_missing(config, "dataset") and config.dataset == logs.NAME:
+    if config.dataset == logs.NAME:
         chains_of_a_log(config)
         return
     console = Console()
@@ -87,7 +88,7 @@ def build(config: omegaconf.DictConfig) -> None:
     )
 
 
-def chains_of_a_log(config: omegaconf.DictConfig) -> None:
+def chains_of_a_log(config: Config) -> None:
     """Prepare a log of conversations, link its retrials and say what came of it."""
     console, wanted = Console(width=120), config.wildchat
     for key in ("prices", "truncation_side"):
@@ -119,9 +120,9 @@ def chains_of_a_log(config: omegaconf.DictConfig) -> None:
         console.print(f"  {line}", markup=False)
 
 
-def _entry(config: omegaconf.DictConfig) -> Dataset:
+def _entry(config: Config) -> Dataset:
     """Return what is to be prepared, with what the command asks to be dropped."""
-    if omegaconf.OmegaConf.is_missing(config, "dataset"):
+    if config.dataset == omegaconf.MISSING:
         raise ValueError("dataset=NAME is missing, it must be given.")
     own = config.dataset == "compact"
     entry = own_table(config.name) if own else dataset(config.dataset)

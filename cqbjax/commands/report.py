@@ -110,17 +110,14 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> bool:
 
 def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
     """Draw an experiment as its kind does, and write its extract if it is of the report."""
-    from omegaconf import DictConfig, OmegaConf
-
     from cqbjax.commands._hydra import make
     from cqbjax.results import extracts
     from cqbjax.results import stored as results
     from cqbjax.store import pieces
-    from cqbjax.studies import kinds, settings, showing
+    from cqbjax.studies import configs, kinds, settings, showing
 
     count = results.count_points(folder)
-    config = OmegaConf.create(results.read_config(pieces.found(folder)[0]))
-    assert isinstance(config, DictConfig)
+    config = configs.of_yaml(results.read_config(pieces.found(folder)[0]))
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)
@@ -128,11 +125,10 @@ def _draw(folder: Path, root: Path, reported: bool, console: "Console") -> None:
     panels = count * len(settings.listed(config.arrival_rate))
     stored = results.stored_points(folder, None if reported else kind.rounds_read(config, panels))
     points = [one.point for one in stored]
-    config.results_dir = str(root)
+    config = config.at({"results_dir": str(root)})
     written = showing.write(kind.show(points, config), config, folder.name, console)
     if reported:
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-        made = extracts.extract(stored, plain)
+        made = extracts.extract(stored, configs.plain(config))
         written += extracts.write(made, _extracts(root) / folder.name)
     _say(written, console)
 

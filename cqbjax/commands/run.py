@@ -8,7 +8,7 @@ whose value by itself is none, `alpha_scale=[0.1,0.3]`, gives the same points.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +18,10 @@ from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import SOME_LEFT_OUT, start
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
     from rich.console import Console
 
-    from cqbjax.studies.grid import Ready
+    from cqbjax.studies.configs import Config
+    from cqbjax.studies.grid import Point, Ready
 
 
 def main(*words: str) -> None:
@@ -82,16 +82,23 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
 
     What is to be said of points that cannot run is raised where there is a single job.
     """
+    config = jobs[0].config
+    strict = len(jobs) == 1 or bool(config.fail_fast)
+    # What the configuration shows by itself is refused before anything heavy is imported.
+    composed, refused = _composed(jobs, strict)
     from cqbjax.core import backend
     from cqbjax.studies import sharding, showing, storing
     from cqbjax.sweeping import executables
 
     backend.configure()
     executables.keep()
-    console, config = showing.console(), jobs[0].config
+    console = showing.console()
     folder = Path(config.results_dir) / "data" / config.name
-    strict = len(jobs) == 1 or bool(config.fail_fast)
-    each, refused = _checked(jobs, strict, console)
+    each = _checked(jobs, composed, refused, strict)
+    for line in refused:
+        console.print(line, markup=False, soft_wrap=True)
+    if not any(each):
+        raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
     ready = [one for of_job in each for one in of_job]
     if config.dry_run:
         _reckon(ready, folder, console)
@@ -114,7 +121,7 @@ def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
 
 
 def carry_out(
-    left: "Sequence[Ready]", config: "DictConfig", folder: Path, console: "Console", strict: bool
+    left: "Sequence[Ready]", config: "Config", folder: Path, console: "Console", strict: bool
 ) -> "tuple[dict[str, str], float | None]":
     """Run and store what is missing of a study, here or on its cluster.
 
@@ -142,30 +149,52 @@ def carry_out(
         return lost, progress.simulated
 
 
-def _checked(
-    jobs: Sequence[Job], strict: bool, console: "Console"
-) -> "tuple[list[list[Ready]], list[str]]":
-    """Return the points of each job, and what was said of those that cannot run."""
-    from cqbjax.studies import grid, kinds, settings
+def _composed(jobs: Sequence[Job], strict: bool) -> "tuple[list[list[Point] | None], list[str]]":
+    """Return the points of each job, None of one that is refused, and what was said of these."""
+    from cqbjax.studies import grid, settings
 
-    each: list[list[Ready]] = []
-    refused, kept = list[str](), dict[str, Any]()
     if len({str(one.config.kind.get("_target_")) for one in jobs}) > 1:
         raise ValueError(f"name={jobs[0].config.name} is of several kinds of study: one name each")
-    for one in jobs:
-        each.append([])
-        try:
-            check_added(one.words, one.config)
-            settings.check_overrides(one.words, one.config)
-            each[-1] += kinds.checked_points(one.config, make, make_policies, one.swept, kept)
-        except ValueError as error:
-            if strict:
-                raise
-            refused.append(f"{grid.told(one.swept)} left out: {error}")
-            console.print(refused[-1], markup=False, soft_wrap=True)
-    if not any(each):
-        raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
-    return each, refused
+    refused = list[str]()
+
+    def points(one: Job) -> "list[Point]":
+        check_added(one.words, one.config)
+        settings.check_overrides(one.words, one.config)
+        return grid.compose(one.config, one.swept)
+
+    return [_unless_refused(points, one, strict, refused) for one in jobs], refused
+
+
+def _checked(
+    jobs: Sequence[Job], composed: "Sequence[list[Point] | None]", refused: list[str], strict: bool
+) -> "list[list[Ready]]":
+    """Return the points of each job, checked; what is said of those that cannot run is added."""
+    from cqbjax.studies import kinds
+
+    kept, points = dict[str, Any](), iter(composed)
+
+    def ready(one: Job) -> "list[Ready]":
+        given = next(points)
+        if given is None:
+            return []
+        return kinds.checked_points(one.config, make, make_policies, one.swept, kept, given)
+
+    return [_unless_refused(ready, one, strict, refused) or [] for one in jobs]
+
+
+def _unless_refused(
+    what: Callable[[Job], list[Any]], one: Job, strict: bool, refused: list[str]
+) -> list[Any] | None:
+    """Return what comes of a job; where it is refused, None, and what was said is added."""
+    from cqbjax.studies import grid
+
+    try:
+        return what(one)
+    except ValueError as error:
+        if strict:
+            raise
+        refused.append(f"{grid.told(one.swept)} left out: {error}")
+        return None
 
 
 def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
@@ -195,7 +224,7 @@ def _tell_of_stored(
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _show(ready: "Sequence[Ready]", config: "DictConfig", folder: Path, console: "Console") -> None:
+def _show(ready: "Sequence[Ready]", config: "Config", folder: Path, console: "Console") -> None:
     """Draw and print what is stored of points."""
     from cqbjax.studies import kinds, sharding, showing
 

@@ -161,6 +161,23 @@ def kind_of(tree: Any) -> Kind:
     return Kind(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
+def kind_as_arrays(tree: Any) -> Kind:
+    """Return the kind that a tree has as arrays (`arrays`), without making them.
+
+    Raises:
+        TypeError: a leaf is no number.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    floats, whole = jnp.result_type(float), jnp.dtype(jnp.int32)
+    kinds = []
+    for leaf in leaves:
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None and not isinstance(leaf, int | float):
+            leaf = jnp.asarray(leaf, float)
+        kinds.append((np.shape(leaf), whole if dtype == jnp.int32 else floats))
+    return Kind(structure, tuple(kinds))
+
+
 def check_words(instance: Any) -> None:
     """Refuse a field that is none of the words of its `Literal` type.
 

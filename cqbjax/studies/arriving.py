@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.sources import Arriving, Batches, Bursty, Drifting, traced
+from cqbjax.studies.configs import Config
 from cqbjax.studies.settings import OF_PAPER
 
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
@@ -23,7 +22,7 @@ REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"
 
 
 def queries(
-    config: DictConfig,
+    config: Config,
     source: Source | DatasetSource,
     users: Sequence[Users] = (),
     service: Sequence[Service] = (),
@@ -49,7 +48,7 @@ def queries(
     return with_rules(drawn, users, service)
 
 
-def _process(config: DictConfig) -> Any:
+def _process(config: Config) -> Any:
     """Return when queries come; None for Bernoulli arrivals."""
     if config.arrivals not in PROCESSES:
         raise ValueError(f"arrivals={config.arrivals} must be one of {', '.join(PROCESSES)}")
@@ -64,7 +63,7 @@ def _process(config: DictConfig) -> Any:
     return traced(read_times(config.trace, config.trace_column))
 
 
-def told(config: DictConfig) -> dict[str, str]:
+def told(config: Config) -> dict[str, str]:
     """Say what is otherwise than in the paper's world, by key; nothing where nothing is."""
     said = {}
     if config.arrivals == "bursty":
@@ -84,14 +83,14 @@ def told(config: DictConfig) -> dict[str, str]:
     return said
 
 
-def _of_kind(name: str, node: DictConfig) -> str:
+def _of_kind(name: str, node: Config) -> str:
     """Say what a kind is set to, but for what it leaves open."""
     said = {key: value for key, value in settings_of(node).items() if value not in (0, NEVER)}
     words = [f"{key} {value}" for key, value in said.items()]
     return f"{name} ({', '.join(words)})" if words else name
 
 
-def settings_of(node: DictConfig) -> dict[str, Any]:
+def settings_of(node: Config) -> dict[str, Any]:
     """Return the settings of a source or a kind that are read, files by their names."""
     values = {str(key): value for key, value in node.items() if key != "_target_"}
     said = {key: value for key, value in values.items() if value not in (None, [])}

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
 from cqbjax.studies import grid, study, theorems
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
@@ -54,7 +54,7 @@ class Eigenvalues(Kind):
         made = theorems.over_rates(by_rate, config)
         return made.assign_attrs(parameters=config.parameters, c1=float(config.c1))
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
         import polars as pl
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
 from cqbjax.studies import grid, study, theorems
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
@@ -58,7 +58,7 @@ class Events(Kind):
         kappa, slackness = float(config.kappa), float(config.slackness)
         return made.assign_attrs(kappa=kappa, slackness=slackness)
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return shares and means between the rounds of the table."""
         import polars as pl
 

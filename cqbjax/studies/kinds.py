@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.core.types import Policy
 from cqbjax.offline import Learnt
 from cqbjax.studies import grid, manifests, settings, study
+from cqbjax.studies.configs import Composed, Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.manifests import Content
 from cqbjax.studies.study import Making
@@ -80,17 +80,21 @@ class Kind:
     # Modules where its computation begins; None: the kind's own.
     computes: ClassVar[tuple[str, ...] | None] = None
 
-    def compose(self, config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
-        """Return the points of a configuration: each combination of the lists of its grid.
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
+        """Return the points that run: here, each combination of the lists of the grid.
 
         Args:
+            points: these combinations, from `grid.compose`.
             config: of the study.
             swept: key -> value, what tells this configuration from others of its sweep.
 
         Raises:
             ValueError: a key has a value that it may not have.
         """
-        return grid.compose(config, swept)
+        del config, swept
+        return list(points)
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with what runs at it; its `policies` are what is stored one by one."""
@@ -184,7 +188,7 @@ class Kind:
         del ready
         return {}
 
-    def rounds_read(self, config: DictConfig, panels: int) -> list[int] | None:
+    def rounds_read(self, config: Config, panels: int) -> list[int] | None:
         """Return the rounds that are read to be shown; None is all.
 
         Args:
@@ -194,7 +198,7 @@ class Kind:
         del config, panels
         return None
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return tables and figures of stored points.
 
         Args:
@@ -204,7 +208,7 @@ class Kind:
         raise NotImplementedError(f"{type(self).__name__} must say what is shown")
 
 
-def of(config: DictConfig, make: Callable[[DictConfig], Any]) -> Kind:
+def of(config: Config, make: Callable[[Config], Any]) -> Kind:
     """Return the kind of study of a configuration.
 
     Raises:
@@ -217,11 +221,12 @@ def of(config: DictConfig, make: Callable[[DictConfig], Any]) -> Kind:
 
 
 def checked_points(
-    config: DictConfig,
-    make: Callable[[DictConfig], Any],
-    make_policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]],
+    config: Composed,
+    make: Callable[[Config], Any],
+    make_policies: Callable[[Config], Mapping[str, Policy | Learnt]],
     swept: Mapping[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
+    points: Sequence[Point] | None = None,
 ) -> list[Ready]:
     """Compose and check every point of a configuration.
 
@@ -231,16 +236,19 @@ def checked_points(
         make_policies: makes policies, by label.
         swept: key -> value, what tells this configuration from others of its sweep.
         kept: what was made before, by its configuration; new things are added.
+        points: of `grid.compose`, where it was asked before.
 
     Raises:
         ValueError: in one sentence, for anything out of range at any point.
     """
     making = Making(make, make_policies, {} if kept is None else kept)
-    points = []
-    for point in of(config, make).compose(config, swept or {}):
-        points.append(ready_at(point, making))
-        points[-1].kind.check(points[-1])
-    return points
+    swept = swept or {}
+    combined = grid.compose(config, swept) if points is None else points
+    ready = []
+    for point in of(config, making.once).compose(combined, config, swept):
+        ready.append(ready_at(point, making))
+        ready[-1].kind.check(ready[-1])
+    return ready
 
 
 def ready_at(point: Point, making: Making) -> Ready:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from omegaconf import OmegaConf
 
 from cqbjax.core import backend
 from cqbjax.core.code import digest
@@ -21,6 +20,7 @@ from cqbjax.core.files import content_key, sha256
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt
 from cqbjax.store import layout
+from cqbjax.studies import configs
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping import keys
 
@@ -81,7 +81,7 @@ def content_of(ready: Ready) -> Content:
     """
     known, policies = ready.point.keys, ready.policies
     if not known.keys() >= {"", *policies}:
-        plain: Any = OmegaConf.to_container(ready.point.config)
+        plain = configs.plain(ready.point.config)
         told = plain.pop("policy")
         known[""] = known.get("") or _of_point(plain, ready)
         for label, policy in policies.items():

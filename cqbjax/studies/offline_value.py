@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.core.files import content_key
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Trained, fits
 from cqbjax.studies import grid, manifests
+from cqbjax.studies.configs import Composed, Config, select
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.manifests import Content
@@ -37,13 +37,14 @@ class OfflineValue(Kind):
     )  # fmt: skip
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.offline.value",)
 
-    def compose(self, config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
         """Return a point for each combination of the source's lists alone."""
-        config = config.copy()
+        del points
         keys = [key for key in config.get("grid") or () if not key.startswith("source.")]
-        for key in keys:
-            OmegaConf.update(config, key, listed(OmegaConf.select(config, key))[0])
-        config.grid = [key for key in config.get("grid") or () if key not in keys]
+        config = config.at({key: listed(select(config, key))[0] for key in keys})
+        config["grid"] = [key for key in config.get("grid") or () if key not in keys]
         return grid.compose(config, swept)
 
     def ready(self, point: Point, making: Making) -> Ready:
@@ -101,7 +102,7 @@ class OfflineValue(Kind):
         made = value.of_routers(ready.source, routers, *fixed[1:], one_seed, progress)
         return made.assign(head=head)
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the error of features, the value of routers, and that seed by seed."""
         import polars as pl
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf
 
 from cqbjax.chains import instance, prepare, rules
 from cqbjax.chains.linking import Chains, Rule
@@ -17,6 +16,7 @@ from cqbjax.core.labels import GENERATED, OPTIMAL, PAPERS
 from cqbjax.core.types import Policy
 from cqbjax.policies import Optimal
 from cqbjax.studies import grid, settings, study
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.studies.study import Making
@@ -89,7 +89,7 @@ class Replay(Sweep):
         source = replay(log, chains, seeds, rate, int(config.horizon), self.singles)
         lines = [*prepare.describe(log, chains, self.rule), *_too_few(chains, self.singles)]
         used: dict[str, Any] = {
-            "kind": {key: getattr(log, key) for key in USED} if self.source is None else {}
+            f"kind.{key}": getattr(log, key) for key in USED if self.source is None
         }
         if len(seeds) > 1 and len(set(source.alike)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
@@ -100,10 +100,8 @@ class Replay(Sweep):
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"
             )
-        merged = OmegaConf.merge(config, used)
-        assert isinstance(merged, DictConfig)
         policies = self.scheduled(making.policies(config.policy), log, chains)
-        point = dataclasses.replace(point, config=merged)
+        point = dataclasses.replace(point, config=config.at(used))
         ready = study.ready_of(point, source, policies, making, self)
         return ready._replace(told=_told(log, chains, source, self.singles), lines=lines)
 
@@ -154,7 +152,7 @@ class Replay(Sweep):
             chosen[str(label)] = rules.policy(rule, log, chains, self.singles)
         return chosen
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the table and the curves; of several rules, how far each schedule is behind.
 
         The paper's numbers stand beside ours where the log is the paper's, or generated in its

@@ -8,7 +8,6 @@ Q - Q* and the cumulative regret with 95% intervals over seeds, and how far it i
 paired by seed.
 """
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import xarray as xr
-from omegaconf import DictConfig, OmegaConf, open_dict
 
 from cqbjax.beliefs import gaussian
 from cqbjax.core.labels import OPTIMAL
@@ -25,6 +23,7 @@ from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw
 from cqbjax.policies import Acqb
 from cqbjax.results import summaries
 from cqbjax.studies import grid, study
+from cqbjax.studies.configs import Composed, Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.studies.study import Making
@@ -87,22 +86,23 @@ class Sensitivity(Sweep):
     first_seed: int = 1_000_000
     preset: str | None = None
 
-    def compose(self, config: DictConfig, swept: Mapping[str, Any]) -> list[Point]:
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
         """Return a point for each rho of each combination of the grid.
 
         At another rho than the preset's no other constant is varied.
         """
-        config = copy.deepcopy(config)
-        with open_dict(config):
-            config.first_seed = self.first_seed
-        points = []
-        for point in grid.compose(config, swept):
+        del config, swept
+        made = []
+        for point in points:
             preset = preset_of(point.config, point.config.K)
             values = self.values(preset)
             for rho in values.get("rho", [None]):
                 fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
-                points.append(_at_rho(point, rho, {key: [] for key in fixed}))
-        return points
+                own = {"first_seed": self.first_seed, "kind.preset": preset.label}
+                made.append(_at_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}}))
+        return made
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with its settings as policies."""
@@ -136,10 +136,10 @@ class Sensitivity(Sweep):
                 by_key[key] = sorted({own, *(type(own)(value) for value in chosen)})
         return by_key
 
-    def rounds_read(self, config: DictConfig, panels: int) -> None:
+    def rounds_read(self, config: Config, panels: int) -> None:
         """Return that all rounds are read: Q - Q* is averaged over them."""
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the settings, best first, and the figure of each constant by itself."""
         made = frame([row for point in points for row in rows(point)])
         name = config.name.removeprefix(self.prefix)
@@ -148,21 +148,17 @@ class Sensitivity(Sweep):
         return Shown({"": Table(made, caption)}, {"": figure}, sentences(made))
 
 
-def _at_rho(point: Point, rho: float | None, chosen: Mapping[str, list[Any]]) -> Point:
-    """Return a point at a weight of the cost, with other values of constants.
+def _at_rho(point: Point, rho: float | None, chosen: Mapping[str, Any]) -> Point:
+    """Return a point at a weight of the cost, with other values.
 
     Args:
-        point: of the study; its preset is told to its settings.
+        point: of the study.
         rho: another is another problem; None: the source has none.
-        chosen: constant -> values.
+        chosen: key -> value.
     """
-    config = copy.deepcopy(point.config)
-    with open_dict(config):
-        config.kind.preset = preset_of(config, config.K).label
-        config.kind.update(chosen)
     if rho is None:
-        return dataclasses.replace(point, config=config, keys={})
-    OmegaConf.update(config, "source.rho", rho)
+        return dataclasses.replace(point, config=point.config.at(chosen), keys={})
+    config = point.config.at({**chosen, "source.rho": rho})
     return dataclasses.replace(
         point, name=f"{point.name},rho={rho:g}", config=config, keys={},
         varied={**point.varied, "source.rho": rho},

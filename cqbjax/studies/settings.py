@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-
 from cqbjax.core.given import is_number, is_whole
+from cqbjax.studies.configs import Composed, Config, select
 
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
@@ -40,7 +39,7 @@ CHOICES = {
 }
 
 
-def check_keys(config: DictConfig) -> None:
+def check_keys(config: Config) -> None:
     """Refuse words where numbers are wanted.
 
     The constants of a policy are not among these keys: the policy itself refuses them.
@@ -55,11 +54,11 @@ def check_keys(config: DictConfig) -> None:
         made = config.get(key)
         if not made:
             raise ValueError(f"{key}=[] must name at least one {key}")
-        fine = isinstance(made, DictConfig) and all(
-            isinstance(one, DictConfig) and "_target_" in one for one in made.values()
+        fine = isinstance(made, Config) and all(
+            isinstance(one, Config) and "_target_" in one for one in made.values()
         )
         _refuse_unless(fine, config, key, "must map labels to {_target_: module.Class}")
-    fine = isinstance(config.source, DictConfig) and "_target_" in config.source
+    fine = isinstance(config.source, Config) and "_target_" in config.source
     _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
         _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
@@ -81,7 +80,7 @@ def check_keys(config: DictConfig) -> None:
         fine = config[key] is None or isinstance(config[key], str)
         _refuse_unless(fine, config, key, "must be a word, or null")
     sizes = config.batch_sizes
-    fine = isinstance(sizes, ListConfig) and all(map(is_number, sizes))
+    fine = isinstance(sizes, list) and all(map(is_number, sizes))
     _refuse_unless(fine, config, "batch_sizes", "must be a list of numbers")
     _check_mappings(config)
     _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
@@ -89,43 +88,43 @@ def check_keys(config: DictConfig) -> None:
     if config.compared is not None:
         _check_labels("compared", [config.compared], [str(label) for label in config.policy])
     if config.objective is not None:
-        fine = isinstance(config.objective, DictConfig)
+        fine = isinstance(config.objective, Config)
         _refuse_unless(fine, config, "objective", "must be {metric: ..., policy: ...}, or null")
         asked, labels = config.objective, [str(label) for label in config.policy]
         _check_labels("objective.policy", [asked.get("policy")], labels)
         _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
     _check_recorders(config)
     rounds = config.table_rounds
-    fine = isinstance(rounds, ListConfig) and bool(rounds)
+    fine = isinstance(rounds, list) and bool(rounds)
     fine = fine and all(is_whole(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
 
 
-def _check_mappings(config: DictConfig) -> None:
+def _check_mappings(config: Config) -> None:
     drift = config.drift
-    fine = isinstance(drift, DictConfig) and {*drift} == {"jump_at", "quarter"}
+    fine = isinstance(drift, Config) and {*drift} == {"jump_at", "quarter"}
     fine = fine and all(one is None or is_number(one) for one in drift.values())
     _refuse_unless(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
     for key in ("rates_by_K", "policies_by_K"):
         by_size = config[key]
-        fine = by_size is None or isinstance(by_size, DictConfig)
-        fine = fine and all(isinstance(one, ListConfig) for one in (by_size or {}).values())
+        fine = by_size is None or isinstance(by_size, Config)
+        fine = fine and all(isinstance(one, list) for one in (by_size or {}).values())
         _refuse_unless(fine, config, key, "must map K to a list, or be null")
     rates = [rate for some in (config.rates_by_K or {}).values() for rate in some]
     _refuse_unless(all(map(is_number, rates)), config, "rates_by_K", "must hold numbers")
 
 
-def _check_recorders(config: DictConfig) -> None:
+def _check_recorders(config: Config) -> None:
     asked = config.record
-    fine = isinstance(asked, ListConfig) and all(
-        isinstance(one, str) or (isinstance(one, DictConfig) and "_target_" in one) for one in asked
+    fine = isinstance(asked, list) and all(
+        isinstance(one, str) or (isinstance(one, Config) and "_target_" in one) for one in asked
     )
     allowed = "must be a list of names or of {_target_: module.Class}"
     _refuse_unless(fine, config, "record", allowed)
     _refuse_unless(isinstance(config.queries, bool), config, "queries", "must be true or false")
 
 
-def check_plain(config: DictConfig, kind: str) -> None:
+def check_plain(config: Config, kind: str) -> None:
     """Refuse recorders and worlds of their own at a point of a study that is no sweep.
 
     Args:
@@ -148,7 +147,7 @@ def check_plain(config: DictConfig, kind: str) -> None:
         raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
 
-def check_overrides(words: Sequence[str], config: DictConfig) -> None:
+def check_overrides(words: Sequence[str], config: Composed) -> None:
     """Refuse a key given for this run that its source does not read, or a label that is none.
 
     Args:
@@ -178,25 +177,24 @@ def check_overrides(words: Sequence[str], config: DictConfig) -> None:
         _check_read(key, config)
 
 
-def _check_read(key: str, config: DictConfig) -> None:
+def _check_read(key: str, config: Config) -> None:
     """Refuse a key that is not read, as others are set."""
     other, value = ONLY_WITH.get(key, ("", ""))
     if other and value not in listed(config[other]):
         raise ValueError(f"{key} is read with {other}={value} alone: leave it out")
     beside = NOT_BESIDE.get(key)
-    if beside and OmegaConf.select(config, beside):
+    if beside and select(config, beside):
         raise ValueError(f"{key} is not read beside {beside}: leave it out")
 
 
-def _of_a_log(config: DictConfig) -> bool:
+def _of_a_log(config: Config) -> bool:
     """Tell whether the queries of a study are those of a log, whatever its source."""
-    return str(OmegaConf.select(config, "kind._target_")).endswith(".Replay")
+    return str(select(config, "kind._target_")).endswith(".Replay")
 
 
-def _reads(config: DictConfig, key: str) -> bool:
+def _reads(config: Composed, key: str) -> bool:
     """Tell whether a source's configuration takes a key, or has it as its own."""
-    source = OmegaConf.to_container(config.source, resolve=False)
-    return f"${{{key}}}" in str(source) or key in config.source
+    return f"${{{key}}}" in str(config.written().source) or key in config.source
 
 
 def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
@@ -208,10 +206,10 @@ def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
 
 def listed(value: Any) -> list[Any]:
     """Return a value of the configuration as a list: its items, or itself alone."""
-    return list(value) if isinstance(value, ListConfig) else [value]
+    return list(value) if isinstance(value, list) else [value]
 
 
-def _check_rates(config: DictConfig) -> None:
+def _check_rates(config: Config) -> None:
     rates = config.arrival_rate
     fine = rates is None or rates == BY_RULE or all(is_number(rate) for rate in listed(rates))
     _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
@@ -222,7 +220,7 @@ def as_stored(value: Any) -> Any:
     return value if is_number(value) else str(value)
 
 
-def stem_of(config: DictConfig) -> str:
+def stem_of(config: Config) -> str:
     """Return the name of a study's files: its own, and before it what its kind of study says."""
     check_name(config.name)
     return f"{(config.get('kind') or {}).get('prefix') or ''}{config.name}"
@@ -241,6 +239,6 @@ def check_name(name: Any) -> None:
         )
 
 
-def _refuse_unless(fine: bool, config: DictConfig, key: str, allowed: str) -> None:
+def _refuse_unless(fine: bool, config: Config, key: str, allowed: str) -> None:
     if not fine:
         raise ValueError(f"{key}={config[key]} {allowed}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import xarray as xr
 from rich.console import Console
 
+from cqbjax.core import code
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.queueing import QueueOverflow
@@ -32,7 +33,8 @@ def left_of(ready: Sequence[Ready], folder: Path) -> list[Ready]:
         ValueError: the folder holds results of another experiment.
     """
     stock = storing.Stock(folder, ready[0].point.config.name)
-    return [one for each in ready if (one := stock.left(each)).policies]
+    with code.at_once():
+        return [one for each in ready if (one := stock.left(each)).policies]
 
 
 def shards_of(ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:

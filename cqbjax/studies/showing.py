@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
-from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
+from cqbjax.studies.configs import Config
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.sweeping.runner import Estimate
 
@@ -21,9 +21,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 150)
 
 
-def write(
-    shown: Shown, config: DictConfig, stem: str, console: Console | None = None
-) -> list[Path]:
+def write(shown: Shown, config: Config, stem: str, console: Console | None = None) -> list[Path]:
     """Write what a study shows, and print it.
 
     Args:
@@ -56,7 +54,7 @@ def write(
     return written
 
 
-def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
     """Return the figure and the table of an ordinary study.
 
     In a study of the report the paper's own numbers stand beside ours, wherever it has the setting.
@@ -80,7 +78,7 @@ def sweep(points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
     return Shown({"": main}, {"": figure, **others})
 
 
-def table(points: Sequence[xr.Dataset], config: DictConfig) -> Any:
+def table(points: Sequence[xr.Dataset], config: Config) -> Any:
     """Return the table of a study, the paper's numbers beside ours where it is of the report."""
     from cqbjax.paper import catalogue, printed
     from cqbjax.results import tables
@@ -104,7 +102,7 @@ def few(points: Sequence[xr.Dataset]) -> bool:
     return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 
-def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
+def _only(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
     """Keep the policies to draw."""
     if labels is None:
         return point
@@ -112,7 +110,7 @@ def _only(point: xr.Dataset, labels: ListConfig | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
-def objective(points: Sequence[xr.Dataset], config: DictConfig) -> float:
+def objective(points: Sequence[xr.Dataset], config: Config) -> float:
     """Return what a search is to make small or large: a mean over seeds, rates and points.
 
     Args:
@@ -126,7 +124,7 @@ def objective(points: Sequence[xr.Dataset], config: DictConfig) -> float:
     return float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
 
 
-def rounds_shown(config: DictConfig) -> list[int]:
+def rounds_shown(config: Config) -> list[int]:
     """Return the rounds that the table of a study shows, and its last one."""
     return [*(int(t) for t in config.table_rounds), int(config.horizon)]
 

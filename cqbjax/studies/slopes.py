@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.studies import showing
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Ready
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.studies.sweeps import Sweep
@@ -41,10 +41,10 @@ class Slopes(Sweep):
                 "reach it"
             )
 
-    def rounds_read(self, config: DictConfig, panels: int) -> None:
+    def rounds_read(self, config: Config, panels: int) -> None:
         """Return that all rounds are read: slopes are of curves."""
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the table of a sweep, the slopes, and both on log-log axes."""
         from cqbjax.figures import theory as drawing
         from cqbjax.theory import slopes

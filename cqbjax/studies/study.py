@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-
 from cqbjax.core.labels import OWN, PAPERS, SERVERS
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt, Trained, fits, training
 from cqbjax.sources import Synthetic
 from cqbjax.studies.arriving import queries, settings_of, told
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready, seeds
 from cqbjax.studies.grid import told as told_of_grid
 from cqbjax.sweeping.arguments import check_batch
@@ -163,13 +162,13 @@ class Making(NamedTuple):
         kept: what was made once for all points, by its configuration; new things are added.
     """
 
-    one: Callable[[DictConfig], Any]
-    policies: Callable[[DictConfig], Mapping[str, Policy | Learnt]]
+    one: Callable[[Config], Any]
+    policies: Callable[[Config], Mapping[str, Policy | Learnt]]
     kept: dict[str, Any]
 
-    def once(self, node: DictConfig) -> Any:
+    def once(self, node: Config) -> Any:
         """Return what a configuration makes, made once: points of a dataset share one table."""
-        return self.keep(str(OmegaConf.to_container(node)), lambda: self.one(node))
+        return self.keep(str(node), lambda: self.one(node))
 
     def keep(self, key: str, make: Callable[[], Any]) -> Any:
         """Return what was kept under a key, or make it and keep it."""
@@ -191,7 +190,7 @@ def ready_of(
         making: makes recorders, users and service.
         kind: of study.
     """
-    config, make = point.config, making.one
+    config, make = point.config, making.once
     users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
     asked = [*config.record, *(["queries"] if config.queries else [])]
     recorders = tuple(named(one) if isinstance(one, str) else make(one) for one in asked)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import jax
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.studies import grid, showing, study
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Ready
 from cqbjax.studies.kinds import Kind, Shown
 from cqbjax.sweeping import memory
@@ -102,11 +102,11 @@ class Sweep(Kind):
         """Return label -> the routers that were fitted, as they were tuned."""
         return study.tuned(ready.point, ready.source, ready.policies)
 
-    def rounds_read(self, config: DictConfig, panels: int) -> list[int] | None:
+    def rounds_read(self, config: Config, panels: int) -> list[int] | None:
         """Return the rounds of the table, where there are too many points to draw their curves."""
         return None if panels <= showing.MOST_PANELS else showing.rounds_shown(config)
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the table and the curves; of many points, where these end over the keys."""
         return showing.sweep(points, config)
 

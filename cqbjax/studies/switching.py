@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.studies import grid, study, theorems
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
@@ -65,7 +65,7 @@ class Switching(Kind):
         ]  # fmt: skip
         return theorems.over_rates(by_rate, config)
 
-    def show(self, points: Sequence[xr.Dataset], config: DictConfig) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return how often each sentence fails, and what a switch leaves behind by its round."""
         import polars as pl
 

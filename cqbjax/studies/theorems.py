@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
-from omegaconf import DictConfig
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.datasets import DatasetSource
+from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Ready
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_source(ready: Ready) -> None:
         raise ValueError(f"{type(ready.kind).__name__} is of source=synthetic")
 
 
-def over_rates(by_rate: Sequence[xr.Dataset], config: DictConfig) -> xr.Dataset:
+def over_rates(by_rate: Sequence[xr.Dataset], config: Config) -> xr.Dataset:
     """Put what was measured at each arrival rate side by side."""
     return xr.concat(by_rate, "arrival_rate").assign_coords(arrival_rate=list(config.arrival_rate))
 

@@ -116,7 +116,7 @@ def _check_fit(
     for label, policy in policies.items():
         one = policy.policies[0] if isinstance(policy, PerSeed) else policy
         with contract.naming(f"policy {label}"):
-            size = bytes_a_run(pytree.kind_of(pytree.arrays(one)), drawn, problem, slots, recorders)
+            size = bytes_a_run(pytree.kind_as_arrays(one), drawn, problem, slots, recorders)
         memory.width(size, 1, 1, places, room)
 
 
@@ -231,7 +231,7 @@ def _check_policy(
             with contract.naming(f"policy {label}"):
                 one.check(problem)
     with contract.naming(f"policy {label}"):
-        _check_kind(pytree.kind_of(pytree.arrays(each[0])), problem)
+        _check_kind(pytree.kind_as_arrays(each[0]), problem)
 
 
 @functools.lru_cache(KINDS_KEPT)

@@ -8,12 +8,12 @@ import pytest
 import yaml
 from composing import EXPERIMENTS, composed, refused
 from fabricated import fabricate
-from omegaconf import OmegaConf
 
 from cqbjax.commands import _missing_studies, report
 from cqbjax.paper import catalogue
 from cqbjax.results import extracts
 from cqbjax.results import stored as results
+from cqbjax.studies import configs
 from cqbjax.studies.showing import console
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
@@ -24,7 +24,7 @@ def stored(root, name="synthetic"):
     config = composed(f"experiment={name}", "horizon=100", "K=1", f"results_dir={root}")
     point = fabricate(LABELS, (0.7,), 4, 100, experiment=name, parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
-    text = yaml.safe_dump(OmegaConf.to_container(config, resolve=True))
+    text = yaml.safe_dump(configs.plain(config))
     results.save(point, manifest, text, root / "data" / name / "K=1.nc")
 
 

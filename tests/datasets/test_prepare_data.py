@@ -24,6 +24,7 @@ from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
 from cqbjax.datasets.readers.embeddings import read_embeddings
+from cqbjax.studies import configs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -472,7 +473,7 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
 def entry(*words):
     _hydra.offer_multirun()
     with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
-        return prepare_data._entry(hydra.compose("config", words))
+        return prepare_data._entry(configs.of(hydra.compose("config", words)))
 
 
 @pytest.mark.slow

@@ -186,15 +186,16 @@ def check_study(words, kind=None):
         composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
     for job in composed:
         own = [word for word in job.words if not word.startswith("hydra")]
-        job.config.num_seeds = min(job.config.num_seeds, SEEDS)  # each draws an instance to check
-        settings.check_overrides(own, job.config)
-        if job.config.kind._target_.endswith(".Replay"):
-            _hydra.make_policies(job.config.policy)
-        elif "dataset" in job.config.source:
-            for point in grid.compose(job.config)[:1]:
+        # Each seed draws an instance to check.
+        config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
+        settings.check_overrides(own, config)
+        if config.kind._target_.endswith(".Replay"):
+            _hydra.make_policies(config.policy)
+        elif "dataset" in config.source:
+            for point in grid.compose(config)[:1]:
                 _hydra.make_policies(point.config.policy)
         else:
-            kinds.checked_points(job.config, _hydra.make, _hydra.make_policies, job.swept, {})
+            kinds.checked_points(config, _hydra.make, _hydra.make_policies, job.swept, {})
 
 
 def check_preparing(words):

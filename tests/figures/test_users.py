@@ -7,13 +7,13 @@ import yaml
 from composing import composed
 from fabricated import fabricate
 from matplotlib.colors import to_hex
-from omegaconf import OmegaConf
 
 from cqbjax.commands import report
 from cqbjax.core.recorders.time_in_system import bin_of, values
 from cqbjax.figures import quality, times, users
 from cqbjax.results import stored as results
 from cqbjax.results.names import style_of
+from cqbjax.studies import configs
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
 HORIZON = 60
@@ -131,7 +131,7 @@ def test_titles_stay_within_their_panels():
 def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
     words = "experiment=synthetic", f"horizon={HORIZON}", "K=1", f"results_dir={tmp_path}"
     config = composed(*words)
-    text = yaml.safe_dump(OmegaConf.to_container(config, resolve=True))
+    text = yaml.safe_dump(configs.plain(config))
     made = point(experiment="felt", parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": "felt"}
     results.save(made, manifest, text, tmp_path / "data" / "felt" / "K=1.nc")

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from composing import composed
-from omegaconf import OmegaConf
 
 import cqbjax
 from cqbjax import PerSeed
@@ -34,6 +33,7 @@ from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Ze
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
 from cqbjax.studies import grid, kinds, resolvers, sharding, showing, study
+from cqbjax.studies.configs import Config
 from cqbjax.sweeping.checks import check_sweep
 from cqbjax.sweeping.progress import Silent
 
@@ -521,9 +521,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
 
 
 def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
-    config = OmegaConf.create(
-        {"K": 1, "arrival_rate": "by_rule", "rates_by_K": {1: [0.5, 0.6, 0.7]}}
-    )
+    config = Config(K=1, arrival_rate="by_rule", rates_by_K={1: [0.5, 0.6, 0.7]})
     point = grid.Point("K=1", config, {}, {})
     stand_in = grid.settle(point, dataset).config.arrival_rate
     assert stand_in == list(rates_by_rule(dataset.served(1)))
@@ -536,8 +534,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 
 @pytest.mark.slow
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
-    config = OmegaConf.create({"tuning_seed": 7, "cache_dir": str(tmp_path / "fits"), "K": 1})
-    config = OmegaConf.merge(config, {"first_seed": 5, "num_seeds": 12})
+    config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
     policies = {"knn": Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
     by_policy = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
     data = fits.read(dataset, tmp_path / "fits")

@@ -8,7 +8,6 @@ import yaml
 from absent import absent
 from composing import CONF, REPOSITORY, composed
 from fabricated import fabricate
-from omegaconf import OmegaConf
 from sklearn.metrics import cohen_kappa_score
 
 from cqbjax.paper import catalogue, claims, comparison
@@ -246,10 +245,7 @@ def test_tests_that_prove_a_claim_are_there():
 @pytest.mark.slow
 def test_acqb_is_configured_without_horizon_and_slackness():
     constants = [
-        OmegaConf.to_container(
-            composed("policy=[acqb]", f"horizon={horizon}", f"slackness={slackness}").policy.acqb,
-            resolve=True,
-        )
+        composed("policy=[acqb]", f"horizon={horizon}", f"slackness={slackness}").policy.acqb
         for horizon, slackness in ((500, 0.01), (5000, 0.2))
     ]
     assert constants[0] == constants[1]

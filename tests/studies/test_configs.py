@@ -92,7 +92,7 @@ def test_pairs_leave_out_the_policies_of_single_servers():
 @pytest.mark.slow
 def test_an_unscaled_study_is_the_tuned_one_but_for_its_constants():
     tuned, ones = composed("experiment=synthetic"), composed("experiment=synthetic_unscaled")
-    changed = {key for key in tuned if OmegaConf.to_container(tuned)[key] != ones[key]}
+    changed = {key for key in tuned if tuned[key] != ones[key]}
     assert {"alpha_scale", "c1", "name", "title"} <= changed
     assert changed <= {"alpha_scale", "c1", "name", "title", "policy"}
     assert (ones.kappa, ones.lambda0, ones.alpha_scale, ones.c1) == (1, 1, 1, 1)

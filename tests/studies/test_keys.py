@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from composing import composed
-from omegaconf import OmegaConf
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core import code
-from cqbjax.studies import kinds, manifests
+from cqbjax.studies import configs, kinds, manifests
 
 SOURCE = """from cqbjax import sources
 from cqbjax.core.pytree import pytree
@@ -124,7 +123,7 @@ def test_a_key_that_is_declared_nowhere_counts():
     config = composed(*words)
     declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
     assert declared - {"cluster"} <= set(config), "a key that is gone"
-    one = OmegaConf.to_container(config)
+    one = configs.plain(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()
     for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("first_seed=5",)):

@@ -28,7 +28,7 @@ from cqbjax.paper import catalogue, claims, comparison, printed
 from cqbjax.results import extracts
 from cqbjax.results import stored as results
 from cqbjax.store.layout import Stored
-from cqbjax.studies import kinds, sharding, showing
+from cqbjax.studies import configs, kinds, sharding, showing
 from cqbjax.sweeping.progress import Silent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,9 +39,8 @@ TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
 def config(folder, *words):
     words = [word for word in words if not word.startswith("kind.schedules")]
     made = composed("experiment=wildchat", f"data_dir={folder}", *words)
-    OmegaConf.set_struct(made, False)
-    made.kind.schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
-    return made
+    schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
+    return made.at({"kind": {"schedules": None}}).at({"kind.schedules": schedules})
 
 
 def run(folder, out, *words):
@@ -173,9 +172,7 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
     made = composed("experiment=wildchat")
     frame = kinds.of(made, make).show([point], made).tables[""].frame
     assert ("paper_gap_mean" in frame.columns) == beside
-    extracted = {
-        "wildchat": extracts.extract([Stored(point, {}, "")], OmegaConf.to_container(made))
-    }
+    extracted = {"wildchat": extracts.extract([Stored(point, {}, "")], configs.plain(made))}
     compared = comparison.beside(extracted, catalogue.studies()).filter(dataset=prepare.TITLE)
     assert compared["ours"].is_not_null().any() == beside
     assert compared["inside"].is_not_null().any() == judged
@@ -302,7 +299,7 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     words = OmegaConf.load(CONF / "prepare" / "config.yaml")
     del words["hydra"], words["defaults"]
     changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
-    made = OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
+    made = configs.of(OmegaConf.merge(words, changed, {"progress": False, "model": "mine"}))
     asked = []
 
     def embed(texts, model, **rest):
@@ -319,11 +316,11 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     prepare_data.build(made)
     assert "already built, nothing to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="threshold=3"):
-        prepare_data.build(OmegaConf.merge(made, {"wildchat": {"threshold": 3}}))
+        prepare_data.build(made.at({"wildchat.threshold": 3}))
     for key in ("prices", "truncation_side"):
         with pytest.raises(ValueError, match=f"{key}=x is of a routing table"):
-            prepare_data.build(OmegaConf.merge(made, {key: "x"}))
+            prepare_data.build(made.at({key: "x"}))
     with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
-        prepare_data.build(OmegaConf.merge(made, {"model": "none"}))
-    prepare_data.build(OmegaConf.merge(made, {"model": "none", "wildchat": {"threshold": 1}}))
+        prepare_data.build(made.at({"model": "none"}))
+    prepare_data.build(made.at({"model": "none", "wildchat.threshold": 1}))
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())

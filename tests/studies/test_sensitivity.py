@@ -12,7 +12,7 @@ from composing import called, composed
 from cqbjax.commands import rank_settings
 from cqbjax.commands._hydra import make
 from cqbjax.figures import sensitivity as sensitivity_figures
-from cqbjax.studies import kinds, ranking, sensitivity
+from cqbjax.studies import grid, kinds, ranking, sensitivity
 from cqbjax.studies.sensitivity import Sensitivity, Setting
 
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
@@ -145,7 +145,7 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
         "kind.rho=[1.0]", "kind.M=[3]", "kind.c1=[]", "kind.lambda0=[]", "kind.alpha_scale=[]",
     )  # fmt: skip
     made = {}
-    for point in kinds.of(config, make).compose(config, {}):
+    for point in kinds.of(config, make).compose(grid.compose(config), config, {}):
         own, preset = make(point.config.kind), sensitivity.preset_of(point.config, 1)
         made[point.name] = [one.label for one in sensitivity.settings(preset, own.values(preset))]
         assert own.preset == "alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M=1"

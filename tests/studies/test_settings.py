@@ -1,7 +1,6 @@
 """What the keys of a study may hold, refused before anything runs."""
 
 import functools
-import pickle
 
 import pytest
 from composing import EXPERIMENTS, composed
@@ -14,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tiers import cases
 
 from cqbjax.commands._hydra import make, make_policies
-from cqbjax.studies import grid, kinds, resolvers, settings
+from cqbjax.studies import configs, grid, kinds, resolvers, settings
 
 REFUSED = {
     "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
@@ -78,24 +77,23 @@ def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
 
 
 def test_a_key_that_the_source_does_not_read_is_refused():
-    config = OmegaConf.create({"source": {"dataset": "sprout"}})
+    config = configs.of(OmegaConf.create({"source": {"dataset": "sprout"}}))
     with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
         settings.check_overrides(["K=2", "num_servers=3"], config)
     settings.check_overrides(["K=2", "horizon=30"], config)
     own = {"_target_": "mine.Source", "servers": "${num_servers}"}
-    settings.check_overrides(["num_servers=3"], OmegaConf.create({"source": own}))
+    config = configs.of(OmegaConf.create({"source": own, "num_servers": 3}))
+    settings.check_overrides(["num_servers=3"], config)
     with pytest.raises(ValueError, match=r"dim is not read by the source here, mine\.Source"):
-        settings.check_overrides(["dim=3"], OmegaConf.create({"source": own}))
+        settings.check_overrides(["dim=3"], config)
 
 
 def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
         kinds.checked_points(config, make, make_policies)
-    config.K = [1, 2]
-    assert [
-        ready.point.config.K for ready in kinds.checked_points(config, make, make_policies)
-    ] == [1, 2]
+    ready = kinds.checked_points(config.at({"K": [1, 2]}), make, make_policies)
+    assert [one.point.config.K for one in ready] == [1, 2]
 
 
 # Anything that a word of the command line, or a YAML file, can put there.
@@ -119,18 +117,17 @@ KEYS = (
 
 @functools.cache
 def plain():
-    """A small study, pickled."""
-    return pickle.dumps(composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]"))
+    """A small study, as it was written."""
+    return composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").written()
 
 
 def points_with(changed):
     """Return the points of a study with some keys changed; None where that is refused."""
-    config = pickle.loads(plain())
-    OmegaConf.set_struct(config, False)
+    config = OmegaConf.create(configs.plain(plain()))
     try:
         for key, value in changed.items():
             OmegaConf.update(config, key, value, merge=False)
-        return kinds.checked_points(config, make, make_policies)
+        return kinds.checked_points(configs.of(config), make, make_policies)
     except (ValueError, HydraException, OmegaConfBaseException) as refusal:
         assert str(refusal)
         return None

@@ -179,9 +179,9 @@ def by_command(group, target):
         words.append("policy=[]")
     if group == "Recorder":
         words.append(f"record=[{{_target_: {target}}}]")
-    config = composed("name=own", "num_seeds=2", "horizon=12", *words)
     if group == "Source":
-        config.source = {"_target_": target}
+        words += ["~source", f"+source={{_target_: {target}}}"]
+    config = composed("name=own", "num_seeds=2", "horizon=12", *words)
     kinds.checked_points(config, make, make_policies)
 
 

@@ -1,0 +1,219 @@
+"""Configurations as plain values, copied, set and read in a small part of OmegaConf's time.
+
+OmegaConf composes and resolves; a sweep's points differ in few values, and what an interpolation
+comes to follows from the values that it names: each is resolved once for these.
+"""
+
+import copy
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+# An interpolation of a key, `${a.b}`, and one of the resolvers that give the same for the same.
+_NAMED = re.compile(r"\$\{(\w[\w.]*)\}")
+_CALLED = re.compile(r"\$\{(?:tau|times|dataset_title):")
+_ALONE = "_alone"
+
+Path = tuple[Any, ...]
+
+
+class Config(dict[str, Any]):
+    """A mapping of plain values whose keys are attributes too."""
+
+    def __getattr__(self, key: str) -> Any:
+        """Return the value of a key."""
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(f"the configuration has no key {key}") from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Set the value of a key."""
+        self[key] = value
+
+    def __reduce__(self) -> Any:
+        """Say how it is pickled and copied: without what it was made of."""
+        return Config, (dict(self),)
+
+    def at(self, values: Mapping[str, Any]) -> "Config":
+        """Return a copy with other values: `a.b.c` -> value."""
+        made = copy.deepcopy(self)
+        for key, value in values.items():
+            *above, last = key.split(".")
+            node = made
+            for one in above:
+                node = node[one]
+            node[last] = of_plain(value)
+        return made
+
+
+class Composed(Config):
+    """A configuration that remembers of what it was resolved, so that what it follows can be set.
+
+    Attributes:
+        template: that made it.
+        set_values: `a.b.c` -> value, those that were set.
+        errors: where nothing was resolved, and why: a list in a key of a grid has no number yet.
+    """
+
+    __slots__ = ("errors", "set_values", "template")
+
+    def __init__(
+        self, made: Config, template: "Template", values: Mapping[str, Any],
+        errors: Mapping[Path, Exception],
+    ) -> None:  # fmt: skip
+        super().__init__(made)
+        for name, value in (("template", template), ("set_values", values), ("errors", errors)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Refuse to set what others follow: `at` does that."""
+        raise AttributeError(f"{key} of a composed configuration is set with at({{key: value}})")
+
+    def at(self, values: Mapping[str, Any]) -> "Composed":
+        """Return a copy with other values, what follows them resolved anew."""
+        kept = {key: value for key, value in self.set_values.items() if key not in values}
+        made: Composed = self.template.at({**kept, **values})
+        if "grid" in self:
+            made["grid"] = list(self["grid"])
+        return made
+
+    def written(self) -> Config:
+        """Return it as it was composed, its interpolations as they were written."""
+        made: Config = pickle.loads(self.template._plain)
+        return made
+
+
+class Template:
+    """A configuration as it was composed, from which many are made that differ in values."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._config = pickle.dumps(config)
+        plain = of_plain(OmegaConf.to_container(config))
+        self._plain = pickle.dumps(plain)
+        # What an interpolation names beside itself cannot be read elsewhere.
+        self._relative = any("${." in text for *_, text in _texts(plain))
+        self._known: dict[tuple[str, str], bytes] = {}
+
+    def at(self, values: Mapping[str, Any]) -> Composed:
+        """Return it with values set: `a.b.c` -> value.
+
+        Raises:
+            OmegaConfBaseException: a key is none.
+        """
+        made: Config = pickle.loads(self._plain)
+        if self._relative or not all(_set(made, key, value) for key, value in values.items()):
+            return self._anew(values)
+        errors: dict[Path, Exception] = {}
+        resolving = _Resolving(self, made, values)
+        for path, node, text in list(_texts(made)):
+            try:
+                node[path[-1]] = resolving.value(text)
+            except ValueError as error:
+                errors[path] = error
+        return Composed(made, self, values, errors)
+
+    def set(self, values: Mapping[str, Any]) -> DictConfig:
+        """Return it with values set, as OmegaConf has it."""
+        config: DictConfig = pickle.loads(self._config)
+        for key, value in values.items():
+            OmegaConf.update(config, key, value, merge=True)
+        return config
+
+    def _anew(self, values: Mapping[str, Any]) -> Composed:
+        config = self.set(values)
+        if not self._relative:
+            return Template(config).at({})
+        OmegaConf.resolve(config)
+        return Composed(of_plain(OmegaConf.to_container(config)), self, values, {})
+
+
+class _Resolving:
+    """Interpolations resolved at some values, each once for those that it names."""
+
+    def __init__(self, template: Template, made: Config, values: Mapping[str, Any]) -> None:
+        self._template, self._made, self._values = template, made, values
+        self._config: DictConfig | None = None
+
+    def value(self, text: str) -> Any:
+        """Return what a text with interpolations comes to."""
+        named = _NAMED.findall(text)
+        if len(named) + len(_CALLED.findall(text)) != text.count("${"):
+            return self._by_omegaconf(text)
+        key = text, repr([self._named(name) for name in named])
+        if "${" in key[1]:
+            return self._by_omegaconf(text)
+        known = self._template._known
+        if key not in known:
+            known[key] = pickle.dumps(self._by_omegaconf(text))
+        return pickle.loads(known[key])
+
+    def _named(self, name: str) -> Any:
+        value = select(self._made, name)
+        return self.value(value) if isinstance(value, str) and "${" in value else value
+
+    def _by_omegaconf(self, text: str) -> Any:
+        if self._config is None:
+            self._config = self._template.set(self._values)
+            OmegaConf.set_struct(self._config, False)
+        self._config[_ALONE] = text
+        alone = OmegaConf.create({_ALONE: self._config[_ALONE]})
+        return of_plain(OmegaConf.to_container(alone, resolve=True))[_ALONE]
+
+
+def of(config: DictConfig) -> Composed:
+    """Return a configuration as plain values."""
+    return Template(config).at({})
+
+
+def of_yaml(text: str) -> Composed:
+    """Return a configuration that was stored."""
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    return of(config)
+
+
+def of_plain(values: Any) -> Any:
+    """Return plain values with a `Config` for each mapping."""
+    if isinstance(values, Mapping):
+        return Config({key: of_plain(value) for key, value in values.items()})
+    return [of_plain(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+def plain(values: Any) -> Any:
+    """Return a configuration, or a part of one, as dictionaries, lists and values."""
+    if OmegaConf.is_config(values):
+        return OmegaConf.to_container(values, resolve=True)
+    if isinstance(values, dict):
+        return {key: plain(value) for key, value in values.items()}
+    return [plain(value) for value in values] if isinstance(values, list) else values
+
+
+def select(config: Any, key: str) -> Any:
+    """Return the value of `a.b.c`; None where there is none."""
+    for one in key.split("."):
+        config = config.get(one) if isinstance(config, Mapping) else None
+    return config
+
+
+def _set(made: Config, key: str, value: Any) -> bool:
+    """Set a value in place of another, and tell whether that could be done."""
+    *above, last = key.split(".")
+    node = select(made, ".".join(above)) if above else made
+    if not isinstance(node, Config) or last not in node or isinstance(node[last], Config):
+        return False
+    node[last] = value = of_plain(value)
+    return not isinstance(value, Config) and "${" not in str(value)
+
+
+def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
+    """Yield where an interpolation is, what holds it, and the text."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(value, str):
+            if "${" in value:
+                yield (*path, key), node, value
+        elif isinstance(value, dict | list):
+            yield from _texts(value, (*path, key))
