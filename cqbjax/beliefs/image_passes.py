@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from cqbjax.core import platforms
 
@@ -89,6 +87,9 @@ def run(image: Array, servers: Array, job: Job) -> Done:
         servers: [K] int32, distinct.
         job: what to do.
     """
+    from jax.experimental import pallas as pl  # not waited for on a CPU
+    from jax.experimental.pallas import triton
+
     size, (_, rows, dim) = len(servers), image.shape
     wide = pl.next_power_of_2(dim)
     high = max(1, min(TILE // (wide * pl.next_power_of_2(size)), pl.next_power_of_2(rows)))
@@ -141,6 +142,9 @@ def _kernel(
     tile: tuple[int, int], servers: Any, image: Any, *refs: Any,
 ) -> None:  # fmt: skip
     """Do a job with `TILES` tiles of rows of one run, one after another."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
     (size, rows, dim), (high, wide) = sizes, tile
     ref = dict(zip(given, refs, strict=False))
     out = dict(zip(made, refs[len(given) :], strict=True))

@@ -73,32 +73,32 @@ def _roots(parts: Iterable[Any]) -> Iterator[Any]:
 
 def _of_modules(roots: frozenset[str]) -> str:
     """Hash modules and all that they import; where no file has changed since, as before."""
+    if roots in _looked_at[-1]:
+        return _looked_at[-1][roots]
     places = frozenset((name, _file_of(name)) for name in roots)
     key, states = _hashed.get(places, ("", {}))
-    if places in _looked_at[-1]:
-        return key
     if not states or any(_state(file) != state for file, state in states.items()):
         reached = _reached(set(roots))
         states = {os.fspath(file): _state(os.fspath(file)) for file in reached.values()}
         key = content_key(*(f"{name} {_parsed(reached[name]).digest}" for name in sorted(reached)))
         _hashed[places] = key, states
     if len(_looked_at) > 1:
-        _looked_at[-1].add(places)
+        _looked_at[-1][roots] = key
     return key
 
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
     """Look at each file once for all digests that are asked for inside: those of many points."""
-    _looked_at.append(set())
+    _looked_at.append({})
     try:
         yield
     finally:
         _looked_at.pop()
 
 
-# The modules whose files were looked at, of each `at_once`; of none outside.
-_looked_at: list[set[frozenset[Any]]] = [set()]
+# Modules whose files were looked at -> their digest, of each `at_once`; of none outside.
+_looked_at: list[dict[frozenset[str], str]] = [{}]
 
 
 # Modules and where they are -> their digest, and each file that they reach with its state then.

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jax import Array
 
 from cqbjax.core import rng
@@ -88,6 +87,8 @@ class Batches:
         if type(self.most) is not int or not 1 <= self.most <= MOST_AT_ONCE:
             raise ValueError(f"most={self.most} must be a whole number in 1..{MOST_AT_ONCE}")
         if self.sizes is None:
+            import scipy.special
+
             missed = scipy.special.pdtrc(self.most, arrival_rate)
             if missed > CUT:
                 raise ValueError(

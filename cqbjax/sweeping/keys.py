@@ -62,5 +62,5 @@ def code(*parts: Any) -> str:
     Args:
         parts: as in `core.code.digest`.
     """
-    setup = (jax.__version__, jax.default_backend(), str(jnp.zeros(()).dtype))
+    setup = (jax.__version__, jax.default_backend(), str(jnp.result_type(float)))
     return content_key(*setup, digest([ENGINE], *parts))

@@ -1,5 +1,7 @@
 """Multirun: jobs composed as Hydra does, in one sweep, each point a result, finished ones kept."""
 
+import copy
+
 import hydra
 import pytest
 import xarray as xr
@@ -9,10 +11,10 @@ from omegaconf import OmegaConf
 from tiers import cases
 
 import cqbjax
-from cqbjax.commands import _multirun
+from cqbjax.commands import _hydra, _multirun
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
-from cqbjax.studies import grid
+from cqbjax.studies import configs, grid, kinds
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -56,6 +58,72 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch
     assert jobs[0].swept == {"alpha_scale": 0.1, "preset": "tuned"}
     assert jobs[3].config.alpha_scale == 0.2 and jobs[3].config.kappa == 4.0
     assert jobs[0].config.alpha_scale == 0.1, "a job's values are its own"
+
+
+def test_points_share_what_they_have_in_common(started, monkeypatch):
+    """Of 64 points the 16 policies are made once each, and what follows a value is resolved once.
+
+    Seconds of a sweep of thousands are these two.
+    """
+    made, resolved = [], []
+    real, by_omegaconf = _hydra.make, configs._Resolving._by_omegaconf
+    monkeypatch.setattr(_hydra, "make", lambda node: made.append(node) or real(node))
+    monkeypatch.setattr(
+        configs._Resolving, "_by_omegaconf",
+        lambda self, text: resolved.append(text) or by_omegaconf(self, text),
+    )  # fmt: skip
+    _hydra._made.cache_clear()
+    words = ["alpha_scale=0.1,0.2,0.3,0.4", "c1=0.1,0.2,0.3,0.4", "slackness=0.01,0.02,0.03,0.04"]
+    words += ["policy=[acqb]", "num_seeds=2", "horizon=12"]
+    jobs, kept = _multirun.compose(_multirun.combinations(words)), {}
+    points = [
+        point for job in jobs
+        for point in kinds.checked_points(
+            job.config, _hydra.make, _hydra.make_policies, job.swept, kept
+        )
+    ]  # fmt: skip
+    assert len(points) == 64 and len({id(one.policies["acqb"]) for one in points}) == 16
+    # Policies, sources, and one kind of study, of users and of service.
+    assert len(made) == 16 + 4 + 3
+    texts = set(resolved)
+    assert {"${alpha_scale}", "${c1}", "${slackness}"} <= texts
+    assert len(resolved) == len(texts) + 3 * 3, "each at the three other values of what it follows"
+
+
+def test_values_are_set_as_omegaconf_sets_them(started):
+    """In turns, so that what was resolved at other values would be seen."""
+    words = ["policy=[acqb,cqb_eps,knn]", "source=routerbench", "explore_rounds=stabilised"]
+    written = hydra.compose("config", words)
+    template = configs.Template(written)
+    settings = (
+        {"c1": 0.3}, {"c1": 1}, {"c1": 1.0}, {"c1": 0.3, "horizon": 500},
+        {"explore_rounds": "tenth", "horizon": 700}, {"explore_rounds": 12}, {},
+        {"policy.acqb.c1": 0.7, "c1": 0.1}, {"c1": "${lambda0}"},
+        {"lambda0": 3.0, "c1": "${kappa}"},
+        {"head": {"epochs": 3}}, {"head.epochs": 4}, {"warm": None}, {"table_rounds": [3]},
+        {"source.dataset": "sprout"}, {"title": "a, b"}, {"rates_by_K": {1: [0.5]}},
+    )  # fmt: skip
+    for values in (*settings, *settings[:4]):
+        theirs = copy.deepcopy(written)
+        for key, value in values.items():
+            OmegaConf.update(theirs, key, value, merge=True)
+        made = template.at(values)
+        theirs = OmegaConf.to_container(theirs, resolve=True)
+        assert made == theirs and not made.errors
+        assert type(made.c1) is type(theirs["c1"])
+    at_last = template.at({"c1": 5.0, "lambda0": 2.0}).at({"c1": 0.3})
+    assert at_last == template.at({"c1": 0.3, "lambda0": 2.0})
+
+
+def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
+    words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
+    (job,) = _multirun.compose([words])
+    with pytest.raises(ValueError, match="abc"):
+        grid.compose(job.config)
+    (job,) = _multirun.compose([[*words, "policies_by_K={1: [random]}"]])
+    assert [*grid.compose(job.config)[0].config.policy] == ["random"]
+    with pytest.raises(AttributeError, match="horizon of a composed configuration is set with at"):
+        job.config.horizon = 3
 
 
 def test_words_are_combined_as_hydras_own_sweeper_does(started):

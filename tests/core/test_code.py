@@ -31,6 +31,18 @@ def own(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
+    own("looked.py", HEAD + CLASS)
+    kind = importlib.import_module("looked").Mine
+    first, looks, state = code.digest([], kind), [], code._state
+    monkeypatch.setattr(code, "_state", lambda file: looks.append(file) or state(file))
+    with code.at_once():
+        assert {code.digest([], kind) for _ in range(9)} == {first}
+        assert len(looks) == len(set(looks)) > 0
+    own("looked.py", HEAD + CLASS.replace("1.0", "2.5"))
+    assert code.digest([], kind) != first, "an edit is seen after it"
+
+
 def test_a_simulation_is_what_it_imports():
     reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
     assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)

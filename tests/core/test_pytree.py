@@ -27,6 +27,14 @@ class Mine:
         keep_arrays(self, "table")
 
 
+def test_the_kind_of_arrays_is_told_without_making_them():
+    for tree in (Mine(scale=2, table=[1, 2]), Mine(scale=np.float64(1)), Mine(scale=True),
+                 Mine(scale=np.ones((2, 3), np.int32)), Mine(scale=jnp.ones(3))):  # fmt: skip
+        assert pytree.kind_as_arrays(tree) == kind_of(pytree.arrays(tree))
+    with pytest.raises(TypeError):
+        pytree.kind_as_arrays(Mine(scale=object()))
+
+
 def test_a_tree_is_taken_apart_and_put_together_field_by_field():
     mine = Mine(scale=2.5, rule="last", size=7, table=[1, 2])
     leaves, structure = jax.tree.flatten(mine)

@@ -115,8 +115,7 @@ def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
 
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
-    config = composed("name=t", *SHORT)
-    config.source["_target_"] = f"{__name__}.Mine"
+    config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
     (ready,) = kinds.checked_points(config, make, make_policies)
     said = study.origin(ready)
     assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from tiers import cases
 
 import cqbjax
 from cqbjax.core import given
@@ -96,3 +97,36 @@ def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
     synthetic._scores_of.cache_clear()
     monkeypatch.setattr(synthetic, "MOST_DRAWN", 1)  # a block of a seed
     np.testing.assert_allclose(source._scores(seeds[:2], 1)[0], whole[0][0][:2], rtol=1e-6)
+
+
+def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
+    """Nearly all are told by a block of candidates, where 64 a seed were drawn."""
+    from cqbjax.sources import synthetic
+
+    blocks, candidates = [], synthetic._candidates
+    monkeypatch.setattr(
+        synthetic, "_candidates",
+        lambda *some: blocks.append(len(some[1]) * some[3]) or candidates(*some),
+    )  # fmt: skip
+    synthetic._scores_of.cache_clear()
+    monkeypatch.setattr(synthetic, "MOST_DRAWN", 2**18)
+    source, seeds = Synthetic(slackness=0.1), np.arange(600)
+    source.check(seeds, 0.5, 1)
+    drawn = sum(blocks)
+    assert 600 <= drawn < 2 * 600, "one block each, and of few more"
+    source.uniform_service(seeds, 0.5, 1)
+    assert sum(blocks) - drawn == 256 * synthetic.SERVICE_BLOCKS
+
+
+@pytest.mark.parametrize("number", cases([7, 300], [7]))
+def test_the_seed_that_is_refused_is_that_of_all_its_candidates(number, monkeypatch):
+    """Just below what the least of all reaches every seed passes, and just above that one not."""
+    from cqbjax.sources import synthetic
+
+    monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.05)
+    source, seeds = Synthetic(num_servers=3, dim=2, slackness=0.0), 5 + np.arange(number)
+    score, _ = source._scores(seeds, 1)
+    border = float(synthetic._departs(score.min()))
+    source.check(seeds, border - 1e-5, 1)
+    with pytest.raises(ValueError, match=rf"contexts of seed {seeds[np.argmin(score)]};"):
+        source.check(seeds, border + 1e-5, 1)
