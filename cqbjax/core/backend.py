@@ -30,7 +30,7 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     folder = named or programs_folder(pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def programs_folder(parent: pathlib.Path) -> pathlib.Path:

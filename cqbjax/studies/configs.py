@@ -185,8 +185,6 @@ def of_plain(values: Any) -> Any:
 
 def plain(values: Any) -> Any:
     """Return a configuration, or a part of one, as dictionaries, lists and values."""
-    if OmegaConf.is_config(values):
-        return OmegaConf.to_container(values, resolve=True)
     if isinstance(values, dict):
         return {key: plain(value) for key, value in values.items()}
     return [plain(value) for value in values] if isinstance(values, list) else values

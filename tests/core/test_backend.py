@@ -28,7 +28,7 @@ def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch,
     backend.configure()
     assert told["jax_compilation_cache_dir"] == str(tmp_path / "said")
     assert told["jax_default_matmul_precision"] == "highest" and told["jax_num_cpu_devices"] >= 1
-    assert told["jax_persistent_cache_min_compile_time_secs"] == 0.5
+    assert told["jax_persistent_cache_min_compile_time_secs"] == 0.1
     told.clear()
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     backend.configure(str(tmp_path / "given"))
