@@ -384,7 +384,7 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(gridding, "timed", lambda words, cache: given.append(words) or 100.0)
     speeds = {"acqb": 400_000.0, "optimal": 1_000_000.0}
-    cold, warm = gridding.rows(False, speeds, lambda words: 4.0)
+    cold, warm = gridding.rows(False, speeds, lambda words: 1.4)
     assert (cold["points"], cold["rounds"]) == (1000, 40_000_000)
     assert cold["rounds_alone"] == pytest.approx(50 + 20)
     scales = ",".join(f"{i / 10}" for i in range(1, 11))
@@ -395,5 +395,5 @@ def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     whole = said["seconds of 1,000 points, cold"]
     assert whole["target"] == pytest.approx(1.3 * 70 + 30) and whole["met"]
     assert said["seconds of composing and checking 1,000 points"]["met"]
-    (unknown, _) = gridding.rows(True, {"acqb": None}, lambda words: 4.0)
+    (unknown, _) = gridding.rows(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
