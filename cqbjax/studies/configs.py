@@ -114,6 +114,8 @@ class Template:
                 node[path[-1]] = resolving.value(text)
             except ValueError as error:
                 errors[path] = error
+            except RecursionError:
+                errors[path] = ValueError(f"{'.'.join(map(str, path))}={text} follows itself")
         return Composed(made, self, values, errors)
 
     def set(self, values: Mapping[str, Any]) -> DictConfig:

@@ -122,6 +122,9 @@ def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
         grid.compose(job.config)
     (job,) = _multirun.compose([[*words, "policies_by_K={1: [random]}"]])
     assert [*grid.compose(job.config)[0].config.policy] == ["random"]
+    circle = job.config.at({"c1": "${alpha_scale}", "alpha_scale": "${c1}"})
+    with pytest.raises(ValueError, match=r"=\$\{.*\} follows itself"):
+        grid.compose(circle)
     with pytest.raises(AttributeError, match="horizon of a composed configuration is set with at"):
         job.config.horizon = 3
 
