@@ -260,7 +260,7 @@ def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
     for t, x, known, chosen, touched in rounds:
         plain.learn(x, warm * known, chosen, touched)
         found = np.asarray(theta[t]).ravel()
-        np.testing.assert_allclose(found, plain.theta, atol=1e-7, err_msg=f"round {t + 1}")
+        np.testing.assert_allclose(found, plain.theta, rtol=0, atol=1e-12, err_msg=f"round {t + 1}")
     assert np.abs(plain.theta).max() > 0.1 and len(plain.rows) > 3 * PAGE
     np.testing.assert_array_equal(theta[4], theta[3])  # a round that teaches nothing
     np.testing.assert_array_equal(counts, plain.learnt)

@@ -91,6 +91,17 @@ def test_relative_imports_and_a_package_with_code_of_its_own_count(own):
     assert [name for name in code.modules([], mine) if name.startswith("kit")] == names
 
 
+def test_of_installed_packages_that_of_a_policy_counts_alone(own, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    own("site-packages/kit/__init__.py", "")
+    own("site-packages/kit/inner/__init__.py", "")
+    own("site-packages/kit/inner/rule.py", f"{HEAD}import other\nfrom kit import rate\n{CLASS}")
+    own("site-packages/kit/rate.py", "")
+    own("site-packages/other.py", "")
+    mine = importlib.import_module("kit.inner.rule").Mine()
+    assert code.modules([], mine) == ["kit", "kit.inner", "kit.inner.rule", "kit.rate"]
+
+
 def test_only_a_package_passes_on_what_it_lists(own):
     """A module of imports alone is named like any other, and is one that was imported."""
     own("Kit.py", f"{HEAD}from bottom import rate\n{CLASS}")

@@ -10,6 +10,8 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from cqbjax.core import rng
+from cqbjax.core.instances import draw_instance
+from cqbjax.sources import Coin
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
@@ -44,6 +46,17 @@ def test_addresses_and_uniforms_are_jax_own():
     alone = [rng.uniform(rng.round_key(key, t), rng.Stream.ARRIVAL) for t in (1, 7, 1999)]
     np.testing.assert_array_equal(drawn[np.array([0, 6, 1998])], np.asarray(alone))
     assert stats.kstest(np.asarray(drawn), "uniform").pvalue > 0.01
+
+
+def test_choices_are_at_the_addresses_of_their_rounds_and_of_several_places_at_round_zero():
+    key, source, rounds = rng.run_key(5), Coin(num_servers=3), jnp.arange(1, 10)
+    problem = source.problem(1, 9)
+    drawn = draw_instance(key, source, 0.4, problem)
+    np.testing.assert_array_equal(drawn.choice, rng.round_uniforms(key, rounds, rng.Stream.CHOICE))
+    # Places have keys of their own in each round: their common draws are of none.
+    own = jax.random.fold_in(jax.random.fold_in(key, 0), int(rng.Stream.PLACES))
+    drawn = draw_instance(key, source, 0.4, problem._replace(places=2))
+    np.testing.assert_array_equal(drawn.choice, jax.random.uniform(own, (9, 2)))
 
 
 def test_normals_are_standard_and_independent_between_addresses():

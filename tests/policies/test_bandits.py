@@ -9,7 +9,7 @@ import pytest
 
 from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
-from cqbjax.policies import QueueingBandit
+from cqbjax.policies import QueueingBandit, queueing_bandits
 from cqbjax.policies.queueing_bandits import Plays
 from cqbjax.testing.compiling import QUICKLY
 
@@ -66,6 +66,16 @@ def test_it_explores_less_and_less(round_):
     np.testing.assert_array_equal(action.explored, uniform < rate)
     drawn = np.asarray(action.servers)[np.asarray(action.explored), 0]
     assert rate == 0 or set(drawn.tolist()) == {0, 1, 2, 3}
+
+
+def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(monkeypatch):
+    """Of gamma variables that are their means X / (X + Y) is the mean of the Beta distribution."""
+    monkeypatch.setattr(
+        queueing_bandits, "gamma_logarithms", lambda _, *shapes: jnp.log(jnp.stack(shapes))
+    )
+    state = Plays(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+    mean = QueueingBandit(index="thompson").sample(KEYS[0], state)
+    np.testing.assert_allclose(mean, (ACCEPTED + 1) / (PLAYED + 2), rtol=1e-5)
 
 
 @pytest.mark.slow

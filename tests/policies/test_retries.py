@@ -173,11 +173,16 @@ def test_only_outcomes_against_nobody_are_tallied():
 
 
 def test_equal_embeddings_are_one_place_and_others_are_not():
+    places = jax.jit(retries.first_of_equals)
     rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
     rows = rows[[4, 1, 4, 0, 1, 4, 6, 5]]
-    assert retries.first_of_equals(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
+    assert places(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
     rows[5, 1] = np.nextafter(rows[5, 1], np.float32(9))
-    assert retries.first_of_equals(jnp.asarray(rows)).tolist()[5] == 5, "one bit is another"
+    assert places(jnp.asarray(rows)).tolist()[5] == 5, "one bit is another"
+    # So many pairs, 2^33, that some rows have the same sum of 32 bits as another one.
+    many = np.random.default_rng(3).normal(size=(2**17, 2)).astype(np.float32)
+    first = places(jnp.asarray(np.concatenate([many, many])))
+    np.testing.assert_array_equal(first, np.tile(np.arange(2**17), 2))
 
 
 @pytest.mark.slow
@@ -202,6 +207,21 @@ def picked(utilities, shown, size):
     return picks, retries.score_of_picks(utilities, picks)
 
 
+def by_rule(utilities, shown, size):
+    picks = sorted(range(len(shown)), key=lambda j: (shown[j], -utilities[j]))[:size]
+    return picks, np.log(np.sum(np.exp(np.asarray(utilities, float)[picks])))
+
+
+def test_many_queries_are_each_given_their_own_picks():
+    draw = np.random.default_rng(3)
+    utilities, shown = draw.normal(size=(2, 3, 4)), draw.integers(3, size=(2, 3, 4))
+    picks, score = picked(jnp.asarray(utilities), jnp.asarray(shown), 2)
+    for at in np.ndindex(2, 3):
+        wanted, total = by_rule(utilities[at], shown[at], 2)
+        assert [int(pick[at]) for pick in picks] == wanted
+        assert float(score[at]) == pytest.approx(total, rel=1e-5, abs=1e-5)
+
+
 @pytest.mark.slow
 @QUICK
 @given(st.data())
@@ -212,10 +232,9 @@ def test_next_picks_are_the_least_shown_and_then_the_best(data):
     utilities = data.draw(st.permutations(range(servers)))
     shown = data.draw(st.lists(st.integers(0, 3), min_size=servers, max_size=servers))
     picks, score = picked(jnp.asarray(utilities, float), jnp.asarray(shown), size)
-    by_rule = sorted(range(servers), key=lambda j: (shown[j], -utilities[j]))[:size]
-    assert [int(pick) for pick in picks] == by_rule
-    wanted = np.log(np.sum(np.exp(np.asarray(utilities, float)[by_rule])))
-    assert float(score) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    wanted, total = by_rule(utilities, shown, size)
+    assert [int(pick) for pick in picks] == wanted
+    assert float(score) == pytest.approx(total, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from cqbjax.core.types import (
 )
 from cqbjax.policies import (
     Acqb,
+    ByLlm,
     Intercept,
+    Linear,
     OnContexts,
     Optimal,
     QueueingBandit,
@@ -25,6 +27,7 @@ from cqbjax.policies import (
     Replaced,
     Routed,
 )
+from cqbjax.policies._template import EpsilonGreedy
 
 PROBLEM = Problem(3, 2, 4, 5, 9, "disjoint", True)
 SCORES = np.zeros((5, 3))
@@ -48,12 +51,13 @@ def test_only_the_optimal_policy_is_told_and_only_who_asks_is_shown_more():
     view = Intercept()
     within = [OnContexts(policy=one, view=view) for one in (Acqb(), Acqb(retry="fallback"))]
     plain = [Acqb(), Acqb(retry="recall"), RandomRouting(), QueueingBandit(), within[0]]
+    plain += [Linear(), ByLlm(), EpsilonGreedy()]
     aware = [Acqb(retry="posterior"), RandomRouting(retry="fallback"), within[1]]
     aware.append(Routed(scores=SCORES, retry="fallback"))
     assert Optimal().informed is True and OnContexts(policy=Optimal(), view=view).informed is True
     for one in (*plain, *aware):
         assert one.informed is False and not is_entry_aware(one)
-    assert [is_retry_aware(one) for one in (*plain, Optimal())] == [False] * 6
+    assert [is_retry_aware(one) for one in (*plain, Optimal())] == [False] * 9
     aware.append(Optimal(retry="fallback"))
     assert [one.retry_aware for one in aware] == [True] * 5
     assert is_blind(RandomRouting()) and is_blind(QueueingBandit())

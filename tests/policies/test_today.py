@@ -1,5 +1,7 @@
 """What is run today: one order of the LLMs, and linear bandits, beside NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,13 +60,15 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
     np.testing.assert_allclose(state.inverse, np.linalg.inv(gram), rtol=2e-4, atol=1e-5)
     np.testing.assert_allclose(state.target, target, rtol=1e-5, atol=1e-6)
     inverse = np.linalg.inv(gram)
-    index = np.array([
-        x @ inverse[b] @ target[b] + 0.7 * np.sqrt(x @ inverse[b] @ x)
-        for x, b in zip(x_of, range(SERVERS) if blocks > 1 else [0] * SERVERS, strict=True)
-    ])  # fmt: skip
-    action = policy.select(KEY, state, seen)
-    assert int(action.slot) == 2
-    assert sorted(np.argsort(-index)[:size]) == action.servers.tolist()
+    of = range(SERVERS) if blocks > 1 else [0] * SERVERS
+    mean = np.array([x @ inverse[b] @ target[b] for x, b in zip(x_of, of, strict=True)])
+    width = np.sqrt([x @ inverse[b] @ x for x, b in zip(x_of, of, strict=True)])
+    normal = rng.normals(KEY, rng.Stream.NORMAL, (SERVERS,))
+    for kind, hope in (("ucb", 1.0), ("thompson", np.asarray(normal))):
+        action = dataclasses.replace(policy, index=kind).select(KEY, state, seen)
+        assert int(action.slot) == 2
+        best = np.argsort(-(mean + 0.7 * hope * width))[:size]
+        assert sorted(best) == action.servers.tolist()
 
 
 @pytest.mark.slow

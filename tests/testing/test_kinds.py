@@ -145,7 +145,8 @@ FAULTS = {
     "Shop: the same key must give the same draws": Shop(made=outside),
     "Shop: available must be pure": Shop(up=lambda d: d > 0.1 * (next(CALLS) % 2)),
 }  # fmt: skip
-QUICK = [name for name in FAULTS if "away must be" in name or "needs lasting" in name]
+QUICK = [name for name in FAULTS if "draw must return arrays" in name or "away must be" in name
+         or "needs lasting" in name]  # fmt: skip
 
 
 def refusal(call, *arguments, **more):
