@@ -214,6 +214,23 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("0123456789abcdef01234567", True), ("0" * 24, True), ("0" * 23, False), ("0" * 25, False),
+        ("0" * 23 + "g", False), ("0123456789ABCDEF01234567", False), ("point", False),
+    ],
+)  # fmt: skip
+def test_arrays_of_a_keys_name_that_nothing_is_said_of_are_a_leftover(
+    tmp_path: Path, name: str, known: bool
+) -> None:
+    file = tmp_path / f"{name}.nc"
+    file.touch()
+    assert pieces.found(tmp_path) == [file] * (not known)
+    file.with_suffix(".json").touch()
+    assert pieces.found(tmp_path) == [file]
+
+
 @pytest.mark.slow
 def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
     for i, scale in enumerate((10, 0.5, 2)):

@@ -131,6 +131,8 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
     ("wrong", "said"),
     [
         (dict(success=0.0), "success=0.0 must be one probability, between 0 and 1"),
+        (dict(success=-0.5), "success=-0.5 must be one probability"),
+        (dict(classes=[0.5, -1]), r"classes=\[0.5, -1.0\] must be a probability of each class"),
         (dict(success=[0.5]), r"success=\[0.5\] must be one probability"),
         (dict(classes=[0.5, 1.0]), r"classes=\[0.5, 1.0\] must be a probability of each class"),
         (dict(classes=[[0.5]]), r"classes=\[\[0.5\]\] must be a probability of each class"),
@@ -206,6 +208,9 @@ def test_batches_have_their_sizes_and_poisson_its_counts():
     known = [math.exp(-0.7) * 0.7**n / math.factorial(n) for n in range(4)]
     np.testing.assert_allclose(poisson, known, atol=error)
     assert not np.asarray(counts_of(sized, 0.0, 50)).any()
+    # Somebody comes in the rounds 1..T that their own uniforms say.
+    own = rng.round_uniforms(rng.run_key(5), jnp.arange(1, 51), rng.Stream.ARRIVAL)
+    np.testing.assert_array_equal(counts_of(sized, 0.7, 50) > 0, own >= 1 - batch)
 
 
 @pytest.mark.parametrize(

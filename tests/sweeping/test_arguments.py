@@ -9,7 +9,7 @@ import cqbjax
 from cqbjax.core import given
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing, Synthetic
-from cqbjax.sweeping import memory, parts, programs
+from cqbjax.sweeping import arguments, memory, parts, programs
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
@@ -30,10 +30,10 @@ WRONG = {
     ),
     "seeds": ([True, [True], 2.0, "2", None, [[1, 2]], {1, 2}], "seeds=.* must be integers"),
     "seeds ": ([10**12, range(3, 10**10)], "seeds must be below 2"),
-    "horizon": ([40.0, "40", True, 2**31], "horizon=.* must be a whole number"),
+    "horizon": ([40.0, "40", True, 0, 2**31], "horizon=.* must be a whole number"),
     "assortment_size": ([1.0, True, "1", [1]], "K=.* must be a whole number"),
     "record_every": ([2.0, "2", True], "record_every=.* must divide"),
-    "capacity": ([True, None, 0, "64"], "capacity=.* must be `auto` or a whole number"),
+    "capacity": ([True, None, 0, 2**31, "64"], "capacity=.* must be `auto` or a whole number"),
     "chunk": ([2.5, "2", True, 0], "chunk=.* must be a whole number"),
     "memory_gb": (["2", float("nan"), True], "memory_gb=.* must be a number above 0"),
     "devices": ([[], "cpu", ["cpu"], 1, jax.devices()[0]], "devices=.* must be a list of devices"),
@@ -51,6 +51,16 @@ def test_an_argument_of_another_type_is_one_sentence(key, value, said, monkeypat
     with pytest.raises(ValueError, match=said) as refusal:
         cqbjax.sweep(**{**GOOD, key.strip(): value})
     assert "\n" not in str(refusal.value)
+
+
+def test_the_least_and_the_most_that_is_allowed_is_not_refused():
+    for number in (1, parts.MOST_SEED - 1):
+        arguments.check_runs(number, number)
+        arguments.check_batch(number, 1e-9)
+    arguments.check_seeds(np.array([0, parts.MOST_SEED - 1]))
+    arguments.check_rates([0.0, 3.0], 3)
+    for size in (1, 3):
+        arguments.check_assortments(3, size)
 
 
 def test_a_number_of_numpy_is_a_number_and_truth_is_none():

@@ -15,6 +15,7 @@ from cqbjax.sweeping import chunks, groups, memory, parts, plan, programs, runne
 from cqbjax.sweeping.chunks import Outcome
 from cqbjax.sweeping.parts import Records
 from cqbjax.sweeping.progress import Silent
+from cqbjax.sweeping.snapshots import Snapshots
 from cqbjax.sweeping.sweep import part
 
 
@@ -104,10 +105,13 @@ def test_one_is_no_plural():
 
 class Told(Silent):
     def __init__(self):
-        self.expected, self.lines = 0, []
+        self.expected, self.done, self.lines = 0, 0, []
 
     def expect(self, rounds):
         self.expected += rounds
+
+    def advance(self, rounds):
+        self.done += rounds
 
     def note(self, line):
         self.lines.append(line)
@@ -180,6 +184,28 @@ def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
     outcome, spent = runner.attempt(sweep, group, group.runs, 32, told)
     assert len(outcome.peak) == 4, "two chunks"
     assert spent == runner.Spent(3.0, 7.0 + 2 * 0.5) and told.simulated == 7.0
+
+
+@pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
+def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, monkeypatch):
+    """Each run does so in a call of its own; the last run is padding."""
+    (group,) = planned({}, rates=[0.1, 0.2, 0.3], seeds=1).groups
+    begun, told = [], Told()
+
+    def advance(policy, instance, carry, first):
+        begun.append(int(first))
+        overflow = np.where(np.array(full) <= len(begun), first, 0)
+        after = types.SimpleNamespace(breach=None, overflow=overflow, peak=10 * np.array(full))
+        return after, {one.name: np.full((3, 1), len(begun)) for one in group.part.recorders}
+
+    monkeypatch.setattr(chunks, "begin", lambda *given: (None, None, None))
+    compiled, kept = types.SimpleNamespace(advance=advance), Snapshots(None)
+    outcome, before = chunks.run_chunk(compiled, group, group.runs, 2, told, kept, 32)
+    assert begun == [1, 4, 7, 10][:calls] and before == 0.0
+    assert told.done == 2 * 3 * calls == 2 * 12 + told.expected, "of what is left none is expected"
+    lengths = [min(call, calls) for call in (1, 2, 3, 4)]
+    assert outcome.recorded["queue_length"].tolist() == [lengths] * 2
+    assert outcome.peak.tolist() == [10 * one for one in full[:2]]
 
 
 def test_records_stand_behind_one_another_and_of_a_run_the_last():

@@ -88,6 +88,15 @@ def test_dollars_are_paid_at_the_prices_of_the_round():
     np.testing.assert_allclose(rows, total[:, -1], rtol=1e-4)
 
 
+def test_prices_walk_round_by_round_each_servers_its_own_way():
+    problem, t = POOL.problem(1, 2000), np.arange(1, 2001)[:, None]
+    one, twice = (np.log(Prices(spread=s).draw(rng.run_key(0), problem)) for s in (0.02, 0.04))
+    # s W(t) - s^2 t / 2, of one walk W whatever s.
+    np.testing.assert_allclose((2 * one - twice) / t, 0.02**2, rtol=0.01)
+    steps = np.diff(one + 0.02**2 * t / 2, axis=0, prepend=0.0) / 0.02
+    np.testing.assert_allclose(np.cov(steps.T), np.eye(3), atol=5 * np.sqrt(2 / 2000))
+
+
 @pytest.mark.slow
 def test_prices_are_factors_from_a_round_on_and_walk_about_one():
     problem = POOL.problem(1, 2000)
