@@ -78,9 +78,10 @@ def test_a_round_costs_the_same_however_long_the_horizon(parameters, size):
     short, long = (operations(size, horizon, parameters) for horizon in (640, 64_000))
     names = {name for name, _ in short}
     assert not names & {"while", "scan", "cond"}
-    # All that may be as long as the history are the arrays that a row or a page is written into.
+    # All that may be as long as the history are the arrays that a row or a page is written into; a
+    # barrier about them costs nothing (bench/test_bench.py looks for copies).
     grows = {one for (one, few), (_, many) in zip(short, long, strict=True) if few != many}
-    assert grows <= {"scatter", "scatter-add"}, grows
+    assert grows <= {"scatter", "scatter-add", "optimization_barrier"}, grows
 
 
 @pytest.mark.slow
