@@ -162,10 +162,11 @@ class Steps(Loops):
             self.theta[free] += step
 
 
-def feedback(problem):
+def feedback(problem, mixed=False):
     """Return contexts, what was known beforehand, and rounds: as a belief is told, and for loops.
 
-    For loops a round is its index, X, what was known of it, y and the blocks that it touches.
+    For loops a round is its index, X, what was known of it, y and the blocks that it touches: those
+    of the servers that are shown.
     """
     draw, size = np.random.default_rng(problem.assortment_size), problem.assortment_size
     shared = problem.parameters == "shared"
@@ -174,17 +175,25 @@ def feedback(problem):
     servers = np.stack([np.sort(draw.permutation(SERVERS)[:size]) for _ in range(ROUNDS)])
     row, choice = draw.integers(TABLE, size=ROUNDS), draw.integers(size + 1, size=ROUNDS)
     valid = np.arange(ROUNDS) % 6 != 4
+    shown = np.ones((ROUNDS, size), bool)
+    if mixed:
+        # One is left out, also in rounds that teach nothing; who is left out pleases nobody.
+        shown = np.arange(ROUNDS)[:, None] % (size + 1) != np.arange(size)
+        left_out = (choice[:, None] == np.arange(size)) & ~shown
+        choice = np.where(left_out.any(axis=1), size, choice)
     features = contexts[row[:, None], servers] if shared else contexts[row]
     numbers = (np.arange(1, ROUNDS + 1), row, servers, choice)
     first, *others = (one.astype(np.int32) for one in numbers)
-    told = Row(first, others[0], features, *others[1:], valid)
+    told = Row(first, others[0], features, *others[1:], valid, shown if mixed else None)
     rounds = []
     for t in np.flatnonzero(valid):
         x = features[t] if shared else np.zeros((size, SERVERS * DIM))
         for k, server in enumerate([] if shared else servers[t]):
             x[k, server * DIM : (server + 1) * DIM] = features[t]
+        here = shown[t]
         known, chosen = offset[row[t], servers[t]], np.eye(size + 1)[choice[t]][:size]
-        rounds.append((t, x, known, chosen, [0] if shared else servers[t]))
+        touched = [0] if shared else servers[t][here]
+        rounds.append((t, x[here], known[here], chosen[here], touched))
     return contexts, offset, told, rounds
 
 
@@ -232,13 +241,23 @@ def variants():
     exact = PROBLEM._replace(assortment_size=2)
     visits = 2 * -(-ROUNDS // PAGE)
     made["running-2-exact"] = Blocks(exact, exact_steps=2), (Paged, SERVERS, visits), CPU
+    for size in (2, 3):
+        pooled = PROBLEM._replace(assortment_size=size)
+        shared = pooled._replace(pooled=False, parameters="shared")
+        made[f"running-{size}-mixed"] = Blocks(pooled), (Paged, SERVERS, 1), CPU
+        made[f"shared-{size}-mixed"] = Blocks(shared), (Paged, 1, 1), CPU
+        made[f"pool-{size}-mixed"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
     made["pool-2-exact"] = Pool(exact, exact_steps=2), (Steps, SERVERS, 2, 2 * DIM), CPU
     return made
 
 
 VARIANTS = variants()
 # Each belief, and either platform; the others are combinations of them.
-QUICK = {"running-2-cpu", "shared-2-cpu", "pool-2-gpu", "drawn-1-cpu", "warm-1-cpu"}
+QUICK = {
+    "running-2-cpu", "shared-2-cpu", "pool-2-gpu", "drawn-1-cpu", "warm-1-cpu", "running-2-mixed",
+    "shared-2-mixed",
+    "pool-2-mixed",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", cases(VARIANTS, QUICK))
@@ -251,7 +270,7 @@ def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
         monkeypatch.setattr(module, constant, small)
     belief, (loops, *numbers), platform = VARIANTS[name]
     plain, warm = loops(*numbers), name.startswith("warm")
-    contexts, offset, told, rounds = feedback(belief.problem)
+    contexts, offset, told, rounds = feedback(belief.problem, name.endswith("mixed"))
     draw, blocks = np.random.default_rng(9), belief.problem.num_blocks
     normal, alpha = draw.normal(size=(3, blocks, DIM)), 0.1 + draw.random(blocks)
     theta, counts, sampled, bounded = learnt(

@@ -91,13 +91,16 @@ def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
     assert shares.tolist() == [0, 0, 1, 0, 0]
 
 
-def test_traffic_of_several_places_counts_who_was_shown():
+def test_of_several_places_traffic_and_price_are_of_who_was_shown():
     servers = jnp.asarray([[0, 2], [0, 1]], jnp.int32)
     shown = jnp.asarray([[False, True], [True, True]])
     made = Action(jnp.zeros(2, jnp.int32), servers, jnp.zeros(2, bool), shown)
     for valid, known in (([True, True], [1, 1, 1]), ([True, False], [0, 0, 1])):
         round_ = SimpleNamespace(action=made, valid=jnp.asarray(valid))
         assert Traffic().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
+    told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]]))
+    round_ = SimpleNamespace(action=made, prices=jnp.asarray([1.0, 3.0, 1.0]))
+    assert ratio.paid(round_, told, jnp.asarray([0, 1])).tolist() == [100.0, 62.0]
 
 
 @pytest.mark.parametrize(
