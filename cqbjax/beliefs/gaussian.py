@@ -77,23 +77,27 @@ def observe(
         servers: [K] int32 the assortment.
         valid: [] bool of all servers, or [K] bool; False changes nothing.
     """
-    step = jnp.where(jnp.any(valid), 1.0, 0.0).astype(posterior.learnt.dtype)
+    heard, told, context = valid, servers, rows
+    if valid.ndim:
+        # Some alone are told of: the rows of the others are zero, and they are not counted.
+        heard, told = jnp.any(valid), jnp.where(valid, servers, NOBODY)
+        rows = jnp.where(valid[:, None], rows, 0.0)
+    else:
+        rows = context = jnp.where(valid, rows, 0.0)
+    step = jnp.where(heard, 1.0, 0.0).astype(posterior.learnt.dtype)
     root, learnt = posterior
-    learns = servers if valid.ndim == 0 else jnp.where(valid, servers, NOBODY)
-    hit, context = mnl.shown(learns, problem.num_servers), rows
-    rows = jnp.where(valid[..., None], rows, 0.0)
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
             root = shrink(root, rows[k])
         return Posterior(root, learnt + step)
     if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
-        row = rows if valid.ndim == 0 else context
-        return Posterior(shrink(root, hit[:, None] * row), learnt + hit * step)
+        hit = mnl.shown(told, problem.num_servers)
+        return Posterior(shrink(root, hit[:, None] * context), learnt + hit * step)
     shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
-    return Posterior(root, learnt + hit * step)
+    return Posterior(root, learnt + mnl.shown(told, problem.num_servers) * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:
