@@ -6,7 +6,6 @@ Each row is a process of its own, so that the most memory that it ever held is i
 import json
 import math
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cqbjax.bench.cases import ACQB
-from cqbjax.bench.measure import Clock
+from cqbjax.bench.measure import Clock, child
 from cqbjax.core import backend
 from cqbjax.core.types import Source
 from cqbjax.sources import Routing, Synthetic
@@ -98,11 +97,8 @@ def rows(quick: bool, cache: Path, say: Callable[[str], None]) -> Iterator[dict[
     before: dict[str, Any] = {}
     for one in asked(quick):
         say(f"one run: {one}")
-        words = [sys.executable, "-c", ALONE, json.dumps([one, str(cache)])]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{one} failed: {done.stderr.strip()[-300:]}")
-        row = json.loads(done.stdout.splitlines()[-1])
+        printed = child(["-c", ALONE, json.dumps([one, str(cache)])], str(one))
+        row = json.loads(printed.splitlines()[-1])
         yield row | {"exponent": _exponent(before, row)}
         before = row
 

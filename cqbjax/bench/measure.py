@@ -8,8 +8,10 @@ reports the call, so no span ends early.
 import dataclasses
 import itertools
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -216,6 +218,25 @@ def compile_again(case: Case) -> float:
     """Compile a case's first policy, running it for a moment alone, and return the seconds."""
     programs.forget()
     return estimates([case.part(next(iter(case.policies)))], case.batch)[0].compiling
+
+
+def child(words: Sequence[str], failed: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run Python in a process of its own, and return what it prints.
+
+    Args:
+        words: behind `python`.
+        failed: what to say where it fails.
+        environment: of the process; None: this one's.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode:
+        raise RuntimeError(f"{failed} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout
 
 
 def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:

@@ -6,6 +6,7 @@ is computed once for all turns. Parts alone lack the kernels in which XLA joins 
 write what a whole round would not: their sum is set beside the whole.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from cqbjax.bench import floors
 from cqbjax.bench.cases import ACQB
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
-from cqbjax.core.types import Action, Problem
+from cqbjax.core.types import Action, Problem, blank_action
 from cqbjax.policies.picking import best_answer
 from cqbjax.sources import Synthetic
 from cqbjax.testing.worlds import draw_instances
@@ -57,8 +58,7 @@ class Still:
     def select(self, key: jax.Array, state: Any, seen: Any) -> Action:
         """Take the first."""
         del key, state
-        servers = jnp.arange(seen.problem.assortment_size, dtype=jnp.int32)
-        return Action(jnp.int32(0), servers, jnp.bool_(False))
+        return blank_action(self, seen.problem.assortment_size)
 
     def update(self, state: Any, *_: Any) -> Any:
         """Learn nothing."""
@@ -163,9 +163,7 @@ def _move(problem: Problem, whole: Any, new: Row) -> Held:
 def _moved_numbers(problem: Problem) -> int:
     """Count a page read, a row written, two pages' models and the blocks' read and written."""
     row, vector = likelihood.row_size(problem), cubic.vector_size(problem)
-    second = 1
-    for size in cubic.second_shape(problem):
-        second *= size
+    second = math.prod(cubic.second_shape(problem))
     page = row * (pages.page_size(problem) + 1)
     return problem.assortment_size * (page + 8 * vector + 2 * second)
 

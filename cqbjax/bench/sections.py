@@ -3,8 +3,6 @@
 import datetime
 import importlib.metadata
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import jax
 
 from cqbjax.bench import cases, costs, floors, gridding, long, numpy_loop, parts, peers, starting
-from cqbjax.bench.measure import compile_again, copy_bytes_a_second, measure
+from cqbjax.bench.measure import child, compile_again, copy_bytes_a_second, measure
 from cqbjax.bench.numpy_loop import reference_seconds
 from cqbjax.bench.targets import compare
 from cqbjax.core import backend
@@ -270,8 +268,5 @@ def run(
 
 def _second_process(quick: bool, number: int, cache: Path) -> float:
     """Compile the same case in a process of its own, with the same cache: seconds."""
-    words = [sys.executable, "-m", "cqbjax.bench.again", json.dumps([quick, number, str(cache)])]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the second process failed: {done.stderr.strip()[-300:]}")
-    return float(done.stdout)
+    words = ["-m", "cqbjax.bench.again", json.dumps([quick, number, str(cache)])]
+    return float(child(words, "the second process"))

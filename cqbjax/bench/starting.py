@@ -1,8 +1,6 @@
 """What a user waits for: whole processes timed from outside, caches empty and full."""
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from cqbjax.bench.measure import child
 from cqbjax.results import stored as results
 
 # docs/notebook/performance.md sets their seconds beside those of earlier code.
@@ -68,11 +67,5 @@ def timed(words: list[str], cache: Path) -> float:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     begun = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "cqbjax.commands", *words],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
-    seconds = time.perf_counter() - begun
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed: {done.stderr.strip()[-300:]}")
-    return seconds
+    child(["-m", "cqbjax.commands", *words], " ".join(words), environment)
+    return time.perf_counter() - begun

@@ -162,7 +162,7 @@ def _composed(jobs: Sequence[Job], strict: bool) -> "tuple[list[list[Point] | No
         settings.check_overrides(one.words, one.config)
         return grid.compose(one.config, one.swept)
 
-    return [_unless_refused(points, one, strict, refused) for one in jobs], refused
+    return [_unless_refused(one, strict, refused, points, one) for one in jobs], refused
 
 
 def _checked(
@@ -171,25 +171,25 @@ def _checked(
     """Return the points of each job, checked; what is said of those that cannot run is added."""
     from cqbjax.studies import kinds
 
-    kept, points = dict[str, Any](), iter(composed)
+    kept = dict[str, Any]()
 
-    def ready(one: Job) -> "list[Ready]":
-        given = next(points)
-        if given is None:
-            return []
-        return kinds.checked_points(one.config, make, make_policies, one.swept, kept, given)
+    def ready(one: Job, points: "list[Point]") -> "list[Ready]":
+        return kinds.checked_points(one.config, make, make_policies, one.swept, kept, points)
 
-    return [_unless_refused(ready, one, strict, refused) or [] for one in jobs]
+    return [
+        [] if points is None else _unless_refused(one, strict, refused, ready, one, points) or []
+        for one, points in zip(jobs, composed, strict=True)
+    ]
 
 
 def _unless_refused(
-    what: Callable[[Job], list[Any]], one: Job, strict: bool, refused: list[str]
+    one: Job, strict: bool, refused: list[str], what: Callable[..., list[Any]], *given: Any
 ) -> list[Any] | None:
-    """Return what comes of a job; where it is refused, None, and what was said is added."""
+    """Return what comes of what a job is given to; None where it is refused, and why is added."""
     from cqbjax.studies import grid
 
     try:
-        return what(one)
+        return what(*given)
     except ValueError as error:
         if strict:
             raise

@@ -25,7 +25,7 @@ from cqbjax.core import mnl, rng, simulate
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import played
+from cqbjax.theory.playing import of_shown, played
 
 
 class Matrices(NamedTuple):
@@ -190,7 +190,7 @@ def _one_run(
 def _added(problem: Problem, context: Array, servers: Array) -> Array:
     """Return what one round adds to V: [B, d, d]."""
     if problem.parameters == "shared":
-        shown = jnp.where(servers[:, None] >= 0, context[servers], 0.0)
+        shown = of_shown(context, servers, 0.0)
         return (shown.T @ shown)[None]
     hit = mnl.shown(servers, problem.num_servers)
     return hit[:, None, None] * jnp.outer(context, context)

@@ -29,7 +29,7 @@ from cqbjax.core.types import Problem, Source
 from cqbjax.policies import Acqb
 from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import played
+from cqbjax.theory.playing import of_shown, played
 
 EVENTS = ("covered", "near", "optimistic")
 MEANS = ("loss", "squared", "drift")
@@ -165,7 +165,7 @@ def _one_run(
         carry, gram = both
         seen = _look(policy, problem, instance, carry, round_, gram, truth, rate)
         carry, made = simulate.run_round(policy, problem, instance, carry, round_)
-        shown = jnp.where(made.servers[:, None] >= 0, contexts[made.row][made.servers], 0.0)
+        shown = of_shown(contexts[made.row], made.servers, 0.0)
         return (carry, gram + made.valid * shown.T @ shown), seen
 
     gram = jnp.asarray(policy.lambda0, float) * jnp.eye(problem.dim)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
@@ -13,6 +15,12 @@ from cqbjax.sweeping.progress import Reporter, Silent
 from cqbjax.sweeping.runner import run_batch
 
 T = TypeVar("T")
+
+
+def of_shown(values: Array, servers: Array, otherwise: float) -> Array:
+    """Return values [N, ...] of a decision's servers [K], another one of those not shown (-1)."""
+    there = (servers >= 0).reshape(-1, *(1,) * (values.ndim - 1))
+    return jnp.where(there, values[servers], otherwise)
 
 
 def with_room(capacity: Capacity, horizon: int, play: Callable[[int], T]) -> T:

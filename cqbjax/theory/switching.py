@@ -21,7 +21,7 @@ from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
 from cqbjax.policies import Optimal
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import played
+from cqbjax.theory.playing import of_shown, played
 
 
 class Switching(NamedTuple):
@@ -106,8 +106,8 @@ def one_path(
         own, all_ = both
         most = _largest_rate(own.queue, best)
         own, decision = simulate.run_round(policy, problem, instance, own, round_)
-        utilities = instance.world.utilities[decision.row][decision.servers]
-        served = mnl.departure_rate(jnp.where(decision.servers >= 0, utilities, DOWN))
+        utilities = instance.world.utilities[decision.row]
+        served = mnl.departure_rate(of_shown(utilities, decision.servers, DOWN))
         # Q_i for i >= t has not switched before round t: it is where the policy's run is.
         following = _as_optimal(own)
         switched = jax.vmap(after, (0, None))(all_, round_)

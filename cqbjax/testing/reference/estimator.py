@@ -5,7 +5,14 @@ import math
 import numpy as np
 
 from cqbjax.testing.reference.choice import choice_probabilities
-from cqbjax.testing.reference.records import Assortment, Floats, Integers, Settings, World
+from cqbjax.testing.reference.records import (
+    Assortment,
+    Floats,
+    Integers,
+    Settings,
+    World,
+    padded,
+)
 
 
 class Estimator:
@@ -56,14 +63,14 @@ class Estimator:
 
     def learn(self, row: int, servers: Assortment, choice: int) -> None:
         """Add one round's feedback, then update the blocks that it touched, and no other."""
-        places = [*servers, *[-1] * (self.settings.K - len(servers))]
-        features = self.features[row, places]
+        places = padded(servers, self.settings.K)
+        features = self.features[row, list(places)]
         blocks = np.array([self.block[j] if j >= 0 else -1 for j in places])
         chosen = np.array([float(j == choice and j >= 0) for j in places])
         self.history.append((features, blocks, chosen))
-        for x, b in zip(features[: len(servers)], blocks, strict=False):
-            self._grow(int(b), x)
-        touched = sorted({int(b) for b in blocks if b >= 0})
+        for x, j in zip(features, servers, strict=False):
+            self._grow(self.block[j], x)
+        touched = sorted({self.block[j] for j in servers})
         self.shown[touched] += 1
         self._fit(touched)
 

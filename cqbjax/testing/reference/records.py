@@ -15,6 +15,11 @@ Integers = npt.NDArray[np.int64]
 Assortment = tuple[int, ...]
 
 
+def padded(servers: Assortment, size: int) -> Assortment:
+    """Return the servers that were shown, then -1 up to K places."""
+    return (*servers, *(-1,) * (size - len(servers)))
+
+
 @dataclasses.dataclass(frozen=True)
 class World:
     """Hold one run's instance."""

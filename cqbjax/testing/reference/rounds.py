@@ -5,7 +5,7 @@ import numpy as np
 from cqbjax.testing.reference.choice import best_assortment, choose, departure_rate
 from cqbjax.testing.reference.estimator import Estimator
 from cqbjax.testing.reference.policies import OptimisticPolicy, make_policy
-from cqbjax.testing.reference.records import Draws, Settings, Trajectory, Waiting, World
+from cqbjax.testing.reference.records import Draws, Settings, Trajectory, Waiting, World, padded
 
 
 def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Trajectory:
@@ -41,6 +41,6 @@ def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Tra
         length = sum(query is not None for query in slots)
         if isinstance(agent, OptimisticPolicy):
             theta = agent.estimator.theta.copy()
-        servers = (*servers, *(-1,) * (settings.K - len(servers)))
-        records.append((served, servers, chosen, chosen >= 0, length, regret, explored, theta))
+        shown = padded(servers, settings.K)
+        records.append((served, shown, chosen, chosen >= 0, length, regret, explored, theta))
     return Trajectory(*(np.array(column) for column in zip(*records, strict=True)))

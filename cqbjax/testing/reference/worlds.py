@@ -17,6 +17,7 @@ from cqbjax.testing.reference.records import (
     Settings,
     Waiting,
     World,
+    padded,
 )
 
 # The utility of a server that does not answer, and showings that put it last.
@@ -199,7 +200,7 @@ class _Run:
             lost = departure_rate(attempt.utilities, best) - departure_rate(
                 attempt.utilities, servers
             )
-            shown = (*servers, *(-1,) * (size - len(servers)))
+            shown = padded(servers, size)
             told[place] = (query.arrival_round, shown, chosen, attempt.explored, lost)
             heard, gave_up = chosen, chosen < 0 and self.gives_up(t, place, query)
             if chosen >= 0 or gave_up:
