@@ -64,7 +64,7 @@ def test_a_module_sees_only_the_layers_before_it(path):
     assert not any(name.split(".")[0] in foreign for name in imports(path))
 
 
-RUNS = ["core/simulate.py", "core/metrics.py", "testing/contract/decisions.py"]
+RUNS = ["core/simulate.py", "core/attempts.py", "core/metrics.py", "testing/contract/decisions.py"]
 RUNS += [f"sweeping/{path.name}" for path in sorted((ROOT / "cqbjax" / "sweeping").glob("*.py"))]
 
 

@@ -72,9 +72,7 @@ class Blocks:
 
     def update(self, state: BlocksState, new: Row) -> BlocksState:
         """Absorb one round: V first, then the estimate."""
-        posterior = gaussian.observe(
-            state.posterior, self.problem, new.features, new.servers, new.learns
-        )
+        posterior = gaussian.observe(state.posterior, self.problem, new)
         estimate = running.update(state.estimate, self.problem, new, self.exact_steps)
         return BlocksState(posterior, estimate)
 

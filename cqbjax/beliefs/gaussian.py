@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from cqbjax.beliefs.rows import Row
 from cqbjax.core import linalg, mnl, platforms
 from cqbjax.core.types import NOBODY, Problem
 
@@ -65,39 +66,31 @@ def shrink(root: Array, row: Array) -> Array:
     return root - linalg.outer(projected, pushed)
 
 
-def observe(
-    posterior: Posterior, problem: Problem, rows: Array, servers: Array, valid: Array
-) -> Posterior:
+def observe(posterior: Posterior, problem: Problem, new: Row) -> Posterior:
     """Add the round's feature rows: V <- V + sum over S_t of x x' (Algorithm 1 l. 11, 2 l. 15).
 
     Args:
         posterior: the state of all blocks.
         problem: shapes.
-        rows: [d] the served query's features (disjoint), or [K, d] those of its servers (shared).
-        servers: [K] int32 the assortment.
-        valid: [] bool of all servers, or [K] bool; False changes nothing.
+        new: the round's row; one that is not valid changes nothing.
     """
-    heard, told, context = valid, servers, rows
-    if valid.ndim:
-        # Some alone are told of: the rows of the others are zero, and they are not counted.
-        heard, told = jnp.any(valid), jnp.where(valid, servers, NOBODY)
-        rows = jnp.where(valid[:, None], rows, 0.0)
-    else:
-        rows = context = jnp.where(valid, rows, 0.0)
-    step = jnp.where(heard, 1.0, 0.0).astype(posterior.learnt.dtype)
+    step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
+    rows, told = jnp.where(new.valid, new.features, 0.0), new.of_shown(new.servers, NOBODY)
+    # Of servers that did not answer the rows are zero, and they are not counted.
+    each = rows if new.shown is None else jnp.where(new.shown[:, None], rows, 0.0)
     root, learnt = posterior
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
-            root = shrink(root, rows[k])
+            root = shrink(root, each[k])
         return Posterior(root, learnt + step)
+    hit = mnl.shown(told, problem.num_servers)
     if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
-        hit = mnl.shown(told, problem.num_servers)
-        return Posterior(shrink(root, hit[:, None] * context), learnt + hit * step)
-    shrunk = linalg.settle(shrink(take_blocks(root, servers), rows))
+        return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
+    shrunk = linalg.settle(shrink(take_blocks(root, new.servers), each))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
-        root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], servers[k], 0)
-    return Posterior(root, learnt + mnl.shown(told, problem.num_servers) * step)
+        root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], new.servers[k], 0)
+    return Posterior(root, learnt + hit * step)
 
 
 def take_blocks(root: Array, servers: Array) -> Array:

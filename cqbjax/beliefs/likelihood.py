@@ -15,9 +15,9 @@ from jax import Array
 
 from cqbjax.beliefs import cubic, triangles
 from cqbjax.beliefs.cubic import Cubic
-from cqbjax.beliefs.rows import Row, along
+from cqbjax.beliefs.rows import Row
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN, Problem
+from cqbjax.core.types import DOWN, Problem, along
 
 # The probability that is stored of a server that did not answer.
 ABSENT = -1.0

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.beliefs import cubic, likelihood
-from cqbjax.beliefs.rows import along
 from cqbjax.core import linalg, platforms
-from cqbjax.core.types import Problem
+from cqbjax.core.types import Problem, along
 
 # Rows in a page, where rows couple several blocks and where they do not (measured:
 # docs/notebook/estimator.md).

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.types import NOBODY, Problem
+from cqbjax.core.types import NOBODY, Problem, of_shown
 
 # Rows read at once when the likelihood of K > 1 walks the history (`newton_cg`).
 BLOCK = 64
@@ -41,14 +41,7 @@ class Row(NamedTuple):
 
     def of_shown(self, values: Array, otherwise: float) -> Array:
         """Return values [K, ...] of those who answered, another one of the others."""
-        if self.shown is None:
-            return values
-        return jnp.where(along(self.shown, values), values, otherwise)
-
-
-def along(marks: Array, values: Array) -> Array:
-    """Give marks [] or [K] the axes of values [K, ...]."""
-    return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
+        return of_shown(self.shown, values, otherwise)
 
 
 class History(NamedTuple):

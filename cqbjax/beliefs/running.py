@@ -22,9 +22,9 @@ from jax import Array
 from cqbjax.beliefs import cubic, likelihood, pages, triangles
 from cqbjax.beliefs.cubic import Cubic
 from cqbjax.beliefs.pages import Pages
-from cqbjax.beliefs.rows import Row, along
+from cqbjax.beliefs.rows import Row
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN, Problem
+from cqbjax.core.types import DOWN, Problem, along
 
 # Newton steps on the K residuals of the round's own row.
 PASSES = 4
@@ -110,24 +110,33 @@ def learns(problem: Problem, new: Row) -> Array:
 
 
 def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Array:
-    """Return the step [A, d] to the minimum of the model to second order and the row's exact loss.
+    """Return the step [A, d] to the minimum of the model to second order and the row's exact loss."""
+    return row_step(_system(work, problem, new, blocks), problem, new, work.theta[blocks])
+
+
+def row_step(system: tuple[Array, Array], problem: Problem, new: Row, theta: Array) -> Array:
+    """Return the step [A, d] to the minimum of a model to second order and a row's exact loss.
 
     With g and H the model's gradient and Hessian at the estimate, X [K, A d] the derivatives of the
     row's K utilities and e = p - y, stationarity reads step = -H^-1 (g + X'e), which leaves K
     equations in e, solved by Newton's method.
+
+    Args:
+        system: g and H, as `solve` takes them.
+        problem: shapes.
+        new: the row.
+        theta: [A, d] the estimate of the shown blocks.
     """
-    gradient, hessian = _system(work, problem, new, blocks)
-    size = problem.assortment_size
-    rows = new.features
+    (gradient, hessian), size, rows = system, problem.assortment_size, new.features
     if problem.parameters == "disjoint":
         rows = (jnp.eye(size)[:, :, None] * rows).reshape(size, -1)
     chosen = (jnp.arange(size) == new.choice).astype(rows.dtype)
     pushed, newton = solve(hessian, rows, gradient)  # pushed [K, A d] is X H^-1
-    start = linalg.dot(rows, work.theta[blocks].reshape(-1) - newton)
+    start = linalg.dot(rows, theta.reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
     start, gram = linalg.settle((start, gram))
     excess = _residuals(new.of_shown(start, DOWN), gram, chosen)
-    return (-newton - linalg.vecmat(excess, pushed)).reshape(blocks.shape[0], -1)
+    return (-newton - linalg.vecmat(excess, pushed)).reshape(theta.shape)
 
 
 def _residuals(start: Array, gram: Array, chosen: Array) -> Array:

@@ -20,7 +20,7 @@ from cqbjax.bench import floors
 from cqbjax.bench.cases import ACQB
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
-from cqbjax.core.types import Action, Problem, blank_action
+from cqbjax.core.types import Action, Observation, Problem, blank_action
 from cqbjax.policies.picking import best_answer
 from cqbjax.sources import Synthetic
 from cqbjax.testing.worlds import draw_instances
@@ -106,13 +106,13 @@ def _score(problem: Problem, features: jax.Array, drawn: jax.Array) -> Held:
 
 
 def _choose(problem: Problem, queue: Any, optimistic: jax.Array, draws: Any) -> Held:
-    seen = simulate.Observation(problem, None, queue, None, None, None, None, None)  # type: ignore[arg-type]
+    seen = Observation(problem, None, queue, None, None, None, None, None)  # type: ignore[arg-type]
     rule = jnp.where(draws.explore < 0.1, 1, 4)
     return {"picked": best_answer(rule, seen, optimistic, draws.query)}
 
 
 def _posterior(problem: Problem, posterior: Any, new: Row) -> Held:
-    added = gaussian.observe(posterior, problem, new.features, new.servers, new.valid)
+    added = gaussian.observe(posterior, problem, new)
     return {"posterior": added}
 
 
@@ -122,15 +122,9 @@ def _system(problem: Problem, work: Any, new: Row) -> Held:
 
 def _solve(problem: Problem, system: Any, new: Row, theta: jax.Array) -> Held:
     """Solve for both steps of a round: along its own row, and Newton's."""
-    (gradient, hessian), size = system, problem.assortment_size
-    rows = (jnp.eye(size)[:, :, None] * new.features).reshape(size, -1)
-    pushed, newton = running.solve(hessian, rows, gradient)
-    start = linalg.dot(rows, theta[new.servers].reshape(-1) - newton)
-    gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
-    chosen = (jnp.arange(size) == new.choice).astype(rows.dtype)
-    excess = running._residuals(*linalg.settle((start, gram)), chosen)
-    step = linalg.settle(-newton - linalg.vecmat(excess, pushed))
-    return {"steps": (step, *running.solve(hessian, gradient + step))}
+    gradient, hessian = system
+    step = linalg.settle(running.row_step(system, problem, new, theta[new.servers]))
+    return {"steps": (step, *running.solve(hessian, gradient + step.reshape(-1)))}
 
 
 def _row_model(problem: Problem, new: Row, theta: jax.Array) -> Held:
@@ -250,8 +244,8 @@ def _middle(problem: Problem, runs: int, turns: int) -> tuple[Held, Callable[[],
 
     def play(carry: Any, first: int, rounds: int) -> Callable[[], Any]:
         def one(instance: Any, carry: Any) -> Any:
-            at = jnp.int32(first)
-            return simulate.advance(policy, problem, instance, carry, at, 1, rounds)[0]
+            at = simulate.Stretch(jnp.int32(first), rounds, 1)
+            return simulate.advance(policy, problem, instance, carry, at, 1)[0]
 
         return _compiled(jax.vmap(one), instances, carry)
 

@@ -19,7 +19,7 @@ import sysconfig
 import textwrap
 import types
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,6 +148,10 @@ def _is_listing(statement: ast.stmt) -> bool:
     return docstring or isinstance(statement, ast.Import | ast.ImportFrom)
 
 
+# What holds statements; expressions, most of a file's nodes, hold none.
+_HOLDING = (ast.stmt, ast.excepthandler, ast.match_case)
+
+
 def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield what statements import, but for what is imported for types alone."""
     for node in body:
@@ -159,30 +163,42 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             yield from _imports(node.orelse)
         else:
-            yield from _imports(ast.iter_child_nodes(node))
+            inner = ast.iter_child_nodes(node)
+            yield from _imports(one for one in inner if isinstance(one, _HOLDING))
 
 
 def _reached(roots: set[str]) -> dict[str, Path]:
     """Return the files of modules and of all that they import, by the modules' names."""
     tops = {name.partition(".")[0] for name in roots}
     own = frozenset({OWN, *tops} - sys.stdlib_module_names)
-    # Asked for once a walk: most modules are imported by many.
-    find = functools.cache(functools.partial(_file, own=own))
-    parsed = functools.cache(_parsed)
     reached: dict[str, Path] = {}
     left = list(roots)
     while left:
         name = left.pop()
-        file = find(name)
-        if file is None or name in reached or name in LOOKING_ON:
+        if name in reached or name in LOOKING_ON:
+            continue
+        file = _file(name, own)
+        if file is None:
             continue
         reached[name] = file
-        for module, taken in parsed(file).imports:
-            left += _named(_whole(module, name, file), taken, find, parsed)
+        left += _next(name, file, own)
         if not name.startswith(f"{OWN}."):
             parents = name.split(".")[:-1]
             left += [".".join(parents[: i + 1]) for i in range(len(parents))]
     return reached
+
+
+def _next(name: str, file: Path, own: frozenset[str]) -> tuple[str, ...]:
+    """Return the modules that a module imports; this package's are looked at once a content."""
+    state = file.stat()
+    look = _imported if name.startswith(f"{OWN}.") else _imported.__wrapped__
+    return look(name, file, own, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _imported(name: str, file: Path, own: frozenset[str], *_: int) -> tuple[str, ...]:
+    imports = {(_whole(module, name, file), taken) for module, taken in _parsed(file).imports}
+    return tuple({one for module, taken in imports for one in _named(module, taken, own)})
 
 
 def _whole(module: str, importer: str, file: Path) -> str:
@@ -195,17 +211,15 @@ def _whole(module: str, importer: str, file: Path) -> str:
     return ".".join([*base, *filter(None, [module.lstrip(".")])])
 
 
-def _named(
-    module: str, taken: str, find: Callable[[str], Path | None], parsed: Callable[[Path], _Parsed]
-) -> list[str]:
-    """Return the modules behind `from module import taken`; `find` and `parsed` are a walk's."""
-    if taken and find(f"{module}.{taken}") is not None:
+def _named(module: str, taken: str, own: frozenset[str]) -> list[str]:
+    """Return the modules behind `from module import taken`."""
+    if taken and _file(f"{module}.{taken}", own) is not None:
         return [f"{module}.{taken}"]
-    file = find(module)
-    if file is not None and taken and parsed(file).passes_on:
-        for inner, name in parsed(file).imports:
+    file = _file(module, own)
+    if file is not None and taken and _parsed(file).passes_on:
+        for inner, name in _parsed(file).imports:
             if name == taken:
-                return _named(_whole(inner, module, file), taken, find, parsed)
+                return _named(_whole(inner, module, file), taken, own)
     return [module]
 
 

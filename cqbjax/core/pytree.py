@@ -115,12 +115,13 @@ def number(words: Any, value: Any, name: str = "word") -> np.int32 | Array:
 
 def arrays(tree: T) -> T:
     """Return a tree with every leaf an array: numbers become floats, numbers of words stay."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _type_as_array(leaf)), tree)
 
-    def array(leaf: Any) -> Array:
-        whole = isinstance(leaf, np.int32) or getattr(leaf, "dtype", None) == jnp.int32
-        return jnp.asarray(leaf) if whole else jnp.asarray(leaf, float)
 
-    return jax.tree.map(array, tree)
+def _type_as_array(leaf: Any) -> Any:
+    """Return the type that a leaf has as an array: that of words' numbers, or of floats."""
+    whole = getattr(leaf, "dtype", None) == jnp.int32
+    return jnp.dtype(jnp.int32) if whole else jnp.result_type(float)
 
 
 def keep_arrays(tree: Any, *names: str) -> None:
@@ -168,14 +169,10 @@ def kind_as_arrays(tree: Any) -> Kind:
         TypeError: a leaf is no number.
     """
     leaves, structure = jax.tree.flatten(tree)
-    floats, whole = jnp.result_type(float), jnp.dtype(jnp.int32)
-    kinds = []
     for leaf in leaves:
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is None and not isinstance(leaf, int | float):
-            leaf = jnp.asarray(leaf, float)
-        kinds.append((np.shape(leaf), whole if dtype == jnp.int32 else floats))
-    return Kind(structure, tuple(kinds))
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
+            jnp.asarray(leaf, float)  # which refuses what is no number
+    return Kind(structure, tuple((np.shape(leaf), _type_as_array(leaf)) for leaf in leaves))
 
 
 def check_words(instance: Any) -> None:

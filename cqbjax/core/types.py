@@ -206,6 +206,22 @@ class Observation(NamedTuple):
     extent: Extent | None = None
 
 
+def along(marks: Array, values: Array) -> Array:
+    """Give marks [..., K], or one for all, the axes of values [..., K, ...]."""
+    return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
+
+
+def of_shown(shown: Array | None, values: Array, otherwise: float) -> Array:
+    """Return values [..., K, ...] of the servers that answer, another one of the others.
+
+    Args:
+        shown: [..., K] bool which do; None: all.
+        values: of each server of an assortment.
+        otherwise: takes their place.
+    """
+    return values if shown is None else jnp.where(along(shown, values), values, otherwise)
+
+
 class Action(NamedTuple):
     """A policy's decision: which slot to serve, with which servers.
 
@@ -229,8 +245,8 @@ class Action(NamedTuple):
         return jnp.where(self.shown, self.servers, self.servers[jnp.argmax(self.shown)])
 
     def of_shown(self, values: Array, otherwise: float) -> Array:
-        """Return values [..., K] of those who answer, another one of the others."""
-        return values if self.shown is None else jnp.where(self.shown, values, otherwise)
+        """Return values [K, ...] of those who answer, another one of the others."""
+        return of_shown(self.shown, values, otherwise)
 
 
 class Feedback(NamedTuple):

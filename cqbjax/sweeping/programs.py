@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from cqbjax.core import backend, extent, platforms, pytree, rng, simulate, stretches
+from cqbjax.core import backend, extent, platforms, pytree, rng, simulate
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
 from cqbjax.core.recorders import Recorder
@@ -101,7 +101,7 @@ def compiled(shape: Shape) -> Programs:
         pieces: dict[str, list[np.ndarray]] = {name: [] for name in by_round}
         for done in range(0, shape.per_call, RECORDS):
             few = min(RECORDS, shape.per_call - done)
-            told = stretches.Stretch(*map(np.int32, (first + done * every, every, few)))
+            told = simulate.Stretch(*map(np.int32, (first + done * every, every, few)))
             carry, recorded = made.advance(policy, instance, carry, told)
             for name, some in pieces.items():
                 some.append(np.asarray(recorded[name])[:, :few])
@@ -123,10 +123,11 @@ def _made(shape: Shape) -> Programs:
         )
 
     def advance(policy: Policy, instance: Any, carry: Any, told: Any) -> Any:
-        given, records = (policy, shape.problem, instance, carry, told), shape.per_call
-        if not shape.every:
-            return stretches.advance(*given, records, shape.recorders)
-        return simulate.advance(*given, records, shape.every, shape.recorders)
+        records = shape.per_call
+        stretch = simulate.Stretch(told, shape.every, records) if shape.every else told
+        return simulate.advance(
+            policy, shape.problem, instance, carry, stretch, records, shape.recorders
+        )
 
     devices, width = shape.devices, shape.width
     policies, instances = shape.policy.shapes(shape.batch), draw.out_info
@@ -135,7 +136,7 @@ def _made(shape: Shape) -> Programs:
     over_runs = _over_runs(devices, width, start, batched=2)
     begun = _compile(devices, over_runs, (policies, instances), ("start", shape), plainly)
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    told = number if shape.every else stretches.Stretch(number, number, number)
+    told = number if shape.every else simulate.Stretch(number, number, number)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, told

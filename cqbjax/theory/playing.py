@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core import types
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
 from cqbjax.sweeping.parts import Capacity
@@ -19,8 +19,7 @@ T = TypeVar("T")
 
 def of_shown(values: Array, servers: Array, otherwise: float) -> Array:
     """Return values [N, ...] of a decision's servers [K], another one of those not shown (-1)."""
-    there = (servers >= 0).reshape(-1, *(1,) * (values.ndim - 1))
-    return jnp.where(there, values[servers], otherwise)
+    return types.of_shown(servers >= 0, values[servers], otherwise)
 
 
 def with_room(capacity: Capacity, horizon: int, play: Callable[[int], T]) -> T:

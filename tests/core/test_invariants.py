@@ -166,8 +166,8 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
     seen = []
     for instance, shapes in both:
         carry = simulate.start(policy, shapes, instance, CAPACITY)
-        carry, totals = jax.jit(simulate.advance, static_argnums=(1, 5, 6))(
-            policy, shapes, instance, carry, jnp.int32(1), HORIZON, 1
+        carry, totals = jax.jit(simulate.advance, static_argnums=(1, 5))(
+            policy, shapes, instance, carry, simulate.Stretch(1, 1, HORIZON), HORIZON
         )
         seen.append((totals, carry.queue, carry.newest * carry.arrived, carry.overflow, carry.peak))
     for mine, theirs in zip(jax.tree.leaves(seen[0]), jax.tree.leaves(seen[1]), strict=True):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import platforms, simulate
+from cqbjax.core import observations, platforms, simulate
 from cqbjax.core.instances import Instance
 from cqbjax.core.types import DOWN, LONG_WAIT, Drift, World
 
@@ -34,7 +34,7 @@ def test_a_slot_keeps_the_context_of_the_query_that_came(platform, shape):
 @pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["disjoint", "shared"])
 def test_one_column_grows_with_the_rounds_of_waiting(shape):
     features, waited = DRAW.normal(size=(4, *shape)), np.array([-5, 0, 7, 10**6])
-    aged = jax.jit(lambda: simulate._aged(jnp.asarray(features), 1, jnp.asarray(waited)))()
+    aged = jax.jit(lambda: observations._aged(jnp.asarray(features), 1, jnp.asarray(waited)))()
     expected = features.copy()
     age = np.log1p([0, 0, 7, LONG_WAIT]) / np.log1p(LONG_WAIT)
     expected[..., 1] *= age.reshape(4, *(1,) * (len(shape) - 1))

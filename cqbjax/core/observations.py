@@ -1,0 +1,57 @@
+"""What a policy sees at the beginning of a round, and what it does not: the true utilities."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core.carry import Carry
+from cqbjax.core.instances import Instance
+from cqbjax.core.types import DOWN, LONG_WAIT, Observation, Policy, Problem
+
+
+def observe(
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
+) -> Observation:
+    """Gather what the policy may see at the beginning of a round."""
+    world, queue, rules = instance.world, carry.queue, instance.rules
+    slots = carry.slot_features
+    features = world.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
+    if problem.age_column is not None:
+        features = _aged(features, problem.age_column, round_ - queue.arrived)
+    seen = Observation(
+        problem=problem,
+        round=round_,
+        queue=queue,
+        features=features,
+        arrived=carry.arrived,
+        newest=carry.newest,
+        prompts=world.prompts[queue.row],
+        utilities=true_utilities(instance, queue.row, round_) if policy.informed else None,
+        available=None if rules is None else rules.available(round_),
+        extent=instance.extent,
+    )
+    return seen if carry.open is None else without(seen, carry.open.back > round_)
+
+
+def without(seen: Observation, hidden: Array) -> Observation:
+    """Leave the queries of some slots [C] out of the queue: they are away, or in service."""
+    queue = seen.queue._replace(arrived=jnp.where(hidden, 0, seen.queue.arrived))
+    return seen._replace(queue=queue, arrived=seen.arrived & ~hidden[seen.newest])
+
+
+def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
+    """Return the utilities of table rows [...] in a round: [..., N], `DOWN` of who is not there."""
+    drift, rules = instance.world.drift, instance.rules
+    utilities = instance.world.utilities[rows]
+    if drift is not None:
+        cos, sin = drift.cos[round_ - 1], drift.sin[round_ - 1]
+        utilities = cos * utilities + sin * drift.other[rows]
+    there = None if rules is None else rules.available(round_)
+    return utilities if there is None else jnp.where(there, utilities, DOWN)
+
+
+def _aged(features: Array, column: int, waited: Array) -> Array:
+    """Multiply a column of the slots' features by what became of it in rounds of waiting [C]."""
+    rounds = jnp.maximum(waited, 0).astype(features.dtype)
+    age = jnp.minimum(jnp.log1p(rounds) / jnp.log1p(LONG_WAIT), 1.0)
+    here = jnp.arange(features.shape[-1]) == column
+    return features * jnp.where(here, jnp.expand_dims(age, tuple(range(1, features.ndim))), 1.0)
