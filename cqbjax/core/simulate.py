@@ -15,7 +15,7 @@ What users and the service do beside the paper's (`core.rules`) is chosen when t
 without rules none of it is in the program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -168,17 +168,26 @@ def advance(
         carry, read = kept
         start = stretch.first + number * stretch.every
 
-        def one(passed: Array, carry: Carry) -> Carry:
-            return run_round(policy, problem, instance, carry, start + passed, recording)[0]
+        def one(round_: Array, carry: Carry) -> Carry:
+            return run_round(policy, problem, instance, carry, round_, recording)[0]
 
-        carry = jax.lax.fori_loop(0, stretch.every, one, carry)
+        carry = _repeated(one, start, stretch.every, carry)
         new = recorders.read(recording, carry.recorded, "round")
         return carry, {name: read[name].at[number].set(new[name]) for name in read}
 
     none = jax.eval_shape(lambda: recorders.read(recording, carry.recorded, "round"))
     empty = {name: jnp.zeros((room, *one.shape), one.dtype) for name, one in none.items()}
-    carry, by_round = jax.lax.fori_loop(0, stretch.records, record, (carry, empty))
+    carry, by_round = _repeated(record, 0, stretch.records, (carry, empty))
     return carry, by_round | recorders.read(recording, carry.recorded, "run")
+
+
+def _repeated(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
+    """Take a step for `first`, `first` + 1, and so on, `times` times, known or traced."""
+    if not isinstance(times, int):
+        return jax.lax.fori_loop(first, first + times, step, carry)
+    # Scanned, XLA fuses reading what belongs to a round with what follows: a GPU's kernel less.
+    numbers = first + jnp.arange(times, dtype=jnp.int32)
+    return jax.lax.scan(lambda carry, number: (step(number, carry), None), carry, numbers)[0]
 
 
 def every_round(
