@@ -88,7 +88,8 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
     work = state._replace(
         model=state.model[blocks], lost=state.lost[blocks], second=state.second[blocks]
     )
-    work = _moved(work, blocks, _row_step(work, problem, new, blocks), learns(problem, new))
+    step = row_step(_system(work, problem, new, blocks), problem, new, work.theta[blocks])
+    work = _moved(work, blocks, step, learns(problem, new))
     work = _append(work, problem, new, blocks)
     if exact_steps:
         visits = exact_steps * pages.most_pages(problem)
@@ -107,11 +108,6 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
 def learns(problem: Problem, new: Row) -> Array:
     """Return which of the A shown blocks learn from a row: [] bool of all alike, or [A] bool."""
     return new.valid if problem.parameters == "shared" else new.learns
-
-
-def _row_step(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Array:
-    """Return the step [A, d] to the minimum of the model to second order and the row's exact loss."""
-    return row_step(_system(work, problem, new, blocks), problem, new, work.theta[blocks])
 
 
 def row_step(system: tuple[Array, Array], problem: Problem, new: Row, theta: Array) -> Array:

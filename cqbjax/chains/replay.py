@@ -18,7 +18,8 @@ from cqbjax.chains.linking import Chains
 from cqbjax.chains.prepare import Log
 from cqbjax.core import rng
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Logged, Problem, World
+from cqbjax.core.types import Problem
+from cqbjax.core.world import Logged, World
 
 
 @pytree

@@ -17,7 +17,8 @@ from cqbjax.core.contract import foreign, is_foreign
 from cqbjax.core.instances import Instance
 from cqbjax.core.rules import Rules, Service, Users
 from cqbjax.core.setting import alone
-from cqbjax.core.types import Problem, World
+from cqbjax.core.types import Problem
+from cqbjax.core.world import World
 
 # What an instance must be, as `instance_faults` counts.
 INSTANCE = (

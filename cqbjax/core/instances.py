@@ -10,7 +10,8 @@ from cqbjax.core import extent, rng
 from cqbjax.core.extent import Extent
 from cqbjax.core.rules import Rules
 from cqbjax.core.setting import Setting
-from cqbjax.core.types import Action, Problem, Queue, Source, World, has_own_arrivals
+from cqbjax.core.types import Action, Problem, Queue, Source, has_own_arrivals
+from cqbjax.core.world import World
 
 
 class Instance(NamedTuple):

@@ -11,7 +11,8 @@ from jax import Array
 from cqbjax.core import contract, rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.rules import Rules, Service, Users
-from cqbjax.core.types import Problem, Source, World
+from cqbjax.core.types import Problem, Source
+from cqbjax.core.world import World
 
 # By which of its methods a kind says what is otherwise.
 SAYS: dict[Any, tuple[str, ...]] = {

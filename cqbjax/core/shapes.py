@@ -12,18 +12,8 @@ from cqbjax.core import pytree, rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Reaction, Rules, Service, Users
-from cqbjax.core.types import (
-    Action,
-    Billed,
-    Feedback,
-    Logged,
-    Policy,
-    Problem,
-    Source,
-    World,
-    has_own_arrivals,
-    is_mixed,
-)
+from cqbjax.core.types import Action, Feedback, Policy, Problem, Source, has_own_arrivals, is_mixed
+from cqbjax.core.world import Billed, Logged, World
 
 
 def check_policy(policy: Policy, problem: Problem) -> None:

@@ -9,7 +9,8 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
-from cqbjax.core.types import Problem, Source, World
+from cqbjax.core.types import Problem, Source
+from cqbjax.core.world import World
 
 # Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
 CUT = 1e-6

@@ -8,7 +8,8 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
-from cqbjax.core.types import Problem, World
+from cqbjax.core.types import Problem
+from cqbjax.core.world import World
 
 
 @pytree

@@ -8,7 +8,8 @@ from jax import Array
 
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Drift, Problem, Source, World, has_own_arrivals
+from cqbjax.core.types import Problem, Source, has_own_arrivals
+from cqbjax.core.world import Drift, World
 from cqbjax.sources.coin import Coin
 
 

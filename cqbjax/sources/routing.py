@@ -8,7 +8,8 @@ from jax import Array
 from cqbjax.core import mnl, rng
 from cqbjax.core.given import is_whole
 from cqbjax.core.pytree import check_words, keep_arrays, pytree, static
-from cqbjax.core.types import Billed, Outcome, Problem, World
+from cqbjax.core.types import Outcome, Problem
+from cqbjax.core.world import Billed, World
 
 # The paper's contexts have length at most 1.
 MOST_LENGTH = 1000

@@ -14,7 +14,8 @@ from jax import Array
 from cqbjax.core import mnl, rng
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Parameters, Problem, World
+from cqbjax.core.types import Parameters, Problem
+from cqbjax.core.world import World
 from cqbjax.sources import rejection
 from cqbjax.sources.rejection import BLOCK
 

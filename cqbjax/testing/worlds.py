@@ -12,7 +12,8 @@ from cqbjax import policies, sources
 from cqbjax.beliefs import BlocksState
 from cqbjax.core import metrics, queueing, rng, simulate
 from cqbjax.core.pytree import arrays, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source, World
+from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source
+from cqbjax.core.world import World
 
 
 class Played(NamedTuple):

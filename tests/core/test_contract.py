@@ -10,7 +10,8 @@ import pytest
 
 from cqbjax.core import contract, faults, rng, simulate
 from cqbjax.core.contract import Breach, are_servers, waits, watch
-from cqbjax.core.types import Action, Logged, Problem, Queue, World
+from cqbjax.core.types import Action, Problem, Queue
+from cqbjax.core.world import Logged, World
 from cqbjax.policies import RandomRouting
 
 PROBLEM = Problem(4, 3, 2, 5, 9, "disjoint", True)

@@ -7,7 +7,8 @@ import pytest
 
 from cqbjax.core import observations, platforms, simulate
 from cqbjax.core.instances import Instance
-from cqbjax.core.types import DOWN, LONG_WAIT, Drift, World
+from cqbjax.core.types import DOWN, LONG_WAIT
+from cqbjax.core.world import Drift, World
 
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU}
 DRAW = np.random.default_rng(0)

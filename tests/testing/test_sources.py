@@ -11,7 +11,7 @@ from tiers import cases
 from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Logged
+from cqbjax.core.world import Logged
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.testing import worlds
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source

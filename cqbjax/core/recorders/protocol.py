@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.labels import SERVER
-from cqbjax.core.types import Action, Problem, Queue, World
+from cqbjax.core.types import Action, Problem, Queue
+from cqbjax.core.world import World
 
 
 class Round(NamedTuple):

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core.recorders.protocol import Recorder, Round
-from cqbjax.core.types import Billed, Problem
+from cqbjax.core.types import Problem
+from cqbjax.core.world import Billed
 
 
 class Ratio(Recorder):

@@ -19,16 +19,8 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.setting import Setting
-from cqbjax.core.types import (
-    Action,
-    Feedback,
-    Observation,
-    Policy,
-    Problem,
-    Source,
-    World,
-    is_blind,
-)
+from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Source, is_blind
+from cqbjax.core.world import World
 from cqbjax.testing.contract.decisions import compile_runs
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
 from cqbjax.testing.contract.probe import NATURAL, Around

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import rng, simulate
-from cqbjax.core.types import Problem, World
+from cqbjax.core.types import Problem
+from cqbjax.core.world import World
 
 ARRIVAL_RATE = 0.6
 # The shapes that are checked with, unless others are given.
