@@ -10,6 +10,7 @@ it schedules. A file for each would be nine for a router.
 import functools
 import itertools
 import pickle
+import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -169,15 +170,39 @@ def make(node: Config) -> Any:
         Exception: of an object of this package, or its refusal, without Hydra's wrapping.
     """
     try:
-        return instantiate(OmegaConf.create(configs.plain(node)), _convert_="all")
-    except InstantiationException as error:
-        cause = error.__cause__
+        return _object(configs.plain(node))
+    except Exception as error:  # of whatever class is made
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error
         target = str(node.get("_target_"))
         own = not target.startswith("cqbjax.") and not isinstance(cause, ValueError | OSError)
         if cause and (own or isinstance(cause, ImportError | TypeError)):
             said = " ".join(str(cause).splitlines()[:2]) or type(cause).__name__
             raise ValueError(f"{target} cannot be made: {said}") from error
         raise (cause or error) from None
+
+
+def _object(values: Any) -> Any:
+    """Make what `_target_` names of the rest, inner ones first.
+
+    Hydra makes what has other words of its own, and says which name there is not. It copies a
+    configuration so often that all else is made here: a thousand points take a second less.
+    """
+    if isinstance(values, list):
+        return [_object(value) for value in values]
+    if not isinstance(values, dict):
+        return values
+    if "_target_" not in values:
+        return {key: _object(value) for key, value in values.items()}
+    try:
+        target = _located(values["_target_"])
+    except (ImportError, AttributeError, ValueError):
+        target = None
+    if target is None or any(key.startswith("_") and key != "_target_" for key in values):
+        return instantiate(OmegaConf.create(values), _convert_="all")
+    return target(**{key: _object(value) for key, value in values.items() if key != "_target_"})
+
+
+_located = functools.cache(pkgutil.resolve_name)
 
 
 def make_policies(nodes: Config) -> "dict[str, Policy | Learnt]":

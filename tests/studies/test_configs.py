@@ -1,6 +1,7 @@
 """Every configuration composes and makes its objects; wrong words are refused in a sentence."""
 
 import re
+from fractions import Fraction
 
 import hydra
 import polars as pl
@@ -10,11 +11,11 @@ from omegaconf import OmegaConf
 from tiers import cases
 
 import cqbjax
-from cqbjax.commands._hydra import make_policies
+from cqbjax.commands._hydra import make, make_policies
 from cqbjax.paper import printed
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
-from cqbjax.studies import grid, resolvers, settings
+from cqbjax.studies import configs, grid, resolvers, settings
 
 TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
@@ -24,6 +25,20 @@ def test_an_experiment_says_its_own_command(name):
     second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
     command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
     assert re.match(command, second)
+
+
+def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_there():
+    one = {"_target_": "fractions.Fraction", "numerator": 1}
+    whole = {
+        "_target_": "types.SimpleNamespace",
+        "third": [one | {"denominator": 3}],
+        "later": one | {"_partial_": True},
+    }
+    made = make(configs.of_plain(whole))
+    assert made.third == [Fraction(1, 3)] and made.later(denominator=2) == Fraction(1, 2)
+    for wrong, said in (({"_target_": "fractions.Half"}, "Half"), (one | {"top": 1}, "'top'")):
+        with pytest.raises(ValueError, match=f"{wrong['_target_']} cannot be made: .*{said}"):
+            make(configs.of_plain(wrong))
 
 
 # CI runs the others, tiny.
