@@ -38,7 +38,7 @@ STOPPED = 130
 _COLLECTED_AT = 50_000
 
 
-def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> None:
+def start(task: Callable[[Sequence[Job]], Any], *words: str, folder: Path = _hydra.CONF) -> None:
     """Run a command on the configurations that the words of the command line make.
 
     The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
@@ -47,12 +47,14 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
     Args:
         task: takes the jobs: all of a multirun, or the only one. What it returns is a value for
             each where a search wants one.
+        words: that stand before those of the command line.
         folder: where the `config.yaml` is that the words change.
 
     Raises:
         SystemExit: of status 2, after one sentence, for what Hydra or the task refuses; of status
             130 after Ctrl-C.
     """
+    sys.argv[1:1] = words
     # Hydra's own answer to a wrong word is a page; its error alone is what `sentence` needs.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)

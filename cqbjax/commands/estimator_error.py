@@ -5,9 +5,8 @@
 Writes `tables/estimator_error`. Cases of prompts are those whose data lie under `data_dir`.
 """
 
+import functools
+
 from cqbjax.commands import run
 
-
-def main() -> None:
-    """Measure with the data of the folder that the command line names."""
-    run.main("kind=estimator_error", "name=estimator_error")
+main = functools.partial(run.main, "kind=estimator_error", "name=estimator_error")

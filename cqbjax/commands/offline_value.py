@@ -8,9 +8,8 @@ Writes `tables/offline_NAME_head`: nearest-neighbour utility error before and af
 every seed's own split and once for all seeds; `tables/offline_NAME_seeds.csv`: that seed by seed.
 """
 
+import functools
+
 from cqbjax.commands import run
 
-
-def main() -> None:
-    """Measure the experiment that the command line names."""
-    run.main("kind=offline_value")
+main = functools.partial(run.main, "kind=offline_value")

@@ -37,7 +37,7 @@ SOURCES = CONF / "source"
 def main() -> None:
     """Prepare the dataset that the command line names."""
     # In a folder of its own: its key `source` is no choice of a file.
-    start(prepare_each, CONF / "prepare")
+    start(prepare_each, folder=CONF / "prepare")
 
 
 def prepare_each(jobs: Sequence[Job]) -> None:

@@ -7,10 +7,11 @@ With `-m` all combinations run as few batches, one for each program. Without it 
 whose value by itself is none, `alpha_scale=[0.1,0.3]`, gives the same points.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cqbjax.commands import WATCH
 from cqbjax.commands._hydra import check_added, make, make_policies
@@ -20,18 +21,8 @@ from cqbjax.commands._start import SOME_LEFT_OUT, start
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cqbjax.studies.configs import Config
+    from cqbjax.studies.configs import Composed, Config
     from cqbjax.studies.grid import Point, Ready
-
-
-def main(*words: str) -> None:
-    """Run the study, or the sweep, that the command line names.
-
-    Args:
-        words: that stand before those of the command line.
-    """
-    sys.argv[1:1] = words
-    start(run)
 
 
 def run(jobs: Sequence[Job]) -> list[Any]:
@@ -47,17 +38,23 @@ def run(jobs: Sequence[Job]) -> list[Any]:
         SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run and this is no
             search.
     """
-    from cqbjax.studies import grid
-
     values: list[Any] = [None] * len(jobs)
     refused, searching = list[str](), any(job.searched for job in jobs)
     for name in dict.fromkeys(job.config.name for job in jobs):
         numbers = [i for i, job in enumerate(jobs) if job.config.name == name]
-        some = [jobs[i] for i in numbers]
-        studied = _study(some, shown=not searching)
-        refused += studied.refused
+        study = _prepared([jobs[i] for i in numbers])
+        if study.config.dry_run:
+            _reckon(study)
+        else:
+            lost, simulated = carry_out(_left(study), *study.where, study.strict)
+            study.leave_out(lost)
+            if study.ready and not searching:
+                _show(study, simulated)
+        refused += study.refused
         if searching:
-            for i, value in zip(numbers, _objectives(some, studied.points), strict=True):
+            from cqbjax.studies import grid
+
+            for i, value in zip(numbers, _objectives(study), strict=True):
                 values[i] = value
                 print(f"{grid.told(jobs[i].swept)}: {value}")
     if refused and not searching:
@@ -65,59 +62,78 @@ def run(jobs: Sequence[Job]) -> list[Any]:
     return values
 
 
-class _Studied(NamedTuple):
-    """What came of the jobs of an experiment.
+# What `cqbjax run`, and other commands with words of their own before the user's, start.
+main = functools.partial(start, run)
+
+
+@dataclasses.dataclass
+class _Study:
+    """The jobs of an experiment.
 
     Attributes:
-        refused: what was said of points that cannot run.
-        points: of each job, those that are stored.
+        jobs: in their order.
+        strict: whether what cannot run takes all down, with what is to be said of it raised.
+        console: is told.
+        points: of each job, those that run.
+        refused: what was said of points that cannot.
     """
 
-    refused: "list[str]"
+    jobs: Sequence[Job]
+    strict: bool
+    console: "Console"
     points: "list[list[Ready]]"
+    refused: list[str]
+
+    @property
+    def config(self) -> "Composed":
+        """The first job's configuration."""
+        return self.jobs[0].config
+
+    @property
+    def folder(self) -> Path:
+        """Where its arrays go."""
+        return Path(self.config.results_dir) / "data" / self.config.name
+
+    @property
+    def where(self) -> "tuple[Composed, Path, Console]":
+        """Its configuration, its folder, and who is told."""
+        return self.config, self.folder, self.console
+
+    @property
+    def ready(self) -> "list[Ready]":
+        """All its points."""
+        return [one for of_job in self.points for one in of_job]
+
+    def leave_out(self, lost: Mapping[str, str]) -> None:
+        """Go on without points, name -> why, and say so."""
+        lines = [f"{name} left out: {why}" for name, why in lost.items()]
+        self.refused += lines
+        self.say(lines)
+        self.points = [[o for o in each if o.point.name not in lost] for each in self.points]
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Print lines as they are."""
+        for line in lines:
+            self.console.print(line, markup=False, soft_wrap=True)
 
 
-def _study(jobs: Sequence[Job], shown: bool = True) -> _Studied:
-    """Compose, run and store the points of jobs of one name, then show them if they are to be.
-
-    What is to be said of points that cannot run is raised where there is a single job.
-    """
-    config = jobs[0].config
-    strict = len(jobs) == 1 or bool(config.fail_fast)
+def _prepared(jobs: Sequence[Job]) -> _Study:
+    """Compose and check the points of jobs of one name."""
+    strict = len(jobs) == 1 or bool(jobs[0].config.fail_fast)
     # What the configuration shows by itself is refused before anything heavy is imported.
     composed, refused = _composed(jobs, strict)
     from cqbjax.core import backend
-    from cqbjax.studies import sharding, showing, storing
+    from cqbjax.studies import showing
     from cqbjax.sweeping import executables
 
     backend.configure()
     executables.keep()
-    console = showing.console()
-    folder = Path(config.results_dir) / "data" / config.name
-    each = _checked(jobs, composed, refused, strict)
-    for line in refused:
-        console.print(line, markup=False, soft_wrap=True)
-    if not any(each):
+    points = _checked(jobs, composed, refused, strict)
+    study = _Study(jobs, strict, showing.console(), points, refused)
+    study.say(refused)
+    if not study.ready:
         raise ValueError(f"none of {len(jobs)} points can run; the last one: {refused[-1]}")
-    ready = [one for of_job in each for one in of_job]
-    if config.dry_run:
-        _reckon(ready, folder, console)
-        return _Studied(refused, each)
-    storing.check_writable(folder)
-    for file in storing.set_aside_torn(folder):
-        console.print(f"{file} was torn: what it held is run again", markup=False, soft_wrap=True)
-    left = sharding.left_of(ready, folder)
-    _tell_of_stored(left, ready, folder, console)
-    lost, simulated = carry_out(left, config, folder, console, strict)
-    for name, why in lost.items():
-        refused.append(f"{name} left out: {why}")
-        console.print(refused[-1], markup=False, soft_wrap=True)
-    each = [[one for one in of_job if one.point.name not in lost] for of_job in each]
-    ready = [one for of_job in each for one in of_job]
-    if ready and shown:
-        _show(ready, config, folder, console)
-        console.print(showing.time_spent(simulated, WATCH.stop()), markup=False)
-    return _Studied(refused, each)
+    return study
 
 
 def carry_out(
@@ -197,37 +213,41 @@ def _unless_refused(
         return None
 
 
-def _reckon(ready: "Sequence[Ready]", folder: Path, console: "Console") -> None:
+def _reckon(study: _Study) -> None:
     """Say what running points would take."""
     from cqbjax.studies import sharding, showing
     from cqbjax.sweeping.bars import bar
 
-    left = sharding.left_of(ready, folder)
+    ready = study.ready
+    left = sharding.left_of(ready, study.folder)
     prepared = WATCH.running()
     with bar() as progress:
         reckoned = ready[0].kind.reckon(left, progress)
     recorded = sharding.most_bytes(left)
-    showing.print_estimates(len(ready), len(left), reckoned, prepared, recorded, console)
+    showing.print_estimates(len(ready), len(left), reckoned, prepared, recorded, study.console)
 
 
-def _tell_of_stored(
-    left: "Sequence[Ready]", ready: "Sequence[Ready]", folder: Path, console: "Console"
-) -> None:
-    """Say how much is stored, and what of it was computed otherwise."""
-    from cqbjax.studies import storing
+def _left(study: _Study) -> "list[Ready]":
+    """Return what is not stored; say how much is, and what of it was computed otherwise."""
+    from cqbjax.studies import sharding, storing
 
-    asked, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
+    storing.check_writable(study.folder)
+    torn = storing.set_aside_torn(study.folder)
+    study.say(f"{file} was torn: what it held is run again" for file in torn)
+    left = sharding.left_of(study.ready, study.folder)
+    asked, missing = (sum(len(one.policies) for one in some) for some in (study.ready, left))
     if missing < asked:
-        stored = f"{asked - missing} of {asked} policies at {len(ready)} points are stored"
-        console.print(f"{stored}: not run again")
-    for line in storing.told_of_others(left, folder):
-        console.print(line, markup=False, soft_wrap=True)
+        stored = f"{asked - missing} of {asked} policies at {len(study.ready)} points are stored"
+        study.console.print(f"{stored}: not run again")
+    study.say(storing.told_of_others(left, study.folder))
+    return left
 
 
-def _show(ready: "Sequence[Ready]", config: "Config", folder: Path, console: "Console") -> None:
-    """Draw and print what is stored of points."""
+def _show(study: _Study, simulated: float | None) -> None:
+    """Draw and print what is stored of points, and the seconds that were spent."""
     from cqbjax.studies import kinds, sharding, showing
 
+    (config, folder, console), ready = study.where, study.ready
     kind = kinds.of(config, make)
     panels = sum(len(one.point.config.arrival_rate) for one in ready)
     points = sharding.read_back(ready, folder, kind.rounds_read(config, panels))
@@ -235,19 +255,18 @@ def _show(ready: "Sequence[Ready]", config: "Config", folder: Path, console: "Co
     written = showing.write(shown, config, config.name, console)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)
+    console.print(showing.time_spent(simulated, WATCH.stop()), markup=False)
 
 
-def _objectives(jobs: Sequence[Job], points: "Sequence[Sequence[Ready]]") -> list[Any]:
+def _objectives(study: _Study) -> list[Any]:
     """Return the objective of each job of an experiment, or an error where none of it could run."""
     from cqbjax.results.frame import LAST
     from cqbjax.studies import sharding, showing
 
-    config = jobs[0].config
-    folder = Path(config.results_dir) / "data" / config.name
-    ready = [one for of_job in points for one in of_job]
-    data = iter(sharding.read_back(ready, folder, [LAST]) if ready else ())
+    ready = study.ready
+    data = iter(sharding.read_back(ready, study.folder, [LAST]) if ready else ())
     objectives: list[Any] = []
-    for job, of_job in zip(jobs, points, strict=True):
+    for job, of_job in zip(study.jobs, study.points, strict=True):
         own = [next(data) for _ in of_job]
         objectives.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
     return objectives

@@ -8,9 +8,8 @@ Runs are stored in `data/sensitivity_NAME` under `results_dir`; table and figure
 `tables/sensitivity_NAME` and `figures/sensitivity_NAME`.
 """
 
+import functools
+
 from cqbjax.commands import run
 
-
-def main() -> None:
-    """Run the study that the command line names."""
-    run.main("kind=sensitivity")
+main = functools.partial(run.main, "kind=sensitivity")
