@@ -6,6 +6,7 @@ A fit knows neither K nor the arrival rate: the points of a study share it.
 import collections
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import pathlib
 import warnings
@@ -65,10 +66,14 @@ class Data(NamedTuple):
             module: that makes the fit; its code counts, and that of the settings' classes.
             settings: whatever else decides what comes out, by its `repr`.
         """
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
-        words = (*versions, digest([module], *settings), self.source.digest, str(seed))
+        words = (*_versions(), digest([module], *settings), self.source.digest, str(seed))
         split = arrays_digest(self.source.split(seed))
         return self.folder / f"{content_key(*words, split, *map(repr, settings))}{form.suffix}"
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    return tuple(f"{name} {importlib.metadata.version(name)}" for name in FITTING)
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
@@ -109,6 +114,8 @@ def kept(
     """
 
     def fitted(missing: list[int]) -> Iterator[tuple[int, Any]]:
+        import sklearn  # noqa: F401  slow to import; threads are limited of what is there
+
         with data.progress.steps(what, len(missing)) as done:
             for start in range(0, len(missing), at_once):
                 some = missing[start : start + at_once]

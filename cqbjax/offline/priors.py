@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 
 from cqbjax.core.files import ARRAYS
 from cqbjax.offline.contrastive import ContrastiveConfig
@@ -70,6 +69,8 @@ def fit_prior(
         ridge: of the fit of theta_0.
         lambda0: ACQB's.
     """
+    import scipy.linalg  # slow to import: where one fits
+
     theta, _ = fit_log_odds(offline, departure, ridge, intercept=False)
     design = lambda0 * np.eye(offline.shape[1]) + weight * offline.T @ offline
     # V_0 = L L', so L^-T is a root of its inverse.

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -321,6 +322,30 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
         said.append(float(made["own"].policies[0].scores[0, 0]))
     assert said == [1.0, 1.0, 25.0]
     assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
+
+
+# Makes each kind of fit, or reads those that are kept.
+FITTED = """
+from cqbjax.datasets.source import dataset_source
+from cqbjax.offline import Trained, Warm, training
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic
+from cqbjax.policies import Acqb
+fixed = KNN(grid=(5,)), Carrot(grid=(2,)), UMR(grid=(2,)), Logistic(ridges=(1.0,))
+routers = *fixed, MLP(grid=((2,),), max_iter=2)
+policies = {str(router): Trained(router) for router in routers} | {"warm": Warm(Acqb())}
+source = dataset_source("routerbench", folder, pool_size=12)
+training.per_seed(policies, source, [5], folder / "fits", None)
+"""
+
+
+def test_kept_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_path):
+    exec(FITTED, {"folder": tmp_path})
+    code = (
+        f"import pathlib, sys\nfolder = pathlib.Path({str(tmp_path)!r})\n{FITTED}"
+        "print({'sklearn', 'scipy.stats', 'scipy.linalg'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
 
@@ -33,6 +32,8 @@ def fit_log_odds(
     Returns:
         theta [N, e] and intercepts [N], zero without.
     """
+    from sklearn.linear_model import LogisticRegression
+
     count, servers = departure.shape
     twice = np.concatenate([features, features])
     # Each row once as a departure and once as a retrial, weighted by the label.

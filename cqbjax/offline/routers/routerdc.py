@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from sklearn.cluster import KMeans
 
-from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit
+from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, k_means
 
 Params = dict[str, Any]
 PADDED = 256  # rows to a multiple of which a split is padded
@@ -213,10 +212,8 @@ class RouterDC:
 
 def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:
     """Cluster embeddings [n, d] by k-means, lay the clusters out contiguously, pad the arrays."""
-    distinct = len(np.unique(embeddings, axis=0))
-    count = min(clusters, distinct)
-    labels = KMeans(n_clusters=count, n_init=4, random_state=seed).fit_predict(embeddings)
-    size = np.bincount(labels, minlength=count)
+    labels = k_means(embeddings, clusters, seed).labels_
+    size = np.bincount(labels)
     start = np.cumsum(size) - size
     order = np.argsort(labels, kind="stable")
     padded = (np.pad(each, (0, padding)) for each in (order, start[labels], size[labels]))
