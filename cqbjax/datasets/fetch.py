@@ -205,7 +205,10 @@ def verify(
         else:
             digest = sha256(file)
             if digest != entry["sha256"]:
-                raise TableError(_mismatch(file, digest, entry["sha256"], str(record)))
+                raise TableError(
+                    f"{file}: checksum mismatch, SHA-256 {digest[:12]}... where {record} says "
+                    f"{entry['sha256'][:12]}...: get the file again."
+                )
         entries[name] = {"size": status.st_size, "sha256": digest, "changed": status.st_mtime_ns}
         lines.append(f"{name} {digest}")
     fresh = {"revision": revision, "files": entries}
@@ -236,13 +239,6 @@ def _differs(path: pathlib.Path, sibling: Any) -> str | None:
     if actual == wanted:
         return None
     return f"checksum mismatch, {kind} {actual[:12]}... where the hub says {wanted[:12]}..."
-
-
-def _mismatch(path: pathlib.Path, actual: str, wanted: str, who: str) -> str:
-    return (
-        f"{path}: checksum mismatch, SHA-256 {actual[:12]}... where {who} says {wanted[:12]}...: "
-        f"get the file again."
-    )
 
 
 def _unreachable(what: str, error: Exception) -> str:

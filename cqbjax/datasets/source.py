@@ -159,13 +159,7 @@ def dataset_source(
             raise ValueError(f"{key}={value} must be true or false")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
-        table.performance,
-        table.cost,
-        rho=rho,
-        low=low,
-        high=high,
-        cost_rule=cost_rule,
-        min_max=min_max,
+        table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max
     )
     queries = Routing(
         contexts=jnp.asarray(embeddings, float),

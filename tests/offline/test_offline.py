@@ -383,7 +383,7 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
     assert set(files) == set(SEEDS)
     for i, seed in enumerate(SEEDS):
         params, config = users[seed]
-        assert config == projection.load_heads(files[seed]).config == SMALL_HEAD
+        assert config == projection.HEADS.load(files[seed]).config == SMALL_HEAD
         trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
         assert jax.tree.structure(params) == jax.tree.structure(trained)
         for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):

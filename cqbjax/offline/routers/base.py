@@ -79,13 +79,6 @@ class OfflineSplit:
             raise ValueError("the offline split has no departure probabilities to learn from.")
         return self.departure
 
-    def take(self, rows: Indices) -> "OfflineSplit":
-        """Return the split of these rows."""
-        departure = None if self.departure is None else self.departure[rows]
-        return OfflineSplit(
-            self.embeddings[rows], self.performance[rows], self.cost[rows], departure
-        )
-
 
 class FittedRouter(Protocol):
     """A trained router."""

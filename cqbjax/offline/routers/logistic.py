@@ -85,7 +85,9 @@ class Logistic:
         x, departure = split.embeddings, split.labels()
 
         def loss(ridge: float, train: Indices, held: Indices) -> float:
-            return cross_entropy(departure[held], _log_odds(split.take(train), ridge)(x[held]))
+            return cross_entropy(
+                departure[held], _log_odds(x[train], departure[train], ridge)(x[held])
+            )
 
         grid = sorted(self.ridges, reverse=True)
         return of_least_loss(grid, loss, len(x), self.fold_count, seed)
@@ -93,9 +95,10 @@ class Logistic:
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the ridge on the split and fit every server."""
         del rho
-        return Fitted(_log_odds(split, self.choose(split, seed)), split.embeddings.shape[1])
+        x, ridge = split.embeddings, self.choose(split, seed)
+        return Fitted(_log_odds(x, split.labels(), ridge), x.shape[1])
 
 
-def _log_odds(split: OfflineSplit, ridge: float) -> Callable[[Floats], Floats]:
-    theta, constant = fit_log_odds(split.embeddings, split.labels(), ridge, intercept=True)
+def _log_odds(x: Floats, departure: Floats, ridge: float) -> Callable[[Floats], Floats]:
+    theta, constant = fit_log_odds(x, departure, ridge, intercept=True)
     return lambda x: x @ theta.T + constant
