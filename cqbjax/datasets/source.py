@@ -70,8 +70,7 @@ class DatasetSource:
         """Return what routing without learning can serve with K servers an assortment."""
         if assortment_size not in self._served:
             # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
-            rates = served_rates(self.probabilities, assortment_size)
-            self._served[assortment_size] = rates
+            self._served[assortment_size] = served_rates(self.probabilities, assortment_size)
         return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:

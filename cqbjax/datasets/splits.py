@@ -62,8 +62,8 @@ def without_twins(parts: Split, prompts: Sequence[str]) -> Split:
         parts: rows of the table.
         prompts: [P] texts.
     """
-    seen = {_text(prompts[i]) for i in parts.pool}
-    keep = np.array([_text(prompts[i]) not in seen for i in parts.offline], bool)
+    seen = {prompts[i].strip() for i in parts.pool}
+    keep = np.array([prompts[i].strip() not in seen for i in parts.offline], bool)
     return parts._replace(offline=parts.offline[keep])
 
 
@@ -86,9 +86,9 @@ def check_no_leak(
     """
     rows = {int(i) for i in pool}
     ids = {prompt_ids[i] for i in rows}
-    texts = {_text(prompts[i]): i for i in rows}
+    texts = {prompts[i].strip(): i for i in rows}
     for i in (int(row) for row in offline):
-        twin = texts.get(_text(prompts[i]))
+        twin = texts.get(prompts[i].strip())
         if i in rows or prompt_ids[i] in ids:
             how = "is itself in the online pool"
         elif twin is not None:
@@ -96,7 +96,3 @@ def check_no_leak(
         else:
             continue
         raise ValueError(f"offline split: row {i} (prompt id {prompt_ids[i]!r}) {how}.")
-
-
-def _text(prompt: str) -> str:
-    return prompt.strip()

@@ -26,6 +26,7 @@ from cqbjax.offline.contrastive import (
     info_nce,
     minibatch,
     select_pairs,
+    unit,
     utility_cosine,
 )
 
@@ -92,11 +93,6 @@ def _check_mirror(hidden: int, least: int, where: str) -> None:
         )
 
 
-def _unit(z: Array) -> Array:
-    """Scale the last axis to length one; a zero vector stays zero, with a finite gradient."""
-    return z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z**2, axis=-1, keepdims=True), 1e-12))
-
-
 def _module(config: ContrastiveConfig) -> ProjectionHead:
     return ProjectionHead(config.hidden, config.outputs, config.init == "mirror")
 
@@ -134,12 +130,12 @@ def project(params: Params, embeddings: Array, config: ContrastiveConfig) -> Arr
     With normalise "both" (the default) |z| = 1, which keeps the paper's assumption |x| <= 1.
     """
     z = _forward(params, embeddings, config)
-    return _unit(z) if config.normalise == "both" else z
+    return unit(z) if config.normalise == "both" else z
 
 
 def _total_loss(params: Params, x: Array, pairs: Pairs, config: ContrastiveConfig) -> Array:
     z = _forward(params, x, config)
-    z = z if config.normalise == "none" else _unit(z)
+    z = z if config.normalise == "none" else unit(z)
     return jnp.sum(info_nce(z, pairs, config.temperature))
 
 

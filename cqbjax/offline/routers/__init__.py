@@ -31,8 +31,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a router from the module of its name when it is first asked for.
 
-    scikit-learn takes longer to import than all else of a study together, and only a study with
-    routers needs it.
+    A router is none of the code that another's fit follows from, and RouterDC's libraries are slow
+    to import.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from cqbjax.offline.contrastive import unit
 from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, k_means
 
 Params = dict[str, Any]
@@ -32,7 +33,7 @@ class DualModel(nn.Module):
         """Return unit query vectors [B, width] and unit server vectors [N, width]."""
         init = nn.initializers.normal(0.78)
         servers = self.param("servers", init, (self.servers, self.width), jnp.float32)
-        return _unit(nn.Dense(self.width, name="projection")(x)), _unit(servers)
+        return unit(nn.Dense(self.width, name="projection")(x)), unit(servers)
 
 
 class Batch(NamedTuple):
@@ -53,10 +54,6 @@ class Grouping(NamedTuple):
     start: Array
     size: Array
     real: Array
-
-
-def _unit(x: Array) -> Array:
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
 
 
 def sample_llm_loss(
