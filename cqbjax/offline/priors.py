@@ -20,7 +20,7 @@ import numpy as np
 
 from cqbjax.core.files import ARRAYS
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, kept
+from cqbjax.offline.fits import Data, kept, one_thread
 from cqbjax.offline.heads import contexts
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import with_intercept
@@ -97,10 +97,11 @@ def pool_priors(label: str, settings: Settings, data: Data, seeds: Sequence[int]
     def fit(seeds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         for seed in seeds:
             parts, shown = source.split(seed), extended(features[seed], settings.share)
-            prior = fit_prior(
-                shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
-                settings.weight, settings.ridge, settings.lambda0,
-            )  # fmt: skip
+            with one_thread():
+                prior = fit_prior(
+                    shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
+                    settings.weight, settings.ridge, settings.lambda0,
+                )  # fmt: skip
             yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
 
     depends_on = (settings, data.rho, source.departure_digest)
