@@ -15,17 +15,9 @@ if TYPE_CHECKING:
     from cqbjax.offline.routers.zero import Zero
 
 __all__ = [
-    "KNN",
-    "MLP",
-    "UMR",
-    "Carrot",
-    "FittedRouter",
-    "Logistic",
-    "OfflineSplit",
-    "Router",
-    "RouterDC",
+    "KNN", "MLP", "UMR", "Carrot", "FittedRouter", "Logistic", "OfflineSplit", "Router", "RouterDC",
     "Zero",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
