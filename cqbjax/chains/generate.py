@@ -7,6 +7,7 @@ whether a user comes back is the topic, which the first prompt tells.
 """
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,12 +123,7 @@ def read_trace(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         LogError: there is no such file, or it lacks a column.
     """
-    if not path.is_file():
-        raise LogError(f"{path}: no such file, a generated log takes its arrivals from it.")
-    frame = pl.read_parquet(path)
-    for column in ("TIMESTAMP", "GeneratedTokens"):
-        if column not in frame.columns:
-            raise LogError(f"{path}: lacks column {column!r}, it has {', '.join(frame.columns)}.")
+    frame = _table(path, pl.read_parquet, "arrivals", "TIMESTAMP", "GeneratedTokens")
     frame = frame.sort("TIMESTAMP", maintain_order=True)
     times = frame["TIMESTAMP"].cast(pl.Datetime("us")).to_physical().to_numpy().astype(float)
     # One mean interval from the last arrival to the trace's repetition.
@@ -141,12 +137,21 @@ def read_gaps(path: Path) -> np.ndarray:
     Raises:
         LogError: there is no such file, or it lacks the column.
     """
+    gaps = _table(path, pl.read_csv, "retrial gaps", "seconds_since_previous")
+    return np.sort(gaps["seconds_since_previous"].drop_nulls().to_numpy().astype(float))
+
+
+def _table(
+    path: Path, read: Callable[[Path], pl.DataFrame], what: str, *columns: str
+) -> pl.DataFrame:
+    """Read a table that must have some columns."""
     if not path.is_file():
-        raise LogError(f"{path}: no such file, a generated log takes its retrial gaps from it.")
-    frame = pl.read_csv(path)
-    if "seconds_since_previous" not in frame.columns:
-        raise LogError(f"{path}: lacks column 'seconds_since_previous'.")
-    return np.sort(frame["seconds_since_previous"].drop_nulls().to_numpy().astype(float))
+        raise LogError(f"{path}: no such file, a generated log takes its {what} from it.")
+    frame = read(path)
+    for column in columns:
+        if column not in frame.columns:
+            raise LogError(f"{path}: lacks column {column!r}, it has {', '.join(frame.columns)}.")
+    return frame
 
 
 def draw_gap(gaps: np.ndarray, uniform: float) -> float:
@@ -205,7 +210,9 @@ class _Rows:
     def all(self) -> list[_Row]:
         """Return all rows, chain by chain."""
         rows: list[_Row] = []
-        roots = max(2, round(self.settings.conversations / self._mean_length() / self._extra()))
+        extra = 1 + self.settings.early + self.settings.follow_ups
+        mean_length = float(np.mean(1 / self.chances))
+        roots = max(2, round(self.settings.conversations / mean_length / extra))
         starts = self._roots(roots)
         ips = self._ips(roots)
         used: dict[int, int] = {}
@@ -214,19 +221,12 @@ class _Rows:
             rows += self._chain(start, ip, (7 * ip + place) % len(self.pool))
         return rows
 
-    def _mean_length(self) -> float:
-        return float(np.mean(1 / self.chances))
-
-    def _extra(self) -> float:
-        return 1 + self.settings.early + self.settings.follow_ups
-
     def _roots(self, count: int) -> np.ndarray:
         """Return arrival times: the trace, repeated and stretched to the log's days."""
         number = np.arange(count)
         passed = number // len(self.arrivals) + self.arrivals[number % len(self.arrivals)]
-        return BEGIN + np.rint(passed / passed[-1] * self.settings.days * 86400 * SECOND).astype(
-            int
-        )
+        since = np.rint(passed / passed[-1] * self.settings.days * 86400 * SECOND)
+        return BEGIN + since.astype(int)
 
     def _ips(self, count: int) -> np.ndarray:
         """Draw each chain's IP: some have many users, most a few."""

@@ -160,8 +160,3 @@ def placed(
     made = np.zeros((horizon, most), np.int64)
     made[rounds - 1, np.arange(len(rows)) - before[rounds - 1]] = rows
     return made, counts
-
-
-def root_arrivals(log: Log, chains: Chains) -> np.ndarray:
-    """Return the inferred arrival of each chain's root: [m] int64, microseconds."""
-    return log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]

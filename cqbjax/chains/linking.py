@@ -105,25 +105,22 @@ def link(log: pl.DataFrame, embeddings: np.ndarray | None, rule: Rule) -> Chains
     vectors = embeddings if rule.threshold < 1 else None
     for group in np.split(order, starts[1:]):
         if len(group) > 1:
-            linked = _link_user(text[group], arrival[group], ended[group], vectors, rule)
-            before[group] = np.where(linked.before >= 0, group[linked.before], -1)
-            counts += linked.counts
+            links, made = _link_user(text[group], arrival[group], ended[group], vectors, rule)
+            before[group] = np.where(links >= 0, group[links], -1)
+            counts += made
     members, first = _follow(before, arrival, row)
     return Chains(members, first, *counts.tolist())
-
-
-class _Linked(NamedTuple):
-    """Of one user: the place of the conversation that each is a retrial of, -1 where none."""
-
-    before: np.ndarray
-    counts: tuple[int, int, int]
 
 
 def _link_user(
     text: np.ndarray, arrival: np.ndarray, ended: np.ndarray, embeddings: np.ndarray | None,
     rule: Rule,
-) -> _Linked:  # fmt: skip
-    """Link one user's conversations, which are in the order of arrival."""
+) -> tuple[np.ndarray, tuple[int, int, int]]:  # fmt: skip
+    """Link one user's conversations, which are in the order of arrival.
+
+    Returns:
+        The place of the one that each is a retrial of, -1 where none, and the counts of `Chains`.
+    """
     size, gap = len(text), round(rule.min_gap * SECOND)
     before = np.full(size, -1)
     unresolved = np.ones(size, bool)
@@ -140,7 +137,7 @@ def _link_user(
             similar += text[over[-1]] != text[i]
         else:
             early += len(asked) > 0
-    return _Linked(before, (int(identical), int(similar), int(early)))
+    return before, (int(identical), int(similar), int(early))
 
 
 def _asking_the_same(

@@ -4,6 +4,7 @@ Written as they are read, so that no more than a batch is in memory: `conversati
 users, lengths) and `texts.parquet` (each distinct first prompt once).
 """
 
+import contextlib
 import datetime
 import hashlib
 import math
@@ -134,7 +135,10 @@ def read_log(
     texts: dict[bytes, int] = {}
     dropped: Counter[str] = Counter()
     rows = others = kept = repaired = 0
-    with _writer(folder / CONVERSATIONS, SCHEMA) as log, _writer(folder / TEXTS) as prompts:
+    with (
+        _writer(folder / CONVERSATIONS, SCHEMA) as log,
+        _writer(folder / TEXTS, pa.schema([("text", pa.string())])) as prompts,
+    ):
         for batch in shards.read(files, size):
             own = pc.fill_null(pc.equal(batch.rows["model"], model), False)
             conversations, new = [], []
@@ -143,14 +147,15 @@ def read_log(
                     dropped[one] += 1
                     continue
                 digest = hashlib.blake2b(one.prompt, digest_size=16).digest()
+                text = one.prompt.decode("utf-8", "replace")
                 if digest not in texts:
                     texts[digest] = len(texts)
-                    new.append(_decoded(one.prompt))
-                repaired += not _is_utf8(one.prompt)
+                    new.append((text[:MOST_LETTERS],))
+                repaired += text.encode() != one.prompt
                 user = users.setdefault(one.user, len(users))
                 conversations.append((row, user, texts[digest], *one[2:]))
-            log.write(conversations)
-            prompts.write([(text,) for text in new])
+            log(conversations)
+            prompts(new)
             rows += batch.rows.num_rows
             others += batch.rows.num_rows - (pc.sum(own).as_py() or 0)
             kept += len(conversations)
@@ -225,7 +230,7 @@ def conversation(
 
 def _turns(structs: pa.StructArray) -> Iterator[Turn]:
     """Yield the turns of a batch, in order."""
-    names = {structs.type.field(i).name for i in range(structs.type.num_fields)}
+    names = {field.name for field in structs.type}
 
     def column(name: str) -> pa.Array:
         # With the parents' nulls, which `field` would leave out.
@@ -259,40 +264,20 @@ def _parsed(text: str | None) -> int | None:
     )
 
 
-def _is_utf8(text: bytes) -> bool:
+@contextlib.contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
+    """Give what appends rows to a Parquet file, which has its name only when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        with pq.ParquetWriter(partial, schema) as file:
 
+            def write(rows: Sequence[tuple[Any, ...]]) -> None:
+                if rows:
+                    columns = list(zip(*rows, strict=True))
+                    file.write_table(pa.Table.from_arrays(columns, schema=schema))
 
-def _decoded(prompt: bytes) -> str:
-    return prompt.decode("utf-8", "replace")[:MOST_LETTERS]
-
-
-class _writer:  # noqa: N801  a context manager, used as a function is
-    """Write rows to a Parquet file, which stands under its name only when it is whole."""
-
-    def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._schema = path, schema or pa.schema([("text", pa.string())])
-        self._partial = path.with_name(f".{path.name}.partial")
-
-    def __enter__(self) -> "_writer":
-        self._file = pq.ParquetWriter(self._partial, self._schema)
-        return self
-
-    def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Append rows."""
-        if rows:
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            arrays = [
-                pa.array(column, field.type)
-                for column, field in zip(columns, self._schema, strict=True)
-            ]
-            self._file.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-
-    def __exit__(self, kind: Any, *details: Any) -> None:
-        self._file.close()
-        self._partial.unlink() if kind else self._partial.replace(self._path)
+            yield write
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -139,7 +139,7 @@ def replay(
     Raises:
         LogError: a number is out of range, or the log has too few chains for the horizon.
     """
-    arrivals = instance.root_arrivals(log, chains)
+    arrivals = log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]
     drawn = [instance.draw(seed, arrivals, chains, rate, horizon, singles) for seed in seeds]
     most = max(int(np.bincount(slots).max(initial=1)) for _, slots in drawn)
     # A power of two, so that most linking rules of a study share their programs.

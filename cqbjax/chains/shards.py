@@ -137,14 +137,10 @@ def _check_columns(shard: Path, schema: pa.Schema) -> None:
             have = ", ".join(schema.names)
             raise LogError(f"{shard}: lacks column {column!r}, it has {have}.")
     kind = schema.field("conversation").type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
-        kind.value_type
-    ):
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not listed or not pa.types.is_struct(kind.value_type):
         raise LogError(f"{shard}: conversation must be a list of structs, it is {kind}.")
-    turn = {
-        kind.value_type.field(i).name: kind.value_type.field(i)
-        for i in range(kind.value_type.num_fields)
-    }
+    turn = {field.name: field for field in kind.value_type}
     for name in TURN_FIELDS:
         if name not in turn:
             raise LogError(

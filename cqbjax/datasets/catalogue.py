@@ -91,14 +91,6 @@ def _paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTab
     return read_paretobandit(path)
 
 
-def _embedllm(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
-    return _marked(read_embedllm(path, prices, progress=True))
-
-
-def _sprout(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
-    return _marked(read_sprout(path, prices))
-
-
 def _marked(table: RoutingTable) -> RoutingTable:
     """Say whose data a file in the schema of one of the paper's datasets holds."""
     made_up = [origin.startswith("synthetic") for origin in table.origins]
@@ -131,14 +123,15 @@ CATALOGUE = {
             package=("pareto_bandit", "data", "examples"),
         ),
         Dataset(
-            "embedllm", "EmbedLLM", _embedllm,
+            "embedllm", "EmbedLLM",
+            lambda path, prices: _marked(read_embedllm(path, prices, progress=True)),
             repository="RZ412/EmbedLLM",
             revision="266ae3e180ccb533c86afc9cfb2f5db99d171aea",
             files=("train.csv", "val.csv", "test.csv"),
             drop_servers_below=0.99, drop_incomplete_prompts=True, priced=True,
         ),
         Dataset(
-            "sprout", "SPROUT", _sprout,
+            "sprout", "SPROUT", lambda path, prices: _marked(read_sprout(path, prices)),
             repository="CARROT-LLM-Routing/SPROUT-o3mini",
             files=("data/*",),
             drop_incomplete_prompts=True, priced=True,

@@ -95,9 +95,7 @@ def read_latencies(path: str | Path) -> np.ndarray:
         if not seconds.dtype.is_numeric():
             raise TableError(f"{path}: column {name!r} must be seconds, and is {seconds.dtype}.")
         wrong = ~(seconds.cast(pl.Float64).is_finite() & (seconds >= 0)).fill_null(False)
-        if wrong.any():
-            row = (wrong.arg_max() or 0) + 1
-            raise TableError(f"{path}: row {row} of {name!r} must be seconds, not negative.")
+        _refuse_row(wrong, path)
     return frame.cast(pl.Float64).to_numpy()
 
 
@@ -125,13 +123,18 @@ def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
         )
     values = frame[column].cast(pl.Float64).fill_nan(None)
     wrong = (values < 0) | values.is_infinite()
-    if wrong.any():
-        row = (wrong.arg_max() or 0) + 1
-        raise TableError(f"{path}: row {row} of {column!r} must be seconds, not negative.")
+    _refuse_row(wrong, path)
     told = values.drop_nulls().to_numpy()
     if not told.size:
         raise TableError(f"{path}: {column!r} holds no delay.")
     return told
+
+
+def _refuse_row(wrong: pl.Series, path: Path) -> None:
+    """Refuse the first row of a column that is marked as wrong."""
+    if wrong.any():
+        row = (wrong.arg_max() or 0) + 1
+        raise TableError(f"{path}: row {row} of {wrong.name!r} must be seconds, not negative.")
 
 
 def resubmitted(trace: pl.DataFrame) -> np.ndarray:

@@ -4,12 +4,13 @@ A record in `<data_dir>/cache/`, one for the download and one for each local pat
 size and SHA-256 of every file at the first build; from then on the files must be those.
 """
 
+import contextlib
 import fnmatch
 import glob
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cqbjax.core.files import JSON, content_key, read, sha256, write
@@ -99,12 +100,10 @@ def download(
     import huggingface_hub as hub
 
     endpoint = os.environ.get("HF_ENDPOINT")  # a mirror, as huggingface_hub itself allows
-    try:
+    with _reaching(repository):
         info = hub.HfApi(endpoint=endpoint).dataset_info(
             repository, revision=revision, files_metadata=True
         )
-    except Exception as error:  # a dozen kinds of network and hub errors
-        raise TableError(_unreachable(repository, error)) from error
     siblings = info.siblings or []
     wanted = [s for s in siblings if any(fnmatch.fnmatch(s.rfilename, p) for p in patterns)]
     for pattern in patterns:
@@ -116,7 +115,7 @@ def download(
     for sibling in missing:
         # The hub's client may take a file that is there for whole, and must not.
         (folder / sibling.rfilename).unlink(missing_ok=True)
-    try:
+    with _reaching(repository):
         hub.snapshot_download(
             repository,
             repo_type="dataset",
@@ -125,8 +124,6 @@ def download(
             allow_patterns=[glob.escape(sibling.rfilename) for sibling in missing],
             endpoint=endpoint,
         )
-    except Exception as error:
-        raise TableError(_unreachable(repository, error)) from error
     # Where the hub is lost half-way, the client returns what there is with a warning alone.
     for sibling in missing:
         path = folder / sibling.rfilename
@@ -191,21 +188,19 @@ def verify(
         )
     lines = []
     for name, file in zip(names, files, strict=True):
-        status = file.stat()
-        entry = entries.get(name)
-        if entry is None:
-            digest = sha256(file)
-        elif status.st_size != entry["size"]:
+        status, entry = file.stat(), entries.get(name, {})
+        if entry and status.st_size != entry["size"]:
             raise TableError(
                 f"{file}: {status.st_size:,} bytes where {record.name} records {entry['size']:,}, "
                 f"cut short or changed: get it again, or remove {record} to accept it."
             )
-        elif status.st_mtime_ns == entry["changed"]:
-            digest = entry["sha256"]
-        else:
-            digest = sha256(file)
-            if digest != entry["sha256"]:
-                raise TableError(_mismatch(file, digest, entry["sha256"], str(record)))
+        unchanged = status.st_mtime_ns == entry.get("changed")
+        digest = entry["sha256"] if unchanged else sha256(file)
+        if digest != entry.get("sha256", digest):
+            raise TableError(
+                f"{file}: checksum mismatch, SHA-256 {digest[:12]}... where {record} says "
+                f"{entry['sha256'][:12]}...: get the file again."
+            )
         entries[name] = {"size": status.st_size, "sha256": digest, "changed": status.st_mtime_ns}
         lines.append(f"{name} {digest}")
     fresh = {"revision": revision, "files": entries}
@@ -238,13 +233,14 @@ def _differs(path: pathlib.Path, sibling: Any) -> str | None:
     return f"checksum mismatch, {kind} {actual[:12]}... where the hub says {wanted[:12]}..."
 
 
-def _mismatch(path: pathlib.Path, actual: str, wanted: str, who: str) -> str:
-    return (
-        f"{path}: checksum mismatch, SHA-256 {actual[:12]}... where {who} says {wanted[:12]}...: "
-        f"get the file again."
-    )
-
-
-def _unreachable(what: str, error: Exception) -> str:
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"{what}: cannot be downloaded, give source=PATH where there is no network: {reason}."
+@contextlib.contextmanager
+def _reaching(repository: str) -> Iterator[None]:
+    """Say in one sentence why a repository cannot be reached."""
+    try:
+        yield
+    except Exception as error:  # a dozen kinds of network and hub errors
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TableError(
+            f"{repository}: cannot be downloaded, give source=PATH where there is no network: "
+            f"{reason}."
+        ) from error

@@ -150,13 +150,8 @@ def _given(
             f"truncation_side={truncation_side} is for the encoder, and embeddings={own} are given "
             "in its place: leave one of them out."
         )
-    return own or (_beside(path) if truncation_side is None else None)
-
-
-def _beside(path: pathlib.Path) -> pathlib.Path | None:
-    """Return the embeddings that lie beside the files of a folder."""
-    file = path / EMBEDDINGS_FILE
-    return file if path.is_dir() and file.is_file() else None
+    beside = path / EMBEDDINGS_FILE
+    return own or (beside if truncation_side is None and beside.is_file() else None)
 
 
 def _lengths(embeddings: np.ndarray) -> tuple[str, ...]:

@@ -70,8 +70,7 @@ class DatasetSource:
         """Return what routing without learning can serve with K servers an assortment."""
         if assortment_size not in self._served:
             # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
-            rates = served_rates(self.probabilities, assortment_size)
-            self._served[assortment_size] = rates
+            self._served[assortment_size] = served_rates(self.probabilities, assortment_size)
         return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
@@ -159,13 +158,7 @@ def dataset_source(
             raise ValueError(f"{key}={value} must be true or false")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
-        table.performance,
-        table.cost,
-        rho=rho,
-        low=low,
-        high=high,
-        cost_rule=cost_rule,
-        min_max=min_max,
+        table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max
     )
     queries = Routing(
         contexts=jnp.asarray(embeddings, float),

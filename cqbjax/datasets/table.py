@@ -127,19 +127,16 @@ def check_cells(
         TableError: one sentence naming file, row and column.
     """
     missing = np.isnan(scores)
-
-    def refuse(bad: np.ndarray, values: np.ndarray, label: str, rule: str) -> None:
-        refuse_first(bad, values, prompt_ids, servers, file, label, rule)
-
-    if not allow_missing:
-        rule = "is missing, every score must be in [0, 1]"
-        refuse(missing, scores, score_label, rule)
+    unallowed = missing & (not allow_missing)
     # NaN compares false, so a missing score is not also reported as being out of range.
-    outside = (scores < 0) | (scores > 1)
-    refuse(outside, scores, score_label, "must be in [0, 1], got {value}")
-    refuse(cost < 0, cost, cost_label, "must not be negative, got {value}")
-    no_cost = ~np.isfinite(cost) & ~missing
-    refuse(no_cost, cost, cost_label, "is missing or not finite, got {value}")
+    outside, no_cost = (scores < 0) | (scores > 1), ~np.isfinite(cost) & ~missing
+    for bad, values, label, rule in (
+        (unallowed, scores, score_label, "is missing, every score must be in [0, 1]"),
+        (outside, scores, score_label, "must be in [0, 1], got {value}"),
+        (cost < 0, cost, cost_label, "must not be negative, got {value}"),
+        (no_cost, cost, cost_label, "is missing or not finite, got {value}"),
+    ):
+        refuse_first(bad, values, prompt_ids, servers, file, label, rule)
 
 
 def refuse_first(
@@ -244,8 +241,8 @@ def _check_shape(table: RoutingTable, where: str) -> None:
         raise TableError(f"{where}: no prompt is left, at least 1 is needed.")
     shape = (table.num_prompts, table.num_servers)
     for column in ("prompts", "origins"):
-        if len(getattr(table, column)) != table.num_prompts:
-            rows = len(getattr(table, column))
+        rows = len(getattr(table, column))
+        if rows != table.num_prompts:
             raise TableError(f"{where}: {column} has {rows} rows for {shape[0]} prompt ids.")
     for column in ("performance", "cost"):
         array = getattr(table, column)

@@ -246,6 +246,11 @@ def select_pairs(
     )
 
 
+def unit(z: Array) -> Array:
+    """Scale the last axis to length one; a zero vector stays zero, with a finite gradient."""
+    return z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z**2, axis=-1, keepdims=True), 1e-12))
+
+
 def info_nce(z: Array, pairs: Pairs, temperature: float | Array) -> Array:
     """Compute the InfoNCE loss of each query with sim(z, z') = z'z (the paper's eq:infonce).
 

@@ -6,6 +6,7 @@ A fit knows neither K nor the arrival rate: the points of a study share it.
 import collections
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import pathlib
 import warnings
@@ -26,9 +27,6 @@ if TYPE_CHECKING:  # how a dataset is read decides no fit, what was read does
 
 # Libraries whose versions are part of a fit's key.
 FITTING = ("scikit-learn", "scipy", "jax", "flax", "optax", "numpy")
-# scikit-learn's fits are small: on a busy machine threads that wait for each other cost seven times
-# as much processor time as one.
-ONE_THREAD = 1
 
 
 class Data(NamedTuple):
@@ -65,10 +63,14 @@ class Data(NamedTuple):
             module: that makes the fit; its code counts, and that of the settings' classes.
             settings: whatever else decides what comes out, by its `repr`.
         """
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in FITTING]
-        words = (*versions, digest([module], *settings), self.source.digest, str(seed))
+        words = (*_versions(), digest([module], *settings), self.source.digest, str(seed))
         split = arrays_digest(self.source.split(seed))
         return self.folder / f"{content_key(*words, split, *map(repr, settings))}{form.suffix}"
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    return tuple(f"{name} {importlib.metadata.version(name)}" for name in FITTING)
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
@@ -112,12 +114,23 @@ def kept(
         with data.progress.steps(what, len(missing)) as done:
             for start in range(0, len(missing), at_once):
                 some = missing[start : start + at_once]
-                with threadpoolctl.threadpool_limits(ONE_THREAD):
-                    made = list(fit(some))
-                yield from zip(some, made, strict=True)
+                yield from zip(some, list(fit(some)), strict=True)
                 done(len(some))
 
     return keep(paths, fitted, form)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let scikit-learn fit on one thread.
+
+    Its fits are small: on a busy machine threads that wait for each other cost seven times as much
+    processor time as one.
+    """
+    import sklearn  # noqa: F401  threads are limited of what is loaded
+
+    with threadpoolctl.threadpool_limits(1):
+        yield
 
 
 def pool_scores(
@@ -163,8 +176,10 @@ def scores(routers: Mapping[int, Router], data: Data, label: str = "") -> dict[i
     def fit(seeds: Sequence[int]) -> Iterator[np.ndarray]:
         for seed in seeds:
             split = data.source.split(seed)
-            fitted = routers[seed].fit(data.offline(split.offline), rho=data.rho, seed=seed)
-            yield np.asarray(fitted.predict(data.embeddings[split.pool]), np.float32)
+            with one_thread():
+                fitted = routers[seed].fit(data.offline(split.offline), rho=data.rho, seed=seed)
+                predicted = fitted.predict(data.embeddings[split.pool])
+            yield np.asarray(predicted, np.float32)
 
     paths = {
         seed: data.path(seed, ARRAY, __name__, _settings(router, data))
@@ -179,7 +194,8 @@ def tuned_each(router: Router, data: Data, seeds: Sequence[int]) -> dict[int, Ro
     def tune(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         for seed in seeds:
             split = data.offline(data.source.split(seed).offline)
-            chosen: Any = router.tune(split, rho=data.rho, seed=seed)
+            with one_thread():
+                chosen: Any = router.tune(split, rho=data.rho, seed=seed)
             yield dataclasses.asdict(chosen)
 
     settings = ("tuned", *_settings(router, data))

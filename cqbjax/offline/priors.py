@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 
 from cqbjax.core.files import ARRAYS
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, kept
+from cqbjax.offline.fits import Data, kept, one_thread
 from cqbjax.offline.heads import contexts
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import with_intercept
@@ -70,6 +69,8 @@ def fit_prior(
         ridge: of the fit of theta_0.
         lambda0: ACQB's.
     """
+    import scipy.linalg  # slow to import: where one fits
+
     theta, _ = fit_log_odds(offline, departure, ridge, intercept=False)
     design = lambda0 * np.eye(offline.shape[1]) + weight * offline.T @ offline
     # V_0 = L L', so L^-T is a root of its inverse.
@@ -96,10 +97,11 @@ def pool_priors(label: str, settings: Settings, data: Data, seeds: Sequence[int]
     def fit(seeds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         for seed in seeds:
             parts, shown = source.split(seed), extended(features[seed], settings.share)
-            prior = fit_prior(
-                shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
-                settings.weight, settings.ridge, settings.lambda0,
-            )  # fmt: skip
+            with one_thread():
+                prior = fit_prior(
+                    shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
+                    settings.weight, settings.ridge, settings.lambda0,
+                )  # fmt: skip
             yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
 
     depends_on = (settings, data.rho, source.departure_digest)

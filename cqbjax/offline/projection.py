@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from cqbjax.core.files import Form, read, write
+from cqbjax.core.files import Form
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     Pairs,
@@ -26,6 +26,7 @@ from cqbjax.offline.contrastive import (
     info_nce,
     minibatch,
     select_pairs,
+    unit,
     utility_cosine,
 )
 
@@ -71,11 +72,7 @@ class ProjectionHead(nn.Module):
 def _mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Start at [I, -I, LeCun noise]: relu(x) and relu(-x) together lose nothing."""
     d, hidden = shape
-    if hidden < 2 * d:
-        raise ValueError(
-            f"contrastive hidden is {hidden}; init 'mirror' on {d}-dimensional embeddings needs at "
-            f"least {2 * d} (or choose init 'random')."
-        )
+    _check_mirror(hidden, 2 * d, f"on {d}-dimensional embeddings")
     spare = nn.initializers.lecun_normal()(key, (d, hidden), dtype)[:, 2 * d :]
     return jnp.concatenate([jnp.eye(d, dtype=dtype), -jnp.eye(d, dtype=dtype), spare], axis=1)
 
@@ -83,18 +80,17 @@ def _mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 def _mirror_out(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Start at [I; -I; 0], so that the head is the identity."""
     hidden, outputs = shape
-    if hidden < 2 * outputs:
-        raise ValueError(
-            f"contrastive hidden is {hidden}; init 'mirror' with {outputs} outputs needs at least "
-            f"{2 * outputs} (or choose init 'random')."
-        )
+    _check_mirror(hidden, 2 * outputs, f"with {outputs} outputs")
     eye = jnp.eye(outputs, dtype=dtype)
     return jnp.concatenate([eye, -eye, jnp.zeros((hidden - 2 * outputs, outputs), dtype)])
 
 
-def _unit(z: Array) -> Array:
-    """Scale the last axis to length one; a zero vector stays zero, with a finite gradient."""
-    return z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z**2, axis=-1, keepdims=True), 1e-12))
+def _check_mirror(hidden: int, least: int, where: str) -> None:
+    if hidden < least:
+        raise ValueError(
+            f"contrastive hidden is {hidden}; init 'mirror' {where} needs at least {least} (or "
+            "choose init 'random')."
+        )
 
 
 def _module(config: ContrastiveConfig) -> ProjectionHead:
@@ -134,12 +130,12 @@ def project(params: Params, embeddings: Array, config: ContrastiveConfig) -> Arr
     With normalise "both" (the default) |z| = 1, which keeps the paper's assumption |x| <= 1.
     """
     z = _forward(params, embeddings, config)
-    return _unit(z) if config.normalise == "both" else z
+    return unit(z) if config.normalise == "both" else z
 
 
 def _total_loss(params: Params, x: Array, pairs: Pairs, config: ContrastiveConfig) -> Array:
     z = _forward(params, x, config)
-    z = z if config.normalise == "none" else _unit(z)
+    z = z if config.normalise == "none" else unit(z)
     return jnp.sum(info_nce(z, pairs, config.temperature))
 
 
@@ -282,19 +278,5 @@ def _load(path: pathlib.Path) -> Head:
     return Head(content["params"], ContrastiveConfig(**content["config"]))
 
 
-# flax's msgpack serialisation keeps every bit of the arrays.
+# Heads (one, or stacked over seeds) and their settings: flax's msgpack keeps every bit.
 HEADS = Form(".msgpack", _save, _load)
-
-
-def save_heads(path: pathlib.Path, params: Params, config: ContrastiveConfig) -> None:
-    """Write heads (one, or stacked over seeds) and their settings to one file, atomically."""
-    write(path, HEADS, Head(params, config))
-
-
-def load_heads(path: pathlib.Path) -> Head:
-    """Read heads written by `save_heads`, bit for bit.
-
-    Raises:
-        ValueError: If the file is truncated, not such a file, or of another format.
-    """
-    return read(path, HEADS)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from sklearn.linear_model import Ridge
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
@@ -154,6 +153,8 @@ def linear(x: np.ndarray, truth: np.ndarray) -> float:
         The mean departure probability reached on the last 70% of the pool, fitted with penalty 1
         and without intercept on the first 30%.
     """
+    from sklearn.linear_model import Ridge  # slow to import: where one fits
+
     size = int(LINEAR_SHARE * len(truth))
     fitted = Ridge(alpha=1.0, fit_intercept=False).fit(x[:size], mnl_utilities(truth[:size]))
     return _reached(fitted.predict(x[size:]), truth[size:])

@@ -222,7 +222,7 @@ def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
     log = prepare.load(generated)
     chains = prepare.link(log, Rule())
     made = replay(log, chains, [4, 7], 0.7, 120, 0.8)
-    arrivals = instance.root_arrivals(log, chains)
+    arrivals = log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]
     for seed in (7, 4):
         kept, rounds = instance.draw(seed, arrivals, chains, 0.7, 120, 0.8)
         drawn = draw_instance(rng.run_key(seed), made, 0.7, problem=made.problem(1, 120))

@@ -15,6 +15,7 @@ import numpy as np
 import omegaconf
 import polars as pl
 import pytest
+from composing import composed
 
 from cqbjax import datasets as ds
 from cqbjax.commands import _hydra, prepare_data
@@ -514,8 +515,7 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     run(tmp_path / "data", ds.own_table("mine"), source=file)
     words = ("source=compact", "source.dataset=mine", "name=mine", "source.pool_size=9",
              f"data_dir={tmp_path / 'data'}")  # fmt: skip
-    with hydra.initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
-        config = hydra.compose("config", ["experiment=routerbench", *words])
+    config = composed("experiment=routerbench", *words)
     files = [REPOSITORY / "conf" / name for name in ("config.yaml", "prepare/config.yaml")]
     both = [omegaconf.OmegaConf.load(file).data_dir for file in files]
     source = hydra.utils.instantiate(config.source)

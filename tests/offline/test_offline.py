@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -323,6 +324,30 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
     assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
 
 
+# Makes each kind of fit, or reads those that are kept.
+FITTED = """
+from cqbjax.datasets.source import dataset_source
+from cqbjax.offline import Trained, Warm, training
+from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic
+from cqbjax.policies import Acqb
+fixed = KNN(grid=(5,)), Carrot(grid=(2,)), UMR(grid=(2,)), Logistic(ridges=(1.0,))
+routers = *fixed, MLP(grid=((2,),), max_iter=2)
+policies = {str(router): Trained(router) for router in routers} | {"warm": Warm(Acqb())}
+source = dataset_source("routerbench", folder, pool_size=12)
+training.per_seed(policies, source, [5], folder / "fits", None)
+"""
+
+
+def test_kept_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_path):
+    exec(FITTED, {"folder": tmp_path})
+    code = (
+        f"import pathlib, sys\nfolder = pathlib.Path({str(tmp_path)!r})\n{FITTED}"
+        "print({'sklearn', 'scipy.stats', 'scipy.linalg'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
     hashed, real = [], source.arrays_digest
@@ -358,7 +383,7 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
     assert set(files) == set(SEEDS)
     for i, seed in enumerate(SEEDS):
         params, config = users[seed]
-        assert config == projection.load_heads(files[seed]).config == SMALL_HEAD
+        assert config == projection.HEADS.load(files[seed]).config == SMALL_HEAD
         trained = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), fresh[0][0])
         assert jax.tree.structure(params) == jax.tree.structure(trained)
         for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(trained), strict=True):

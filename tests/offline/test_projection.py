@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from cqbjax.core import files
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     balanced_sample,
@@ -17,7 +18,7 @@ from cqbjax.offline.contrastive import (
     select_pairs,
     utility_cosine,
 )
-from cqbjax.offline.projection import fit, fit_heads, init_head, load_heads, project, save_heads
+from cqbjax.offline.projection import HEADS, Head, fit, fit_heads, init_head, project
 
 # Compiled whole: one operation after another is a compilation each.
 utility_cosine, info_nce = jax.jit(utility_cosine), jax.jit(info_nce)
@@ -268,8 +269,8 @@ def test_saved_heads_come_back_bit_for_bit(tmp_path) -> None:
     params, _ = fit_heads(
         jax.random.split(jax.random.key(0), 2), x, u, np.ones((2, 240), bool), config
     )
-    save_heads(tmp_path / "heads.msgpack", params, config)
-    loaded, settings = load_heads(tmp_path / "heads.msgpack")
+    files.write(tmp_path / "heads.msgpack", HEADS, Head(params, config))
+    loaded, settings = files.read(tmp_path / "heads.msgpack", HEADS)
     assert settings == config
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a).view(np.uint32),
                                                             np.asarray(b).view(np.uint32)),
@@ -278,7 +279,7 @@ def test_saved_heads_come_back_bit_for_bit(tmp_path) -> None:
     content = (tmp_path / "heads.msgpack").read_bytes()
     (tmp_path / "cut.msgpack").write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="cut.msgpack: not readable, delete it to make it again"):
-        load_heads(tmp_path / "cut.msgpack")
+        files.read(tmp_path / "cut.msgpack", HEADS)
 
 
 @pytest.mark.parametrize(

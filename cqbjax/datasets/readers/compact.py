@@ -5,7 +5,7 @@ table takes; any other column is left alone.
 """
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -37,10 +37,9 @@ def read_compact(
     path = pathlib.Path(path)
     frame = read_frame(path)
     servers = _servers(frame, path)
-    ids = _texts(frame, "prompt_id", path)
     table = RoutingTable(
         name=name or path.stem,
-        prompt_ids=ids,
+        prompt_ids=_texts(frame, "prompt_id", path),
         prompts=_texts(frame, "prompt", path),
         origins=_texts(frame, "source", path),
         servers=servers,
@@ -90,29 +89,39 @@ def read_frame(path: pathlib.Path) -> pl.DataFrame:
     return opened(path, pl.read_parquet, "parquet")
 
 
+def check_columns(there: Sequence[str], columns: Iterable[str], file: pathlib.Path) -> None:
+    """Refuse the first column that a file lacks, by name."""
+    for column in columns:
+        if column not in there:
+            raise TableError(f"{file}: column {column!r} is missing.")
+
+
+def check_filled(
+    frame: pl.DataFrame, columns: Iterable[str], file: pathlib.Path, first: int = 0
+) -> None:
+    """Refuse the first empty cell of columns, by row, counted from `first`, and column."""
+    for column in columns:
+        empty = frame[column].is_null()
+        if empty.any():
+            row = first + int(empty.arg_max() or 0)
+            raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+
+
 def _servers(frame: pl.DataFrame, path: pathlib.Path) -> tuple[str, ...]:
-    for column in REQUIRED:
-        if column not in frame.columns:
-            raise TableError(f"{path}: column {column!r} is missing.")
+    check_columns(frame.columns, REQUIRED, path)
     scored = [column[len(SCORE) :] for column in frame.columns if column.startswith(SCORE)]
     priced = [column[len(COST) :] for column in frame.columns if column.startswith(COST)]
     for server in scored:
         if server != server.strip() or not server.isprintable() or not server:
             raise TableError(f"{path}: column {SCORE + server!r} must end in the name of an LLM.")
-    for server in scored:
-        if server not in priced:
-            raise TableError(f"{path}: column {COST + server!r} is missing.")
-    for server in priced:
-        if server not in scored:
-            raise TableError(f"{path}: column {SCORE + server!r} is missing.")
+    check_columns(frame.columns, [COST + server for server in scored], path)
+    check_columns(frame.columns, [SCORE + server for server in priced], path)
     return tuple(scored)
 
 
 def _texts(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, ...]:
-    texts = frame[column].cast(pl.String).to_list()
-    if None in texts:
-        raise TableError(f"{path}: row {texts.index(None)}, column {column!r} is empty.")
-    return tuple(texts)
+    check_filled(frame, [column], path)
+    return tuple(frame[column].cast(pl.String))
 
 
 def numbers(

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from cqbjax.datasets.progress import steps
+from cqbjax.datasets.readers.compact import check_columns, check_filled
 from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
@@ -44,19 +45,14 @@ class _Long:
                 f"{file}: row {first + row}, column 'label' must be in [0, 1], "
                 f"got {block['label'][row]!r}."
             )
-        for column in ("prompt_id", "prompt", "model_name"):
-            if block[column].null_count():
-                row = first + int(block[column].is_null().arg_max() or 0)
-                raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+        check_filled(block, ("prompt_id", "prompt", "model_name"), file, first)
         self._register(block, file, first)
-        i = block["prompt_id"].replace_strict({k: v[0] for k, v in self._of(block).items()})
+        own = {key: self.prompts[key][0] for key in block["prompt_id"].unique()}
+        i = block["prompt_id"].replace_strict(own)
         j = block["model_name"].replace_strict(self.servers)
         # fmax ignores NaN: repeated (LLM, prompt) rows collapse by max, as in the authors' code.
         np.fmax.at(self.scores, (i.to_numpy(), j.to_numpy()), labels.to_numpy())
         self.rows += block.height
-
-    def _of(self, block: pl.DataFrame) -> dict[str, tuple[int, str, str]]:
-        return {key: self.prompts[key] for key in block["prompt_id"].unique()}
 
     def _register(self, block: pl.DataFrame, file: pathlib.Path, first: int) -> None:
         texts = block.with_row_index("row").unique(["prompt_id", "prompt"], maintain_order=True)
@@ -74,22 +70,15 @@ class _Long:
         self._grow(len(self.prompts), len(self.servers))
 
     def _grow(self, rows: int, columns: int) -> None:
-        have = self.scores.shape
-        want = tuple(
-            size if size >= need else max(2 * size, need)
-            for size, need in zip(have, (rows, columns), strict=True)
-        )
-        if want != have:
-            larger = np.full(want, np.nan)
-            larger[: have[0], : have[1]] = self.scores
-            self.scores = larger
+        sizes = zip(self.scores.shape, (rows, columns), strict=True)
+        more = [max(size, need - size) if need > size else 0 for size, need in sizes]
+        if any(more):
+            self.scores = np.pad(self.scores, [(0, n) for n in more], constant_values=np.nan)
 
 
 def read_embedllm(
     path: str | pathlib.Path,
     prices: str | pathlib.Path | None = None,
-    name: str = "EmbedLLM",
-    stand_in: str = "",
     progress: bool = False,
     block_bytes: int = BLOCK_BYTES,
 ) -> RoutingTable:
@@ -100,8 +89,6 @@ def read_embedllm(
     Args:
         path: the folder or file.
         prices: a price list by size class; the shipped `prices/embedllm.csv` when None.
-        name: the table's name.
-        stand_in: what it stands in for, in words.
         progress: draw a progress bar over the bytes read.
         block_bytes: bytes read at a time.
 
@@ -133,14 +120,13 @@ def read_embedllm(
         notes.append(f"read without {' and '.join(absent)}")
     price = np.array(prices_by_size(servers, price_list))
     table = RoutingTable(
-        name=name,
+        name="EmbedLLM",
         prompt_ids=tuple(long.prompts),
         prompts=tuple(text for _, text, _ in long.prompts.values()),
         origins=tuple(category for _, _, category in long.prompts.values()),
         servers=servers,
         performance=scores,
         cost=np.broadcast_to(price * TOKENS_A_QUERY / 1e6, scores.shape).copy(),
-        stand_in=stand_in,
         notes=tuple(notes),
     )
     check_table(table, str(path), allow_missing=True)
@@ -164,9 +150,7 @@ def _blocks(file: pathlib.Path, block_bytes: int) -> Iterator[tuple[pl.DataFrame
     with file.open("rb") as handle:
         try:
             header = next(csv.reader([handle.readline().decode("utf-8-sig")]), [])
-            missing = [column for column in COLUMNS if column not in header]
-            if missing:
-                raise TableError(f"{file}: column {missing[0]!r} is missing.")
+            check_columns(header, COLUMNS, file)
             handle.seek(0)
             reader = pyarrow.csv.open_csv(
                 handle,

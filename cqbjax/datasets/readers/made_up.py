@@ -157,7 +157,9 @@ def write(name: str, folder: pathlib.Path, count: int) -> None:
         TableError: a dataset that has no schema of its own, or fewer than 12 prompts.
     """
     makers: dict[str, Callable[[pathlib.Path, int], object]] = {
-        "routerbench": _write_routerbench,
+        "routerbench": lambda where, many: routerbench_frame(many).write_csv(
+            where / "synthetic_train.csv"
+        ),
         "embedllm": write_embedllm,
         "sprout": write_sprout,
     }
@@ -167,7 +169,3 @@ def write(name: str, folder: pathlib.Path, count: int) -> None:
         raise TableError(f"made_up={count} must be at least 12 prompts.")
     folder.mkdir(parents=True, exist_ok=True)
     makers[name](folder, count)
-
-
-def _write_routerbench(folder: pathlib.Path, count: int) -> None:
-    routerbench_frame(count).write_csv(folder / "synthetic_train.csv")

@@ -18,12 +18,11 @@ KEYS = ("prompt", "source", "arms")
 ID_LETTERS = 16
 
 
-def read_paretobandit(path: str | pathlib.Path, name: str = "ParetoBandit") -> RoutingTable:
+def read_paretobandit(path: str | pathlib.Path) -> RoutingTable:
     """Read the examples of a folder, those of `FILES` one after another.
 
     Args:
         path: the folder, or one of its files.
-        name: the table's name.
 
     Returns:
         The table in the files' order; its LLMs are sorted by name.
@@ -38,7 +37,7 @@ def read_paretobandit(path: str | pathlib.Path, name: str = "ParetoBandit") -> R
     cells = np.array([_cells(where, row, arms) for where, row in rows]).reshape(-1, len(arms), 2)
     prompts = tuple(str(row["prompt"]) for _, row in rows)
     table = RoutingTable(
-        name=name,
+        name="ParetoBandit",
         prompt_ids=tuple(hashlib.sha256(p.encode()).hexdigest()[:ID_LETTERS] for p in prompts),
         prompts=prompts,
         origins=tuple(str(row["source"]) for _, row in rows),

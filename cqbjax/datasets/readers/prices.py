@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from cqbjax.datasets.readers.compact import opened
+from cqbjax.datasets.readers.compact import check_columns, opened
 from cqbjax.datasets.table import TableError
 
 MODEL_COLUMNS = ("model", "usd_per_million_input", "usd_per_million_output", "source", "date")
@@ -173,9 +173,7 @@ def _read(path: pathlib.Path, columns: tuple[str, ...]) -> pl.DataFrame:
     frame = opened(
         path, lambda file: pl.read_csv(file, infer_schema=False, comment_prefix="#"), "csv"
     )
-    for column in columns:
-        if column not in frame.columns:
-            raise TableError(f"{path}: column {column!r} is missing.")
+    check_columns(frame.columns, columns, path)
     return frame
 
 

@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import numbers, opened
+from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, opened
 from cqbjax.datasets.readers.pickles import read_pickled_frame
 from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
@@ -23,9 +23,7 @@ ORACLE = "oracle_model_to_route_to"
 ROW, FILE, FILE_ROW = "__row", "__file", "__file_row"
 
 
-def read_routerbench(
-    path: str | pathlib.Path, name: str = "RouterBench", stand_in: str = ""
-) -> RoutingTable:
+def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
     """Read RouterBench from a folder of CSVs, one CSV, or one pickle.
 
     Rows are put in the order of the frame's own row number (the CSVs' unnamed first column), which
@@ -37,8 +35,6 @@ def read_routerbench(
 
     Args:
         path: a folder, a `.csv` or a `.pkl`.
-        name: the table's name.
-        stand_in: what it stands in for, in words.
 
     Returns:
         The table; a missing score is NaN (see `cqbjax.datasets.complete`).
@@ -54,14 +50,13 @@ def read_routerbench(
     frame = pl.concat(parts).sort(ROW, maintain_order=True)
     frame, notes = _one_row_an_id(frame, servers)
     table = RoutingTable(
-        name=name,
+        name="RouterBench",
         prompt_ids=tuple(frame["sample_id"]),
         prompts=tuple(unwrap(prompt) for prompt in frame["prompt"]),
         origins=tuple(frame["eval_name"]),
         servers=servers,
         performance=_matrix(frame, list(servers)),
         cost=_matrix(frame, [server + COST_SUFFIX for server in servers]),
-        stand_in=stand_in,
         notes=notes,
     )
     check_table(table, str(path), allow_missing=True)
@@ -112,12 +107,8 @@ def _read_one(file: pathlib.Path) -> pl.DataFrame:
         frame = read_pickled_frame(file)
     else:
         frame = opened(file, lambda path: pl.read_csv(path, infer_schema=False), "csv")
-    for column in REQUIRED:
-        if column not in frame.columns:
-            raise TableError(f"{file}: column {column!r} is missing.")
-        empty = frame[column].is_null()
-        if empty.any():
-            raise TableError(f"{file}: row {empty.arg_max()}, column {column!r} is empty.")
+    check_columns(frame.columns, REQUIRED, file)
+    check_filled(frame, REQUIRED, file)
     return frame
 
 

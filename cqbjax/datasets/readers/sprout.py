@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import numbers, opened
+from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, opened
 from cqbjax.datasets.readers.prices import Price, prices_by_name, read_prices, shipped
 from cqbjax.datasets.table import (
     RoutingTable,
@@ -29,8 +29,6 @@ SPLITS = ("train", "validation", "test")
 def read_sprout(
     path: str | pathlib.Path,
     prices: str | pathlib.Path | None = None,
-    name: str = "SPROUT",
-    stand_in: str = "",
 ) -> RoutingTable:
     """Read SPROUT from a Parquet file or from a folder of them.
 
@@ -40,8 +38,6 @@ def read_sprout(
         path: a `.parquet`, or a folder searched for `*.parquet`, train before validation before
             test.
         prices: a price list by LLM; the shipped `prices/sprout.csv` when None.
-        name: the table's name.
-        stand_in: what it stands in for, in words.
 
     Returns:
         The table, prompt ids "<file stem>:<key>" (the row in the file where there is no key); an
@@ -59,14 +55,13 @@ def read_sprout(
     parts = [_read_file(file, servers, priced) for file in files]
     ids, prompts, origins, scores, costs = (list(column) for column in zip(*parts, strict=True))
     table = RoutingTable(
-        name=name,
+        name="SPROUT",
         prompt_ids=tuple(text for part in ids for text in part),
         prompts=tuple(text for part in prompts for text in part),
         origins=tuple(text for part in origins for text in part),
         servers=servers,
         performance=np.concatenate(scores),
         cost=np.concatenate(costs),
-        stand_in=stand_in,
     )
     check_table(table, str(path), allow_missing=True)
     return table
@@ -112,8 +107,7 @@ def _read_file(
         odd = sorted(set(here) ^ set(servers))[0]
         raise TableError(f"{file}: column {odd!r} is not in every file of SPROUT.")
     columns = _schema(file)
-    if "prompt" not in columns:
-        raise TableError(f"{file}: column 'prompt' is missing.")
+    check_columns(list(columns), ["prompt"], file)
     texts = [c for c in ("key", "dataset", "prompt") if c in columns]
     cells = [
         pl.col(server).struct.field(field).alias(f"{server}|{field}")
@@ -122,10 +116,7 @@ def _read_file(
     ]
     lazy = pl.scan_parquet(file).select([pl.col(texts).cast(pl.String), *cells])
     frame = lazy.collect(engine="streaming")
-    for column in ("prompt", "key"):
-        if column in texts and frame[column].null_count():
-            row = frame[column].is_null().arg_max()
-            raise TableError(f"{file}: row {row}, column {column!r} is empty.")
+    check_filled(frame, [column for column in ("prompt", "key") if column in texts], file)
     keys = frame["key"].to_list() if "key" in texts else [str(row) for row in range(frame.height)]
     check_unique(keys, str(file), "key")
     origins = (

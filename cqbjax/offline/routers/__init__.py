@@ -15,24 +15,16 @@ if TYPE_CHECKING:
     from cqbjax.offline.routers.zero import Zero
 
 __all__ = [
-    "KNN",
-    "MLP",
-    "UMR",
-    "Carrot",
-    "FittedRouter",
-    "Logistic",
-    "OfflineSplit",
-    "Router",
-    "RouterDC",
+    "KNN", "MLP", "UMR", "Carrot", "FittedRouter", "Logistic", "OfflineSplit", "Router", "RouterDC",
     "Zero",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import a router from the module of its name when it is first asked for.
 
-    scikit-learn takes longer to import than all else of a study together, and only a study with
-    routers needs it.
+    A router is none of the code that another's fit follows from, and RouterDC's libraries are slow
+    to import.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,10 +8,13 @@ predicts the utility of every server for any embedding.
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # scikit-learn is slow to import, and needed only where one fits
+    from sklearn.cluster import KMeans
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.integer]
@@ -75,13 +78,6 @@ class OfflineSplit:
         if self.departure is None:
             raise ValueError("the offline split has no departure probabilities to learn from.")
         return self.departure
-
-    def take(self, rows: Indices) -> "OfflineSplit":
-        """Return the split of these rows."""
-        departure = None if self.departure is None else self.departure[rows]
-        return OfflineSplit(
-            self.embeddings[rows], self.performance[rows], self.cost[rows], departure
-        )
 
 
 class FittedRouter(Protocol):
@@ -153,9 +149,20 @@ def is_on_departures(router: Router) -> bool:
 
 def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
     """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
-    from sklearn.model_selection import KFold  # slow to import, and needed only where one fits
+    from sklearn.model_selection import KFold
 
     yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
+
+
+def k_means(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
+    """Cluster embeddings [n, d]: `labels_` [n] and `cluster_centers_` [C, d].
+
+    Many prompts can share one embedding (a long common prefix): no more clusters than points.
+    """
+    from sklearn.cluster import KMeans
+
+    count = min(clusters, len(np.unique(embeddings, axis=0)))
+    return KMeans(n_clusters=count, n_init=4, random_state=seed).fit(embeddings)
 
 
 def of_least_loss(

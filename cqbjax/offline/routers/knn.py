@@ -1,6 +1,6 @@
 """KNN (RouterBench): mean performance of the nearest offline prompts minus rho times mean cost.
 
-The neighbours of a prompt are sorted once and cumulative means give every k of the grid at once.
+The neighbours of a prompt are sorted once and running sums give every k of the grid.
 """
 
 import dataclasses
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
 
 from cqbjax.offline.routers.base import (
     Fitted,
@@ -24,22 +23,29 @@ from cqbjax.offline.routers.base import (
 # one step beyond, so that a best k of 512 would show as one.
 GRID = (5, 10, 20, 40, 64, 128, 256, 512, 1024)
 CRITERIA = ("utility", "error")
-# Bounds the [rows, k, N] block of cumulative sums: 256 MB at k = 1024 and N = 112 in float64.
-ROWS_AT_ONCE = 256
 
 Loss = Callable[[Floats, Indices], Floats]
 
 
 def neighbours(stored: Floats, queries: Floats, count: int) -> Indices:
     """Find the `count` nearest stored rows of each query by cosine, nearest first, [P, count]."""
+    from sklearn.neighbors import NearestNeighbors
+
     index = NearestNeighbors(n_neighbors=count, metric="cosine", algorithm="brute")
     return index.fit(stored).kneighbors(queries, return_distance=False)
 
 
 def mean_of_nearest(values: Floats, order: Indices, grid: tuple[int, ...]) -> Floats:
-    """Average values [n, N] over the first k rows of order [P, k_max] for each k: [G, P, N]."""
-    cumulative = np.cumsum(values[order], axis=1)
-    return np.stack([cumulative[:, k - 1] / k for k in grid])
+    """Average values [n, N] over the first k rows of order [P, k_max] for each k: [G, P, N].
+
+    The grid ascends, each k once.
+    """
+    total, means = np.zeros((len(order), values.shape[1])), []
+    for k, rows in enumerate(order.T[: grid[-1]], 1):
+        total += values[rows]
+        if k in grid:
+            means.append(total / k)
+    return np.stack(means)
 
 
 def squared_error(values: Floats) -> Loss:
@@ -84,7 +90,7 @@ def choose_k(
         ValueError: If no k of the grid fits in a training fold.
     """
     smallest = min(len(train) for train, _ in folds(len(embeddings), fold_count, seed))
-    usable = tuple(sorted(k for k in grid if k <= smallest))
+    usable = tuple(sorted({k for k in grid if k <= smallest}))
     if not usable:
         raise ValueError(
             f"every k of {grid} exceeds the {smallest} prompts of a training fold; give a "
@@ -95,9 +101,7 @@ def choose_k(
     total = np.zeros(len(usable))
     for train, held in folds(len(embeddings), fold_count, seed):
         order = neighbours(embeddings[train], embeddings[held], usable[-1])
-        for start in range(0, len(held), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            total += loss(mean_of_nearest(values[train], order[part], usable), held[part])
+        total += loss(mean_of_nearest(values[train], order, usable), held)
     chosen = usable[int(np.argmin(total))]
     warn_at_end("k", chosen, grid)
     return chosen

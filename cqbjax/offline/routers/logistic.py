@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
 
@@ -33,6 +32,8 @@ def fit_log_odds(
     Returns:
         theta [N, e] and intercepts [N], zero without.
     """
+    from sklearn.linear_model import LogisticRegression
+
     count, servers = departure.shape
     twice = np.concatenate([features, features])
     # Each row once as a departure and once as a retrial, weighted by the label.
@@ -84,7 +85,9 @@ class Logistic:
         x, departure = split.embeddings, split.labels()
 
         def loss(ridge: float, train: Indices, held: Indices) -> float:
-            return cross_entropy(departure[held], _log_odds(split.take(train), ridge)(x[held]))
+            return cross_entropy(
+                departure[held], _log_odds(x[train], departure[train], ridge)(x[held])
+            )
 
         grid = sorted(self.ridges, reverse=True)
         return of_least_loss(grid, loss, len(x), self.fold_count, seed)
@@ -92,9 +95,10 @@ class Logistic:
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the ridge on the split and fit every server."""
         del rho
-        return Fitted(_log_odds(split, self.choose(split, seed)), split.embeddings.shape[1])
+        x, ridge = split.embeddings, self.choose(split, seed)
+        return Fitted(_log_odds(x, split.labels(), ridge), x.shape[1])
 
 
-def _log_odds(split: OfflineSplit, ridge: float) -> Callable[[Floats], Floats]:
-    theta, constant = fit_log_odds(split.embeddings, split.labels(), ridge, intercept=True)
+def _log_odds(x: Floats, departure: Floats, ridge: float) -> Callable[[Floats], Floats]:
+    theta, constant = fit_log_odds(x, departure, ridge, intercept=True)
     return lambda x: x @ theta.T + constant

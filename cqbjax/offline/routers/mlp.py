@@ -4,15 +4,17 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPRegressor
 
 from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
 
+if TYPE_CHECKING:  # slow to import, and needed only where one fits
+    from sklearn.neural_network import MLPRegressor
 
-def predicted(networks: Sequence[MLPRegressor], x: Floats) -> Floats:
+
+def predicted(networks: Sequence["MLPRegressor"], x: Floats) -> Floats:
     """Predict performance [P, N] by one network for all servers, or one each."""
     single = x.astype(np.float32)
     return np.concatenate([one.predict(single).reshape(len(x), -1) for one in networks], axis=1)
@@ -69,8 +71,11 @@ class MLP:
 
     def train(
         self, x: Floats, y: Floats, sizes: tuple[int, ...], seed: int
-    ) -> tuple[MLPRegressor, ...]:
+    ) -> list["MLPRegressor"]:
         """Train on embeddings [n, d] and performance [n, N]."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPRegressor
+
         targets = [y[:, j] for j in range(y.shape[1])] if self.per_model else [y]
         networks = []
         for target in targets:
@@ -85,4 +90,4 @@ class MLP:
                 # Reaching max_iter is RouterBench's own stopping rule, not a fault.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 networks.append(network.fit(x.astype(np.float32), target.astype(np.float32)))
-        return tuple(networks)
+        return networks

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from sklearn.cluster import KMeans
 
-from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit
+from cqbjax.offline.contrastive import unit
+from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, k_means
 
 Params = dict[str, Any]
 PADDED = 256  # rows to a multiple of which a split is padded
@@ -33,7 +33,7 @@ class DualModel(nn.Module):
         """Return unit query vectors [B, width] and unit server vectors [N, width]."""
         init = nn.initializers.normal(0.78)
         servers = self.param("servers", init, (self.servers, self.width), jnp.float32)
-        return _unit(nn.Dense(self.width, name="projection")(x)), _unit(servers)
+        return unit(nn.Dense(self.width, name="projection")(x)), unit(servers)
 
 
 class Batch(NamedTuple):
@@ -54,10 +54,6 @@ class Grouping(NamedTuple):
     start: Array
     size: Array
     real: Array
-
-
-def _unit(x: Array) -> Array:
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
 
 
 def sample_llm_loss(
@@ -213,10 +209,8 @@ class RouterDC:
 
 def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:
     """Cluster embeddings [n, d] by k-means, lay the clusters out contiguously, pad the arrays."""
-    distinct = len(np.unique(embeddings, axis=0))
-    count = min(clusters, distinct)
-    labels = KMeans(n_clusters=count, n_init=4, random_state=seed).fit_predict(embeddings)
-    size = np.bincount(labels, minlength=count)
+    labels = k_means(embeddings, clusters, seed).labels_
+    size = np.bincount(labels)
     start = np.cumsum(size) - size
     order = np.argsort(labels, kind="stable")
     padded = (np.pad(each, (0, padding)) for each in (order, start[labels], size[labels]))

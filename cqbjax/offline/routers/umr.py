@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from cqbjax.offline.routers.base import (
     Fitted,
@@ -12,6 +11,7 @@ from cqbjax.offline.routers.base import (
     Indices,
     OfflineSplit,
     check_grid,
+    k_means,
     of_least_loss,
     warn_at_end,
 )
@@ -33,10 +33,8 @@ class Clusters:
 
 def cluster_errors(embeddings: Floats, performance: Floats, count: int, seed: int) -> Clusters:
     """Cluster embeddings [n, d] by k-means and average 1 - performance in each cluster."""
-    # Many prompts can share one embedding (a long common prefix): no more clusters than points.
-    count = min(count, len(np.unique(embeddings, axis=0)))
-    model = KMeans(n_clusters=count, n_init=4, random_state=seed).fit(embeddings)
-    members = np.eye(count)[model.labels_]
+    model = k_means(embeddings, count, seed)
+    members = np.eye(len(model.cluster_centers_))[model.labels_]
     size = members.sum(axis=0)[:, None]
     overall = 1.0 - performance.mean(axis=0)
     mean = (members.T @ (1.0 - performance)) / np.maximum(size, 1)

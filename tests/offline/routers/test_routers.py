@@ -293,7 +293,7 @@ def test_bad_splits_are_refused_by_row_and_column() -> None:
         with pytest.raises(ValueError, match=sentence):
             dataclasses.replace(split, **{name: values})
     with pytest.raises(ValueError, match="needs at least 10"):
-        split.take(np.arange(4))
+        OfflineSplit(split.embeddings[:4], split.performance[:4], split.cost[:4])
     with pytest.raises(ValueError, match="both must be"):
         dataclasses.replace(split, cost=split.cost[:, :3])
     with pytest.raises(ValueError, match="every k of"):
