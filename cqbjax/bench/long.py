@@ -3,10 +3,8 @@
 Each row is a process of its own, so that the most memory that it ever held is its own.
 """
 
-import json
 import math
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from cqbjax.bench.cases import ACQB
-from cqbjax.bench.measure import Clock, child
-from cqbjax.core import backend
+from cqbjax.bench.measure import Clock, elsewhere
 from cqbjax.core.types import Source
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping.sweep import sweep
@@ -26,7 +23,6 @@ HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)
 SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 1000, 4000)
 RECORDS = 50
 OWN = Path("/proc/self/status")
-ALONE = "from cqbjax.bench import long; long.alone()"
 
 
 def asked(quick: bool) -> Iterator[dict[str, int]]:
@@ -97,8 +93,7 @@ def rows(quick: bool, cache: Path, say: Callable[[str], None]) -> Iterator[dict[
     before: dict[str, Any] = {}
     for one in asked(quick):
         say(f"one run: {one}")
-        printed = child(["-c", ALONE, json.dumps([one, str(cache)])], str(one))
-        row = json.loads(printed.splitlines()[-1])
+        row = elsewhere(measured, cache, **one)
         yield row | {"exponent": _exponent(before, row)}
         before = row
 
@@ -122,10 +117,3 @@ def _memory() -> float:
         (line,) = [line for line in OWN.read_text().splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1024 / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def alone() -> None:
-    """Measure the row that this process is told, and print it."""
-    told, folder = json.loads(sys.argv[1])
-    backend.configure(Path(folder))
-    print(json.dumps(measured(**told)))
