@@ -86,8 +86,8 @@ def add_legend(
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     title = "One seed" if seeds[-1] == 1 else f"Mean over {number} seeds; {spread}"
     letters = max(len(str(one.get_label())) for one in handles)
-    points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
-    fitting = max(1, int(figure.get_figwidth() * 72 / points))
+    wide = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
+    fitting = max(1, int(figure.get_figwidth() * 72 / wide))
     rows = math.ceil(len(handles) / fitting)
     figure.set_figheight(figure.get_figheight() + LINE * max(rows - ROOM, 0))
     figure.legend(
