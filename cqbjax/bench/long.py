@@ -20,27 +20,23 @@ from cqbjax.sweeping.sweep import sweep
 
 HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)
 # A table of EmbedLLM's LLMs whose embeddings are as long as those of a large sentence encoder.
-SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 1000, 4000)
+SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 4000)
 RECORDS = 50
 OWN = Path("/proc/self/status")
 
 
-def asked(quick: bool) -> Iterator[dict[str, int]]:
-    """Yield what is run: rounds of a run at d = 5, N = 5; then prompts of a table, and its pools.
+def asked(quick: bool) -> list[dict[str, int]]:
+    """Return what is run: rounds of a run at d = 5, N = 5; then prompts of a table, and its pools.
 
     Args:
         quick: one of each, and short.
     """
-    for horizon in (200,) if quick else HORIZONS:
-        yield {"rounds": horizon, "prompts": 0, "pool": 0}
-    if quick:
-        yield {"rounds": 10, "prompts": 1000, "pool": 20}
-        return
-    for prompts in PROMPTS:
-        yield {"rounds": ROUNDS, "prompts": prompts, "pool": 1000}
-    for pool in POOLS:
-        if pool != 1000:
-            yield {"rounds": ROUNDS, "prompts": PROMPTS[-1], "pool": pool}
+    some = [(200, 0, 0), (10, 1000, 20)]
+    if not quick:
+        some = [(horizon, 0, 0) for horizon in HORIZONS]
+        some += [(ROUNDS, prompts, 1000) for prompts in PROMPTS]
+        some += [(ROUNDS, PROMPTS[-1], pool) for pool in POOLS]
+    return [dict(zip(("rounds", "prompts", "pool"), one, strict=True)) for one in some]
 
 
 def table(prompts: int, pool: int) -> Source:
