@@ -56,3 +56,17 @@ class Waiting(Recorder):
     def update(self, state, round_):
         before = round_.before
         return state.at[before.row].add((before.arrived > 0).astype(jnp.int32))
+
+
+def mean_queue(left, burn_in, until):
+    """Return the mean number of queries in the system over the rounds that count.
+
+    Args:
+        left: Ciw's records; all who came before the last round that counts must be among them.
+        burn_in: rounds that do not count.
+        until: the last that does.
+    """
+    came = np.array([one.arrival_date for one in left])
+    gone = np.ceil([one.exit_date for one in left])
+    there = np.minimum(gone, until) - np.maximum(came, burn_in)
+    return float(np.maximum(there, 0).sum() / (until - burn_in))

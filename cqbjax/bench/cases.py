@@ -44,16 +44,18 @@ def acqb(name: str, source: Source, **fields: object) -> Case:
 def problems(quick: bool) -> dict[str, Case]:
     """Return name -> case of ACQB, its batch the narrowest."""
     small, wide = (200, 40) if quick else (1000, 1000)
-    by_name = {
-        f"d=5 N=5 K={size}": acqb("", Synthetic(), assortment_size=size, horizon=small, batch=1)
+    cases = [
+        acqb(f"d=5 N=5 K={size}", Synthetic(), assortment_size=size, horizon=small, batch=1)
         for size in ((1,) if quick else (1, 2))
-    }
-    sizes = ((14, 1),) if quick else ((14, 1), (14, 2), (112, 1))
-    for servers, size in sizes:
-        by_name[f"d=384 N={servers} K={size}"] = acqb(
-            "", unit_vectors(servers), assortment_size=size, horizon=wide, batch=1
+    ]
+    cases += [
+        acqb(
+            f"d=384 N={servers} K={size}", unit_vectors(servers), assortment_size=size,
+            horizon=wide, batch=1,
         )
-    return {name: dataclasses.replace(case, name=name) for name, case in by_name.items()}
+        for servers, size in (((14, 1),) if quick else ((14, 1), (14, 2), (112, 1)))
+    ]  # fmt: skip
+    return {case.name: case for case in cases}
 
 
 def widths(case: Case, quick: bool) -> list[int]:
@@ -130,13 +132,11 @@ def growth(quick: bool) -> dict[str, list[tuple[float, Case]]]:
 
 def compiled(quick: bool) -> list[Case]:
     """Return the static shapes whose compilation is timed, each at its planned batch."""
-    names = ("d=5 N=5 K=1",) if quick else tuple(problems(quick))
-    cases = []
-    for name, case in problems(quick).items():
-        if name in names:
-            usual = 64 if case.bytes_a_run("acqb") < 1_000_000 else 1
-            cases.append(dataclasses.replace(case, batch=usual, chunks=1))
-    return cases
+    cases = [one for one in problems(quick).values() if not quick or one.name == "d=5 N=5 K=1"]
+    return [
+        dataclasses.replace(case, batch=64 if case.bytes_a_run("acqb") < 1_000_000 else 1, chunks=1)
+        for case in cases
+    ]
 
 
 def study(servers: int) -> dict[int, tuple[Source, dict[str, Policy], Sequence[float]]]:

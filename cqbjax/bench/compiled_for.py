@@ -10,21 +10,16 @@ The model knows nothing of occupancy, of the device's cache or of CUDA graphs.
 """
 
 import dataclasses
-import datetime
-import importlib.metadata
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from cqbjax.bench import cases, gpu_target, hlo
+from cqbjax.bench import cases, gpu_target, hlo, report
 from cqbjax.bench.gpu_target import Target
 from cqbjax.bench.measure import Case
-from cqbjax.core import backend
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.sweeping import memory, plan, programs
 
@@ -193,8 +188,6 @@ def run(target: Target, quick: bool, say: Callable[[str], None] = print) -> dict
     Raises:
         gpu_target.Absent: the wheels are not installed.
     """
-    from cqbjax.bench.sections import SCHEMA, VERSIONS
-
     devices, begun = gpu_target.devices(target), time.perf_counter()
     sections: dict[str, list[Row]] = {}
     for case, label in main_programs(quick):
@@ -202,22 +195,4 @@ def run(target: Target, quick: bool, say: Callable[[str], None] = print) -> dict
         own = rows(case, label, compiled(case, label, devices), target)
         for section, of_section in own.items():
             sections.setdefault(section, []).extend(of_section)
-    return {
-        "schema": SCHEMA,
-        "quick": quick,
-        "compiled_for": target.name,
-        "machine": backend.describe(),
-        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": time.perf_counter() - begun,
-        "sections": sections,
-    }
-
-
-if __name__ == "__main__":
-    # One program in a process of its own, for tests: prints it as JSON.
-    jax.config.update("jax_default_matmul_precision", "highest")
-    target_devices = gpu_target.devices(gpu_target.H100)
-    wanted, of = sys.argv[1:]
-    (chosen,) = [case for case, label in main_programs(False) if (case.name, label) == (wanted, of)]
-    print(json.dumps(compiled(chosen, of, target_devices)._asdict()))
+    return report.made(quick, begun, sections, compiled_for=target.name)

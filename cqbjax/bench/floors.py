@@ -15,7 +15,7 @@ import numpy as np
 
 from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, pages, running
 from cqbjax.bench import cases
-from cqbjax.bench.measure import Case, measure
+from cqbjax.bench.measure import Case, least, measure
 from cqbjax.core.types import Problem
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping.sweep import sweep
@@ -69,13 +69,9 @@ def streamed(size: int, cores: int = 1, moved: int = MOVED) -> float:
         for _ in range(turns):
             np.add(array, np.float32(1), out=array)
 
-    arrays, best = [np.zeros(share // FLOAT, np.float32) for _ in range(cores)], float("inf")
+    arrays = [np.zeros(share // FLOAT, np.float32) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(add, arrays))
-        for _ in range(TRIES):
-            begun = time.perf_counter()
-            list(pool.map(add, arrays))
-            best = min(best, time.perf_counter() - begun)
+        best = least(lambda: list(pool.map(add, arrays)), TRIES)
     return 2 * share * cores * turns / best
 
 
@@ -84,13 +80,7 @@ def peak(turns: int = 20) -> Peak:
 
     def seconds(step: Callable[[jax.Array], jax.Array], over: jax.Array, turns: int) -> float:
         many = jax.jit(lambda x: jax.lax.fori_loop(0, turns, lambda _, x: step(x), x))
-        jax.block_until_ready(many(over))
-        spent = []
-        for _ in range(TRIES):
-            begun = time.process_time()
-            jax.block_until_ready(many(over))
-            spent.append(time.process_time() - begun)
-        return min(spent)
+        return least(lambda: jax.block_until_ready(many(over)), TRIES, time.process_time)
 
     product = seconds(lambda x: (x @ x) * 1e-3, jnp.ones((SIDE, SIDE)), turns)
     exponential = seconds(lambda x: jnp.exp(-x), jnp.ones(NUMBERS), 100 * turns)

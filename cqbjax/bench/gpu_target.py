@@ -41,32 +41,7 @@ class Target(NamedTuple):
 # NVIDIA's data sheet of the H100 SXM5 80 GB; the field names are XLA's.
 H100 = Target(
     "NVIDIA H100 80GB HBM3",
-    """
-    platform_name: "CUDA"
-    device_description_str: "NVIDIA H100 80GB HBM3"
-    dnn_version_info { major: 9 minor: 7 }
-    runtime_version { major: 12 minor: 8 patch: 0 }
-    gpu_device_info {
-      cuda_compute_capability { major: 9 }
-      core_count: 132
-      fpus_per_core: 128
-      clock_rate_ghz: 1.98
-      threads_per_warp: 32
-      threads_per_block_limit: 1024
-      threads_per_core_limit: 2048
-      block_dim_limit_x: 2147483647
-      block_dim_limit_y: 65535
-      block_dim_limit_z: 65535
-      registers_per_core_limit: 65536
-      registers_per_block_limit: 65536
-      shared_memory_per_core: 233472
-      shared_memory_per_block: 49152
-      shared_memory_per_block_optin: 232448
-      l2_cache_size: 52428800
-      memory_bandwidth: 3352320000000
-      device_memory_size: 84929347584
-    }
-    """,
+    Path(__file__).with_name("h100.txtpb").read_text(),
     3.35e12,
     80 * 10**9,
 )

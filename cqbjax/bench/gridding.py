@@ -33,8 +33,9 @@ def rows(
         shared none), `seconds` of the whole process, `rounds_alone`, the seconds that so many
         rounds take at the throughput section's speeds, and `composing`.
     """
-    words = _words(quick)
     seeds, horizon = (2, 40) if quick else (SEEDS, HORIZON)
+    words = [f"{key}={','.join(map(str, of[: 2 if quick else None]))}" for key, of in GRID.items()]
+    words += ["policy=[acqb]", f"num_seeds={seeds}", f"horizon={horizon}", "name=sweep"]
     points = (2 if quick else 10) ** len(GRID)
     each = points * seeds * horizon
     known = [speeds.get(label) for label in LABELS]
@@ -48,11 +49,3 @@ def rows(
                 "caches": caches, "points": points, "rounds": each * len(LABELS),
                 "seconds": seconds, "rounds_alone": alone, "composing": composed,
             }  # fmt: skip
-
-
-def _words(quick: bool) -> list[str]:
-    """Return the words of the sweep."""
-    keys = {key: values[:2] if quick else values for key, values in GRID.items()}
-    seeds, horizon = (2, 40) if quick else (SEEDS, HORIZON)
-    swept = [f"{key}={','.join(map(str, values))}" for key, values in keys.items()]
-    return [*swept, "policy=[acqb]", f"num_seeds={seeds}", f"horizon={horizon}", "name=sweep"]

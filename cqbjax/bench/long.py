@@ -3,10 +3,8 @@
 Each row is a process of its own, so that the most memory that it ever held is its own.
 """
 
-import json
 import math
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,36 +13,30 @@ from typing import Any
 import numpy as np
 
 from cqbjax.bench.cases import ACQB
-from cqbjax.bench.measure import Clock, child
-from cqbjax.core import backend
+from cqbjax.bench.measure import Clock, elsewhere
 from cqbjax.core.types import Source
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping.sweep import sweep
 
 HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)
 # A table of EmbedLLM's LLMs whose embeddings are as long as those of a large sentence encoder.
-SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 1000, 4000)
+SERVERS, DIM, ROUNDS, POOLS = 112, 768, 50, (250, 4000)
 RECORDS = 50
 OWN = Path("/proc/self/status")
-ALONE = "from cqbjax.bench import long; long.alone()"
 
 
-def asked(quick: bool) -> Iterator[dict[str, int]]:
-    """Yield what is run: rounds of a run at d = 5, N = 5; then prompts of a table, and its pools.
+def asked(quick: bool) -> list[dict[str, int]]:
+    """Return what is run: rounds of a run at d = 5, N = 5; then prompts of a table, and its pools.
 
     Args:
         quick: one of each, and short.
     """
-    for horizon in (200,) if quick else HORIZONS:
-        yield {"rounds": horizon, "prompts": 0, "pool": 0}
-    if quick:
-        yield {"rounds": 10, "prompts": 1000, "pool": 20}
-        return
-    for prompts in PROMPTS:
-        yield {"rounds": ROUNDS, "prompts": prompts, "pool": 1000}
-    for pool in POOLS:
-        if pool != 1000:
-            yield {"rounds": ROUNDS, "prompts": PROMPTS[-1], "pool": pool}
+    some = [(200, 0, 0), (10, 1000, 20)]
+    if not quick:
+        some = [(horizon, 0, 0) for horizon in HORIZONS]
+        some += [(ROUNDS, prompts, 1000) for prompts in PROMPTS]
+        some += [(ROUNDS, PROMPTS[-1], pool) for pool in POOLS]
+    return [dict(zip(("rounds", "prompts", "pool"), one, strict=True)) for one in some]
 
 
 def table(prompts: int, pool: int) -> Source:
@@ -97,8 +89,7 @@ def rows(quick: bool, cache: Path, say: Callable[[str], None]) -> Iterator[dict[
     before: dict[str, Any] = {}
     for one in asked(quick):
         say(f"one run: {one}")
-        printed = child(["-c", ALONE, json.dumps([one, str(cache)])], str(one))
-        row = json.loads(printed.splitlines()[-1])
+        row = elsewhere(measured, cache, **one)
         yield row | {"exponent": _exponent(before, row)}
         before = row
 
@@ -122,10 +113,3 @@ def _memory() -> float:
         (line,) = [line for line in OWN.read_text().splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1024 / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def alone() -> None:
-    """Measure the row that this process is told, and print it."""
-    told, folder = json.loads(sys.argv[1])
-    backend.configure(Path(folder))
-    print(json.dumps(measured(**told)))

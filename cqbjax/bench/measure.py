@@ -6,17 +6,21 @@ reports the call, so no span ends early.
 """
 
 import dataclasses
+import importlib
 import itertools
+import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from cqbjax.core import backend
 from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping import groups, plan, programs
 from cqbjax.sweeping.parts import Capacity, Part
@@ -26,6 +30,7 @@ from cqbjax.sweeping.sweep import estimates, part, sweep
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256
 COPY_BYTES = 2**30
+CALL = "from cqbjax.bench import measure; measure.called()"
 
 
 class Span(NamedTuple):
@@ -147,16 +152,10 @@ def listen(case: Case) -> list[Span]:
     clock = Clock()
     sweep(
         {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
-        case.source,
-        arrival_rates=[case.arrival_rate],
-        seeds=seeds,
-        horizon=case.horizon,
-        assortment_size=case.assortment_size,
-        capacity=case.capacity,
-        chunk=case.batch,
-        devices=case.devices,
-        progress=clock,
-    )
+        case.source, arrival_rates=[case.arrival_rate], seeds=seeds, horizon=case.horizon,
+        assortment_size=case.assortment_size, capacity=case.capacity, chunk=case.batch,
+        devices=case.devices, progress=clock,
+    )  # fmt: skip
     return clock.finish()
 
 
@@ -187,21 +186,14 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
     useful = sum(span.rounds for span in first)
     whole = sum(span.seconds for span in (*first, *repeats) if span.doing == "running")
     return {
-        "case": case.name,
-        "policy": label,
-        "d": problem.dim,
-        "N": problem.num_servers,
-        "K": case.assortment_size,
-        "horizon": case.horizon,
-        "batch": case.batch,
-        "devices": len(case.devices),
-        "slots": case.slots(label),
+        "case": case.name, "policy": label, "d": problem.dim, "N": problem.num_servers,
+        "K": case.assortment_size, "horizon": case.horizon, "batch": case.batch,
+        "devices": len(case.devices), "slots": case.slots(label),
         "rounds_a_second": _steady(first, case.at_once * case.horizon),
         "whole_rounds_a_second": useful / whole,
         "repeated": sum(span.rounds for span in repeats) / useful,
-        "bytes_a_run": case.bytes_a_run(label),
-        "compile_seconds": spans[compiled[0]].seconds,
-    }
+        "bytes_a_run": case.bytes_a_run(label), "compile_seconds": spans[compiled[0]].seconds,
+    }  # fmt: skip
 
 
 def _steady(chunks: list[Span], full: int) -> float | None:
@@ -239,6 +231,29 @@ def child(words: Sequence[str], failed: str, environment: Mapping[str, str] | No
     return done.stdout
 
 
+def elsewhere(function: Callable[..., Any], cache: Path, **told: Any) -> Any:
+    """Call a function in a process of its own, and return what it returns, as JSON has it.
+
+    Args:
+        function: of a module.
+        cache: JAX's compilation cache there.
+        told: its arguments, JSON values.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    words = json.dumps([function.__module__, function.__name__, str(cache), told])
+    printed = child(["-c", CALL, words], f"{function.__name__}, {told},")
+    return json.loads(printed.splitlines()[-1])
+
+
+def called() -> None:
+    """Call the function that this process is told, and print what it returns."""
+    module, name, cache, told = json.loads(sys.argv[1])
+    backend.configure(Path(cache))
+    print(json.dumps(getattr(importlib.import_module(module), name)(**told)))
+
+
 def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
     """Measure what the first device moves in a copy: bytes read and written, a second.
 
@@ -249,10 +264,17 @@ def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
     array = jax.device_put(jnp.zeros(size // 4, jnp.float32), jax.devices()[0])
     # A copy alone would be optimised away; one addition costs nothing beside the memory.
     copy = jax.jit(lambda x: x + 1)
-    copy(array).block_until_ready()
-    best = float("inf")
+    return 2 * size / least(lambda: copy(array).block_until_ready(), tries)
+
+
+def least(
+    play: Callable[[], Any], tries: int, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the least seconds of several plays; a first, which may compile, is not counted."""
+    play()
+    spent = []
     for _ in range(tries):
-        begun = time.perf_counter()
-        copy(array).block_until_ready()
-        best = min(best, time.perf_counter() - begun)
-    return 2 * size / best
+        begun = clock()
+        play()
+        spent.append(clock() - begun)
+    return min(spent)

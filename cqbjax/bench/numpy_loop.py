@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,36 +27,12 @@ Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact
 
 
-class Recorded(NamedTuple):
-    """One run's instance and draws; entry t - 1 belongs to round t.
+class Run(NamedTuple):
+    """One run's instance, its draws and the policy's numbers, as the reference takes them."""
 
-    Attributes:
-        contexts: [I, d].
-        utilities: [I, N] true utilities.
-        rows: [T] the context of the query that arrives, if one does.
-        arrives: [T] whether one does.
-        choice: [T] uniforms of the choice.
-        explore: [T] uniforms that decide on exploration.
-        normal: [T, M, N, d] standard normals.
-    """
-
-    contexts: Floats
-    utilities: Floats
-    rows: npt.NDArray[np.int64]
-    arrives: npt.NDArray[np.bool_]
-    choice: Floats
-    explore: Floats
-    normal: Floats
-
-
-class Constants(NamedTuple):
-    """The policy's numbers."""
-
-    assortment_size: int
-    kappa: float = 1.0
-    lambda0: float = 1.0
-    alpha_scale: float = 0.2
-    c1: float = 0.25
+    world: reference.World
+    draws: reference.Draws
+    settings: reference.Settings
 
 
 class Played(NamedTuple):
@@ -74,7 +51,9 @@ class Played(NamedTuple):
     length: npt.NDArray[np.int64]
 
 
-def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) -> Recorded:
+def record(
+    source: Source, size: int, rate: float, horizon: int, seed: int = 0, **constants: float
+) -> Run:
     """Draw the instance as the simulator does, and the policy's own draws with NumPy.
 
     Args:
@@ -83,43 +62,50 @@ def record(source: Source, size: int, rate: float, horizon: int, seed: int = 0) 
         rate: arrivals a round.
         horizon: T.
         seed: of the run.
+        constants: of the policy, others than the benchmark's.
     """
     problem = source.problem(size, horizon)
     draw = jax.jit(simulate.draw_instance, static_argnames="problem")
     drawn = draw(rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem)
-    world, own = drawn.world, np.random.default_rng(seed)
-    shape = (horizon, gaussian.num_samples(size), problem.num_servers, problem.dim)
-    return Recorded(
-        np.asarray(world.contexts, np.float64),
-        np.asarray(world.utilities, np.float64),
-        np.asarray(world.arrival_rows, np.int64),
-        np.asarray(drawn.arrives),
-        np.asarray(drawn.choice, np.float64),
-        own.uniform(size=horizon),
-        own.normal(size=shape),
+    own, servers = np.random.default_rng(seed), problem.num_servers
+    world = reference.World(
+        np.asarray(drawn.world.contexts, np.float64),
+        np.asarray(drawn.world.utilities, np.float64),
+        np.asarray(drawn.world.arrival_rows, np.int64),
     )
+    # What ACQB does not draw is zero.
+    draws = reference.Draws(
+        arrival=np.where(drawn.arrives, 0.0, 1.0), choice=np.asarray(drawn.choice, np.float64),
+        explore=own.uniform(size=horizon),
+        normal=own.normal(size=(horizon, gaussian.num_samples(size), servers, problem.dim)),
+        query=np.zeros(horizon), assortment=np.zeros(horizon, int),
+        lots=np.zeros((horizon, servers)),
+    )  # fmt: skip
+    usual: dict[str, Any] = {"alpha_scale": 0.2, "c1": 0.25} | constants
+    return Run(world, draws, reference.Settings(size, "disjoint", 0.5, horizon, **usual))
 
 
 class Learner:
     """theta, the root of V^-1 and the history of every server."""
 
-    def __init__(self, run: Recorded, constants: Constants) -> None:
-        horizon, (servers, dim) = len(run.rows), (run.utilities.shape[1], run.contexts.shape[1])
-        self.constants = constants
+    def __init__(self, world: reference.World, settings: reference.Settings) -> None:
+        servers, dim = world.utilities.shape[1], world.features.shape[1]
+        horizon = settings.horizon
+        self.settings = settings
         self.theta = np.zeros((servers, dim))
-        self.root = np.tile(np.eye(dim) / math.sqrt(constants.lambda0), (servers, 1, 1))
+        self.root = np.tile(np.eye(dim) / math.sqrt(settings.lambda0), (servers, 1, 1))
         self.shown = np.zeros(servers)
         self.features = np.empty((horizon, dim))
-        self.servers = np.empty((horizon, constants.assortment_size), int)
+        self.servers = np.empty((horizon, settings.K), int)
         self.chosen = np.empty(horizon, int)
         self.of: list[list[int]] = [[] for _ in range(servers)]
         self.count = 0
 
     def samples(self, normal: Floats) -> Floats:
         """Return theta + alpha W z of every server: [N, d, M] for normals [M, N, d]."""
-        s, dim = self.constants, self.theta.shape[1]
+        s, dim = self.settings, self.theta.shape[1]
         shown = self.shown
-        growth = dim * np.log1p(shown * s.assortment_size / (dim * s.lambda0))
+        growth = dim * np.log1p(shown * s.K / (dim * s.lambda0))
         growth += 4 * np.log(np.maximum(shown, 1))
         alpha = s.alpha_scale * s.kappa * (np.sqrt(growth) / 2 + math.sqrt(s.lambda0))
         pushed = self.root @ normal.transpose(1, 2, 0)
@@ -152,10 +138,10 @@ class Learner:
             weights = np.exp(utilities - shift)
             weights /= np.exp(-shift) + weights.sum(axis=1, keepdims=True)
             p = np.einsum("nk,nkf->nf", weights, own)
-            gradient = self.constants.lambda0 * self.theta[free] - (chosen - p).T @ x
+            gradient = self.settings.lambda0 * self.theta[free] - (chosen - p).T @ x
             if np.sqrt(np.sum(gradient**2)) < TOLERANCE:
                 return
-            hessian = self.constants.lambda0 * np.eye(len(free) * dim)
+            hessian = self.settings.lambda0 * np.eye(len(free) * dim)
             for i, k in itertools.product(range(len(free)), repeat=2):
                 curvature = p[:, i] * ((i == k) - p[:, k])
                 block = (x * curvature[:, None]).T @ x
@@ -177,35 +163,37 @@ def best_pair(utilities: Floats, size: int) -> tuple[int, npt.NDArray[np.int64]]
     return slot, np.sort(top[slot])
 
 
-def play(run: Recorded, constants: Constants) -> tuple[Played, Learner]:
+def play(
+    world: reference.World, draws: reference.Draws, settings: reference.Settings
+) -> tuple[Played, Learner]:
     """Play every round and return what happened, and what was learnt."""
-    size, learner = constants.assortment_size, Learner(run, constants)
-    assortments = np.array(
-        list(itertools.combinations(range(run.utilities.shape[1]), size)), dtype=int
-    )
+    size, learner = settings.K, Learner(world, settings)
+    servers_of_all = range(world.utilities.shape[1])
+    assortments = np.array(list(itertools.combinations(servers_of_all, size)), dtype=int)
+    arrives = draws.arrival < settings.arrival_rate
     turn, waiting, arrived = 0, list[int](), list[int]()
     rounds: list[tuple[int, Any, bool, int]] = []
-    for t in range(1, len(run.rows) + 1):
+    for t in range(1, settings.horizon + 1):
         query, servers, departed = -1, np.full(size, -1), False
         if waiting:
-            new = t > 1 and run.arrives[t - 2]
-            if new and run.explore[t - 1] < min(1.0, constants.c1 / math.sqrt(t)):
+            new = t > 1 and arrives[t - 2]
+            if new and draws.explore[t - 1] < min(1.0, settings.c1 / math.sqrt(t)):
                 slot, servers = len(waiting) - 1, assortments[turn]
                 turn = (turn + 1) % len(assortments)
             else:
-                samples = learner.samples(run.normal[t - 1])
-                optimistic = np.tensordot(run.contexts[waiting], samples, (1, 1)).max(axis=-1)
+                samples = learner.samples(draws.normal[t - 1])
+                optimistic = np.tensordot(world.features[waiting], samples, (1, 1)).max(axis=-1)
                 slot, servers = best_pair(optimistic, size)
             row, query = waiting[slot], arrived[slot]
-            weights = np.exp(run.utilities[row, servers])
+            weights = np.exp(world.utilities[row, servers])
             reached = np.cumsum(weights / (1 + weights.sum()))
-            position = int(np.searchsorted(reached, run.choice[t - 1]))
+            position = int(np.searchsorted(reached, draws.choice[t - 1]))
             departed = position < size
             if departed:
                 del waiting[slot], arrived[slot]
-            learner.learn(run.contexts[row], servers, servers[position] if departed else -1)
-        if run.arrives[t - 1]:
-            waiting.append(int(run.rows[t - 1]))
+            learner.learn(world.features[row], servers, servers[position] if departed else -1)
+        if arrives[t - 1]:
+            waiting.append(int(world.arrival_index[t - 1]))
             arrived.append(t)
         rounds.append((query, servers, departed, len(waiting)))
     return Played(*(np.array(column) for column in zip(*rounds, strict=True))), learner
@@ -216,27 +204,9 @@ def one_thread() -> contextlib.AbstractContextManager[Any]:
     return threadpoolctl.threadpool_limits(1)
 
 
-def seconds_a_round(run: Recorded, constants: Constants) -> float:
-    """Time the loop on one thread: seconds a round."""
+def seconds_a_round(play: Callable[..., Any], run: Run) -> float:
+    """Time what plays a run, this loop or the reference, on one thread: seconds a round."""
     with one_thread():
         begun = time.perf_counter()
-        play(run, constants)
-        return (time.perf_counter() - begun) / len(run.rows)
-
-
-def reference_seconds(run: Recorded, constants: Constants) -> float:
-    """Time the reference simulator on the same draws, on one thread: seconds a round."""
-    horizon = len(run.rows)
-    world = reference.World(run.contexts, run.utilities, run.rows)
-    draws = reference.Draws(
-        np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
-        np.zeros(horizon), np.zeros(horizon, int), np.zeros((horizon, run.utilities.shape[1])),
-    )  # fmt: skip
-    size, kappa, lambda0, alpha_scale, c1 = constants
-    settings = reference.Settings(
-        size, "disjoint", 0.5, horizon, kappa=kappa, lambda0=lambda0, alpha_scale=alpha_scale, c1=c1
-    )
-    with one_thread():
-        begun = time.perf_counter()
-        reference.simulate("acqb", world, draws, settings)
-        return (time.perf_counter() - begun) / horizon
+        play(*run)
+        return (time.perf_counter() - begun) / run.settings.horizon

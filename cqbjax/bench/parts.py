@@ -18,6 +18,7 @@ from cqbjax.beliefs import blocks, cubic, gaussian, likelihood, pages, running
 from cqbjax.beliefs.rows import Row
 from cqbjax.bench import floors
 from cqbjax.bench.cases import ACQB
+from cqbjax.bench.measure import least
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action
@@ -306,10 +307,9 @@ def _least(play: Callable[[], Any], rounds: int, repeats: int) -> float:
     begun = time.perf_counter()
     play()
     plays = 1 + int(LONG / (time.perf_counter() - begun)) if repeats > 1 else 1
-    spent = []
-    for _ in range(repeats):
-        begun = time.process_time()
+
+    def several() -> None:
         for _ in range(plays):
             play()
-        spent.append(time.process_time() - begun)
-    return min(spent) / plays / rounds
+
+    return least(several, repeats, time.process_time) / plays / rounds

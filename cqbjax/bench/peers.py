@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -50,10 +50,11 @@ class Contexts:
     def __init__(self, case: Case) -> None:
         """Draw them as the simulator does."""
         run = numpy_loop.record(case.source, 1, case.arrival_rate, case.horizon)
-        odds = np.exp(run.utilities[run.rows])
+        world = run.world
+        odds = np.exp(world.utilities[world.arrival_index])
         self.params = {"env_type": case.name}
-        self.contexts = run.contexts[run.rows].tolist()
-        self.rewards = (run.choice[:, None] < odds / (1 + odds)).astype(float).tolist()
+        self.contexts = world.features[world.arrival_index].tolist()
+        self.rewards = (run.draws.choice[:, None] < odds / (1 + odds)).astype(float).tolist()
         self.actions = [tuple(one) for one in np.eye(odds.shape[1]).tolist()]
 
     def read(self) -> Iterator[Any]:
@@ -102,20 +103,6 @@ def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: 
     return list(simulation.get_all_records())
 
 
-def mean_queue(left: Sequence[Any], burn_in: int, until: int) -> float:
-    """Return the mean number of queries in the system over the rounds that count.
-
-    Args:
-        left: records; all who came before the last round that counts must be among them.
-        burn_in: rounds that do not count.
-        until: the last that does.
-    """
-    came = np.array([one.arrival_date for one in left])
-    gone = np.ceil([one.exit_date for one in left])
-    there = np.minimum(gone, until) - np.maximum(came, burn_in)
-    return float(np.maximum(there, 0).sum() / (until - burn_in))
-
-
 def geo_geo(case: Case, runs: int) -> Play:
     """Return what plays Ciw's queue of the same law."""
     del runs
@@ -139,9 +126,8 @@ def scan(case: Case, runs: int) -> Play:
 def loop(case: Case, runs: int) -> Play:
     """Return what plays ACQB in a NumPy loop."""
     del runs
-    size = case.assortment_size
-    run = numpy_loop.record(case.source, size, case.arrival_rate, case.horizon)
-    return lambda: numpy_loop.play(run, numpy_loop.Constants(size))
+    run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, case.horizon)
+    return lambda: numpy_loop.play(*run)
 
 
 class Pair(NamedTuple):
@@ -170,25 +156,14 @@ def _case(name: str, label: str, policy: Any, **fields: Any) -> Case:
 
 
 PAIRS = (
-    Pair(
-        "coba", "LinTSLearner, no queue", lints, False, "lints, and the queue",
-        _case("LinTS, d=5 N=5", "lints", Linear(index="thompson", alpha=ALPHA)),
-    ),
-    Pair(
-        "ciw", "event by event", geo_geo, False, "rand_rout, source=coin",
-        _case(
-            "Geo/Geo/1, load 0.8", "rand_rout", GEO.policy, source=GEO.source,
-            arrival_rate=GEO.rate(LOAD),
-        ),
-    ),
-    Pair(
-        "jax", "lax.scan of Env.step", scan, True, "sweep of random",
-        _case("random actions, d=5 N=5", "random", BASELINES["random"], capacity=CROWDED_SLOTS),
-    ),
-    Pair(
-        "numpy", "a loop on one core", loop, False, "acqb",
-        _case("ACQB, d=5 N=5", "acqb", ACQB),
-    ),
+    Pair("coba", "LinTSLearner, no queue", lints, False, "lints, and the queue",
+         _case("LinTS, d=5 N=5", "lints", Linear(index="thompson", alpha=ALPHA))),
+    Pair("ciw", "event by event", geo_geo, False, "rand_rout, source=coin",
+         _case("Geo/Geo/1, load 0.8", "rand_rout", GEO.policy, source=GEO.source,
+               arrival_rate=GEO.rate(LOAD))),
+    Pair("jax", "lax.scan of Env.step", scan, True, "sweep of random",
+         _case("random actions, d=5 N=5", "random", BASELINES["random"], capacity=CROWDED_SLOTS)),
+    Pair("numpy", "a loop on one core", loop, False, "acqb", _case("ACQB, d=5 N=5", "acqb", ACQB)),
 )  # fmt: skip
 
 
@@ -227,18 +202,14 @@ def _row(pair: Pair, case: Case) -> dict[str, Any]:
     (alone,) = measure(dataclasses.replace(case, batch=1, num_devices=1))
     together = _rounds_a_second(pair, case, case.at_once) if pair.batches else None
     (batch,) = measure(case)
+    version = importlib.metadata.version(pair.package)
     return {
-        "work": case.name,
-        "peer": f"{pair.package} {importlib.metadata.version(pair.package)}, {pair.peer}",
-        "peer_rounds_a_second": theirs,
-        "peer_batch_rounds_a_second": together,
-        "ours": pair.ours,
-        "run_rounds_a_second": alone["rounds_a_second"],
-        "batch_rounds_a_second": batch["rounds_a_second"],
-        "horizon": case.horizon,
-        "runs": case.at_once,
-        "compile_seconds": batch["compile_seconds"],
-    }
+        "work": case.name, "peer": f"{pair.package} {version}, {pair.peer}",
+        "peer_rounds_a_second": theirs, "peer_batch_rounds_a_second": together,
+        "ours": pair.ours, "run_rounds_a_second": alone["rounds_a_second"],
+        "batch_rounds_a_second": batch["rounds_a_second"], "horizon": case.horizon,
+        "runs": case.at_once, "compile_seconds": batch["compile_seconds"],
+    }  # fmt: skip
 
 
 def _rounds_a_second(pair: Pair, case: Case, runs: int) -> float:

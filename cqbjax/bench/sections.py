@@ -1,55 +1,61 @@
 """The benchmark's sections: each returns rows for the report."""
 
-import datetime
-import importlib.metadata
-import json
+import dataclasses
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from cqbjax.bench import cases, costs, floors, gridding, long, numpy_loop, parts, peers, starting
-from cqbjax.bench.measure import child, compile_again, copy_bytes_a_second, measure
-from cqbjax.bench.numpy_loop import reference_seconds
+from cqbjax.bench import (
+    cases,
+    costs,
+    floors,
+    gridding,
+    long,
+    numpy_loop,
+    parts,
+    peers,
+    report,
+    starting,
+)
+from cqbjax.bench.measure import compile_again, copy_bytes_a_second, elsewhere, measure
 from cqbjax.bench.targets import compare
-from cqbjax.core import backend
 from cqbjax.sweeping.sweep import sweep
+from cqbjax.testing import reference
 
 Row = dict[str, Any]
 Rows = list[Row]
-SCHEMA = 1
-VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy")
+SECTIONS = (
+    "start", "throughput", "numpy", "growth", "compile", "sweep", "worlds", "peers", "parts",
+    "floor", "long", "device", "study", "targets",
+)  # fmt: skip
 
 
+@dataclasses.dataclass
 class Bench:
     """One run of the benchmark: what was asked for, and the rows so far.
 
-    Args:
+    Attributes:
         quick: few and short cases.
         cache: the compilation cache of this process, empty at its start.
-        study: time the whole offline study although this is no GPU.
+        study_wanted: time the whole offline study although this is no GPU.
         say: is told what comes next.
         composing: seconds in which the sweep of these words is composed and checked; without it
             the section `sweep` is left out.
+        rows: by section.
+        gpu: whether a GPU runs it.
     """
 
-    def __init__(
-        self,
-        quick: bool,
-        cache: Path,
-        study: bool,
-        say: Callable[[str], None],
-        composing: Callable[[Sequence[str]], float] | None = None,
-    ) -> None:
-        self.composing = composing
-        self.quick = quick
-        self.cache = cache
-        self.say = say
-        self.rows: dict[str, Rows] = {name: [] for name in SECTIONS}
-        self.gpu = jax.devices()[0].platform == "gpu"
-        self.study_wanted = study or self.gpu
+    quick: bool
+    cache: Path
+    study_wanted: bool
+    say: Callable[[str], None]
+    composing: Callable[[Sequence[str]], float] | None = None
+    rows: dict[str, Rows] = dataclasses.field(default_factory=lambda: {x: [] for x in SECTIONS})
+    gpu: bool = dataclasses.field(default_factory=lambda: jax.devices()[0].platform == "gpu")
 
     def start(self) -> Rows:
         """Time whole processes, as a user waits for them."""
@@ -66,14 +72,9 @@ class Bench:
 
     def bests(self) -> dict[str, Row]:
         """Return problem -> the fastest row of ACQB, of what was measured."""
-        fastest: dict[str, Row] = {}
-        for row in self.rows["throughput"]:
-            if row["policy"] != "acqb" or row["rounds_a_second"] is None:
-                continue
-            before = fastest.get(row["case"])
-            if before is None or row["rounds_a_second"] > before["rounds_a_second"]:
-                fastest[row["case"]] = row
-        return fastest
+        steady = [row for row in self.rows["throughput"] if row["rounds_a_second"]]
+        steady.sort(key=lambda row: row["rounds_a_second"])
+        return {row["case"]: row for row in steady if row["policy"] == "acqb"}
 
     def numpy(self) -> Rows:
         """Compare with NumPy loops on one core: our own lean one, and the reference."""
@@ -84,11 +85,11 @@ class Bench:
             long = small or (case.assortment_size == 1 and not self.quick)
             rounds = case.horizon if long else 20 if self.quick else 200
             run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, rounds)
-            constants = numpy_loop.Constants(case.assortment_size)
             self.say(f"{name}: NumPy loops, {rounds} rounds")
-            timed = {"lean loop": numpy_loop.seconds_a_round(run, constants)}
+            timed = {"lean loop": numpy_loop.seconds_a_round(numpy_loop.play, run)}
             if case.source.problem(1, 1).num_servers < 100:
-                timed["reference"] = reference_seconds(run, constants)
+                obvious = functools.partial(reference.simulate, "acqb")
+                timed["reference"] = numpy_loop.seconds_a_round(obvious, run)
             best = self.bests().get(name)
             speed = best["rounds_a_second"] if best else None
             for loop, seconds in timed.items():
@@ -121,15 +122,13 @@ class Bench:
         rows = []
         for number, case in enumerate(cases.compiled(self.quick)):
             self.say(f"{case.name}: compiling, and again in a second process")
+            same = ("acqb", case.name, case.batch, case.horizon)
             cold = [
-                row["compile_seconds"]
-                for row in self.rows["throughput"]
-                if all(row[key] == getattr(case, other) for key, other in
-                       (("case", "name"), ("batch", "batch"), ("horizon", "horizon")))
-                and row["policy"] == "acqb"
+                row["compile_seconds"] for row in self.rows["throughput"]
+                if (row["policy"], row["case"], row["batch"], row["horizon"]) == same
             ]  # fmt: skip
             first = cold[0] if cold else compile_again(case)
-            second = _second_process(self.quick, number, self.cache)
+            second = elsewhere(recompiled, self.cache, quick=self.quick, number=number)
             row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
             rows.append(row | {"second_process_seconds": second, "share": second / first})
         return rows
@@ -139,11 +138,12 @@ class Bench:
         if self.composing is None:
             return []
         self.say("a sweep of 1,000 points, with empty caches and with full ones")
-        speeds: dict[str, float | None] = {}
-        for row in self.rows["throughput"]:
-            if row["case"] == "d=5 N=5 K=1" and row["policy"] in gridding.LABELS:
-                best = max(speeds.get(row["policy"]) or 0.0, row["rounds_a_second"] or 0.0)
-                speeds[row["policy"]] = best or None
+        small = [row for row in self.rows["throughput"] if row["case"] == "d=5 N=5 K=1"]
+        speeds = {
+            label: max((row["rounds_a_second"] or 0 for row in small if row["policy"] == label),
+                       default=0)
+            for label in gridding.LABELS
+        }  # fmt: skip
         return list(gridding.rows(self.quick, speeds, self.composing))
 
     def worlds(self) -> Rows:
@@ -186,7 +186,7 @@ class Bench:
 
     def study(self) -> Rows:
         """Time the whole offline study of the paper, compiling included."""
-        if not self.study_wanted:
+        if not self.study_wanted and not self.gpu:
             return []
         seeds, horizon = (2, 50) if self.quick else (10, 5000)
         rows, begun = [], time.perf_counter()
@@ -206,24 +206,6 @@ class Bench:
         """Set what was measured beside what was asked for."""
         speeds = {name: row["rounds_a_second"] for name, row in self.bests().items()}
         return compare(self.rows, speeds, self.gpu, self.quick)
-
-
-SECTIONS: Mapping[str, Callable[[Bench], Rows]] = {
-    "start": Bench.start,
-    "throughput": Bench.throughput,
-    "numpy": Bench.numpy,
-    "growth": Bench.growth,
-    "compile": Bench.compile,
-    "sweep": Bench.sweep,
-    "worlds": Bench.worlds,
-    "peers": Bench.peers,
-    "parts": Bench.parts,
-    "floor": Bench.floor,
-    "long": Bench.long,
-    "device": Bench.device,
-    "study": Bench.study,
-    "targets": Bench.targets,
-}
 
 
 def run(
@@ -251,22 +233,12 @@ def run(
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
     begun, bench = time.perf_counter(), Bench(quick, cache, study, say, composing)
-    for name, measured in SECTIONS.items():
+    for name in SECTIONS:
         if not only or name in only or name == "targets":
-            bench.rows[name] = measured(bench)
-    return {
-        "schema": SCHEMA,
-        "quick": quick,
-        "only": list(only),
-        "machine": backend.describe(),
-        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": time.perf_counter() - begun,
-        "sections": bench.rows,
-    }
+            bench.rows[name] = getattr(bench, name)()
+    return report.made(quick, begun, bench.rows, only=list(only))
 
 
-def _second_process(quick: bool, number: int, cache: Path) -> float:
-    """Compile the same case in a process of its own, with the same cache: seconds."""
-    words = ["-m", "cqbjax.bench.again", json.dumps([quick, number, str(cache)])]
-    return float(child(words, "the second process"))
+def recompiled(quick: bool, number: int) -> float:
+    """Compile one of `cases.compiled` with a cache that another process filled: seconds."""
+    return compile_again(cases.compiled(quick)[number])

@@ -52,12 +52,9 @@ class Ray:
 
     def _start(self, ray: Any) -> None:
         """Start a cluster here, or join one."""
-        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        here = {} if self.address else {"include_dashboard": False}
         try:
-            if self.address is None:
-                ray.init(include_dashboard=False, **quiet)
-            else:
-                ray.init(address=self.address, **quiet)
+            ray.init(self.address, log_to_driver=False, logging_level="ERROR", **here)
         except (ConnectionError, RuntimeError) as error:
             raise ValueError(
                 f"cluster.address={self.address} cannot be reached: {reason_of(error)}"

@@ -92,13 +92,9 @@ class Pairings(ConfigSource):
         label = Path(config_path).stem
         path, retry, schedule = self._offered[label]
         node = {
-            "_target_": "cqbjax.offline.Trained",
-            "router": OmegaConf.load(path),
-            "retry": retry,
-            "schedule": schedule,
-            "precision": "${precision}",
-            "recall_by": "${recall_by}",
-        }
+            "_target_": "cqbjax.offline.Trained", "router": OmegaConf.load(path), "retry": retry,
+            "schedule": schedule, "precision": "${precision}", "recall_by": "${recall_by}",
+        }  # fmt: skip
         config = OmegaConf.create({label: node})
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})
 

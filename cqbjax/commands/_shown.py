@@ -3,19 +3,24 @@
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
+from rich.console import Console
 
 from cqbjax.commands import _multirun, _tasks
+from cqbjax.commands._hydra import make_policies
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.types import is_blind, is_retry_aware
+from cqbjax.figures import arena as drawing
+from cqbjax.figures import files
+from cqbjax.offline import Learnt
+from cqbjax.page import arena as page
 from cqbjax.results import board as boards
 from cqbjax.results import scores, tables
 from cqbjax.results.board import Board
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from cqbjax.results.names import in_order
 
 TABLE = "table.csv"
 # Where a row is from, beside `boards.SAME_KEY` and `boards.SAME_DRAWS`.
@@ -53,7 +58,7 @@ def tabled(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def write(
-    made: Board, known: Board, folder: Path, own: str | None, console: "Console", by: str = RUN
+    made: Board, known: Board, folder: Path, own: str | None, console: Console, by: str = RUN
 ) -> list[Path]:
     """Write table, numbers, pictures and page of runs, and print how policies stand.
 
@@ -65,9 +70,6 @@ def write(
         console: where the scores are printed.
         by: where `made` is from.
     """
-    from cqbjax.figures import arena as drawing
-    from cqbjax.figures import files
-
     rows = compared(made, known, by)
     table, scored = tabled(rows), scores.scored(rows.drop("by"))
     tables.write_csv(folder / TABLE, table)
@@ -88,7 +90,6 @@ def write(
     for name, figure in zip(("scores", "profiles"), pictures.values(), strict=True):
         written += files.save(figure, folder / name, DOTS_AN_INCH)
     _print(table, tracks, own, console)
-    from cqbjax.page import arena as page
 
     tasks = [task._asdict() for task in _tasks.listed() if task.name in made.notes]
     title = f"{own} in the arena" if own else "The arena"
@@ -115,7 +116,7 @@ def _profiles(scored: pl.DataFrame, overall: pl.DataFrame, own: str | None) -> d
 
 
 def _print(
-    table: pl.DataFrame, tracks: dict[str, pl.DataFrame], own: str | None, console: "Console"
+    table: pl.DataFrame, tracks: dict[str, pl.DataFrame], own: str | None, console: Console
 ) -> None:
     """Print the scores over tasks, and task by task those of one's own policy."""
     for name, overall in tracks.items():
@@ -131,9 +132,6 @@ def _print(
 
 def _cards(table: pl.DataFrame, made: Board) -> list[dict[str, str]]:
     """Return a card a policy: what its docstring and its configuration say, where it wins."""
-    from cqbjax.commands._hydra import make_policies
-    from cqbjax.results.names import in_order
-
     cards, labels = [], in_order({*made.rows["policy"]} - {OPTIMAL})
     words = f"policy=[{','.join(labels)}]"
     with _multirun.initialised():
@@ -176,9 +174,6 @@ def _listed(constants: Mapping[str, Any]) -> str:
 
 def _sees(policy: Any) -> str:
     """Say what a policy looks at."""
-    from cqbjax.core.types import is_blind, is_retry_aware
-    from cqbjax.offline import Learnt
-
     if isinstance(policy, Learnt):
         return "prompts, by what it learnt of the seed's offline split"
     seen = ["the queue", "no contexts" if is_blind(policy) else "contexts"]

@@ -1,9 +1,8 @@
 """Is an entry of the arena what it says? Its table anew, pieces anew, and again without knowing."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -11,19 +10,20 @@ import xarray as xr
 
 from cqbjax.commands import _multirun, _shown, _tasks
 from cqbjax.commands._hydra import make, make_policies
+from cqbjax.core import backend
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.offline import Learnt
 from cqbjax.results import board as boards
-from cqbjax.results import scores
+from cqbjax.results import scores, tables
 from cqbjax.results import stored as results
 from cqbjax.results.board import Board
-from cqbjax.studies import configs, grid, manifests, replaying
+from cqbjax.studies import configs, grid, kinds, manifests, replaying, study
 from cqbjax.studies.configs import Composed, Config
+from cqbjax.studies.grid import Ready
+from cqbjax.sweeping.progress import Silent
+from cqbjax.sweeping.sweep import part, sweep_parts
+from cqbjax.testing.contract.fair import Masked, mask_of, reordered
 
-if TYPE_CHECKING:
-    from cqbjax.studies.grid import Ready
-
-KEYS = ("pieces", "seed", "data_dir")
-PIECES = 3
 # Seeds of a piece that are run again, and seeds at which a policy is run without knowing.
 AGAIN, MASKED = 2, 10
 ARRAYS = ("queue_length", "departures", "regret", "explored")
@@ -53,17 +53,15 @@ def verify(folder: Path, told: dict[str, str]) -> None:
 
     Args:
         folder: of the entry.
-        told: `pieces`, `seed` and `data_dir`, from `given`.
+        told: `pieces`, `seed` and `data_dir`, from `_words.check`.
 
     Raises:
         ValueError: in one sentence, what is not as the entry says.
     """
-    from cqbjax.core import backend
-
     for name in (boards.NOTES, boards.NUMBERS, _shown.TABLE):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is no entry of the arena: {name} is not there")
-    draws = np.random.default_rng(int(told["seed"]) if "seed" in told else None)
+    draws = np.random.default_rng(int(told["seed"]) if told["seed"] else None)
     backend.configure()
     # The policy's file is beside its numbers.
     sys.path.insert(0, str(folder.resolve()))
@@ -79,32 +77,14 @@ def verify(folder: Path, told: dict[str, str]) -> None:
         for label in made.notes[task]["policies"]
         if label != OPTIMAL
     ]
-    for number in draws.permutation(len(pieces))[: int(told.get("pieces", PIECES))]:
+    for number in draws.permutation(len(pieces))[: int(told["pieces"])]:
         piece = pieces[number]
-        if told.get("data_dir"):
+        if told["data_dir"]:
             there = piece.config.at({"data_dir": told["data_dir"]})
             piece = piece._replace(config=there)
         _same_again(piece, draws)
         print(f"{piece.task}, {piece.label}: run again, the same to the last bit")
         print(f"{piece.task}, {piece.label}: {_without_knowing(piece, draws, made, known)}")
-
-
-def given(words: Sequence[str]) -> tuple[Path, dict[str, str]]:
-    """Return the folder that words name, and what else they say.
-
-    Raises:
-        ValueError: no folder, or a word that is none.
-    """
-    if not words or "=" in words[0]:
-        raise ValueError("verify takes a folder of the arena: cqbjax arena verify arena/Mine")
-    told = dict(word.partition("=")[::2] for word in words[1:])
-    for key in told:
-        if key not in KEYS:
-            raise ValueError(f"{key} is none of {', '.join(KEYS)}")
-    for key in ("pieces", "seed"):
-        if key in told and not told[key].isdecimal():
-            raise ValueError(f"{key}={told[key]} must be a whole number")
-    return Path(words[0]), told
 
 
 def _stored(folder: Path, made: Board) -> dict[str, tuple[xr.Dataset, Composed]]:
@@ -164,8 +144,6 @@ def _same_rows(stored: dict[str, tuple[xr.Dataset, Composed]], made: Board, fold
 
 def _same_table(made: Board, known: Board, folder: Path) -> None:
     """Refuse a table that does not follow from the rows."""
-    from cqbjax.results import tables
-
     anew, path = _shown.tabled(_shown.compared(made, known)), folder / f".{_shown.TABLE}"
     tables.write_csv(path, anew)
     text = path.read_text()
@@ -180,10 +158,8 @@ def _same_table(made: Board, known: Board, folder: Path) -> None:
         )
 
 
-def _ready(piece: Piece, seeds: np.ndarray) -> "Ready":
+def _ready(piece: Piece, seeds: np.ndarray) -> Ready:
     """Return a piece ready to run at some seeds, which follow one another."""
-    from cqbjax.studies import kinds
-
     given = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
     (ready,) = kinds.checked_points(piece.config.at(given), make, make_policies)
     return ready._replace(policies={piece.label: ready.policies[piece.label]})
@@ -191,8 +167,6 @@ def _ready(piece: Piece, seeds: np.ndarray) -> "Ready":
 
 def _same_again(piece: Piece, draws: np.random.Generator) -> None:
     """Run a piece again at some of its seeds, and refuse what is not the same."""
-    from cqbjax.sweeping.progress import Silent
-
     seeds = piece.point.seed.values
     first = int(draws.integers(len(seeds) - min(AGAIN, len(seeds)) + 1))
     some = seeds[first : first + AGAIN]
@@ -214,11 +188,6 @@ def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board, know
     Raises:
         ValueError: it does worse: it knows what it has not learnt.
     """
-    from cqbjax.offline import Learnt
-    from cqbjax.studies import study
-    from cqbjax.sweeping.sweep import part, sweep_parts
-    from cqbjax.testing.contract.fair import Masked, mask_of, reordered
-
     seeds = piece.point.seed.values[:MASKED]
     ready = _ready(piece, seeds)
     policy, config = ready.policies[piece.label], ready.point.config

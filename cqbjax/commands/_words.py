@@ -9,12 +9,13 @@ from cqbjax.commands import _tasks
 from cqbjax.commands._tasks import Asked, Contestant
 
 VERBS = ("tasks", "verify", "board", "show")
-# What may be said of a run, and its value where nothing is.
+# What may be said of a run, and of verifying one, and its value where nothing is.
 KEYS = {
     "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
     "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
 PASSED_ON = ("data_dir", "cache_dir", "cluster")
+OF_VERIFY = {"pieces": "3", "seed": "", "data_dir": ""}
 BOARD, SHOWN = "board", "shown"
 
 
@@ -54,23 +55,36 @@ def check(words: Sequence[str]) -> tuple[str, Any]:
             raise ValueError(f"{given[0]} is nothing that `show` takes: out=FOLDER alone")
         return verb, Path(values_of(others)["out"]) / SHOWN
     if verb == "verify":
-        from cqbjax.commands import _verify
-
-        return verb, _verify.given(others)
+        return verb, _given(others)
     return verb, run_of(values_of(others), board=verb == BOARD)
 
 
-def values_of(words: Sequence[str]) -> dict[str, str]:
-    """Return key -> value.
+def _given(words: Sequence[str]) -> tuple[Path, dict[str, str]]:
+    """Return the folder that words name, and what else they say.
+
+    Raises:
+        ValueError: no folder, or a word that is none.
+    """
+    if not words or "=" in words[0]:
+        raise ValueError("verify takes a folder of the arena: cqbjax arena verify arena/Mine")
+    told = values_of(words[1:], OF_VERIFY)
+    for key in ("pieces", "seed"):
+        if told[key] != OF_VERIFY[key] and not told[key].isdecimal():
+            raise ValueError(f"{key}={told[key]} must be a whole number")
+    return Path(words[0]), told
+
+
+def values_of(words: Sequence[str], known: dict[str, str] = KEYS) -> dict[str, str]:
+    """Return key -> value, as `known` has it where no word says it.
 
     Raises:
         ValueError: a word is no `key=value`, or its key is none.
     """
-    values = dict(KEYS)
+    values = dict(known)
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or key not in KEYS:
-            raise ValueError(f"{word} is none of {', '.join(f'{key}=' for key in KEYS)}")
+        if not equals or key not in known:
+            raise ValueError(f"{word} is none of {', '.join(f'{key}=' for key in known)}")
         values[key] = value
     return values
 

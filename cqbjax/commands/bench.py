@@ -34,9 +34,7 @@ _add("--json", type=Path, metavar="FILE", help="write the report here")
 _add("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(bench.SECTIONS)}")
 _add("--study", action="store_true", help="time the offline study on a CPU too")
 _add("--table", type=Path, metavar="FILE",
-     help="measure nothing: write a stored report as Markdown")  # fmt: skip
-_add("--tables", type=Path, default=Path("results/bench"), metavar="FOLDER",
-     help="where --table writes")  # fmt: skip
+     help="measure nothing: write a stored report as Markdown below results/bench")  # fmt: skip
 _add("--compile-for", choices=gpu_target.TARGETS, metavar="DEVICE",
      help="measure nothing: compile the main programs for a GPU and count their kernels and bytes "
      f"(of {', '.join(gpu_target.TARGETS)}; needs the {gpu_target.EXTRA} extra)")  # fmt: skip
@@ -51,7 +49,7 @@ def measure(asked: argparse.Namespace) -> None:
     """Measure, print, and write what is asked for."""
     wide = Console(width=None if sys.stdout.isatty() else 170)
     if asked.table:
-        print(bench.markdown(bench.load(asked.table), asked.tables))
+        print(bench.markdown(bench.load(asked.table)))
         return
     errors = Console(stderr=True)
     if asked.compile_for:

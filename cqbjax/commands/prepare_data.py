@@ -9,21 +9,12 @@ import numpy as np
 import omegaconf
 from rich.console import Console
 
+from cqbjax import datasets
 from cqbjax.chains import generate, linking
 from cqbjax.chains import prepare as logs
 from cqbjax.commands._hydra import CONF
 from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import start
-from cqbjax.datasets import (
-    CATALOGUE,
-    Dataset,
-    RoutingTable,
-    dataset,
-    departure_probabilities,
-    load_dataset,
-    own_table,
-    served_rates,
-)
 from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
@@ -57,19 +48,12 @@ def build(config: Config) -> None:
         source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"
         made_up.write(entry.name, source, config.made_up)
     done = prepare(
-        entry,
-        config.data_dir,
-        source,
-        config.revision,
-        config.model or DEFAULT_MODEL,
-        config.batch_size,
-        config.progress,
-        prices=config.prices,
-        embeddings=config.embeddings,
+        entry, config.data_dir, source, config.revision, config.model or DEFAULT_MODEL,
+        config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
         truncation_side=config.truncation_side,
-    )
-    table, embeddings = load_dataset(entry.name, config.data_dir)
-    served = served_rates(_probabilities(entry, table))
+    )  # fmt: skip
+    table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
+    served = datasets.served_rates(_probabilities(entry, table))
     best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
@@ -120,12 +104,12 @@ def chains_of_a_log(config: Config) -> None:
         console.print(f"  {line}", markup=False)
 
 
-def _entry(config: Config) -> Dataset:
+def _entry(config: Config) -> datasets.Dataset:
     """Return what is to be prepared, with what the command asks to be dropped."""
     if config.dataset == omegaconf.MISSING:
         raise ValueError("dataset=NAME is missing, it must be given.")
     own = config.dataset == "compact"
-    entry = own_table(config.name) if own else dataset(config.dataset)
+    entry = datasets.own_table(config.name) if own else datasets.dataset(config.dataset)
     share, prompts = config.drop_servers_below, config.drop_incomplete_prompts
     if share not in (CATALOGUED, None) and (type(share) not in (int, float) or not 0 < share <= 1):
         raise ValueError(
@@ -138,12 +122,12 @@ def _entry(config: Config) -> Dataset:
     return dataclasses.replace(entry, **chosen)
 
 
-def _probabilities(entry: Dataset, table: RoutingTable) -> np.ndarray:
+def _probabilities(entry: datasets.Dataset, table: datasets.RoutingTable) -> np.ndarray:
     """Return departure probabilities [P, N] by the settings with which the dataset is run."""
-    name = entry.name if entry.name in CATALOGUE else "compact"
+    name = entry.name if entry.name in datasets.CATALOGUE else "compact"
     # The other sources' files name what differs from RouterBench's.
     files = (SOURCES / f"{one}.yaml" for one in ("routerbench", name))
     settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
     keys = ("rho", "cost_rule", "low", "high")
     chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
-    return departure_probabilities(table.performance, table.cost, **chosen)
+    return datasets.departure_probabilities(table.performance, table.cost, **chosen)

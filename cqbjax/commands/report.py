@@ -14,14 +14,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cqbjax.commands._start import SOME_LEFT_OUT, Arguments, start_plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cqbjax.results.extracts import Extract
 
 # Of the page alone: the extra `report`.
 LIBRARIES = ("bokeh", "itables")
@@ -155,7 +154,7 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     compared = comparison.beside(by_study, listed)
     judged = claims.judge_all(by_study, compared, root / "tables")
     whole = root / "tables" / "paper.csv"
-    write_atomic(whole, compared.write_csv().encode())
+    write_atomic(whole, compared.write_csv)
     counts, caption = comparison.counts(compared), "The paper's printed numbers beside ours"
     written = [
         whole,
@@ -165,16 +164,11 @@ def _conclude(root: Path, console: "Console", page: bool) -> list[Path]:
     for verdict, many in judged["verdict"].value_counts(sort=True).iter_rows():
         console.print(f"claims: {many} {verdict}", markup=False)
     if page:
-        written.append(_page(by_study, compared, judged, root))
+        from cqbjax.page import build
+
+        path = root / "report" / "index.html"
+        written.append(build.build(by_study, compared, judged, listed, path))
     return written
-
-
-def _page(by_study: "dict[str, Extract]", compared: Any, judged: Any, root: Path) -> Path:
-    from cqbjax.page import build
-    from cqbjax.paper import catalogue
-
-    path = root / "report" / "index.html"
-    return build.build(by_study, compared, judged, catalogue.studies(), path)
 
 
 def _extracts(root: Path) -> Path:

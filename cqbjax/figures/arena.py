@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -42,7 +41,6 @@ def draw_scores(
     size = max(2.9 + CELL[0] * len(tasks) + 2.6, 7.5), 1.9 + CELL[1] * len(labels)
     with fonts(POINTS), matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2, width_ratios=[CELL[0] * len(tasks), 2.0], sharey=True)
         _cells(left, table, labels, tasks)
         left.set_xticks(range(len(tasks)), [titles[task] for task in tasks], rotation=40,
@@ -115,7 +113,6 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
     shown = [name for name in names if name in there]
     with fonts(POINTS), matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=(6.0, 0.7 + 0.21 * len(shown)), layout="constrained")
-        FigureCanvasAgg(figure)
         panel = figure.subplots()
         least = max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05)
         for place, name in enumerate(shown):
@@ -146,7 +143,6 @@ def draw_profiles(
     """
     with fonts(POINTS):
         figure = Figure(figsize=(7.5, 4.0), layout="constrained")
-        FigureCanvasAgg(figure)
         panel = figure.subplots()
         for label, (middle, low, high) in profiles.items():
             style = style_of(label)

@@ -13,24 +13,13 @@ import numpy as np
 import polars as pl
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.figures import panels
 from cqbjax.figures.cells import Cell, arranged
-from cqbjax.figures.panels import (
-    PAGE_WIDTH,
-    PRINTED_POINTS,
-    add_legend,
-    explained,
-    fonts,
-    line_options,
-    lines_of,
-    set_title,
-    titled,
-)
-from cqbjax.figures.vertical_scale import YScale, set_scale
+from cqbjax.figures.vertical_scale import set_scale
 from cqbjax.results.frame import curves, summarised
 from cqbjax.results.metrics import check_metrics, metrics_of
 from cqbjax.results.names import in_order, style_of
@@ -46,10 +35,7 @@ FEW_LINES = 8  # the bands of more would cover one another, and are drawn lighte
 
 
 def draw_curves(
-    points: Sequence[xr.Dataset],
-    metrics: Sequence[str] = ("gap", "regret"),
-    spread: Spread = "ci",
-    yscale: YScale = "auto",
+    points: Sequence[xr.Dataset], metrics: Sequence[str] = ("gap", "regret"), spread: Spread = "ci"
 ) -> Figure:
     """Draw metrics over rounds, a panel each a point and rate: the paper's queue and regret.
 
@@ -61,15 +47,12 @@ def draw_curves(
         points: as `results.load_points` returns them.
         metrics: of `metrics_of(points)`, from left to right.
         spread: `ci` for the 95% interval of the mean, `sd` for one standard deviation either side.
-        yscale: `auto` keeps the close rivals on a linear scale and, where weak policies would
-            flatten them, continues above it on a logarithmic one; `linear`; `symlog`, linear up
-            to 1; `log`.
 
     Raises:
-        ValueError: no point, no policy but optimal, or an argument that is none of the above.
+        ValueError: no point, no policy but optimal, or another `spread`.
     """
-    _check_choice("spread", spread, Spread)
-    _check_choice("yscale", yscale, YScale)
+    if spread not in SPREADS:
+        raise ValueError(f"spread is {spread}: choose one of {', '.join(SPREADS)}.")
     if not points:
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
     check_metrics(points, metrics)
@@ -83,50 +66,45 @@ def draw_curves(
         ends = {"low": pl.col("mean") - pl.col("sd"), "high": pl.col("mean") + pl.col("sd")}
         lines = lines.with_columns(**ends)
     labels, stand_in = in_order(set(lines["policy"])), stand_in_of(points)
-    width = 10.0 if blocks == 2 else PAGE_WIDTH
+    width = 10.0 if blocks == 2 else panels.PAGE_WIDTH
     across = len(metrics) if len(metrics) <= MOST_ACROSS else (MOST_ACROSS + blocks - 1) // blocks
     lines_a_cell = math.ceil(len(metrics) / across)
     height = 2.3 * len(rows) * lines_a_cell + 0.9 + 0.02 * len(labels) + 0.3 * bool(stand_in)
-    with fonts(PRINTED_POINTS * width / PAGE_WIDTH):
+    with panels.fonts(panels.PRINTED_POINTS * width / panels.PAGE_WIDTH):
         figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
         axes = figure.subplots(len(rows) * lines_a_cell, across * blocks, squeeze=False)
-        for panels, cell in _places(axes, rows, across):
-            for panel in panels[len(metrics) if cell else 0 :]:
+        for own, cell in _places(axes, rows, across):
+            for panel in own[len(metrics) if cell else 0 :]:
                 panel.set_axis_off()
             if cell is None:
                 continue
-            for panel, metric in zip(panels, metrics, strict=False):
-                own = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
-                _draw_panel(panel, own, yscale)
+            for panel, metric in zip(own, metrics, strict=False):
+                drawn = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
+                _draw_panel(panel, drawn)
                 name = metrics_of(points)[metric].long_name
                 panel.set_ylabel("\n".join(name.rsplit(" ", 1)))
-            set_title(panels[0], titled(settings[cell.point], cell.rate, keys, 84 // blocks))
+            title = panels.titled(settings[cell.point], cell.rate, keys, 84 // blocks)
+            panels.set_title(own[0], title)
         _label_lowest(axes)
-        add_legend(figure, lines_of(labels), explained(points, f"band: {SPREADS[spread]}"))
+        panels.add_legend(figure, panels.lines_of(labels), points, f"band: {SPREADS[spread]}")
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
             figure.suptitle(note, style="italic")
     return figure
 
 
-def _check_choice(key: str, value: str, choices: Any) -> None:
-    if value not in choices.__args__:
-        raise ValueError(f"{key} is {value}: choose one of {', '.join(choices.__args__)}.")
-
-
 def _places(
-    axes: np.ndarray[Any, Any], rows: Sequence[Sequence[Cell | None]], panels: int
+    axes: np.ndarray[Any, Any], rows: Sequence[Sequence[Cell | None]], across: int
 ) -> Iterator[tuple[list[Axes], Cell | None]]:
     """Yield the panels of every cell, so many side by side, in as many lines as there are."""
     lines = len(axes) // len(rows)
     for number, cells in enumerate(rows):
         own = axes[lines * number : lines * (number + 1)]
         for block, cell in enumerate(cells):
-            yield list(own[:, panels * block : panels * (block + 1)].ravel()), cell
+            yield list(own[:, across * block : across * (block + 1)].ravel()), cell
 
 
-def _draw_panel(panel: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
+def _draw_panel(panel: Axes, lines: pl.DataFrame) -> None:
     """Draw a line and a band a policy."""
     labels = in_order(set(lines["policy"]))
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
@@ -141,10 +119,10 @@ def _draw_panel(panel: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
         )
         every = max(1, len(rounds) // 5)
         panel.plot(
-            rounds, mean, zorder=order, **line_options(style),
+            rounds, mean, zorder=order, **panels.line_options(style),
             markevery=(every * (1 + number % 5) // 6, every),
         )  # fmt: skip
-    set_scale(panel, lines, yscale)
+    set_scale(panel, lines)
     _mark_rounds(panel, int(rounds[-1]))
 
 

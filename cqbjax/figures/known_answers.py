@@ -2,7 +2,6 @@
 
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 WIDTH, ROW, REST = 10.0, 0.28, 1.4
@@ -19,7 +18,6 @@ def draw_apart(table: pl.DataFrame, title: str) -> Figure:
     worlds = table["world"].unique(maintain_order=True).to_list()
     loads = sorted(set(table["load"]))
     figure = Figure(figsize=(WIDTH, ROW * len(worlds) + REST), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(loads), sharey=True, sharex=True, squeeze=False)[0]
     at = np.arange(len(worlds))
     for panel, load in zip(panels, loads, strict=True):

@@ -10,7 +10,6 @@ import matplotlib
 import xarray as xr
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -76,11 +75,19 @@ def lines_of(labels: Sequence[str]) -> list[Line2D]:
     return [Line2D([], [], label=style_of(x).name, **line_options(style_of(x))) for x in labels]
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], title: str) -> None:
-    """Put a legend below all panels, which grow by what it needs."""
+def add_legend(
+    figure: Figure, handles: Sequence[Artist], points: Sequence[xr.Dataset], spread: str
+) -> None:
+    """Put a legend below all panels, which grow by what it needs.
+
+    Above it stands over how many seeds means are, and what stands about them, `spread`.
+    """
+    seeds = sorted({point.sizes["seed"] for point in points})
+    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    title = "One seed" if seeds[-1] == 1 else f"Mean over {number} seeds; {spread}"
     letters = max(len(str(one.get_label())) for one in handles)
-    points = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
-    fitting = max(1, int(figure.get_figwidth() * 72 / points))
+    wide = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
+    fitting = max(1, int(figure.get_figwidth() * 72 / wide))
     rows = math.ceil(len(handles) / fitting)
     figure.set_figheight(figure.get_figheight() + LINE * max(rows - ROOM, 0))
     figure.legend(
@@ -89,32 +96,31 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str) -> None:
     )  # fmt: skip
 
 
-def explained(points: Sequence[xr.Dataset], spread: str) -> str:
-    """Say over how many seeds means are, and what stands about them."""
-    seeds = sorted({point.sizes["seed"] for point in points})
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    return "One seed" if seeds[-1] == 1 else f"Mean over {number} seeds; {spread}"
-
-
 @contextmanager
-def drawn(points: Sequence[xr.Dataset], count: int) -> Iterator[tuple[Figure, list[Axes]]]:
+def drawn(
+    points: Sequence[xr.Dataset], count: int, across: str, up: str
+) -> Iterator[tuple[Figure, list[Axes]]]:
     """Draw so many square panels, at most three side by side; above them what is of all of them.
 
-    That is K, N and the like where points do not differ, and what the data stand in for.
+    That is K, N and the like where points do not differ, and what the data stand in for. `across`
+    and `up` say what the axes are.
 
     Yields:
         The figure, and its panels from left to right and down.
     """
-    across = min(count, MOST_COLUMNS)
-    rows, stand_in = math.ceil(count / across), stand_in_of(points)
-    width = max(PAGE_WIDTH * across / MOST_COLUMNS, NARROWEST)
+    columns = min(count, MOST_COLUMNS)
+    rows, stand_in = math.ceil(count / columns), stand_in_of(points)
+    width = max(PAGE_WIDTH * columns / MOST_COLUMNS, NARROWEST)
     with fonts(PRINTED_POINTS):
         height = 2.3 * rows + 1.4 + 0.3 * bool(stand_in)
         figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels = list(figure.subplots(rows, across, squeeze=False).ravel())
+        panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
         for panel in panels[count:]:
             panel.set_axis_off()
+        for panel in panels[max(0, count - MOST_COLUMNS) : count]:
+            panel.set_xlabel(across)
+        for panel in panels[:count:MOST_COLUMNS]:
+            panel.set_ylabel(up)
         yield figure, panels[:count]
         letters = int(12 * width)
         said = [titled(alike(points), None, [], letters)]

@@ -10,18 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from cqbjax.figures import panels
 from cqbjax.figures.cells import LETTERS as LETTERS_OF
-from cqbjax.figures.panels import (
-    LETTERS,
-    MOST_COLUMNS,
-    add_legend,
-    apart,
-    brief,
-    drawn,
-    explained,
-    set_title,
-    titled,
-)
 from cqbjax.results.frame import LAST, labelled, long, summarised
 from cqbjax.results.metrics import check_metrics
 from cqbjax.results.names import in_order, style_of
@@ -33,6 +23,7 @@ MOST_TOLD = 4  # values of a key that a title names
 FAR_APART = 8.0
 # Of policies of one colour each has another shape.
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h")
+AXES = "USD a satisfied query", "Score of the accepted answer"
 
 
 def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
@@ -55,25 +46,26 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
         by = ["K"]
     shapes = _shapes(in_order(set(table["policy"])))
     cells = table.partition_by(by, as_dict=True)
-    with drawn(points, len(cells)) as (figure, panels):
-        for panel, place in zip(panels, sorted(cells), strict=True):
+    with panels.drawn(points, len(cells), *AXES) as (figure, axes):
+        for panel, place in zip(axes, sorted(cells), strict=True):
             own = dict(zip(by, place, strict=True))
             _draw_panel(panel, cells[place], [*keys, "arrival_rate"], shapes)
             several = {"K": own["K"]} if table["K"].n_unique() > 1 else {}
-            title = [titled(several, own.get("arrival_rate"), [], LETTERS)]
-            set_title(panel, "\n".join(filter(None, [*title, *_joined(cells[place], keys, by)])))
-        for panel in panels[-MOST_COLUMNS:]:
-            panel.set_xlabel("USD a satisfied query")
-        for panel in panels[::MOST_COLUMNS]:
-            panel.set_ylabel("Score of the accepted answer")
-        handles = [_dot(label, shape) for label, shape in shapes.items()]
-        add_legend(figure, handles, explained(points, "bars: 95% confidence intervals"))
+            title = panels.titled(several, own.get("arrival_rate"), [], panels.LETTERS)
+            said = filter(None, [title, *_joined(cells[place], keys, by)])
+            panels.set_title(panel, "\n".join(said))
+        handles = [
+            Line2D([], [], label=style_of(label).name, color=style_of(label).color, marker=shape,
+                   linestyle="none")
+            for label, shape in shapes.items()
+        ]  # fmt: skip
+        panels.add_legend(figure, handles, points, "bars: 95% confidence intervals")
     return figure
 
 
 def _table(points: Sequence[xr.Dataset]) -> tuple[pl.DataFrame, list[str]]:
     """Return a row a point, rate and policy with both means and intervals, and the keys swept."""
-    keys = [key for key in apart(points) if key != "K"]
+    keys = [key for key in panels.apart(points) if key != "K"]
     made = summarised(long(points, (DOLLARS, SCORE), [LAST]))
     made = labelled(made, points, ["K", *keys]).drop("round", "n", "sd")
     on = ["K", *keys, "arrival_rate", "policy"]
@@ -86,13 +78,13 @@ def _table(points: Sequence[xr.Dataset]) -> tuple[pl.DataFrame, list[str]]:
 def _joined(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) -> list[str]:
     """Say in what the dots differ that are joined, a line a key."""
     said = []
-    for key, name in brief([*keys, *({"arrival_rate"} - {*by})]).items():
+    for key, name in panels.brief([*keys, *({"arrival_rate"} - {*by})]).items():
         values = cell[key].unique().sort()
         if len(values) > 1:
             few = len(values) <= MOST_TOLD
             told = ", ".join(map(str, values)) if few else f"{values[0]} to {values[-1]}"
             words = f"joined: {LETTERS_OF.get(name, name)} = {told}"
-            said.append(textwrap.fill(words, LETTERS, break_long_words=False))
+            said.append(textwrap.fill(words, panels.LETTERS, break_long_words=False))
     return said
 
 
@@ -105,11 +97,6 @@ def _shapes(labels: Sequence[str]) -> dict[str, str]:
         free = (one for one in (style.marker, *SHAPES) if one and one not in taken)
         shapes[label] = next(free, SHAPES[0])
     return shapes
-
-
-def _dot(label: str, shape: str) -> Line2D:
-    style = style_of(label)
-    return Line2D([], [], label=style.name, color=style.color, marker=shape, linestyle="none")
 
 
 def _draw_panel(

@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -29,7 +28,6 @@ def draw(made: pl.DataFrame, title: str) -> Figure:
     with matplotlib.rc_context({"font.size": 11, "axes.titlesize": 11}):
         size = (2.3 * len(shown) + 4.2, 2.5 * len(cells) + 0.9)
         figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
         widths = [1.0] * len(shown) + [1.7]
         axes = figure.subplots(len(cells), len(shown) + 1, squeeze=False, width_ratios=widths)
         for row, cell in zip(axes, cells, strict=True):

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
@@ -58,7 +57,6 @@ def draw_over_keys(
     rows = -(-panels // columns)
     size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
         _draw_lines(axes[0], table, keys[0], policies)

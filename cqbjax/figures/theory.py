@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cqbjax.results.names import in_order, style_of
@@ -20,7 +19,6 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
 
 def _panels(rows: int, height: float = HEIGHT) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, 2, squeeze=False)
     for panel in axes.flat:
         panel.spines[["top", "right"]].set_visible(False)

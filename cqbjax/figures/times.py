@@ -9,23 +9,12 @@ from matplotlib.figure import Figure
 
 from cqbjax.core.recorders import TimeInSystem
 from cqbjax.core.recorders.time_in_system import longest
-from cqbjax.figures.panels import (
-    LETTERS,
-    MOST_COLUMNS,
-    add_legend,
-    apart,
-    brief,
-    drawn,
-    explained,
-    line_options,
-    lines_of,
-    set_title,
-    titled,
-)
+from cqbjax.figures import panels
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import mean_ci
 
 NAME = TimeInSystem.name
+AXES = "Rounds in the system, w", "Share longer than w"
 
 
 def draw_times(points: Sequence[xr.Dataset]) -> Figure:
@@ -42,19 +31,16 @@ def draw_times(points: Sequence[xr.Dataset]) -> Figure:
     """
     if not points or any(NAME not in point for point in points):
         raise ValueError(f"{NAME} was not recorded at every point: run with record=[{NAME}].")
-    keys = apart(points)
+    keys = panels.apart(points)
     cells = [(point, rate) for point in points for rate in point["arrival_rate"].values.tolist()]
     labels = in_order({str(label) for point in points for label in point["policy"].values})
-    with drawn(points, len(cells)) as (figure, panels):
-        for panel, (point, rate) in zip(panels, cells, strict=True):
+    with panels.drawn(points, len(cells), *AXES) as (figure, axes):
+        for panel, (point, rate) in zip(axes, cells, strict=True):
             _draw_panel(panel, point.sel(arrival_rate=rate))
-            told = {name: point.attrs.get(key, "unset") for key, name in brief(keys).items()}
-            set_title(panel, titled(told, rate, list(told), LETTERS))
-        for panel in panels[-MOST_COLUMNS:]:
-            panel.set_xlabel("Rounds in the system, w")
-        for panel in panels[::MOST_COLUMNS]:
-            panel.set_ylabel("Share longer than w")
-        add_legend(figure, lines_of(labels), explained(points, "band: 95% confidence interval"))
+            told = {name: point.attrs.get(key, "unset") for key, name in panels.brief(keys).items()}
+            panels.set_title(panel, panels.titled(told, rate, list(told), panels.LETTERS))
+        labelled = panels.lines_of(labels)
+        panels.add_legend(figure, labelled, points, "band: 95% confidence interval")
     return figure
 
 
@@ -89,7 +75,7 @@ def _draw_panel(panel: Axes, cell: xr.Dataset) -> None:
                 rounds, floor, high[:some], color=style.color, alpha=0.15, linewidth=0,
                 step="post", zorder=order - 1,
             )  # fmt: skip
-        options = line_options(style) | {"marker": None}
+        options = panels.line_options(style) | {"marker": None}
         panel.plot(rounds, mean[:some], drawstyle="steps-post", zorder=order, **options)
     panel.set_xscale("log")
     panel.set_yscale("log")

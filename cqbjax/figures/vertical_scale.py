@@ -1,55 +1,41 @@
 """Scales of a panel: the close rivals stay legible where weak policies would flatten them."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-YScale = Literal["auto", "linear", "symlog", "log"]
-
 FLATTENED = 2.5  # a policy this many times above the close rivals gets the logarithmic scale
 
 
-def set_scale(axes: Axes, lines: pl.DataFrame, yscale: YScale) -> None:
+def set_scale(axes: Axes, lines: pl.DataFrame) -> None:
     """Scale the vertical axis of a panel.
+
+    The close rivals are on a linear scale; where weak policies would flatten them, it goes on above
+    them as a logarithmic one.
 
     Args:
         axes: of the panel, its lines drawn.
         lines: `policy, mean, low, high` of what it shows.
-        yscale: as in `curves.draw_curves`.
     """
     # A share of nothing is no number, as before anybody has left.
     lines = lines.drop_nulls("mean")
     if lines.is_empty():
         return
     # One seed has no band: the mean alone counts.
-    best = lines.select(
-        "policy",
-        "mean",
-        low=pl.min_horizontal("mean", "low"),
-        high=pl.max_horizontal("mean", "high"),
-    )
+    low, high = (pl.col("mean", end) for end in ("low", "high"))
+    best = lines.select("policy", "mean", low=pl.min_horizontal(low), high=pl.max_horizontal(high))
     tops = np.sort(best.group_by("policy").agg(pl.col("high").max())["high"].to_numpy())
-    means = best["mean"].to_numpy()
     close = count_close(tops)
     # A wide band below zero may be cut off, a mean may not.
-    cut = max(
-        float(best["low"].to_numpy().min()),
-        -0.25 * float(tops[close - 1] if yscale == "auto" else tops[-1]),
-    )
-    bottom = 1.05 * min(0.0, cut, float(means.min()))
+    cut = max(float(best["low"].to_numpy().min()), -0.25 * float(tops[close - 1]))
+    bottom = 1.05 * min(0.0, cut, float(best["mean"].to_numpy().min()))
     # Where all is nothing, one is above it.
     top = 1.05 * float(tops[-1]) if tops[-1] > 0 else 1.0
-    if yscale == "log":
-        smallest = float(means[means > 0].min(initial=top / 10))
-        axes.set_yscale("log", nonpositive="clip")
-        bottom = max(smallest, top * 1e-4)
-    elif yscale == "symlog":
-        axes.set_yscale("symlog", linthresh=1.0)
-    elif yscale == "auto" and close < len(tops):
+    if close < len(tops):
         # The more policies are close, the more height they get.
         _set_two_scales(axes, 1.06 * float(tops[close - 1]), top, 0.4 + 0.35 * close / len(tops))
     else:

@@ -36,33 +36,26 @@ def build(
     Returns:
         The path.
     """
-    ordered = _ordered(extracts, listed)
+    names = [one.name for one in listed if one.name in extracts]
+    ordered = {name: extracts[name] for name in [*names, *(set(extracts) - set(names))]}
     drawn = plots.draw(list(ordered.values()))
+    told = {
+        "library": tables.library(), "compared": tables.compared(compared),
+        "claimed": tables.claimed(judged), "numbers": tables.numbers(ordered),
+        "ran": tables.ran(ordered),
+    }  # fmt: skip
+    printed = compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
+    verdicts = judged["verdict"].to_list()
     text = template.filled(
-        TEMPLATE,
-        css=template.styles(),
-        drawn=drawn,
+        TEMPLATE, css=template.styles(), drawn=drawn, tables=told,
         studies=[_study(made, drawn, listed) for made in ordered.values()],
         missing=[one for one in listed if one.name not in extracts],
-        tables={
-            "library": tables.library(), "compared": tables.compared(compared),
-            "claimed": tables.claimed(judged), "numbers": tables.numbers(ordered),
-            "ran": tables.ran(ordered),
-        },
-        counts=comparison.counts(compared).to_dicts(),
-        printed=compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
-        .unique().height,
-        verdicts=_verdicts(judged),
-        claims=judged.to_dicts(),
-        marks=VERDICT_MARKS,
+        counts=comparison.counts(compared).to_dicts(), printed=printed.n_unique(),
+        verdicts=[(one, verdicts.count(one)) for one in claims.VERDICTS],
+        claims=judged.to_dicts(), marks=VERDICT_MARKS,
     )  # fmt: skip
     write_atomic(path, packing.pack(text).encode())
     return path
-
-
-def _ordered(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> dict[str, Extract]:
-    names = [one.name for one in listed if one.name in extracts]
-    return {name: extracts[name] for name in [*names, *(set(extracts) - set(names))]}
 
 
 def _study(made: Extract, drawn: plots.Drawn, listed: Sequence[Listed]) -> dict[str, Any]:
@@ -71,25 +64,12 @@ def _study(made: Extract, drawn: plots.Drawn, listed: Sequence[Listed]) -> dict[
     seeds = sorted({point["seeds"] for point in points})
     answers = {one.name: one.answers for one in listed}
     return {
-        "name": notes["name"],
-        "title": notes["title"],
+        **{key: notes[key] for key in ("name", "title", "source", "stand_in", "horizon")},
         "answers": answers.get(notes["name"], ""),
-        "source": notes["source"],
-        "stand_in": notes["stand_in"],
         "seeds": f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
-        "several_seeds": seeds[0] > 1,
-        "horizon": notes["horizon"],
-        "figure": drawn.figures[notes["name"]],
+        "several_seeds": seeds[0] > 1, "figure": drawn.figures[notes["name"]],
         "manifests": {
-            point["name"]: json.dumps(
-                {"config": point["config"], "manifest": point["manifest"]}, indent=1
-            )
-            for point in points
+            one["name"]: json.dumps({key: one[key] for key in ("config", "manifest")}, indent=1)
+            for one in points
         },
-    }
-
-
-def _verdicts(judged: pl.DataFrame) -> list[tuple[str, int]]:
-    """Count the claims by verdict."""
-    verdicts = judged["verdict"].to_list()
-    return [(one, verdicts.count(one)) for one in claims.VERDICTS]
+    }  # fmt: skip

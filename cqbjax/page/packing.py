@@ -8,26 +8,11 @@ import base64
 import gzip
 import json
 import re
+from pathlib import Path
 
 SCRIPT = re.compile(r"<script([^>]*)>(.*?)</script>\s*", re.DOTALL)
 KIND = re.compile(r'type="([^"]+)"')
-PACK = re.compile(r'<script id="packed" type="application/gzip">(.*?)</script>', re.DOTALL)
-LOADER = """<script id="packed" type="application/gzip">{pack}</script>
-<script type="module">
-if (!window.DecompressionStream)
-  document.querySelector('header').insertAdjacentHTML('beforeend',
-    '<p role="alert">Figures and tables need a browser of 2023 or later.</p>');
-const letters = atob(document.getElementById('packed').textContent);
-const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
-const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
-for (const [kind, text] of await new Response(stream).json()) {{
-  const script = document.createElement('script');
-  script.type = kind;
-  script.textContent = text;
-  document.body.append(script);
-}}
-</script>
-</body>"""
+LOADER = Path(__file__).with_name("loader.html")
 
 
 def pack(page: str) -> str:
@@ -38,11 +23,5 @@ def pack(page: str) -> str:
     ]
     # Without the time, so that the same results give the same page.
     squeezed = gzip.compress(json.dumps(scripts).encode(), compresslevel=9, mtime=0)
-    loader = LOADER.format(pack=base64.b64encode(squeezed).decode())
+    loader = LOADER.read_text().rstrip().format(pack=base64.b64encode(squeezed).decode())
     return SCRIPT.sub("", page).replace("</body>", loader)
-
-
-def unpack(page: str) -> str:
-    """Return the scripts of a packed page, one after another."""
-    (packed,) = PACK.findall(page)
-    return "\n".join(text for _, text in json.loads(gzip.decompress(base64.b64decode(packed))))

@@ -70,7 +70,8 @@ def compared(frame: pl.DataFrame) -> str:
     frame = frame.sort(pl.col("ours").is_null(), maintain_order=True)
     shown = frame.select(
         pl.col("dataset"), pl.col("K"), pl.col("arrival_rate").alias("λ"),
-        pl.col("round").alias("T"), _policy(), _named("statistic", STATISTICS),
+        pl.col("round").alias("T"), _policy(),
+        pl.col("statistic").replace_strict(STATISTICS, default=pl.col("statistic")),
         pl.col("paper"), _short("ours"), _short("difference"),
         _short("standard_error").alias("s.e."),
         pl.col("inside").replace_strict({True: "inside", False: "outside"}, default="not judged")
@@ -149,10 +150,6 @@ def _mark(stand_in: pl.Expr) -> pl.Expr:
 
 def _policy() -> pl.Expr:
     return pl.col("policy").map_elements(lambda x: style_of(x).name, return_dtype=pl.String)
-
-
-def _named(column: str, words: Mapping[str, str]) -> pl.Expr:
-    return pl.col(column).replace_strict(words, default=pl.col(column))
 
 
 def _short(column: str) -> pl.Expr:

@@ -155,9 +155,7 @@ def _verdict(findings: Sequence[Found], claim: Mapping[str, Any]) -> str:
 
 
 def _said(findings: Iterable[Found]) -> str:
-    parts = []
-    for one in findings:
-        parts.append(f"{one.said} [data: {one.stand_in}]" if one.stand_in else one.said)
+    parts = (one.said + f" [data: {one.stand_in}]" * bool(one.stand_in) for one in findings)
     return ". ".join(parts)
 
 

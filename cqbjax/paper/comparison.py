@@ -66,19 +66,14 @@ def beside(extracts: Mapping[str, Extract], listed: Sequence[Listed]) -> pl.Data
         if one.dataset:
             answering.setdefault(one.dataset, []).append(one.name)
     of_paper = printed.read()
-    rates = _rates(of_paper)
+    each = of_paper.group_by("dataset", "K").agg(pl.col("arrival_rate").unique().sort())
+    rates = {(dataset, size): of_size for dataset, size, of_size in each.iter_rows()}
     rows = [
         row
         for theirs in of_paper.iter_rows(named=True)
         for row in _rows(theirs, answering.get(theirs["dataset"], []), extracts, rates)
     ]
     return pl.DataFrame(rows, schema=COLUMNS)
-
-
-def _rates(of_paper: pl.DataFrame) -> dict[tuple[str, int], list[float]]:
-    """Return the paper's arrival rates by dataset and K, ascending."""
-    groups = of_paper.group_by("dataset", "K").agg(pl.col("arrival_rate").unique().sort())
-    return {(row["dataset"], row["K"]): row["arrival_rate"] for row in groups.to_dicts()}
 
 
 def _rows(
@@ -138,11 +133,9 @@ def _papers_own(setting: Mapping[str, Any]) -> bool:
     """Tell whether a synthetic point has the paper's N, slackness and parameters."""
     synthetic = "slackness" in setting
     return not setting.get("arrivals") and (
-        not synthetic or all(setting.get(key, value) == value for key, value in _TABLE.items())
+        not synthetic
+        or all(setting.get(key, value) == value for key, value in printed.SYNTHETIC.items())
     )
-
-
-_TABLE = printed.SYNTHETIC
 
 
 def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
@@ -163,7 +156,9 @@ def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
         inside = _spread_inside(row["paper"], sd, m, n)
     else:
         made["standard_error"] = sd / np.sqrt(m)
-        made["allowed"] = _reach(sd, m, n) + HALF_UNIT[statistic]
+        # In 95 of 100 cases a mean of m runs lies no farther from one of n.
+        reach = float(t_quantile(n) * sd * np.sqrt(1 / m + 1 / n))
+        made["allowed"] = reach + HALF_UNIT[statistic]
         inside = bool(abs(made["difference"]) <= made["allowed"])
     if row["provenance"] == GENERATED:
         # Chance alone could make its numbers the paper's.
@@ -172,11 +167,6 @@ def _judged(row: Mapping[str, Any], ours: _Ours) -> dict[str, Any]:
         other = f"not judged: {ours.rate:g} queries a round in place of {row['arrival_rate']:g}"
         return made | {"note": other}
     return made | {"inside": inside}
-
-
-def _reach(sd: float, m: int, n: int) -> float:
-    """Return how far a mean of m runs lies from one of n, in 95 of 100 cases."""
-    return float(t_quantile(n) * sd * np.sqrt(1 / m + 1 / n))
 
 
 def _spread_inside(theirs: float, ours: float, m: int, n: int) -> bool:

@@ -4,7 +4,6 @@ Every swept key is a column. Means come with intervals over seeds, and with diff
 policy, paired by seed, with Student's t and the bootstrap.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,9 +80,7 @@ def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
 
 def save(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
     """Write `stem`.parquet and `stem`.csv, each whole or not at all."""
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
     parquet, csv = (stem.with_name(f"{stem.name}.{kind}") for kind in ("parquet", "csv"))
-    write_atomic(parquet, buffer.getvalue())
-    write_atomic(csv, table.write_csv().encode())
+    write_atomic(parquet, table.write_parquet)
+    write_atomic(csv, table.write_csv)
     return parquet, csv

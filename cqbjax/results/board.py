@@ -5,7 +5,7 @@ The board comes with the package as two files: `board.parquet`, a row a task, po
 without running the others again.
 """
 
-import io
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,10 +82,8 @@ def _at_end(one: xr.Dataset, name: str) -> xr.DataArray:
 
 def write(board: Board, folder: Path) -> list[Path]:
     """Write a board's two files, each whole or not at all; return them."""
-    buffer = io.BytesIO()
-    board.rows.sort("task", "policy", "seed").write_parquet(buffer, compression="zstd")
-    written = [folder / NUMBERS, folder / NOTES]
-    write_atomic(written[0], buffer.getvalue())
+    rows, written = board.rows.sort("task", "policy", "seed"), [folder / NUMBERS, folder / NOTES]
+    write_atomic(written[0], functools.partial(rows.write_parquet, compression="zstd"))
     write_atomic(written[1], (json.dumps(board.notes, indent=1, sort_keys=True) + "\n").encode())
     return written
 

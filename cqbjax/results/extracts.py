@@ -6,7 +6,7 @@ they are from a reference policy seed by seed, and `study.json` what ran. Means 
 standard deviation between seeds and the number of seeds, from which intervals follow.
 """
 
-import io
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import yaml
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import against, curves, growth, long, summarised
@@ -74,18 +75,14 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
     panels = panels_of(points, config)
+    said = points[0].attrs
     notes = {
-        "name": str(points[0].attrs["experiment"]),
-        "title": config.get("title") or str(points[0].attrs["experiment"]),
-        "source": str(points[0].attrs["source"]),
-        "stand_in": stand_in_of(points),
-        "provenance": str(points[0].attrs["provenance"]),
-        "horizon": horizon,
-        "rounds": rounds,
-        "panels": panels,
-        "drawn": list(config.get("figure_policies") or []),
+        "name": str(said["experiment"]), "title": config.get("title") or str(said["experiment"]),
+        "source": str(said["source"]), "stand_in": stand_in_of(points),
+        "provenance": str(said["provenance"]), "horizon": horizon, "rounds": rounds,
+        "panels": panels, "drawn": list(config.get("figure_policies") or []),
         "points": [_note(one) for one in stored],
-    }
+    }  # fmt: skip
     if own:
         notes["metrics"] = {
             name: {"long_name": one.long_name, "units": one.units, "better": one.better}
@@ -110,10 +107,11 @@ def write(made: Extract, folder: Path) -> list[Path]:
     written = [folder / NOTES]
     write_atomic(written[0], (json.dumps(made.notes, indent=1, sort_keys=True) + "\n").encode())
     for name in FRAMES:
-        buffer, path = io.BytesIO(), folder / f"{name}.parquet"
-        getattr(made, name).write_parquet(buffer, compression="zstd", compression_level=19)
-        write_atomic(path, buffer.getvalue())
-        written.append(path)
+        written.append(folder / f"{name}.parquet")
+        packed = functools.partial(
+            getattr(made, name).write_parquet, compression="zstd", compression_level=19
+        )
+        write_atomic(written[-1], packed)
     return written
 
 
@@ -138,8 +136,6 @@ def read_all(folder: Path) -> dict[str, Extract]:
 
 def _note(one: Stored) -> dict[str, Any]:
     """Return what is said of a point: no folder of the machine that it ran on."""
-    import yaml
-
     point = one.point
     config = yaml.safe_load(one.config) if one.config else {}
     return {

@@ -1,33 +1,17 @@
 """A table as it is read: numbers rounded, intervals beside their means, what is alike said once."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
+import yaml
 
 from cqbjax.results.metrics import Metric
 from cqbjax.results.names import style_of
 
-HEADERS = {
-    "closed_form": "closed form", "apart": "apart, %",
-    "num_servers": "N", "slackness": "ε", "arrival_rate": "λ", "stand_in": "data",
-    "seconds_per_round": "time a round (whole run)", "excludes_zero": "excludes 0",
-    "gap_mean": "gap μ", "gap_sd": "gap σ", "length_mean": "length μ", "length_sd": "length σ",
-    "regret_mean": "regret μ", "regret_sd": "regret σ", "over_fixed": "over best fixed",
-    "once_chosen": "chosen once", "once_departure_gain": "departure gained by it",
-    "once_utility_gain": "utility gained by it",
-}  # fmt: skip
-TEXTS = (
-    "policy", "source", "statistic", "rule", "data", "features", "chosen", "chosen once",
-    "world", "closed form",
-)  # fmt: skip
-DECIMALS = {
-    "gap_minus": 2, "gap": 1, "length_minus": 2, "length_mean": 1, "length_sd": 1,
-    "regret_minus": 1, "regret_mean": 1, "regret_sd": 1,
-    "throughput": 3, "minus": 5, "value": 4, "change": 4, "departure": 4,
-    "utility": 4, "over_fixed": 4,
-    "known": 3, "simulated": 3, "apart": 1,
-}  # fmt: skip
+WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+HEADERS, TEXTS, DECIMALS = WORDS["headers"], WORDS["texts"], WORDS["decimals"]
 # What a table is of that has means and standard deviations.
 MEANS = ("gap", "length", "regret")
 # Further decimals that an end of an interval may take until it is not zero.
@@ -108,7 +92,7 @@ def _joined(column: str, row: Mapping[str, Any]) -> str:
         return text
     ends = [row[f"{column}_{end}"] for end in ("low", "high")]
     told = row[column], *ends
-    decimals = next((d for part, d in DECIMALS.items() if part in column), None)
+    decimals = _decimals(column)
     if decimals is not None and ends[0] * ends[1] > 0:
         # An interval on one side of zero is shown there: no end of it is rounded to zero.
         decimals += next(
@@ -116,6 +100,10 @@ def _joined(column: str, row: Mapping[str, Any]) -> str:
         )
     text, low, high = (_cell_text(column, value, decimals) for value in told)
     return f"{text} [{low}, {high}]"
+
+
+def _decimals(column: str) -> int | None:
+    return next((number for part, number in DECIMALS.items() if part in column), None)
 
 
 def _cell_text(column: str, value: Any, decimals: int | None = None) -> str:
@@ -130,8 +118,7 @@ def _cell_text(column: str, value: Any, decimals: int | None = None) -> str:
             return "≈ 0"  # as the paper rounds it
         return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
     if isinstance(value, float):
-        if decimals is None:
-            decimals = next((d for part, d in DECIMALS.items() if part in column), None)
+        decimals = _decimals(column) if decimals is None else decimals
         # Adding zero turns a rounded -0.0 into 0.0.
         return (
             f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"

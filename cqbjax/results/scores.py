@@ -87,16 +87,15 @@ def leaders(rows: pl.DataFrame) -> dict[str, str]:
     return dict(first.select("task", "policy").sort("task").iter_rows())
 
 
-def groups(rows: pl.DataFrame, level: float = LEVEL) -> pl.DataFrame:
+def groups(rows: pl.DataFrame) -> pl.DataFrame:
     """Group the policies of each task that cannot be told apart.
 
     The first group of a task is its best policy and all that a paired t test over its seeds does
     not tell from it; the second begins with the best of the others, and so on. Of a policy's tests,
-    one in each task, Holm's correction holds the chance of any false one to 1 - level.
+    one in each task, Holm's correction holds the chance of any false one to 1 - LEVEL.
 
     Args:
         rows: a row a `task`, `policy` and `seed`, with its `gap`; the yardstick is left out.
-        level: of a test.
 
     Returns:
         A row a task and policy with its `group`, from 1.
@@ -114,7 +113,7 @@ def groups(rows: pl.DataFrame, level: float = LEVEL) -> pl.DataFrame:
                 p_values.setdefault(label, {})[task] = paired_p(apart)
         here = set[tuple[str, str]]()
         for label, of_task in p_values.items():
-            told = holm(list(of_task.values()), 1 - level)
+            told = holm(list(of_task.values()), 1 - LEVEL)
             here |= {(task, label) for task, apart in zip(of_task, told, strict=True) if not apart}
         made += [(task, label, number) for task, label in sorted(here)]
         done = pl.DataFrame(sorted(here), ["task", "policy"], orient="row")
@@ -170,18 +169,15 @@ def profile(scores: np.ndarray, taus: np.ndarray) -> np.ndarray:
 
 
 def bootstrapped(
-    scores: np.ndarray, put_together: Callable[[np.ndarray], np.ndarray], seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    scores: np.ndarray, put_together: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of the 95% percentile interval of the bootstrap stratified by task.
 
     Args:
-        scores: [S, tasks].
+        scores: [S, tasks]; of each task its runs are drawn with replacement, by themselves.
         put_together: of [..., S, tasks] makes [...].
-        seed: of the resampling: of each task its runs are drawn with replacement, by themselves.
-        resamples: how many.
     """
-    drawn = np.random.default_rng(seed).integers(len(scores), size=(resamples, *scores.shape))
+    drawn = np.random.default_rng(0).integers(len(scores), size=(RESAMPLES, *scores.shape))
     made = put_together(np.take_along_axis(scores[None], drawn, axis=1))
     low, high = np.quantile(made, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return low, high

@@ -27,18 +27,9 @@ DIGITS = 7
 GROWTH = 0.01
 
 _SETTING = (
-    "source",
-    "stand_in",
-    "encoder",
-    "K",
-    "num_servers",
-    "slackness",
-    "parameters",
-    *OTHERWISE,
-    "yardstick",
-    "singletons",
-    "load",
-)
+    "source", "stand_in", "encoder", "K", "num_servers", "slackness", "parameters", *OTHERWISE,
+    "yardstick", "singletons", "load",
+)  # fmt: skip
 # A terminal shows so many rows; files hold all.
 MOST_PRINTED = 120
 
@@ -173,7 +164,7 @@ def write_csv(path: Path, frame: pl.DataFrame) -> None:
     # In float32 itself the rounding would cost the last of them.
     exact = frame.with_columns(pl.selectors.float().cast(pl.Float64))
     rounded = exact.with_columns(pl.selectors.float().round_sig_figs(DIGITS))
-    write_atomic(path, rounded.write_csv().encode())
+    write_atomic(path, rounded.write_csv)
 
 
 def print_table(

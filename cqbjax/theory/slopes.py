@@ -137,15 +137,13 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
                         )
                     for label, of in zip(here.policy.values.tolist(), here.values, strict=True):
                         estimate, low, high, lost = fitted(rounds, of)
-                        rows.append(
-                            setting | {
-                                "arrival_rate": rate, "statistic": statistic, "first": first,
-                                "last": last, "policy": label, "seeds": len(of), "slope": estimate,
-                                "slope_low": low, "slope_high": high,
-                                "bound": CURVES[statistic], "lost": lost,
-                                "mean_at_end": float(binned(rounds, of)[1].mean(axis=0)[-1]),
-                            }
-                        )  # fmt: skip
+                        rows.append(setting | {
+                            "arrival_rate": rate, "statistic": statistic, "first": first,
+                            "last": last, "policy": label, "seeds": len(of), "slope": estimate,
+                            "slope_low": low, "slope_high": high, "bound": CURVES[statistic],
+                            "lost": lost,
+                            "mean_at_end": float(binned(rounds, of)[1].mean(axis=0)[-1]),
+                        })  # fmt: skip
     return pl.DataFrame(rows).with_columns(
         pl.col("slope", "slope_low", "slope_high").fill_nan(None)
     )

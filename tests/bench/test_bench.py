@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
-from stationary import close
+from stationary import close, mean_queue
 
 from cqbjax import bench, worlds
 from cqbjax.bench import (
@@ -76,7 +76,7 @@ def report(tmp_path_factory):
         grown = {"horizon": [(20, tiny())]}
         patch.setattr(cases, "growth", lambda quick: grown)
         patch.setattr(cases, "compiled", lambda quick: [tiny()])
-        patch.setattr(sections, "_second_process", lambda *_: 0.5)
+        patch.setattr(sections, "elsewhere", lambda *_, **__: 0.5)
         patch.setattr(costs, "POLICIES", {"acqb": (Optimal(), 8)})
         patch.setattr(costs, "QUICK", ("users=orbit", "record=dollars"))
         patch.setattr(costs, "BATCH", 2)
@@ -90,7 +90,7 @@ def report(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_section_has_its_columns_and_positive_numbers(report):
-    assert report["schema"] == sections.SCHEMA and report["quick"]
+    assert report["schema"] == sections.report.SCHEMA and report["quick"]
     assert {"platform", "cpu", "num_devices"} <= set(report["machine"])
     assert set(report["versions"]) == {"cqbjax", "jax", "jaxlib", "numpy"}
     assert list(report["sections"]) == list(sections.SECTIONS)
@@ -202,19 +202,10 @@ def test_what_is_compiled_again_is_what_a_sweep_of_the_case_runs():
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
-    horizon = 150
-    run = numpy_loop.record(Synthetic(), size, 0.7, horizon, seed=size)
-    constants = numpy_loop.Constants(size, kappa=1.2, lambda0=0.8, alpha_scale=0.4, c1=0.9)
-    ours, learner = numpy_loop.play(run, constants)
-    theirs = reference.simulate(
-        "acqb",
-        reference.World(run.contexts, run.utilities, run.rows),
-        reference.Draws(
-            np.where(run.arrives, 0.0, 1.0), run.choice, run.explore, run.normal,
-            np.zeros(horizon), np.zeros(horizon, int), np.zeros((horizon, 5)),
-        ),
-        reference.Settings(size, "disjoint", 0.5, horizon, 1.2, 0.8, 0.4, 0.9),
-    )  # fmt: skip
+    constants = {"kappa": 1.2, "lambda0": 0.8, "alpha_scale": 0.4, "c1": 0.9}
+    run = numpy_loop.record(Synthetic(), size, 0.7, 150, seed=size, **constants)
+    ours, learner = numpy_loop.play(*run)
+    theirs = reference.simulate("acqb", *run)
     assert (ours.query > 0).sum() > 60 and theirs.explored.any()
     for own, other in (
         (ours.query, theirs.query), (ours.servers, theirs.assortment),
@@ -323,12 +314,13 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
     world, learner = peers.Contexts(case), LinTSLearner(v=0.1, features=["ax"])
     rounds = list(SequentialCB(record=["action", "reward"]).evaluate(world, learner))
     run = numpy_loop.record(Synthetic(), 1, 0.7, 60)
-    contexts = run.contexts[run.rows]
+    came = run.world.arrival_index
+    contexts = run.world.features[came]
     np.testing.assert_allclose(world.contexts, contexts)
     taken = np.array([one["action"] for one in rounds]).argmax(axis=1)
     rewards = np.array([one["reward"] for one in rounds])
-    chances = 1 / (1 + np.exp(-run.utilities[run.rows]))
-    assert (rewards == (run.choice < chances[np.arange(60), taken])).all()
+    chances = 1 / (1 + np.exp(-run.world.utilities[came]))
+    assert (rewards == (run.draws.choice < chances[np.arange(60), taken])).all()
     for server, theta in enumerate(learner._mu_hat.reshape(5, 5)):
         x, own = contexts[taken == server], rewards[taken == server]
         np.testing.assert_allclose(theta, np.linalg.solve(np.eye(5) + x.T @ x, x.T @ own))
@@ -337,8 +329,7 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
 def test_ciws_queue_has_the_known_mean():
     rate = peers.GEO.rate(peers.LOAD)
     means = [
-        peers.mean_queue(peers.ciw_records(seed, rate, known.M, 2400), 400, 2000)
-        for seed in range(24)
+        mean_queue(peers.ciw_records(seed, rate, known.M, 2400), 400, 2000) for seed in range(24)
     ]
     close(means, peers.GEO.expected(rate), widest=0.08)
 
@@ -389,7 +380,7 @@ def test_a_copy_moves_bytes():
 def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
     monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
-    asked = sections.Bench(False, tmp_path, study=False, say=print)
+    asked = sections.Bench(False, tmp_path, study_wanted=False, say=print)
     asked.gpu = True
     row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
     small = row | {"case": NAME, "N": 5, "d": 5}

@@ -8,7 +8,7 @@ import yaml
 from composing import CONF, called, composed, refused
 from tiers import cases
 
-from cqbjax.commands import _shown, _tasks, _words, arena
+from cqbjax.commands import _entering, _shown, _tasks, _words
 from cqbjax.results import board as boards
 from cqbjax.results import tables
 from cqbjax.store import pieces
@@ -181,7 +181,7 @@ def test_the_boards_time_is_told_by_what_it_took_and_not_compiled_for():
     )
     run = _words.run_of(_words.values_of(["tasks=paper", "seeds=15", "rounds=0.5"]), board=True)
     assert (
-        arena._minutes({"paper": [None], "drift": []}, run, known)
+        _entering._minutes({"paper": [None], "drift": []}, run, known)
         == "0.5 min, as when the board was made, without compiling"
     )
 

@@ -10,7 +10,7 @@ end of an attempt; who leaves then leaves at the end of the round here.
 import ciw
 import numpy as np
 import pytest
-from stationary import MOST_ERRORS, close
+from stationary import MOST_ERRORS, close, mean_queue
 
 from cqbjax.bench import peers
 from cqbjax.testing import known
@@ -41,7 +41,7 @@ def simulated(seed, rate, m, places, leave=None):
         seed, rate, m, HORIZON + RUN_OUT, number_of_servers=[places], **patience
     )
     assert (leave is not None) == any(one.record_type == "renege" for one in records)
-    return peers.mean_queue(records, BURN_IN, HORIZON)
+    return mean_queue(records, BURN_IN, HORIZON)
 
 
 @pytest.mark.slow

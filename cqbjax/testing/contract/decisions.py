@@ -31,11 +31,7 @@ class _Shown(NamedTuple):
 
 
 def check_decisions(
-    policy: Policy,
-    problem: Problem,
-    seed: int = 0,
-    uncompiled: bool = True,
-    program: Any = None,
+    policy: Policy, problem: Problem, seed: int = 0, uncompiled: bool = True, program: Any = None
 ) -> None:
     """Check every decision of whole runs, alone and in a batch.
 

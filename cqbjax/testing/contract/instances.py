@@ -13,14 +13,9 @@ from cqbjax.core.world import World
 ARRIVAL_RATE = 0.6
 # The shapes that are checked with, unless others are given.
 PROBLEM = Problem(
-    num_servers=4,
-    assortment_size=2,
-    dim=3,
-    num_rows=12,
-    horizon=48,
-    parameters="disjoint",
+    num_servers=4, assortment_size=2, dim=3, num_rows=12, horizon=48, parameters="disjoint",
     pooled=True,
-)
+)  # fmt: skip
 
 
 def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
