@@ -164,10 +164,11 @@ def _timed(one: Costing, label: str, horizon: int) -> Callable[[], float]:
         carry = jax.block_until_ready(compiled.start(policies, instance))
         begun = clock()
         for call in range(records.calls):
-            first = np.int32(1 + call * records.per_call * records.every)
-            carry, recorded = compiled.advance(policies, instance, carry, first)
-            # To the host, as a sweep takes them.
-            jax.tree.map(np.asarray, recorded)
+            first = 1 + call * records.per_call * records.every
+            for stretch, _ in compiled.stretches(first):
+                carry, recorded = compiled.advance(policies, instance, carry, stretch)
+                # To the host, as a sweep takes them.
+                jax.tree.map(np.asarray, recorded)
         jax.block_until_ready(carry)
         return clock() - begun
 

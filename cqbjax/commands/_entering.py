@@ -14,7 +14,7 @@ from cqbjax.commands._hydra import make_policies
 from cqbjax.commands._start import SOME_LEFT_OUT
 from cqbjax.commands._tasks import Contestant, Entry
 from cqbjax.commands._words import Run
-from cqbjax.commands.run import carry_out
+from cqbjax.commands.run import runner
 from cqbjax.core import backend
 from cqbjax.core.contract import refusal
 from cqbjax.offline import Learnt
@@ -123,7 +123,9 @@ def _play(
         name, config = one.task.name, one.ready.point.config
         if left[name]:
             console.print(f"[{number + 1}/{len(entries)}] {one.task.title}", markup=False)
-            lost, _ = carry_out(left[name], config, places[name], console, strict=False)
+            with bar() as progress:
+                here = left[name], places[name], progress
+                lost = runner(config, console)(*here, fail_fast=False)
             if lost:
                 failed[name] = next(iter(lost.values()))
                 continue

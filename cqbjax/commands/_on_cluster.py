@@ -82,6 +82,8 @@ def run_elsewhere(
     Raises:
         ValueError: with `fail_fast`, for the first one.
     """
+    if not ready:
+        return {}
     shards = sharding.shards_of(ready, FEWEST)
     tasks = [
         Task(

@@ -38,6 +38,8 @@ def run(jobs: Sequence[Job]) -> list[Any]:
         SystemExit: of status `SOME_LEFT_OUT`, at the end, where some could not run and this is no
             search.
     """
+    from cqbjax.studies import grid
+
     values: list[Any] = [None] * len(jobs)
     refused, searching = list[str](), any(job.searched for job in jobs)
     for name in dict.fromkeys(job.config.name for job in jobs):
@@ -46,14 +48,18 @@ def run(jobs: Sequence[Job]) -> list[Any]:
         if study.config.dry_run:
             _reckon(study)
         else:
-            lost, simulated = carry_out(_left(study), *study.where, study.strict)
+            from cqbjax.sweeping.bars import bar  # not waited for by who is refused
+
+            left = _left(study)
+            with bar() as progress:
+                here = left, study.folder, progress
+                lost = runner(study.config, study.console)(*here, fail_fast=study.strict)
             study.leave_out(lost)
             if study.ready and not searching:
-                _show(study, simulated)
+                elsewhere = bool(left and study.config.get("cluster"))
+                _show(study, None if elsewhere else progress.simulated)
         refused += study.refused
         if searching:
-            from cqbjax.studies import grid
-
             for i, value in zip(numbers, _objectives(study), strict=True):
                 values[i] = value
                 print(f"{grid.told(jobs[i].swept)}: {value}")
@@ -95,11 +101,6 @@ class _Study:
         return Path(self.config.results_dir) / "data" / self.config.name
 
     @property
-    def where(self) -> "tuple[Composed, Path, Console]":
-        """Its configuration, its folder, and who is told."""
-        return self.config, self.folder, self.console
-
-    @property
     def ready(self) -> "list[Ready]":
         """All its points."""
         return [one for of_job in self.points for one in of_job]
@@ -136,33 +137,15 @@ def _prepared(jobs: Sequence[Job]) -> _Study:
     return study
 
 
-def carry_out(
-    left: "Sequence[Ready]", config: "Config", folder: Path, console: "Console", strict: bool
-) -> "tuple[dict[str, str], float | None]":
-    """Run and store what is missing of a study, here or on its cluster.
-
-    Args:
-        left: from `sharding.left_of`.
-        config: of the study; `cluster` is read.
-        folder: where its arrays go.
-        console: told of what is left out.
-        strict: whether a point that cannot run takes all down.
-
-    Returns:
-        Name of a point that could not run -> why; and the seconds that this process simulated, None
-        where others did.
-    """
+def runner(config: "Config", console: "Console") -> "Callable[..., dict[str, str]]":
+    """Return what runs and stores points, as `sharding.run_all` does: here, or on a cluster."""
     from cqbjax.studies import sharding
-    from cqbjax.sweeping.bars import bar
 
-    with bar() as progress:
-        if config.get("cluster") and left:
-            from cqbjax.commands import _on_cluster
+    if not config.get("cluster"):
+        return functools.partial(sharding.run_all, console=console)
+    from cqbjax.commands import _on_cluster
 
-            cluster = make(config.cluster)
-            return _on_cluster.run_elsewhere(cluster, left, folder, progress, strict), None
-        lost = sharding.run_all(left, folder, progress, console, strict)
-        return lost, progress.simulated
+    return functools.partial(_on_cluster.run_elsewhere, make(config.cluster))
 
 
 def _composed(jobs: Sequence[Job], strict: bool) -> "tuple[list[list[Point] | None], list[str]]":
@@ -247,7 +230,7 @@ def _show(study: _Study, simulated: float | None) -> None:
     """Draw and print what is stored of points, and the seconds that were spent."""
     from cqbjax.studies import kinds, sharding, showing
 
-    (config, folder, console), ready = study.where, study.ready
+    config, folder, console, ready = study.config, study.folder, study.console, study.ready
     kind = kinds.of(config, make)
     panels = sum(len(one.point.config.arrival_rate) for one in ready)
     points = sharding.read_back(ready, folder, kind.rounds_read(config, panels))

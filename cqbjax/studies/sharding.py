@@ -71,8 +71,10 @@ def run_all(
     left = shards_of(ready)
     while left:
         shard = left.pop(0)
+        begun, resume = time.perf_counter(), _unfinished(shard, folder)
+        _tell(shard, console)
         try:
-            run_shard(shard, folder, whole, console)
+            every = shard[0].kind.run(shard, whole, resume)
         except QueueOverflow as error:
             if fail_fast:
                 raise
@@ -80,30 +82,29 @@ def run_all(
                 lost[shard[0].point.name] = str(error)
             else:
                 left[:0] = [[one] for one in shard]
+            continue
+        seconds = time.perf_counter() - begun
+        made = [manifests.Finished(*each, seconds) for each in zip(shard, every, strict=True)]
+        storing.store(made, folder)
+        shutil.rmtree(resume, ignore_errors=True)
+        if resume.parent.is_dir() and not any(resume.parent.iterdir()):
+            resume.parent.rmdir()
     whole.close()
     return lost
 
 
-def run_shard(shard: Sequence[Ready], folder: Path, progress: Reporter, console: Console) -> None:
-    """Run and store the points of a shard.
+def _unfinished(shard: Sequence[Ready], folder: Path) -> Path:
+    """Return where what is finished of a shard is kept, so that it goes on where it was stopped."""
+    return folder / UNFINISHED / content_key(*(word for one in shard for word in _words(one)))
 
-    What is finished of it is kept until then, so that the same shard goes on where it was stopped.
-    """
-    begun = time.perf_counter()
+
+def _tell(shard: Sequence[Ready], console: Console) -> None:
+    """Say what is to be said of a shard's points, of the first ones in full."""
     lines = list(dict.fromkeys(line for one in shard for line in study.told_of(one)))
     for line in lines[:MOST_TOLD]:
         console.print(line, markup=False, soft_wrap=True)
     if len(lines) > MOST_TOLD:
         console.print(f"and so on for {len(lines) - MOST_TOLD} more points")
-    words = [word for one in shard for word in _words(one)]
-    resume = folder / UNFINISHED / content_key(*words)
-    every = shard[0].kind.run(shard, progress, resume)
-    seconds = time.perf_counter() - begun
-    made = [manifests.Finished(*each, seconds) for each in zip(shard, every, strict=True)]
-    storing.store(made, folder)
-    shutil.rmtree(resume, ignore_errors=True)
-    if resume.parent.is_dir() and not any(resume.parent.iterdir()):
-        resume.parent.rmdir()
 
 
 def read_back(

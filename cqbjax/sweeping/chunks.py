@@ -66,16 +66,19 @@ def run_chunk(
     first //= records.per_call
     progress.advance(real * rounds * first)
     for call in range(first, records.calls):
-        carry, made = compiled.advance(policy, instance, stage.carry, np.int32(1 + call * rounds))
+        carry, made = stage.carry, list[dict[str, Any]]()
+        for stretch, few in compiled.stretches(1 + call * rounds):
+            carry, some = compiled.advance(policy, instance, carry, stretch)
+            made.append(_first(group.part, some, few))
         _check_actions(group, runs, carry.breach)
-        recorded = _behind(group.part, stage.recorded, made)
+        recorded = _behind(group.part, stage.recorded, *made)
         stage = _Stage(before + time.perf_counter() - begun, carry, recorded)
         progress.advance(real * rounds)
         if (np.asarray(carry.overflow) > 0).all():
             # Every run here is to be repeated: what is left of it is worth nothing.
             left = records.calls - call - 1
             progress.expect(-real * rounds * left)
-            stage = stage._replace(recorded=_behind(group.part, recorded, *[made] * left))
+            stage = stage._replace(recorded=_behind(group.part, recorded, *made * left))
             break
         kept.save(name, stage)
     own = stage.carry
@@ -127,6 +130,16 @@ def _read(recording: tuple[Recorder, ...], problem: Problem) -> list[jax.ShapeDt
     return jax.eval_shape(lambda: [one.read(one.start(problem)) for one in recording])
 
 
+def _first(part: Part, recorded: dict[str, Any], few: int) -> dict[str, Any]:
+    """Return as many records of rounds as there are, on the host; and what is of a run."""
+    return {
+        one.name: np.asarray(recorded[one.name])[:, :few]
+        if one.per == "round"
+        else recorded[one.name]
+        for one in part.recorders
+    }
+
+
 def _behind(part: Part, *recorded: dict[str, Any]) -> dict[str, Any]:
     """Put records of rounds behind one another; of a run the last stand."""
     return {
@@ -141,7 +154,7 @@ def begin(compiled: programs.Programs, group: Group, runs: Runs) -> tuple[Any, A
     """Return the policies, the instances and the carries before round 1 of a chunk's runs."""
     policy, numbers = take(group.policies, runs.policy), take(group.numbers, runs.member)
     seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
-    instance = compiled.draw(seeds, rates, numbers, group.tables)
+    instance = compiled.draw(seeds, rates, numbers, group.tables, *compiled.until)
     _check_instances(group, runs, instance)
     return policy, instance, compiled.start(policy, instance)
 

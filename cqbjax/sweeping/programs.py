@@ -6,7 +6,7 @@ compile for their own batches is remembered here too (`compiled_batch`).
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -76,38 +76,37 @@ class Programs(NamedTuple):
     """What runs a batch.
 
     Attributes:
-        draw: (seeds, rates, numbers of each run's source, tables of all) -> instances.
+        draw: (seeds, rates, numbers of each run's source, tables of all, *`until`) -> instances.
         start: (policies, instances) -> carries before round 1.
-        advance: (policies, instances, carries, first round) -> (carries, what was recorded).
+        advance: (policies, instances, carries, stretch) -> (carries, what was recorded).
+        shape: what they run.
     """
 
     draw: Any
     start: Any
     advance: Any
+    shape: Shape
+
+    @property
+    def until(self) -> tuple[extent.Extent, ...]:
+        """What drawing is told of the horizon, where the programs have room for a longer one."""
+        return () if self.shape.room is None else (extent.of(self.shape.problem.horizon),)
+
+    def stretches(self, first: int) -> Iterator[tuple[Any, int]]:
+        """Yield the stretches of a call from a round on, one after another, with their records."""
+        records, every = self.shape.per_call, self.shape.every
+        if self.shape == self.shape.told:
+            yield np.int32(first), records
+            return
+        for done in range(0, records, RECORDS):
+            few = min(RECORDS, records - done)
+            yield simulate.Stretch(*map(np.int32, (first + done * every, every, few))), few
 
 
 @functools.lru_cache(MOST_KEPT)
 def compiled(shape: Shape) -> Programs:
     """Compile what a shape needs, or return what was compiled for it in this process."""
-    if shape == shape.told:
-        return _made(shape)
-    made, longest, every = _made(shape.told), extent.of(shape.problem.horizon), shape.every
-    by_round = [one.name for one in shape.recorders if one.per == "round"]
-
-    def draw(*arguments: Any) -> Any:
-        return made.draw(*arguments) if shape.room is None else made.draw(*arguments, longest)
-
-    def advance(policy: Any, instance: Any, carry: Any, first: Any) -> tuple[Any, dict[str, Any]]:
-        pieces: dict[str, list[np.ndarray]] = {name: [] for name in by_round}
-        for done in range(0, shape.per_call, RECORDS):
-            few = min(RECORDS, shape.per_call - done)
-            told = simulate.Stretch(*map(np.int32, (first + done * every, every, few)))
-            carry, recorded = made.advance(policy, instance, carry, told)
-            for name, some in pieces.items():
-                some.append(np.asarray(recorded[name])[:, :few])
-        return carry, recorded | {k: np.concatenate(some, axis=1) for k, some in pieces.items()}
-
-    return Programs(draw, made.start, advance)
+    return _made(shape.told)._replace(shape=shape)
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -141,7 +140,7 @@ def _made(shape: Shape) -> Programs:
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, told
     advanced = _compile(devices, over_runs, shapes, ("advance", shape), plainly)
-    return Programs(draw, begun, advanced)
+    return Programs(draw, begun, advanced, shape)
 
 
 @functools.lru_cache(MOST_KEPT)

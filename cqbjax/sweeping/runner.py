@@ -102,7 +102,9 @@ def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
     policy, instance, carry = chunks.begin(compiled, group, runs.take(middle))
     jax.block_until_ready(carry)
     begun = time.perf_counter()
-    jax.block_until_ready(compiled.advance(policy, instance, carry, np.int32(1)))
+    for some, _ in compiled.stretches(1):
+        carry, _ = compiled.advance(policy, instance, carry, some)
+    jax.block_until_ready(carry)
     stretch = time.perf_counter() - begun
     running = stretch * group.part.records.calls * len(indices)
     return Estimate(sweep.describe(group, slots, count), compiling, running)

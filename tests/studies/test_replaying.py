@@ -93,8 +93,8 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
-    whole = sharding.run_shard
-    monkeypatch.setattr(sharding, "run_shard", lambda *a: ran.append(1) or whole(*a))
+    tell = sharding._tell
+    monkeypatch.setattr(sharding, "_tell", lambda *a: ran.append(1) or tell(*a))
     run(generated, tmp_path)
     assert not ran
     run(generated, tmp_path, "kind.min_gap=60")

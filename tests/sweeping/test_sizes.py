@@ -199,7 +199,8 @@ def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, mon
         return after, {one.name: np.full((3, 1), len(begun)) for one in group.part.recorders}
 
     monkeypatch.setattr(chunks, "begin", lambda *given: (None, None, None))
-    compiled, kept = types.SimpleNamespace(advance=advance), Snapshots(None)
+    once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 1)])
+    compiled, kept = once, Snapshots(None)
     outcome, before = chunks.run_chunk(compiled, group, group.runs, 2, told, kept, 32)
     assert begun == [1, 4, 7, 10][:calls] and before == 0.0
     assert told.done == 2 * 3 * calls == 2 * 12 + told.expected, "of what is left none is expected"
