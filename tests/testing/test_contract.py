@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,17 @@ CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
 
 
-def configured(label: str) -> Any:
-    """Instantiate one policy as the study script does."""
+@functools.cache
+def composed() -> Any:
+    """Compose all policies at once; one at a time would take as long as the checks."""
     resolvers.register()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=[f"policy=[{label}]"])
-    policy = hydra.utils.instantiate(config.policy[label])
+        return hydra.compose("config", overrides=[f"policy=[{','.join(LABELS)}]"])
+
+
+def configured(label: str) -> Any:
+    """Instantiate one policy as the study script does."""
+    policy = hydra.utils.instantiate(composed().policy[label])
     if isinstance(policy, Warm):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
         return policy.policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
