@@ -31,14 +31,15 @@ POOL = sources.Routing(
 )
 SEVERAL = Arriving(source=SOURCE, process=Batches(sizes=[2, 1]))
 WORLDS = {
-    "orbit": (SOURCE, [Orbit(return_rate=0.3)], []),
-    "impatient": (SOURCE, [Impatient(attempts=3, give_up=0.2, pretends=0.6)], []),
+    "one place": (
+        SOURCE, [Orbit(return_rate=0.3), Impatient(attempts=3, give_up=0.2, pretends=0.6)],
+        [Lost(lost=0.4)],
+    ),
     "patience": (SEVERAL, [Impatient(leave=0.2, patience=9)], []),
     "places": (SEVERAL, [], [Count(count=3)]),
     "lasting": (SOURCE, [], [Rounds(rounds=[1, 2, 3, 2])]),
     "outages": (SOURCE, [], [Outages(share=0.5, length=5)]),  # in some rounds nobody is up
     "joins": (SOURCE, [], [Outages(since=[1, 40, 1, 1], until=[60, 90, 90, 20])]),
-    "lost": (SOURCE, [], [Lost(lost=0.4)]),
     "late": (SOURCE, [], [Late(delay=7)]),
     "by prompt": (POOL, [], [Rounds(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
     "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
@@ -59,7 +60,7 @@ WORLDS = {
 }  # fmt: skip
 POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_fallback", "q_ucb")
 RUNS = [
-    *((world, "acqb") for world in WORLDS),
+    *((world, "acqb") for world in WORLDS if world != "lasting"),  # `by prompt` lasts too
     *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
     ("everything", "acqb_windowed"),
     ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
