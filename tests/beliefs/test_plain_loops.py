@@ -226,7 +226,11 @@ def learnt(belief, platform, contexts, offset, told, normal, alpha):
 
 
 def variants():
-    """Return each belief with what makes its loops and the platform that it is written for."""
+    """Return each belief with what makes its loops and the platform that it is written for.
+
+    Three rows a round are those of `running` and `pool`: with one block, a prior or contexts that
+    are drawn, the same code adds three rows as two.
+    """
     made = {}
     for size in (1, 2, 3):
         pooled = PROBLEM._replace(assortment_size=size)
@@ -234,19 +238,21 @@ def variants():
         shared = drawn._replace(parameters="shared")
         for name, platform in (("cpu", CPU), ("gpu", GPU)):
             made[f"running-{size}-{name}"] = Blocks(pooled), (Paged, SERVERS, 1), platform
-            made[f"shared-{size}-{name}"] = Blocks(shared), (Paged, 1, 1), platform
             made[f"pool-{size}-{name}"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), platform
-        made[f"drawn-{size}-cpu"] = Pool(drawn), (Steps, SERVERS, 3, size + 5), CPU
-        made[f"warm-{size}-cpu"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
+            if size < 3:
+                made[f"shared-{size}-{name}"] = Blocks(shared), (Paged, 1, 1), platform
+        if size < 3:
+            made[f"drawn-{size}-cpu"] = Pool(drawn), (Steps, SERVERS, 3, size + 5), CPU
+            made[f"warm-{size}-cpu"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
     exact = PROBLEM._replace(assortment_size=2)
     visits = 2 * -(-ROUNDS // PAGE)
     made["running-2-exact"] = Blocks(exact, exact_steps=2), (Paged, SERVERS, visits), CPU
     for size in (2, 3):
         pooled = PROBLEM._replace(assortment_size=size)
-        shared = pooled._replace(pooled=False, parameters="shared")
         made[f"running-{size}-mixed"] = Blocks(pooled), (Paged, SERVERS, 1), CPU
-        made[f"shared-{size}-mixed"] = Blocks(shared), (Paged, 1, 1), CPU
         made[f"pool-{size}-mixed"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
+    shared = exact._replace(pooled=False, parameters="shared")
+    made["shared-2-mixed"] = Blocks(shared), (Paged, 1, 1), CPU
     made["pool-2-exact"] = Pool(exact, exact_steps=2), (Steps, SERVERS, 2, 2 * DIM), CPU
     return made
 

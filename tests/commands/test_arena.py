@@ -313,44 +313,38 @@ def test_who_knows_the_seed_is_found_out(folder):
 
 
 @pytest.mark.slow
-def test_others_come_with_the_package_and_are_verified_by_key(folder, monkeypatch):
+def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(folder, monkeypatch):
     board = folder / "kept"
     monkeypatch.setattr(boards, "HERE", board)
     monkeypatch.setattr(boards.read, "__defaults__", (board,))
-    words = ("tasks=paper", "seeds=4", "rounds=0.01")
-    done = called("arena", "board", *words)
+    done = called("arena", "board", "tasks=paper", "rounds=0.01")
     assert done.returncode == 0, done.stderr
     shutil.copytree(folder / "arena" / "board", board, ignore=shutil.ignore_patterns("data"))
     page = (folder / "arena" / "board" / "index.html").read_text()
     assert "The arena" in page and page.count("<details><summary>") > 18
-    others = {*boards.read(board).rows["policy"]}
+    read = boards.read(board)
+    others = {*read.rows["policy"]}
     assert len(others) >= 18
-    done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01")
-    assert done.returncode == 0, done.stderr
-    table = pl.read_csv(folder / "arena" / "Mine" / "table.csv")
-    by = dict(table.select("policy", "by").iter_rows())
-    # Of other rounds' seeds the key is another one; but the yardstick's numbers are the same.
+    by = _entered()
+    assert by.pop("Mine") == by.pop("optimal") == "run"
+    assert {*by.values()} == {"key"} and {*by} == others - {"optimal"}, "random is not run again"
+    # Of other code the key is another one; but the yardstick's numbers are the same.
+    notes = {"paper": read.notes["paper"] | {"content": "other"}}
+    boards.write(read._replace(notes=notes), board)
+    by = _entered()
     assert by.pop("Mine") == by.pop("optimal") == by.pop("random") == "run"
     assert {*by.values()} == {"draws"} and {*by} == others - {"optimal", "random"}
     # A yardstick that differs at a seed: nobody can be set beside the run.
-    read = boards.read(board)
     other = read.rows.with_columns(
         served=pl.when(policy="optimal").then(pl.col("served") + 1).otherwise("served")
     )
-    boards.write(read._replace(rows=other), board)
-    called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01")
-    table = pl.read_csv(folder / "arena" / "Mine" / "table.csv")
-    assert {*table["policy"]} == {"Mine", "optimal", "random"}
+    boards.write(boards.Board(other, notes), board)
+    assert {*_entered()} == {"Mine", "optimal", "random"}
 
 
-@pytest.mark.slow
-def test_a_board_of_all_seeds_is_known_by_its_key(folder, monkeypatch):
-    board = folder / "arena" / "board"
-    monkeypatch.setattr(boards.read, "__defaults__", (board,))
-    done = called("arena", "board", "tasks=paper", "rounds=0.01")
-    assert done.returncode == 0, done.stderr
+def _entered():
+    """Enter a policy; return how what is set beside it is known."""
     done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01")
-    table = pl.read_csv(folder / "arena" / "Mine" / "table.csv")
-    by = dict(table.select("policy", "by").iter_rows())
-    assert by.pop("Mine") == by.pop("optimal") == "run" and {*by.values()} == {"key"}
-    assert "random" in by, "it was not run again"
+    assert done.returncode == 0, done.stderr
+    table = pl.read_csv("arena/Mine/table.csv")
+    return dict(table.select("policy", "by").iter_rows())

@@ -14,6 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
+import cqbjax
 from cqbjax.commands import __main__ as console
 from cqbjax.commands import (
     _hydra,
@@ -28,6 +29,8 @@ from cqbjax.commands import (
 )
 from cqbjax.core import backend
 from cqbjax.studies import grid, kinds, settings
+from cqbjax.sweeping import memory
+from cqbjax.sweeping import sweep as sweeping
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
@@ -58,10 +61,23 @@ def own_folder(monkeypatch, tmp_path):
         yield tmp_path
 
 
+@pytest.fixture
+def few_seeds(monkeypatch):
+    """Let each sweep have two seeds: what more of them add is time, in plain machine code."""
+
+    def sweep(*arguments, seeds, **more):
+        few = min(seeds, SEEDS) if isinstance(seeds, int) else seeds[:SEEDS]
+        return sweeping.sweep(*arguments, seeds=few, **more)
+
+    monkeypatch.setattr(cqbjax, "sweep", sweep)
+    # Nor are more run unasked.
+    monkeypatch.setattr(memory, "CPU_NARROW", 4 * SEEDS)
+
+
 @pytest.mark.slow
 @pages_with("python")
 def test_a_pages_code_runs_from_top_to_bottom_as_it_is_printed(
-    page, own_folder, monkeypatch, request
+    page, own_folder, few_seeds, monkeypatch, request
 ):
     names = {"__name__": "__main__"}
     if page == HEADS:
@@ -113,8 +129,9 @@ def execute(block: Block, names):
 
 
 def really_run(call, monkeypatch):
-    """Run a command in this process."""
+    """Run a command in this process, a study with few seeds."""
     name, words = script(call)
+    words = [*words, f"num_seeds={SEEDS}"] if name == "run" else words
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
     importlib.import_module(f"cqbjax.commands.{name}").main()
 

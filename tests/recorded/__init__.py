@@ -33,8 +33,8 @@ from recorded.draws import floats, instance_of, record
 from recorded.switched import Switched, switched
 
 __all__ = [
-    "BANDITS", "MIXED", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play", "policy",
-    "record", "shown_first",
+    "BANDITS", "KINDS", "MIXED", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play",
+    "policy", "record", "shown_first", "switched",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from pathlib import Path
+import functools
 from typing import Any
 
 import hydra
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composing import CONF, composed
 from tiers import cases
 
 from cqbjax.commands._hydra import pairings
@@ -20,10 +21,8 @@ from cqbjax.core.types import Problem
 from cqbjax.offline import Learnt, Projected, Warm
 from cqbjax.policies import Acqb, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
-from cqbjax.studies import resolvers
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
 # Of the pairings of a router with retries and schedules, one router's stand for all.
 PAIRED = [label for label in pairings() if label in ROUTERS or label.startswith("logistic")]
@@ -37,12 +36,15 @@ CHECKED: dict[Any, Any] = {}
 SHARED = PROBLEM._replace(parameters="shared", pooled=False, num_rows=PROBLEM.horizon)
 
 
+@functools.cache
+def policies() -> Any:
+    """Compose all policies at once; one at a time would take as long as the checks."""
+    return composed(f"policy=[{','.join(LABELS)}]").policy
+
+
 def configured(label: str) -> Any:
     """Instantiate one policy as the study script does."""
-    resolvers.register()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=[f"policy=[{label}]"])
-    policy = hydra.utils.instantiate(config.policy[label])
+    policy = hydra.utils.instantiate(policies()[label])
     if isinstance(policy, Warm):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
         return policy.policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))

@@ -146,8 +146,12 @@ def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queu
         assert (previous > 0).sum() == there[-1].sum() <= np.sum(arrives)
 
 
+# What is in these is in the others too.
+SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [one for one in WORLDS if one not in SIMPLER])
 def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
     wide, _, end = played(world, RandomRouting())
     alone, _, _ = played(world, RandomRouting(), slots=96, seeds=1, first=1)

@@ -46,7 +46,9 @@ POLICIES = {
 }
 
 
+# Five million rounds: in plain machine code they take longer than compiling well.
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_in_a_study")
 def test_work_is_conserved_whatever_the_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
     rate = LOAD / known.MIXED[0]

@@ -62,22 +62,26 @@ SERVICES = (
     (lambda draw: Lost(lost=draw.uniform(0.1, 0.9))),
     (lambda draw: Late(delay=int(draw.integers(1, 6)))),
 )
-PAIRS = (
-    {"acqb": Acqb(), "random": RandomRouting()},
-    {"fallback": Acqb(retry="fallback"), "oldest": RandomRouting(schedule="oldest")},
-    {"ucb": Acqb(optimism="ucb"), "q_ucb": QueueingBandit()},
-    {"recall": Acqb(retry="recall"), "rand_fallback": RandomRouting(retry="fallback")},
-    {"posterior": Acqb(retry="posterior"), "q_ths": QueueingBandit(index="thompson")},
-    {
-        "acqb_rr": Acqb(schedule="least_served", exploration="independent"),
-        "routed": Routed(scores=UTILITIES, by="row", schedule="joint"),
-    },
-)  # fmt: skip
-NUMBERS = range(12)
+# A world has one of them, beside the yardstick that every sweep has.
+POLICIES = {
+    "acqb": Acqb(),
+    "oldest": RandomRouting(schedule="oldest"),
+    "ucb": Acqb(optimism="ucb"),
+    "rand_fallback": RandomRouting(retry="fallback"),
+    "posterior": Acqb(retry="posterior"),
+    "routed": Routed(scores=UTILITIES, by="row", schedule="joint"),
+    "random": RandomRouting(),
+    "fallback": Acqb(retry="fallback"),
+    "q_ucb": QueueingBandit(),
+    "recall": Acqb(retry="recall"),
+    "q_ths": QueueingBandit(index="thompson"),
+    "acqb_rr": Acqb(schedule="least_served", exploration="independent"),
+}
+NUMBERS = range(len(POLICIES))
 
 
 def drawn(number):
-    """Return a world and policies: each kind in turn, and others beside it by chance."""
+    """Return a world and a policy: each kind in turn, and others beside it by chance."""
     draw = np.random.default_rng(number)
     source, process = SOURCES[number % len(SOURCES)], PROCESSES[number % len(PROCESSES)]
     source = source if process is None else Arriving(source=source, process=process)
@@ -88,18 +92,19 @@ def drawn(number):
         chosen[key] = [kind(draw) for kind, here in zip(kinds, own, strict=True) if here]
     if source.problem(1, HORIZON).billed:
         chosen["service"].append(Prices(spread=0.05))
-    pair = dict(PAIRS[number % len(PAIRS)])
-    if "routed" in pair:
+    label = list(POLICIES)[number]
+    policy = POLICIES[label]
+    if label == "routed":
         scores = np.resize(UTILITIES, (source.problem(1, HORIZON).num_rows, NUM_SERVERS))
-        pair["routed"] = dataclasses.replace(pair["routed"], scores=scores)
-    return source, chosen, pair, draw.uniform(0.4, 0.65)
+        policy = dataclasses.replace(policy, scores=scores)
+    return source, chosen, {label: policy}, draw.uniform(0.4, 0.65)
 
 
 def played(number):
-    source, chosen, pair, rate = drawn(number)
+    source, chosen, policy, rate = drawn(number)
     billed = source.problem(1, HORIZON).billed
     data = cqbjax.sweep(
-        pair, source, arrival_rates=[rate], seeds=SEEDS,
+        policy, source, arrival_rates=[rate], seeds=SEEDS,
         horizon=HORIZON, record=RECORDED if billed else OF_ANY, queries=True, capacity=160,
         **chosen,
     )  # fmt: skip
@@ -110,11 +115,13 @@ def arrivals(source, rate):
     """Return how many come in each round, by the instance that was drawn: [S, T]."""
     problem = source.problem(1, HORIZON)
 
+    @jax.jit  # one operation after another is a compilation each
+    @jax.vmap
     def of(seed):
         key = rng.run_key(seed)
         return simulate.draw_instance(key, arrays(source), jnp.float32(rate), problem).arrives
 
-    came = np.asarray(jax.vmap(of)(jnp.arange(SEEDS))).astype(int)
+    came = np.asarray(of(jnp.arange(SEEDS))).astype(int)
     return np.broadcast_to(came, (SEEDS, HORIZON))
 
 
@@ -138,11 +145,11 @@ def test_the_books_of_a_random_world_balance(number):
 def test_every_kind_policy_and_source_is_drawn():
     seen = set()
     for number in NUMBERS:
-        source, chosen, pair, _ = drawn(number)
+        source, chosen, policy, _ = drawn(number)
         process = getattr(source, "process", None)
-        parts = [getattr(source, "source", source), process, *pair.values()]
+        parts = [getattr(source, "source", source), process, *policy.values()]
         parts += [*chosen["users"], *chosen["service"]]
-        seen |= {type(one).__name__ for one in parts} | set(pair)
+        seen |= {type(one).__name__ for one in parts} | set(policy)
     kinds = {name for name in worlds.__all__ if isinstance(getattr(worlds, name), type)}
     every = kinds | {type(one).__name__ for one in (*SOURCES, *PROCESSES)}
-    assert seen >= every.union(*PAIRS)
+    assert seen >= every.union(POLICIES)
