@@ -65,7 +65,8 @@ def made(
 
 def save(report: dict[str, Any], path: Path) -> None:
     """Write a report as JSON, whole or not at all."""
-    write_atomic(Path(path), (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
+    text = json.dumps(report, separators=(",", ":"), allow_nan=False)
+    write_atomic(Path(path), f"{text}\n".encode())
 
 
 def load(path: Path) -> dict[str, Any]:
