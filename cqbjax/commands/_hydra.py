@@ -190,15 +190,12 @@ def _object(values: Any) -> Any:
     if "_target_" not in values:
         return {key: _object(value) for key, value in values.items()}
     try:
-        target = _located(values["_target_"])
+        target = pkgutil.resolve_name(values["_target_"])
     except (ImportError, AttributeError, ValueError):
         target = None
     if target is None or any(key.startswith("_") and key != "_target_" for key in values):
         return instantiate(OmegaConf.create(values), _convert_="all")
     return target(**{key: _object(value) for key, value in values.items() if key != "_target_"})
-
-
-_located = functools.cache(pkgutil.resolve_name)
 
 
 def make_policies(nodes: Config) -> "dict[str, Policy | Learnt]":

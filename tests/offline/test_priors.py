@@ -9,6 +9,7 @@ import scipy.optimize
 from cqbjax import datasets
 from cqbjax.bench import estimator_error
 from cqbjax.core import rng, simulate
+from cqbjax.core.types import Observation
 from cqbjax.offline import Trained, Warm, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
@@ -132,7 +133,7 @@ def test_thompson_samples_begin_at_the_prior():
         6,
     ).queue
     queue = queue._replace(row=jnp.arange(6), arrived=jnp.ones(6, jnp.int32))
-    observation = simulate.Observation(
+    observation = Observation(
         problem, jnp.int32(1), queue, shown, jnp.bool_(True), jnp.int32(0), queue.row, None
     )
     draws = jax.random.normal(jax.random.key(0), (4000, 1, 3, 4))
