@@ -19,7 +19,7 @@ import sysconfig
 import textwrap
 import types
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,34 +171,23 @@ def _reached(roots: set[str]) -> dict[str, Path]:
     """Return the files of modules and of all that they import, by the modules' names."""
     tops = {name.partition(".")[0] for name in roots}
     own = frozenset({OWN, *tops} - sys.stdlib_module_names)
+    # Asked for once a walk: most modules are imported by many.
+    find = functools.cache(functools.partial(_file, own=own))
+    parsed = functools.cache(_parsed)
     reached: dict[str, Path] = {}
     left = list(roots)
     while left:
         name = left.pop()
-        if name in reached or name in LOOKING_ON:
-            continue
-        file = _file(name, own)
-        if file is None:
+        file = find(name)
+        if file is None or name in reached or name in LOOKING_ON:
             continue
         reached[name] = file
-        left += _next(name, file, own)
+        for module, taken in parsed(file).imports:
+            left += _named(_whole(module, name, file), taken, find, parsed)
         if not name.startswith(f"{OWN}."):
             parents = name.split(".")[:-1]
             left += [".".join(parents[: i + 1]) for i in range(len(parents))]
     return reached
-
-
-def _next(name: str, file: Path, own: frozenset[str]) -> tuple[str, ...]:
-    """Return the modules that a module imports; this package's are looked at once a content."""
-    state = file.stat()
-    look = _imported if name.startswith(f"{OWN}.") else _imported.__wrapped__
-    return look(name, file, own, state.st_mtime_ns, state.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _imported(name: str, file: Path, own: frozenset[str], *_: int) -> tuple[str, ...]:
-    imports = {(_whole(module, name, file), taken) for module, taken in _parsed(file).imports}
-    return tuple({one for module, taken in imports for one in _named(module, taken, own)})
 
 
 def _whole(module: str, importer: str, file: Path) -> str:
@@ -211,15 +200,17 @@ def _whole(module: str, importer: str, file: Path) -> str:
     return ".".join([*base, *filter(None, [module.lstrip(".")])])
 
 
-def _named(module: str, taken: str, own: frozenset[str]) -> list[str]:
-    """Return the modules behind `from module import taken`."""
-    if taken and _file(f"{module}.{taken}", own) is not None:
+def _named(
+    module: str, taken: str, find: Callable[[str], Path | None], parsed: Callable[[Path], _Parsed]
+) -> list[str]:
+    """Return the modules behind `from module import taken`; `find` and `parsed` are a walk's."""
+    if taken and find(f"{module}.{taken}") is not None:
         return [f"{module}.{taken}"]
-    file = _file(module, own)
-    if file is not None and taken and _parsed(file).passes_on:
-        for inner, name in _parsed(file).imports:
+    file = find(module)
+    if file is not None and taken and parsed(file).passes_on:
+        for inner, name in parsed(file).imports:
             if name == taken:
-                return _named(_whole(inner, module, file), taken, own)
+                return _named(_whole(inner, module, file), taken, find, parsed)
     return [module]
 
 
