@@ -218,3 +218,16 @@ def test_the_root_stays_the_root_of_the_inverse_in_float32(dim, rounds):
     root = np.asarray(root, np.float64)
     design = np.eye(dim) + rows.T.astype(np.float64) @ rows
     assert np.abs(root.T @ root @ design - np.eye(dim)).max() < 1e-5
+
+
+def test_what_rounding_takes_off_a_sum_is_added_later():
+    """Ten thousand numbers that are each lost beside the sum are not lost together."""
+    small = np.float32(2e-8) * np.array([[1.0, 0.5, -1.0]], np.float32)
+    begun = running.Estimate(*[None] * 5)._replace(model=jnp.ones((1, 3)), lost=jnp.zeros((1, 3)))
+    grown = jax.jit(
+        lambda work: jax.lax.fori_loop(0, 10_000, lambda _, one: running._grown(one, small), work)
+    )(begun)
+    exact = 1 + 10_000 * small.astype(np.float64)
+    model, lost = (np.asarray(one, np.float64) for one in (grown.model, grown.lost))
+    np.testing.assert_allclose(model, exact, rtol=2e-7)
+    np.testing.assert_allclose(model + lost, exact, rtol=1e-9)

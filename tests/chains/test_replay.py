@@ -1,10 +1,12 @@
 """The replay: every round by its rule, the clairvoyant schedule optimal, contexts known."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -294,6 +296,20 @@ def test_planted_chances_are_those_after_singletons_are_left_out(generated):
     assert abs(single.sum() - chance.sum()) < 5 * spread
     raw = instance.planted(log, chains)[chains.first[kept]]
     assert raw.sum() - single.sum() > 5 * spread, "left as they were they would be too large"
+
+
+def test_the_chances_of_first_conversations_alone_are_adjusted():
+    """By Bayes' rule: a chain of one is kept with probability r, a longer one always."""
+    lengths, planted = [1, 3, 1, 1, 2, 1], np.linspace(0.1, 0.9, 9)
+    chains = chains_of(lengths)
+    log = SimpleNamespace(frame=pl.DataFrame({"planted": planted}))
+    np.testing.assert_array_equal(instance.planted(log, chains), planted)
+    adjusted = instance.planted(log, chains, 0.5)
+    roots, kept = chains.first[:-1], 2 / 4  # two longer ones, so that two singles of four are kept
+    others = np.setdiff1d(np.arange(9), roots)
+    np.testing.assert_array_equal(adjusted[others], planted[others])
+    once = planted[roots]
+    np.testing.assert_allclose(adjusted[roots], kept * once / (kept * once + 1 - once))
 
 
 @pytest.mark.slow

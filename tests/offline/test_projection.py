@@ -131,6 +131,20 @@ def test_flat_utilities_have_no_partner() -> None:
     np.testing.assert_allclose(utility_cosine(u), [[0, 0, 0], [0, 1, -1], [0, -1, 1]], atol=1e-6)
 
 
+def test_a_row_without_a_preference_is_nobodys_negative() -> None:
+    """Its cosine is 0 beside all others, and below iota_neg; a row of another taste is one."""
+    config = ContrastiveConfig(
+        iota_pos=0.5, iota_neg=0.3, hidden=2, outputs=2, prompts_per_model=6, epochs=1
+    )
+    alike = [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [0.5, 0.5, 0.5]]
+    used = [
+        int(fit(jax.random.key(0), jnp.eye(5, 2), jnp.asarray([*alike, last]), config)[1].used[0])
+        for last in ([0.2, 0.2, 0.2], [0.0, 1.0, 0.0])
+    ]
+    # Then all but the flat row and the one of another taste, which is alike to nobody.
+    assert used == [0, 3]
+
+
 def test_balanced_sample_draws_each_group_evenly_and_all_of_a_small_one() -> None:
     best = np.array([0] * 30 + [1] * 3 + [3] * 20)
     u = np.eye(4, dtype=np.float32)[best]

@@ -214,6 +214,53 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
+def test_some_rounds_are_each_the_last_recorded_one_that_is_not_later(tmp_path: Path) -> None:
+    ds = fabricate(every=5, horizon=40)
+    store(tmp_path / "point", ds)
+    for asked, got in (([20], [20]), ([24, 7], [5, 20]), ([1], [5]), ([40, 99], [40])):
+        some = results.load(tmp_path, rounds=asked)
+        xr.testing.assert_equal(some, ds.sel(round=got))
+        xr.testing.assert_equal(results.load_points(tmp_path, asked)[0], ds.sel(round=got))
+
+
+def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
+    """Two pieces of one content share a policy; what the newer one lacks is the older one's."""
+    old, new = (fabricate(("acqb", "random", "zero"), num_seeds=2) for _ in range(2))
+    new["regret"] = new["regret"] + 1
+    parts = {"b": (old, ["random", "acqb"], "2"), "a": (new, ["random", "zero"], "3")}
+    for stem, (ds, labels, day) in parts.items():
+        said = {"point": "p", "content": "c", "policies": dict.fromkeys(labels, stem)}
+        said |= {"finished": day}
+        results.save(ds.sel(policy=labels), said, "", tmp_path / f"{stem}.nc")
+    read = results.load(tmp_path)
+    assert read["policy"].values.tolist() == ["random", "acqb", "zero"], "as they were computed"
+    for label, ds in (("random", new), ("zero", new), ("acqb", old)):
+        np.testing.assert_array_equal(
+            read["regret"].sel(policy=label), ds["regret"].sel(policy=label)
+        )
+
+
+def test_a_piece_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -> None:
+    """Until a newer one of the same content has each of its policies too."""
+    told = [
+        ("one", "1", {"acqb": "k1", "random": "k2"}),
+        ("two", "2", {"acqb": "k3"}),
+        ("three", "3", {"random": "k4", "zero": "k5"}),
+    ]
+    said, outdated = {}, []
+    for stem, day, policies in told:
+        said[tmp_path / stem] = [
+            {"point": "p", "content": "c", "policies": policies, "finished": day}
+        ]
+        outdated.append([file.name for file in pieces.outdated(said)])
+    assert outdated == [[], [], ["one"]]
+    # Of several points in a piece one that is current keeps it, as does one that says too little.
+    other = {"point": "q", "content": "d", "policies": {"acqb": "k"}, "finished": "0"}
+    for more in (other, {"point": "r"}):
+        both = said | {tmp_path / "one": [*said[tmp_path / "one"], more]}
+        assert pieces.outdated(both) == []
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [

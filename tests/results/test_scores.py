@@ -47,6 +47,8 @@ def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
     error = np.sqrt((drawn.var(axis=0) / 40).mean() / 6)
     np.testing.assert_allclose([low, high], drawn.mean() + 1.96 * error * np.array([-1, 1]),
                                rtol=0.02)  # fmt: skip
+    # 90% would be a sixth narrower, 99% a third wider.
+    np.testing.assert_allclose(high - low, 2 * 1.96 * error, rtol=0.06)
 
 
 def test_holm_steps_down_and_stops():
