@@ -106,20 +106,52 @@ def offer_multirun() -> None:
         ConfigStore.instance().store("grid", node, group, provider="cqbjax")
 
 
+@functools.cache
+def _own_choices() -> type[ConfigSource]:
+    """Return Hydra's source of files, limited to groups that the shipped `conf/` has as well.
+
+    A folder `conf/name/` of the user's would otherwise turn the key `name=` into a choice of files.
+    """
+    known = Plugins.instance().discover(ConfigSource)
+    files: Any = next(one for one in known if one.scheme() == "file")
+
+    class OwnChoices(files):  # type: ignore[misc]  # a class that Hydra has no public name for
+        """The user's own `conf/`."""
+
+        @staticmethod
+        def scheme() -> str:
+            """Return how the search path names this source."""
+            return "own"
+
+        def is_group(self, config_path: str) -> bool:
+            """Tell whether this is a folder of choices."""
+            plain = "/" not in config_path.rstrip("/")
+            return super().is_group(config_path) and not (plain and _is_key(config_path))
+
+    return OwnChoices
+
+
+def _is_key(path: str) -> bool:
+    return path != "" and not (CONF / path).is_dir()
+
+
 class OtherChoices(SearchPathPlugin):
     """Let Hydra find the pairings, and the choices of the user's own `conf/`, after the shipped."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the pairings, and the folder if there is one."""
+        """Append the pairings, and the folder if there is one: for commands that have choices."""
+        if str(CONF) not in [one.path for one in search_path.get_path()]:
+            return
         search_path.append("cqbjax", "pairings://")
         own = _own_folder()
         if own is not None:
-            search_path.append("own", f"file://{own}")
+            search_path.append("own", f"own://{own}")
 
 
 def offer() -> None:
     """Tell Hydra of both."""
     Plugins.instance().register(Pairings)
+    Plugins.instance().register(_own_choices())
     Plugins.instance().register(OtherChoices)
 
 

@@ -75,7 +75,8 @@ def start(task: Callable[[Sequence[Job]], Any], *words: str, folder: Path = _hyd
             return task(jobs)
 
     with refusing(kept):
-        _hydra.check_own()
+        if folder == _hydra.CONF:
+            _hydra.check_own()
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()

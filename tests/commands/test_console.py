@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from composing import CONF, REPOSITORY, refused
+from composing import CONF, REPOSITORY, composed, refused
 from tiers import cases
 
 from cqbjax.commands import __main__ as console
@@ -139,6 +139,29 @@ def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_p
     own.rename(taken)
     said = refused(["policy=[acqb]"])
     assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
+
+
+# Folders of a user's `conf/` that have the names of keys.
+KEYS = ("name", "K", "alpha_scale", "source.success", "data_dir", "dataset", "source")
+
+
+def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, monkeypatch):
+    for key in KEYS:
+        (tmp_path / "conf" / key).mkdir(parents=True)
+        (tmp_path / "conf" / key / "mine.yaml").write_text("a: 1\n")
+    # Hidden by no check: what another project's folder has is none of this command's.
+    (tmp_path / "conf" / "source" / "compact.yaml").write_text("a: 1\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["dataset=compact", "source=no.csv"], "prepare_data")
+    assert said == "error: no.csv: no such file or folder."
+    (tmp_path / "conf" / "source" / "compact.yaml").unlink()
+    words = ("name=mine", "K=2", "alpha_scale=0.5")
+    config = composed(*words, "source=coin", "source.success=[0.5]", "data_dir=elsewhere")
+    assert (config.name, config.K, config.alpha_scale) == ("mine", 2, 0.5)
+    assert (config.data_dir, config.source.success) == ("elsewhere", [0.5])
+    assert refused(["K=mine", "name=mine"]) == "error: K=mine must be a whole number"
+    # What the package has as a group, the folder adds to.
+    assert composed("source=mine").source == {"a": 1}
 
 
 RAISING = """
