@@ -42,7 +42,7 @@ def build(config: Config) -> None:
     if config.dataset == logs.NAME:
         chains_of_a_log(config)
         return
-    console = Console()
+    console = Console(markup=False)
     entry, source = _entry(config), config.source
     if config.made_up is not None:
         source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cqbjax.figures.panels import fonts
+from cqbjax.figures.panels import VERBATIM, fonts, legend
 from cqbjax.results.names import style_of
 
 # Scores are coloured from here to the yardstick's; what is worse has the same colour.
@@ -44,8 +44,9 @@ def draw_scores(
         left, right = figure.subplots(1, 2, width_ratios=[CELL[0] * len(tasks), 2.0], sharey=True)
         _cells(left, table, labels, tasks)
         left.set_xticks(range(len(tasks)), [titles[task] for task in tasks], rotation=40,
-                        ha="left", rotation_mode="anchor")  # fmt: skip
-        left.set_yticks(range(len(labels)), [style_of(label).name for label in labels])
+                        ha="left", rotation_mode="anchor", **VERBATIM)  # fmt: skip
+        names = [style_of(label).name for label in labels]
+        left.set_yticks(range(len(labels)), names, **VERBATIM)
         for tick, label in zip(left.get_yticklabels(), labels, strict=True):
             tick.set_fontweight("bold" if label == own else "normal")
         _means(right, overall, labels, own)
@@ -120,7 +121,7 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
             _interval(panel, place, row, "score", full=row["group"] == 1)
             if row["score"] < least:
                 panel.text(least, place, f" ← {row['score']:.1f}", va="center")
-        panel.set_yticks(range(len(shown)), [names[name] for name in shown])
+        panel.set_yticks(range(len(shown)), [names[name] for name in shown], **VERBATIM)
         panel.set_ylim(len(shown) - 0.4, -0.6)
         panel.set_xlim(least, None)
         for end in (0.0, 1.0):
@@ -143,12 +144,16 @@ def draw_profiles(
     """
     with fonts(POINTS):
         figure = Figure(figsize=(7.5, 4.0), layout="constrained")
-        panel = figure.subplots()
+        panel, lines = figure.subplots(), list[Any]()
         for label, (middle, low, high) in profiles.items():
             style = style_of(label)
             wide = 2.6 if label == own else style.width
             panel.fill_between(taus, low, high, color=style.color, alpha=0.12, lw=0)
-            panel.plot(taus, middle, color=style.color, ls=style.dashes, lw=wide, label=style.name)
+            lines += panel.plot(
+                taus, middle, color=style.color, ls=style.dashes, lw=wide, label=style.name
+            )
         panel.set(xlabel="score τ", ylabel="share of runs above τ", ylim=(0, 1.02))
-        panel.legend(fontsize="small", ncols=1, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        legend(
+            panel, lines, fontsize="small", ncols=1, loc="center left", bbox_to_anchor=(1.01, 0.5)
+        )
     return figure

@@ -82,14 +82,14 @@ def draw_curves(
                 drawn = lines.filter(point=cell.point, arrival_rate=cell.rate, metric=metric)
                 _draw_panel(panel, drawn)
                 name = metrics_of(points)[metric].long_name
-                panel.set_ylabel("\n".join(name.rsplit(" ", 1)))
+                panel.set_ylabel("\n".join(name.rsplit(" ", 1)), **panels.VERBATIM)
             title = panels.titled(settings[cell.point], cell.rate, keys, 84 // blocks)
             panels.set_title(own[0], title)
         _label_lowest(axes)
         panels.add_legend(figure, panels.lines_of(labels), points, f"band: {SPREADS[spread]}")
         if stand_in:
             note = textwrap.fill(f"Data: {stand_in}", 100 if blocks == 2 else 84)
-            figure.suptitle(note, style="italic")
+            figure.suptitle(note, style="italic", **panels.VERBATIM)
     return figure
 
 

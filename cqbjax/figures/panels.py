@@ -23,6 +23,8 @@ MOST_COLUMNS = 3
 # Lines of a legend for which a figure has room, and inches of each further one.
 ROOM, LINE = 3, 0.17
 LETTERS = 30  # of a title above one of three panels side by side
+# Options of a text that has words of the user's: `$` is no mathematics.
+VERBATIM: dict[str, Any] = {"parse_math": False}
 
 
 @contextmanager
@@ -58,8 +60,9 @@ def set_title(panel: Axes, title: str) -> None:
     """Write a title across a cell's panels: it takes its height from the layout, and no width."""
     panel.set_title(" " + "\n " * title.count("\n"), loc="left")
     panel.annotate(
-        title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title"
-    )
+        title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title",
+        **VERBATIM,
+    )  # fmt: skip
 
 
 def line_options(style: Style) -> dict[str, Any]:
@@ -73,6 +76,14 @@ def line_options(style: Style) -> dict[str, Any]:
 def lines_of(labels: Sequence[str]) -> list[Line2D]:
     """Return a legend's entry a policy: its line."""
     return [Line2D([], [], label=style_of(x).name, **line_options(style_of(x))) for x in labels]
+
+
+def legend(owner: Axes | Figure, handles: Sequence[Any], **options: Any) -> None:
+    """Add a legend that has each handle's label verbatim; matplotlib leaves `_mine` out."""
+    labels = [str(one.get_label()) for one in handles]
+    drawn = owner.legend(list(handles), list(map(str, range(len(labels)))), **options)
+    for text, label in zip(drawn.get_texts(), labels, strict=True):
+        text.set(text=label, **VERBATIM)
 
 
 def add_legend(
@@ -90,8 +101,8 @@ def add_legend(
     fitting = max(1, int(figure.get_figwidth() * 72 / wide))
     rows = math.ceil(len(handles) / fitting)
     figure.set_figheight(figure.get_figheight() + LINE * max(rows - ROOM, 0))
-    figure.legend(
-        handles=list(handles), title=title, loc="outside lower center", frameon=False,
+    legend(
+        figure, handles, title=title, loc="outside lower center", frameon=False,
         ncols=math.ceil(len(handles) / rows), handlelength=2.8, columnspacing=1.4,
     )  # fmt: skip
 
@@ -125,7 +136,7 @@ def drawn(
         letters = int(12 * width)
         said = [titled(alike(points), None, [], letters)]
         said += [textwrap.fill(f"Data: {stand_in}", letters)] if stand_in else []
-        figure.suptitle("\n".join(said), style="italic")
+        figure.suptitle("\n".join(said), style="italic", **VERBATIM)
 
 
 def alike(points: Sequence[xr.Dataset]) -> dict[Any, Any]:

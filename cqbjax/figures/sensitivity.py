@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cqbjax.figures.files import write_numbers
+from cqbjax.figures.panels import VERBATIM
 
 # The columns of a study of constants: what is varied, and what is measured.
 CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
@@ -46,7 +47,7 @@ def draw(made: pl.DataFrame, title: str) -> Figure:
         note = f"{title}: mean over {seeds} seeds with 95% interval; orange: the preset"
         if "stand_in" in made.columns:
             note += f"\nData: {made['stand_in'][0]}"
-        figure.suptitle(note)
+        figure.suptitle(note, **VERBATIM)
     return figure
 
 

@@ -4,6 +4,7 @@ With one key a line a policy, its 95% interval beside it; with more a map a poli
 of most values, the mean over the others, which is said.
 """
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.cells import LETTERS
 from cqbjax.figures.files import write_numbers
+from cqbjax.figures.panels import VERBATIM, legend
 from cqbjax.results.frame import LAST, labelled, long, summarised
 from cqbjax.results.metrics import check_metrics, metrics_of
 from cqbjax.results.names import in_order, style_of
@@ -60,16 +62,18 @@ def draw_over_keys(
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
         _draw_lines(axes[0], table, keys[0], policies)
-        axes[0].set_ylabel(label)
+        axes[0].set_ylabel(label, **VERBATIM)
     else:
         for axis in axes[panels:]:
             axis.set_axis_off()
         image, beyond = _draw_maps(axes[:panels], table, keys[:2], policies)
         ends = "max" if beyond else "neither"
-        figure.colorbar(image, ax=list(axes), label=label, extend=ends)
+        colours = figure.colorbar(image, ax=list(axes), extend=ends)
+        colours.set_label(label, **VERBATIM)
     left = keys[1:] if flat else keys[2:]
-    said = _said(points, table["round"], left)
-    figure.suptitle(said, style="italic", fontsize="small", wrap=True)
+    # Matplotlib's own wrapping takes `$` for mathematics, whatever is asked.
+    said = textwrap.fill(_said(points, table["round"], left), int(14 * size[0]))
+    figure.suptitle(said, style="italic", fontsize="small", **VERBATIM)
     return figure
 
 
@@ -98,16 +102,19 @@ def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[st
         by_seed.explode("values", "seed").group_by("policy", key, "seed")
         .agg(pl.col("values").mean()).sort("seed").group_by("policy", key).agg("values")
     )  # fmt: skip
+    lines: list[Any] = []
     for policy in policies:
         line, style = summarised(means.filter(policy=policy).sort(key)), style_of(policy)
         x: Any = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
         mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
-        axis.plot(x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker=".")
+        lines += axis.plot(
+            x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker="."
+        )
         axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
     if not numbers:
-        axis.set_xticks(range(len(order)), [str(value) for value in order], rotation=45)
-    axis.set_xlabel(LETTERS.get(key, key))
-    axis.legend(fontsize="small")
+        axis.set_xticks(range(len(order)), list(map(str, order)), rotation=45, **VERBATIM)
+    axis.set_xlabel(LETTERS.get(key, key), **VERBATIM)
+    legend(axis, lines, fontsize="small")
 
 
 def _draw_maps(
@@ -128,11 +135,11 @@ def _draw_maps(
             shown[up.index_of(y), across.index_of(x)] = value
         image = axis.imshow(shown, origin="lower", aspect="auto", vmin=lowest, vmax=highest)
         beyond |= bool((shown > highest).any())
-        axis.set_xticks(range(len(across)), [f"{value}" for value in across], rotation=45)
-        axis.set_yticks(range(len(up)), [f"{value}" for value in up])
-        axis.set_xlabel(LETTERS.get(keys[0], keys[0]))
-        axis.set_ylabel(LETTERS.get(keys[1], keys[1]))
-        axis.set_title(style_of(policy).name)
+        axis.set_xticks(range(len(across)), list(map(str, across)), rotation=45, **VERBATIM)
+        axis.set_yticks(range(len(up)), list(map(str, up)), **VERBATIM)
+        axis.set_xlabel(LETTERS.get(keys[0], keys[0]), **VERBATIM)
+        axis.set_ylabel(LETTERS.get(keys[1], keys[1]), **VERBATIM)
+        axis.set_title(style_of(policy).name, **VERBATIM)
         if shown.size <= MOST_WRITTEN:
             write_numbers(axis, shown, (lowest + highest) / 2, "white", "black")
     return image, beyond

@@ -1,6 +1,7 @@
 """Figures of the theorems: on log-log axes, with the slopes and bounds of the paper beside."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -8,6 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cqbjax.figures.panels import VERBATIM, legend
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import mean_ci
 from cqbjax.theory import eigenvalues, slopes
@@ -34,20 +36,23 @@ def draw_slopes(points: Sequence[xr.Dataset], title: str) -> Figure:
     """
     cells = [(point, rate) for point in points for rate in point.arrival_rate.values.tolist()]
     figure, axes = _panels(len(cells))
+    handles: list[list[Any]] = []
     for row, (point, rate) in zip(axes, cells, strict=True):
         for panel, (name, values) in zip(
             row, slopes.curves(point.sel(arrival_rate=rate)).items(), strict=True
         ):
-            _draw_curve(panel, values, slopes.CURVES[name])
+            handles.append(_draw_curve(panel, values, slopes.CURVES[name]))
             panel.set_ylabel(NAMES[name])
         row[0].set_title(f"K = {point.attrs['K']}, λ = {rate:g}", loc="left")
-    axes[0, 1].legend(frameon=False, fontsize=9)
+    legend(axes[0, 1], handles[1], frameon=False, fontsize=9)
     seeds = cells[0][0].sizes["seed"]
-    figure.suptitle(f"{title}: mean over {seeds} seeds with 95% interval")
+    figure.suptitle(f"{title}: mean over {seeds} seeds with 95% interval", **VERBATIM)
     return figure
 
 
-def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> None:
+def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> list[Any]:
+    """Draw a curve a policy, and return the legend's handles."""
+    handles: list[Any] = []
     labels = in_order(values.policy.values.tolist())
     at, _ = slopes.binned(values["round"].values, values["round"].values)
     reference = None
@@ -60,10 +65,11 @@ def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> None:
         bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, shown]
         # A little beside one another, so that bars can be told apart.
         places = at[shown] * 1.02 ** (number - (len(labels) - 1) / 2)
-        panel.errorbar(
+        bar = panel.errorbar(
             places, mean[shown], bars, color=style.color, linestyle=style.dashes, marker="o",
             markersize=3.5, linewidth=1.2, elinewidth=0.9, label=style.name,
         )  # fmt: skip
+        handles.append(bar)
         if shown.any() and (reference is None or label == "acqb"):
             reference = float(mean[shown][0]), float(at[shown][0])
     panel.set_xscale("log")
@@ -71,13 +77,15 @@ def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> None:
     if reference is not None:
         value, start = reference
         line = value * (at / start) ** exponent
-        panel.plot(at, line, color=GREY, linestyle=":", label=f"slope {exponent:g}")
+        slope = panel.plot(at, line, color=GREY, linestyle=":", label=f"slope {exponent:g}")
+        handles = [*slope, *handles]
     smallest = [line.get_ydata() for line in panel.get_lines()]
     positive = np.concatenate([np.asarray(one, float) for one in smallest])
     positive = positive[positive > 0]
     if positive.size:
         panel.set_ylim(0.5 * positive.min(), 2.0 * positive.max())
     panel.set_xlabel("Round")
+    return handles
 
 
 def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
@@ -92,7 +100,7 @@ def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
     for (left, right), cell in zip(axes, cells, strict=True):
         at = (cell["first"].to_numpy() + cell["last"].to_numpy()) / 2
         own = cell.row(0, named=True)
-        left.set_title(f"K = {own['K']}, {style_of(own['policy']).name}", loc="left")
+        left.set_title(f"K = {own['K']}, {style_of(own['policy']).name}", loc="left", **VERBATIM)
         drawn = (
             (left, "chance", "chance that $Q_i$ and $Q_{i-1}$ part in round $i$", GREY),
             (left, "longer", "$\\psi(i, T+1) = 1$", ORANGE),
@@ -110,7 +118,7 @@ def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
             panel.set_xlabel("round $i$ of the switch")
             panel.legend(frameon=False, fontsize=9)
     paths = frame["seeds"][0]
-    figure.suptitle(f"{title}: {paths} sample paths, band: 95% interval")
+    figure.suptitle(f"{title}: {paths} sample paths, band: 95% interval", **VERBATIM)
     return figure
 
 
@@ -123,6 +131,7 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
     """
     figure, axes = _panels(len(points))
     for (left, right), point in zip(axes, points, strict=True):
+        handles: list[Any] = []
         sigma, own = float(point.sigma.mean()), point.attrs
         rounds = point["round"].values
         for label in in_order(point.policy.values.tolist()):
@@ -131,17 +140,19 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             for name, dashes in (("all", "-"), ("explored", "--")):
                 band = mean_ci(one[name])
                 words = style.name if name == "all" else f"{style.name}, exploration alone"
-                for panel, at in ((left, count), (right, rounds)):
+                for panel, at, into in ((left, count, handles), (right, rounds, [])):
                     panel.fill_between(
                         at, band["low"], band["high"], color=style.color, alpha=0.2, linewidth=0
                     )
-                    panel.plot(at, band["mean"], color=style.color, linestyle=dashes, label=words)
+                    into += panel.plot(
+                        at, band["mean"], color=style.color, linestyle=dashes, label=words
+                    )
         most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
-        words = "the lemma's $\\sigma_0^2 N / 2$"
-        left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
+        words = "the lemma's σ₀² N / 2"
+        handles += left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
         bound = eigenvalues.lemma_bound(rounds, sigma, own["arrival_rate"], own["c1"])
         right.plot(rounds, bound, color="black", linestyle=":")
-        left.set_title(f"K = {own['K']}, {own['parameters']} parameters", loc="left")
+        left.set_title(f"K = {own['K']}, {own['parameters']} parameters", loc="left", **VERBATIM)
         left.set_xlabel("exploration rounds $N(t)$, mean over seeds")
         right.set_xlabel("Round")
         left.set_ylabel("$\\lambda_{min}(V_t) - \\lambda_0$")
@@ -149,9 +160,9 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             panel.set_xscale("log")
             panel.set_yscale("log")
             panel.set_ylim(bottom=1e-2)
-    # Lines reach every corner of some panel, so that the legend stands below them all.
-    lines = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        if left is axes[0, 0]:
+            # Lines reach every corner of some panel, so that the legend stands below them all.
+            legend(figure, handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     seeds = points[0].sizes["seed"]
-    figure.suptitle(f"{title}: mean over {seeds} seeds, band: 95% interval")
+    figure.suptitle(f"{title}: mean over {seeds} seeds, band: 95% interval", **VERBATIM)
     return figure

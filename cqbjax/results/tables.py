@@ -5,6 +5,7 @@ whole; Markdown and the terminal show it rounded, an interval in one cell with i
 the same in all rows once, above.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,12 @@ from cqbjax.results.summaries import differing
 DIGITS = 7
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
 GROWTH = 0.01
+
+# What Markdown takes for markup: each is written with a backslash before it.
+_MARKUP = re.compile(
+    r"[\\|$`*]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\[(?=[^\]]*\]\()"
+    r"|~(?=\w)|(?<!\w)~(?=\S)|(?<![^\W_])_(?=\S)"
+)
 
 _SETTING = (
     "source", "stand_in", "encoder", "K", "num_servers", "slackness", "parameters", *OTHERWISE,
@@ -147,16 +154,22 @@ def save_table(
     """
     stem = Path(stem)
     shared, parts = readable(frame, apart or {})
-    lines = [f"**{caption}**", "", *([f"In all rows: {shared}.", ""] if shared else [])]
+    lines = [f"**{_verbatim(caption)}**", ""]
+    lines += [f"In all rows: {_verbatim(shared)}.", ""] if shared else []
     for number, part in enumerate(parts):
-        lines += [""] * bool(number) + ([f"{part.legend}.", ""] if part.legend else [])
+        lines += [""] * bool(number) + ([f"{_verbatim(part.legend)}.", ""] if part.legend else [])
         aligned = ["---" if header in TEXTS else "---:" for header in part.headers]
         for cells in (part.headers, aligned, *part.rows):
-            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+            lines.append(f"| {' | '.join(map(_verbatim, cells))} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
     write_csv(csv, frame)
     write_atomic(markdown, ("\n".join(lines) + "\n").encode())
     return csv, markdown
+
+
+def _verbatim(text: str) -> str:
+    """Return a text as Markdown that reads as the text does."""
+    return _MARKUP.sub(r"\\\g<0>", text.replace("\n", " "))
 
 
 def write_csv(path: Path, frame: pl.DataFrame) -> None:

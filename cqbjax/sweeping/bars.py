@@ -130,7 +130,7 @@ def bar(console: Console | None = None) -> Iterator[Reporter]:
         yield Lines(console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         _RateColumn(),

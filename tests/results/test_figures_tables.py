@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import scipy.stats
 import xarray as xr
 from fabricated import SKILL, fabricate
+from markdown_it import MarkdownIt
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -18,10 +20,11 @@ from matplotlib.text import Text
 from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
+from tiers import cases
 
+from cqbjax.figures import arena, panels, sweeps, theory, vertical_scale
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.figures import panels, vertical_scale
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
 from cqbjax.results.readable import readable
@@ -444,6 +447,70 @@ def test_points_of_several_sources_are_told_apart() -> None:
     table = tables.gap_table(points, rounds=(60,))
     assert set(table["source"]) == {"synthetic", "RouterBench slice"}
     assert row_of(table, source="RouterBench slice", policy="acqb")["slackness"] is None
+
+
+# Labels and other words of a user's that look like markup: of matplotlib, HTML or Markdown.
+ODD = (
+    "_mine", "a$b$", "50%", "a_b^c", "$x", r"back\slash{}", "<b>&amp;", r"a$\no$", "*x*", "a|b",
+    "~~x~~", "[a](b)", "`x`",
+)  # fmt: skip
+
+
+def odd(**attributes: Any) -> xr.Dataset:
+    """Return a point whose policies are called so, and its source and a swept key."""
+    known = {"source": r"a$\no$", "stand_in": r"a$\no$", "title": r"b$\no$", **attributes}
+    made = fabricate(list(SKILL)[1 : 1 + len(ODD)], **known)
+    made["waits$\\no$"] = made.queue_length.assign_attrs(long_name=r"w$\no$", units="$x$")
+    return made.assign_coords(policy=list(ODD))
+
+
+def odd_figure(name: str) -> Figure:
+    point, swept = odd(), [odd(**{r"k$\no$": value, "j": j}) for value in ODD[:2] for j in (1, 2)]
+    scored = [
+        {"policy": label, "task": task, "score": 0.5, "score_low": 0.4, "score_high": 0.6,
+         "group": 1, "iqm": 0.5, "iqm_low": 0.4, "iqm_high": 0.6}
+        for label in ODD for task in ("t", "u")
+    ]  # fmt: skip
+    table, taus = pl.DataFrame(scored), np.linspace(0, 1, 5)
+    overall, waits = table.filter(task="t"), "waits$\\no$"
+    if name == "curves":
+        return figures.draw_curves([point], ["gap", waits])
+    if name == "keys":
+        return sweeps.draw_over_keys(swept, over=[r"k$\no$"])
+    if name == "maps":
+        return sweeps.draw_over_keys(swept, waits)
+    if name == "scores":
+        return arena.draw_scores(table, overall, {"t": r"a$\no$", "u": "x"}, "_mine")
+    if name == "intervals":
+        return arena.draw_intervals(overall, {label: label for label in ODD}, "policy")
+    if name == "profiles":
+        return arena.draw_profiles({one: (taus, taus, taus) for one in ODD}, taus)
+    return theory.draw_slopes([point], r"a$\no$")
+
+
+DRAWN = ("curves", "keys", "maps", "scores", "intervals", "profiles", "slopes")
+
+
+@pytest.mark.parametrize("name", cases(DRAWN, ["profiles"]))
+def test_a_users_words_stand_in_figures_verbatim(name: str) -> None:
+    figure = odd_figure(name)
+    figure.draw_without_rendering()
+    shown = [text for text in figure.findobj(Text) if text.get_visible()]
+    assert set(ODD) <= {text.get_text() for text in shown}
+    maths = [text.get_text() for text in shown if text._preprocess_math(text.get_text())[1]]
+    # A logarithmic axis has powers of ten.
+    assert all("mathdefault" in text for text in maths), maths
+
+
+def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
+    table = tables.gap_table([odd()], rounds=(60,))
+    _, markdown = tables.save_table(table, tmp_path / "odd", " and ".join(ODD))
+    read = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown.read_text())
+    said = ["".join(c.content for c in one.children or []) for one in read if one.type == "inline"]
+    assert said[0] == " and ".join(ODD) and r"a$\no$" in said[1]
+    assert set(ODD) <= set(said)
+    # GitHub takes what stands between two dollars for mathematics.
+    assert not re.search(r"(?<!\\)\$", markdown.read_text())
 
 
 @pytest.mark.slow
