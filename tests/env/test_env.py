@@ -66,6 +66,31 @@ def test_a_step_takes_a_query_and_pays_for_who_waits():
             assert (there >= low).all() and (there <= high).all()
 
 
+def test_a_round_by_hand():
+    """A query comes in every round and none is ever satisfied; two slots hold the first two."""
+    env = Env(sources.Coin(success=1e-9), 1.0, horizon=4, capacity=2)
+
+    @jax.jit
+    def run(key):
+        def one(state, t):
+            action = Action(jnp.int32(0), jnp.arange(1), jnp.bool_(False))
+            seen, state, reward, done, told = env.step(key, state, action)
+            heard = told.feedback.valid, told.feedback.choice
+            return state, (seen.round, seen.queue[1:3], reward, done, told.length, told.departed,
+                           told.overflow, *heard)  # fmt: skip
+
+        return jax.lax.scan(one, env.reset(key)[1], jnp.arange(4))[1]
+
+    made = jax.tree.map(np.ndarray.tolist, jax.device_get(run(rng.run_key(1))))
+    rounds, (arrived, served), reward, done, length, departed, overflow, valid, choice = made
+    assert rounds == [2, 3, 4, 5] and done == [False, False, False, True]
+    assert arrived == [[1, 0], [1, 2], [1, 2], [1, 2]]
+    assert served == [[0, 0], [1, 0], [2, 0], [3, 0]]
+    assert length == [1, 2, 2, 2] and reward == [-1, -2, -2, -2] and departed == [0] * 4
+    assert overflow == [False, False, True, True]
+    assert valid == [False, True, True, True] and choice[1:] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"arrival_rate": 1.5}, "arrival_rate=1.5"), ({"capacity": 0}, "capacity=0"),

@@ -317,7 +317,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     points = {
         (k, rate): fabricate(
-            ("acqb", "q_ucb", "random") if k == 1 else ("random", "acqb"),
+            ("q_ucb", "acqb", "random") if k == 1 else ("random", "acqb"),
             rates=(rate,), K=k, num_seeds=4, horizon=30 * k,
         )
         for k, rate in [(1, 0.6), (1, 0.7), (2, 0.7)]
@@ -329,6 +329,7 @@ def test_points_combine_over_k_and_arrival_rate(tmp_path: Path) -> None:
     assert dict(grid.sizes) == {"K": 2, "policy": 3, "arrival_rate": 2, "seed": 4, "round": 60}
     assert grid["queue_length"].dims == ("K", "policy", "arrival_rate", "seed", "round")
     assert grid["seconds_per_round"].dims == ("K", "policy", "arrival_rate")
+    assert grid["policy"].values.tolist() == ["q_ucb", "acqb", "random"], "as they are first named"
     for (k, rate), ds in points.items():
         part = grid.sel(K=k, arrival_rate=[rate], policy=ds["policy"], round=ds["round"])
         for name in results.VARIABLES:
