@@ -12,6 +12,7 @@ from cqbjax.core import queueing, rng, simulate
 from cqbjax.core.pytree import arrays, pytree
 from cqbjax.core.recorders import ALWAYS, NAMED, queries
 from cqbjax.core.recorders.queries import GAVE_UP, SATISFIED, THERE
+from cqbjax.core.rules import Users
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Action, Problem
 from cqbjax.core.world import Billed, World
@@ -50,6 +51,16 @@ class Scripted:
 
     def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         return self.counts > 0 if self.rows.ndim == 1 else self.counts
+
+
+@pytree
+class Patient(Users):
+    """Each query bears a number of rounds of its own."""
+
+    rounds: Array
+
+    def bears(self, key: Array, problem: Problem) -> Array:
+        return self.rounds
 
 
 @pytree
@@ -192,10 +203,10 @@ def test_users_of_little_patience_at_one_channel():
 def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     """Server 2 takes three rounds, the others one; who fails is away for three; K is 3.
 
-    Queries 0 and 1 come in round 1 and are in service in 2, 3 and 4, where both fail. Query 2 comes
-    in 2, is not served in 3 and 4, and leaves. Queries 4 and 5 come in 3; in 5 one is satisfied,
-    the other fails. Queries 0 and 1 wait again from round 7 on: one gives up, the other is
-    satisfied. So does query 5 give up in 8, where query 14 comes.
+    Queries 0 and 1 come in round 1 and are in service in 2, 3 and 4, where both fail. Queries 2 and
+    3 come in 2; one bears two rounds and leaves in 4, the other bears one and leaves in 3. Queries
+    4 and 5 come in 3; in 5 one is satisfied, the other fails. Queries 0 and 1 wait again from round
+    7 on: one gives up, the other is satisfied. So does query 5 give up in 8, where query 14 comes.
     """
     source = Scripted(
         utilities=np.asarray(
@@ -204,9 +215,11 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
         dollars=np.asarray(2.0 ** np.arange(16).reshape(4, 4)),
         scores=np.asarray(np.arange(16).reshape(4, 4) / 16),
         rows=np.asarray([[2, 0], [1, 3], [1, 3], *[[3, 3]] * 4, [0, 1]], np.int32),
-        counts=np.asarray([2, 1, 2, 0, 0, 0, 0, 1], np.int32),
+        counts=np.asarray([2, 2, 2, 0, 0, 0, 0, 1], np.int32),
     )
-    users = [Impatient(attempts=2, patience=2, pretends=1.0), Orbit(delays=[3])]
+    bears = np.full((8, 2), 9, np.int32)
+    bears[1] = 2, 1
+    users = [Impatient(attempts=2, pretends=1.0), Patient(rounds=bears), Orbit(delays=[3])]
     service = [
         Count(count=2), Rounds(rounds=[1, 1, 3, 1]), Late(delay=1),
         Prices(factors=[10, 100, 1000, 10_000], since=5), Outages(until=[8, 8, 4, 8]),
@@ -229,7 +242,7 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     check(
         read,
         {
-            "queue_length": [2, 1, 3, 2, 0, 2, 1, 1],
+            "queue_length": [2, 2, 3, 2, 0, 2, 1, 1],
             "away": [0, 0, 0, 2, 3, 1, 0, 0],
             "in_service": [0, 2, 2, 0, 0, 0, 0, 0],
             "departures": left,
@@ -237,7 +250,7 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
             "explored": [0, 0, 0, 1, 1, 1, 2, 2],
             "regret": [0, 0, 0, 1, 1, 1, 1, 1],
             "attempts": [NAN] * 4 + [1, 1, 3 / 2, 3 / 2],
-            "gave_up": [NAN] * 3 + [1, 1 / 2, 1 / 2, 2 / 4, 3 / 5],
+            "gave_up": [NAN] * 2 + [1, 1, 2 / 3, 2 / 3, 3 / 5, 4 / 6],
             "dollars": paid / some,
             "score": np.array([0, 0, 0, 0, 5, 5, 5, 5]) / 16 / some,
             "traffic": traffic,
@@ -248,6 +261,7 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
             0: [1, 2, 7, GAVE_UP, 2, NAN, sum(of_0), NAN, 102],
             1: [1, 2, 7, SATISFIED, 2, 0, sum(of_1), 0.0, 100],
             2: [2, NAN, 4, GAVE_UP, 0, NAN, NAN, NAN, 101],
+            3: [2, NAN, 3, GAVE_UP, 0, NAN, NAN, NAN, 103],
             4: [3, 5, 5, SATISFIED, 1, 1, of_4, 5 / 16, 101],
             5: [3, 5, 8, GAVE_UP, 2, NAN, 2 * of_5, NAN, 103],
             14: [8, NAN, NAN, THERE, 0, NAN, NAN, NAN, 100],

@@ -69,7 +69,7 @@ def test_a_paired_test_is_scipys():
 
 def test_random_routing_scores_nothing_and_the_yardstick_one():
     made = scores.scored(
-        rows({"a": {"random": [10, 30], "optimal": [0, 0], "x": [5, 5], "y": [40, 40]}})
+        rows({"a": {"random": [0, 0, 60], "optimal": [0] * 3, "x": [5] * 3, "y": [40] * 3}})
     )
     by_label = dict(made.group_by("policy").agg(pl.col("score").mean()).iter_rows())
     assert by_label == {"random": 0.0, "optimal": 1.0, "x": 0.75, "y": -1.0}
