@@ -17,6 +17,7 @@ from cqbjax.commands._words import Run
 from cqbjax.commands.run import runner
 from cqbjax.core import backend
 from cqbjax.core.contract import refusal
+from cqbjax.core.files import check_writable
 from cqbjax.offline import Learnt
 from cqbjax.results import board as boards
 from cqbjax.results.board import Board
@@ -110,7 +111,7 @@ def _play(
     for one in entries:
         name = one.task.name
         places[name] = place = run.asked.folder / "data" / name
-        storing.check_writable(place)
+        check_writable(place, "out")
         storing.set_aside_torn(place)
         left[name] = sharding.left_of([one.ready], place)
     stored = sum(not some for some in left.values())

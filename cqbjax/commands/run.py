@@ -212,9 +212,10 @@ def _reckon(study: _Study) -> None:
 
 def _left(study: _Study) -> "list[Ready]":
     """Return what is not stored; say how much is, and what of it was computed otherwise."""
+    from cqbjax.core.files import check_writable
     from cqbjax.studies import sharding, storing
 
-    storing.check_writable(study.folder)
+    check_writable(study.folder, "results_dir")
     torn = storing.set_aside_torn(study.folder)
     study.say(f"{file} was torn: what it held is run again" for file in torn)
     left = sharding.left_of(study.ready, study.folder)

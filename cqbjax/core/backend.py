@@ -7,7 +7,8 @@ import platform
 
 import jax
 import jaxlib
-import platformdirs
+
+from cqbjax.core.files import user_cache
 
 CPUINFO = pathlib.Path("/proc/cpuinfo")
 
@@ -27,7 +28,7 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     jax.config.update("jax_num_cpu_devices", cores or 1)
     jax.config.update("jax_default_matmul_precision", "highest")
     named = cache_dir or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = named or programs_folder(pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "xla")
+    folder = named or programs_folder(user_cache() / "xla")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -1,14 +1,20 @@
 """Files written whole or not at all, results kept in them under a key, checksums."""
 
+import atexit
+import functools
 import hashlib
 import json
 import os
 import pathlib
+import shutil
+import tempfile
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
+import platformdirs
 
 K = TypeVar("K")
 
@@ -31,6 +37,46 @@ def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_writable(folder: pathlib.Path, key: str) -> pathlib.Path:
+    """Make a folder and return it; refuse one in which no file can be written.
+
+    Raises:
+        ValueError: naming the key that names it, and why.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{key}: {folder} cannot be written ({error.strerror}); name a folder that can"
+        ) from error
+    return folder
+
+
+@functools.cache
+def user_cache() -> pathlib.Path:
+    """Return the package's folder in the user's cache.
+
+    Without a home that can be written it is a folder that this process removes when it ends, which
+    is warned of once.
+    """
+    try:
+        folder = pathlib.Path(platformdirs.user_cache_dir("cqbjax"))
+        if not folder.is_absolute():
+            raise ValueError("HOME is not set")
+        return check_writable(folder, "HOME")
+    except (RuntimeError, ValueError) as error:
+        made = tempfile.mkdtemp(prefix="cqbjax-")
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        warnings.warn(
+            f"compiled programs and fits are cached for this process alone ({error}): set "
+            "XDG_CACHE_HOME, or cache_dir= for fits",
+            stacklevel=2,
+        )
+        return pathlib.Path(made)
 
 
 class Form(NamedTuple):

@@ -14,11 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import platformdirs
 import threadpoolctl
 
 from cqbjax.core.code import digest
-from cqbjax.core.files import ARRAY, JSON, Form, arrays_digest, content_key, keep
+from cqbjax.core.files import (
+    ARRAY,
+    JSON,
+    Form,
+    arrays_digest,
+    check_writable,
+    content_key,
+    keep,
+    user_cache,
+)
 from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
 from cqbjax.sweeping.progress import Reporter, Silent
 
@@ -74,10 +82,14 @@ def _versions() -> tuple[str, ...]:
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
-    """Return where fits are kept: `cache_dir`, or a folder of the user's cache."""
-    if cache_dir is not None:
-        return pathlib.Path(cache_dir)
-    return pathlib.Path(platformdirs.user_cache_dir("cqbjax")) / "fits"
+    """Return where fits are kept: `cache_dir`, or a folder of the user's cache.
+
+    Raises:
+        ValueError: `cache_dir` cannot be written.
+    """
+    if cache_dir is None:
+        return user_cache() / "fits"
+    return check_writable(pathlib.Path(cache_dir), "cache_dir")
 
 
 def read(

@@ -1,7 +1,6 @@
 """Points' results: where they are stored, and which are there already."""
 
 import datetime
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,22 +185,6 @@ def _flat(tree: Any, above: str = "") -> dict[str, Any]:
         return {above: tree}
     inner = (_flat(value, f"{above}.{key}" if above else str(key)) for key, value in tree.items())
     return {key: value for some in inner for key, value in some.items()}
-
-
-def check_writable(folder: Path) -> None:
-    """Make a folder, and refuse one in which no file can be written.
-
-    Raises:
-        ValueError: naming it, and why.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"results_dir: {folder} cannot be written ({error.strerror}); name a folder that can"
-        ) from error
 
 
 def set_aside_torn(folder: Path) -> list[Path]:

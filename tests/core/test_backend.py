@@ -1,10 +1,13 @@
 """Where compiled programs are kept, and what is told of the machine."""
 
 import pathlib
+from pathlib import Path
 
 import jaxlib
+import pytest
 
-from cqbjax.core import backend
+from cqbjax.core import backend, files
+from cqbjax.offline import fits
 
 PARENT = pathlib.Path("xla")
 
@@ -39,6 +42,42 @@ def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch,
     assert pathlib.Path(told["jax_compilation_cache_dir"]).parent.name == "xla"
     assert list(backend.compiler_options("cpu")) == ["xla_disable_hlo_passes"]
     assert backend.compiler_options("gpu") == {}
+
+
+def test_without_a_home_that_can_be_written_the_cache_is_this_processs_and_said_once(
+    monkeypatch, tmp_path
+):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setattr(backend.jax.config, "update", lambda *_: None)
+    lost = RuntimeError("could not determine the home directory")
+    (tmp_path / "file").write_text("")
+    for where in (lost, "~/.cache/cqbjax", "/proc/.cache/cqbjax", str(tmp_path / "file" / "a")):
+        files.user_cache.cache_clear()
+        with monkeypatch.context() as patch, pytest.warns(UserWarning) as warned:
+            patch.setattr(files.platformdirs, "user_cache_dir", _says(where))
+            kept = fits.cache_folder(None)
+            backend.configure()
+        (one,) = [str(each.message) for each in warned]
+        assert "this process alone" in one and "cache_dir= for fits" in one
+        assert kept.parent.is_dir() and kept.name == "fits" and not Path("~").exists()
+    files.user_cache.cache_clear()
+
+
+def _says(where):
+    def folder(_):
+        if isinstance(where, Exception):
+            raise where
+        return where
+
+    return folder
+
+
+def test_a_cache_that_cannot_be_written_is_refused_by_its_key(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "/proc/fits"):
+        with pytest.raises(ValueError, match=f"cache_dir: {folder} cannot be written"):
+            fits.cache_folder(folder)
+    assert fits.cache_folder(str(tmp_path / "made")).is_dir()
 
 
 def test_the_processor_is_told_where_the_system_tells_it(monkeypatch, tmp_path):
