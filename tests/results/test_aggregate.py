@@ -118,21 +118,30 @@ def test_one_key_is_a_line_a_policy_with_its_interval():
 
 
 def test_the_load_that_is_borne_is_the_last_before_a_queue_grows():
-    """Queues that stand still, but from a known rate on, at a known growth; one never does."""
+    """Queues that stand still, but from a known rate on, at a known growth; one never does.
+
+    The mean counts, however far apart seeds are, and a rate beyond the first that is not borne does
+    not, though the queue stands still there.
+    """
+    by_seed = 0.5 + np.array([-3.0, -1, 1, 3])
 
     def point(rate):
         made = fabricate(("acqb", "random"), rates=(rate,), num_seeds=4, horizon=60)
         made["queue_length"] = made["queue_length"].astype(float)
         rounds = made["round"].values
-        growing = {"acqb": rate >= 0.6, "random": True}
+        growing = {"acqb": 0.6 <= rate < 0.8, "random": True}
         for label, grows in growing.items():
-            made["queue_length"].loc[{"policy": label}] = 3 + 0.5 * rounds[None, None] * grows
+            grown = by_seed[:, None] * rounds * grows
+            made["queue_length"].loc[{"policy": label}] = 3 + grown[None]
         return made
 
-    made = [point(rate) for rate in (0.5, 0.7, 0.6, 0.4)]
+    made = [point(rate) for rate in (0.5, 0.7, 0.8, 0.6, 0.4)]
     by_policy = {row["policy"]: row for row in load_table(made).iter_rows(named=True)}
     assert (by_policy["acqb"]["borne"], by_policy["acqb"]["next"]) == (0.5, 0.6)
-    assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 4
+    assert by_policy["acqb"]["growth"] == pytest.approx(0.5) and by_policy["acqb"]["rates"] == 5
+    ends = scipy.stats.ttest_1samp(by_seed, 0.0).confidence_interval(0.95)
+    told = by_policy["acqb"]["growth_low"], by_policy["acqb"]["growth_high"]
+    assert told == pytest.approx((ends.low, ends.high)) and ends.low < 0
     assert (by_policy["random"]["borne"], by_policy["random"]["next"]) == (None, 0.4)
     quiet = load_table(made[:1])
     assert dict(zip(quiet["policy"], quiet["borne"], strict=True)) == {"acqb": 0.5, "random": None}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import rng, rules
+from cqbjax.core import rng, rules, simulate
 from cqbjax.core.rules import Reaction, Rules, Service, Users
 from cqbjax.core.setting import Setting, with_rules
 from cqbjax.core.types import Problem
@@ -281,6 +281,24 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     ):
         with pytest.raises(ValueError, match=said):
             with_rules(coin, users, service)
+
+
+class Told(Coin):
+    """Coins whose contexts are the rate that the world is drawn for."""
+
+    def world(self, key, arrival_rate, problem):
+        world = super().world(key, arrival_rate, problem)
+        return world._replace(contexts=jnp.broadcast_to(arrival_rate, world.contexts.shape))
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
+    source = with_rules(Told(), [Orbit()], [Count(count=places)])
+    problem = source.problem(1, 40)
+    draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
+    drawn = draw(jnp.float32(0.9))
+    np.testing.assert_allclose(drawn.world.contexts, 0.9 / places, rtol=1e-6)
+    assert np.asarray(drawn.arrives).mean() > 0.6
 
 
 class Ageing(Coin):
