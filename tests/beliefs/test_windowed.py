@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.beliefs import Windowed
+from cqbjax.beliefs import Windowed, WindowedState
 from cqbjax.beliefs.rows import Row
 from cqbjax.beliefs.windowed import room
 from cqbjax.testing.contract import PROBLEM
@@ -59,6 +59,21 @@ def test_the_elder_knows_the_last_half_to_whole_window_of_attempts():
             numbers = noted[at, known, 1]
             assert (np.diff(numbers) == 1).all() and (numbers <= WINDOW).all()
             assert not len(numbers) or numbers[0] in (1, half + 1)
+
+
+class Told:
+    """A belief that says what it was asked, and of which state."""
+
+    def __getattr__(self, name):
+        return lambda *asked: (name, *asked)
+
+
+def test_the_elder_is_asked_whatever_is_asked():
+    belief, state = Windowed(Told(), WINDOW), WindowedState("elder", "younger", 0, None)
+    assert belief.learnt(state) == ("learnt", "elder")
+    assert belief.theta(state, "table") == ("theta", "elder", "table")
+    assert belief.sampled(state, "seen", 0.5, "z") == ("sampled", "elder", "seen", 0.5, "z")
+    assert belief.bounded(state, "seen", 0.5) == ("bounded", "elder", "seen", 0.5)
 
 
 def test_a_belief_in_a_window_has_room_for_it_and_no_more():
