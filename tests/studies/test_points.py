@@ -1,0 +1,59 @@
+"""The points of a study: their policies, rates, seeds and names, beside plain words."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cqbjax.core.labels import OWN, PAPERS
+from cqbjax.datasets import DatasetSource
+from cqbjax.datasets.rates import Served, rates_by_rule
+from cqbjax.studies import grid
+from cqbjax.studies.configs import Config
+from cqbjax.studies.grid import Point
+
+
+def config(**keys):
+    return Config({
+        "K": 2, "arrival_rate": None, "rates_by_K": {1: [0.5], 2: [0.6, 0.7]},
+        "policies_by_K": None, "policy": {"acqb": {}, "q_ucb": {}, "random": {}}, **keys,
+    })  # fmt: skip
+
+
+def test_seeds_are_as_many_as_asked_for_from_the_first_on():
+    assert list(grid.seeds(config(first_seed=5, num_seeds=3))) == [5, 6, 7]
+
+
+def test_rates_are_those_that_are_given_or_those_of_k():
+    assert grid.arrival_rates(config()) == [0.6, 0.7]
+    assert grid.arrival_rates(config(K=1)) == [0.5]
+    assert grid.arrival_rates(config(arrival_rate=0.4)) == [0.4]
+    assert grid.arrival_rates(config(arrival_rate=[0.4, 0.3])) == [0.4, 0.3]
+    assert grid.arrival_rates(config(arrival_rate="by_rule")) == "by_rule"
+    with pytest.raises(ValueError, match="rates_by_K is for 1, 2, not for K=3"):
+        grid.arrival_rates(config(K=3))
+
+
+def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
+    assert grid.left_out(config(K=1)) == {}
+    assert grid.left_out(config()) == {"q_ucb": "defined for K=1 only"}
+    some = config(policies_by_K={2: ["random", "q_ucb"]})
+    assert grid.left_out(some) == {
+        "acqb": "not in policies_by_K of K=2", "q_ucb": "defined for K=1 only"
+    }  # fmt: skip
+    assert grid.left_out(config(K=1, policies_by_K={2: ["random"]})) == {}
+
+
+@pytest.mark.parametrize(
+    ("provenance", "own", "by_rule"),
+    [(PAPERS, True, False), (PAPERS, False, True), (OWN, True, True)],
+)
+def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
+    served = Served(0.6, 0.7, (0,), 0.9)
+    source = DatasetSource.__new__(DatasetSource)
+    object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
+    object.__setattr__(source, "_served", {2: served})
+    asked = config(arrival_rate="by_rule", rates_by_K={2: [0.61, 0.71]} if own else None)
+    settled = grid.settle(Point("p", asked, {}, {}), source).config.arrival_rate
+    assert settled == (list(rates_by_rule(served)) if by_rule else [0.61, 0.71])
+    with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
+        grid.settle(Point("p", asked, {}, {}), object())
