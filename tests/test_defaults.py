@@ -1,0 +1,84 @@
+"""What is not given: each default is the paper's, or what the documentation says.
+
+A changed default changes every number of who leaves it out, so that it is changed here too.
+"""
+
+import inspect
+
+import pytest
+
+import cqbjax
+from cqbjax import policies, sources, worlds
+from cqbjax.chains import generate, linking
+from cqbjax.core.recorders import ALWAYS, NAMED
+from cqbjax.datasets import source as datasets
+from cqbjax.datasets import splits, utility
+from cqbjax.env import Env
+from cqbjax.offline import routers
+from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.results import metrics, scores, summaries, tables
+
+NEVER = float("inf")
+DEFAULTS = [
+    # Of ACQB all are in policies/test_settings.py.
+    (policies.ByLlm, dict(index="best", tries=10, retry="same")),
+    (policies.Intercept, dict(share=0.5)),
+    (policies.Linear, dict(index="ucb", alpha=0.5, lambda0=1)),
+    (policies.Optimal, dict(retry="same")),
+    (policies.QueueingBandit, dict(index="ucb")),
+    (policies.RandomRouting, dict(schedule="random", retry="same")),
+    (policies.Routed, dict(by="prompt", schedule="oldest", retry="same", precision=1)),
+    (sources.Batches, dict(most=12, sizes=None)),
+    (sources.Bursty, dict(burst=0.5, burst_rounds=50)),
+    (sources.Coin, dict(success=0.6, classes=None, shares=None, num_servers=2)),
+    (sources.Drifting, dict(jump_at=NEVER, quarter=NEVER)),
+    (sources.Routing, dict(pool_size=1000, repeats=True, outcome="attempt")),
+    (sources.Synthetic, dict(slackness=0.03, num_servers=5, dim=5, parameters="disjoint")),
+    (worlds.Count, dict(count=1)),
+    (worlds.Impatient, dict(attempts=NEVER, give_up=0, patience=NEVER, leave=0, pretends=0)),
+    (worlds.Late, dict(delay=10)),
+    (worlds.Lost, dict(lost=0.1)),
+    (worlds.Orbit, dict(return_rate=0.1, delays=None)),
+    (worlds.Outages, dict(share=0, length=100, servers=None, since=None, until=None)),
+    (worlds.Prices, dict(factors=None, since=1, spread=0)),
+    (worlds.Rounds, dict(rounds=1, law="fixed")),
+    (linking.Rule, dict(threshold=0.995, min_gap=0, among="open")),
+    (generate.Settings, dict(longer=2.5, days=120, users=6, retyped=0.3, early=0.01,
+                             follow_ups=0.04, close=False, seed=0)),
+    (utility.departure_probabilities, dict(rho=5, low=0.1, high=0.99, cost_rule="global_max",
+                                           equal_rows=0.5, min_max=True)),
+    (datasets.dataset_source, dict(pool_size=1000, rho=5, cost_rule="global_max", low=0.1,
+                                   high=0.99, offline_size=None, min_max=True, repeats=True)),
+    (splits.split, dict(pool_size=1000, seed=0)),
+    (ContrastiveConfig, dict(iota_pos=0.5, iota_neg=0.3, temperature=0.07, learning_rate=3e-4,
+                             weight_decay=0, negatives=64, prompts_per_model=5, epochs=10,
+                             normalise="both", optimiser="adamw")),
+    (routers.KNN, dict(grid=(5, 10, 20, 40, 64, 128, 256, 512, 1024), fold_count=5,
+                       criterion="utility")),
+    (routers.UMR, dict(grid=(5, 10, 20, 50), fold_count=3)),
+    (routers.Logistic, dict(ridges=(0.3, 1, 3, 10), fold_count=3)),
+    (routers.Carrot, dict(grid=(2, 4, 8, 16, 32, 64, 128, 256, 512), fold_count=5)),
+    (summaries.mean_ci, dict(dim="seed", level=0.95)),
+    (summaries.paired_difference, dict(level=0.95)),
+    (scores.holm, dict(alpha=0.05)),
+    (tables.throughput_table, dict(rounds=(500, 1000), reference="acqb")),
+    (tables.gap_table, dict(rounds=(2500, 5000), reference=None)),
+    (tables.load_table, dict(most=0.01)),
+    (cqbjax.sweep, dict(assortment_size=1, record_every=None, capacity="auto", queries=False)),
+    (Env, dict(arrival_rate=0.7, horizon=1000, assortment_size=1, capacity=256, mixed=False)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "known"), DEFAULTS, ids=[one.__name__ for one, _ in DEFAULTS])
+def test_what_is_left_out_is_as_documented(made, known):
+    told = inspect.signature(made).parameters
+    assert {name: told[name].default for name in known} == known
+
+
+def test_it_is_known_of_each_number_whether_less_is_better():
+    less = {"attempts", "gave_up", "dollars", "largest_wait", "queue_length", "regret", "gap"}
+    more = {"score", "fairness", "departures", "throughput"}
+    named = {one.name: one for one in (*ALWAYS, *NAMED.values())} | metrics.STANDARD
+    assert {name for name, one in named.items() if one.better == "less"} == less
+    assert {name for name, one in named.items() if one.better == "more"} == more
+    assert {one.better for one in named.values()} == {"less", "more", ""}
