@@ -1,13 +1,15 @@
 """Parts of a round by themselves: what slots keep of contexts, and what waiting makes of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import observations, platforms, simulate
-from cqbjax.core.instances import Instance
-from cqbjax.core.types import DOWN, LONG_WAIT
+from cqbjax.core import observations, platforms, rng, simulate
+from cqbjax.core.instances import Instance, choice_uniform
+from cqbjax.core.types import DOWN, LONG_WAIT, Action, Problem, Queue
 from cqbjax.core.world import Drift, World
 
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU}
@@ -68,3 +70,33 @@ def test_utilities_drift_and_are_down_where_nobody_answers():
         if t > 1:
             mixed[:, 1] = DOWN
         np.testing.assert_allclose(seen(turned, There(), t), mixed, rtol=1e-5)
+
+
+def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
+    """Whichever row of which pool the prompt is in, and whichever slot the query has."""
+    rows, arrived = np.array([0, 1, 0, 2], np.int32), np.array([3, 4, 4, 9], np.int32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def verdicts(outcome, prompts):
+        world = World(None, None, None, prompts)
+        instance = Instance(rng.run_key(5), world, None, None)
+        queue = Queue(jnp.asarray(rows), jnp.asarray(arrived), jnp.zeros(4, jnp.int32))
+        problem = Problem(3, 1, 1, 3, 9, "disjoint", True, outcome=outcome)
+
+        def one(slot, server):
+            action = Action(slot, server[None], jnp.bool_(False))
+            return choice_uniform(problem, instance, queue, action, jnp.float32(0.5))
+
+        each = jax.vmap(jax.vmap(one, (None, 0)), (0, None))
+        return each(jnp.arange(4), jnp.arange(2))
+
+    asked, again = np.array([7, 8, 9], np.int32), np.array([8, 9, 7], np.int32)
+    drawn = np.asarray(verdicts("prompt", asked))
+    assert len(np.unique(drawn)) == 6 and (drawn[0] == drawn[2]).all()
+    np.testing.assert_array_equal(
+        np.asarray(verdicts("prompt", again))[[3, 0, 1]], drawn[[0, 1, 3]]
+    )
+    drawn = np.asarray(verdicts("query", asked))
+    assert len(np.unique(drawn)) == 6 and (drawn[1] == drawn[2]).all()
+    np.testing.assert_array_equal(verdicts("query", again), drawn)
+    assert (np.asarray(verdicts("attempt", asked)) == 0.5).all()

@@ -14,6 +14,7 @@ from tiers import cases
 
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
+from cqbjax.store.layout import Stored
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -199,18 +200,19 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_for(
     tmp_path: Path,
 ) -> None:
-    for day, content, horizon in (("2", "bb", 20), ("3", "cc", 30), ("1", "aa", 10)):
+    for day, content, horizon in (("2", "bx", 20), ("3", "ay", 30), ("1", "cx", 10)):
         manifest = {"point": "K=1", "content": content, "policies": {"a": "1"}, "finished": day}
         results.save(fabricate(horizon=horizon), manifest, "", tmp_path / f"{content}.nc")
     assert results.load(tmp_path).sizes["round"] == 30
-    assert results.load(tmp_path, content="a").sizes["round"] == 10
+    assert results.load(tmp_path, content="c").sizes["round"] == 10
     assert len(results.load_points(tmp_path)) == 1
-    with pytest.raises(results.ResultError, match="no result of content dd under"):
-        results.load(tmp_path, content="dd")
+    for content in ("dd", "x"):
+        with pytest.raises(results.ResultError, match=f"no result of content {content} under"):
+            results.load(tmp_path, content=content)
     said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
-    assert [file.stem for file in pieces.outdated(said)] == ["aa", "bb"]
-    (oldest,) = said[tmp_path / "aa.nc"]
-    pieces.describe(tmp_path / "aa.nc", [oldest | {"asked": "4"}])
+    assert [file.stem for file in pieces.outdated(said)] == ["bx", "cx"]
+    (oldest,) = said[tmp_path / "cx.nc"]
+    pieces.describe(tmp_path / "cx.nc", [oldest | {"asked": "4"}])
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
@@ -278,11 +280,11 @@ def test_arrays_of_a_keys_name_that_nothing_is_said_of_are_a_leftover(
     assert pieces.found(tmp_path) == [file]
 
 
-@pytest.mark.slow
 def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
     for i, scale in enumerate((10, 0.5, 2)):
         manifest = {"point": f"c1={scale}", "content": "a", "policies": {}, "finished": "1"}
-        results.save(fabricate(c1=scale), manifest, "", tmp_path / f"{i}.nc")
+        point = fabricate(("random",), num_seeds=1, horizon=2, c1=scale)
+        results.save(point, manifest, "", tmp_path / f"{i}.nc")
     assert [point.attrs["c1"] for point in results.load_points(tmp_path)] == [0.5, 2, 10]
 
 
@@ -300,6 +302,13 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     begun = time.process_time()
     assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
     assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
+
+
+def test_a_point_says_its_own_before_what_its_study_varied(tmp_path: Path) -> None:
+    varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
+    one = pieces.labelled(Stored(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
+    told = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
+    assert {key: one[key] for key in told} == told
 
 
 def test_nothing_there(tmp_path: Path) -> None:
