@@ -14,10 +14,13 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import extent, linalg, platforms
+from cqbjax.core.given import is_whole
 
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
+# Seeds of runs lie below.
+MOST_SEED = 2**31
 # Rounds that are drawn at once where a program has room for more than a run has.
 BLOCK = 64
 
@@ -47,7 +50,14 @@ class Stream(enum.IntEnum):
 
 
 def run_key(seed: Array | int) -> Array:
-    """Return the key of the run with this seed; threefry bits are equal on CPU and GPU."""
+    """Return the key of the run with this seed; threefry bits are equal on CPU and GPU.
+
+    Raises:
+        ValueError: a number out of range, of which JAX takes the last 32 bits. Under `jax.vmap`
+            seeds are arrays, which are not checked.
+    """
+    if not isinstance(seed, Array) and not (is_whole(seed) and 0 <= seed < MOST_SEED):
+        raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
     return jax.random.key(seed, impl=WRITTEN_OUT)
 
 

@@ -17,9 +17,6 @@ from cqbjax.core import mnl, rng
 from cqbjax.core.types import Action, Observation
 from cqbjax.env.acting import Env
 
-# Seeds of runs that gymnasium draws.
-MOST = 2**31 - 1
-
 
 class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """One run at a time.
@@ -52,9 +49,16 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Begin a run: the sweep's of this seed, or of one that is drawn."""
+        """Begin a run: the sweep's of this seed, or of one that is drawn.
+
+        Raises:
+            ValueError: a seed that a sweep has not.
+        """
+        if seed is not None:
+            rng.run_key(seed)  # raises before anything changes
+            seed = int(seed)  # gymnasium takes no number of NumPy's
         super().reset(seed=seed)
-        number = seed if seed is not None else int(self.np_random.integers(MOST))
+        number = int(self.np_random.integers(rng.MOST_SEED - 1)) if seed is None else seed
         self._key = rng.run_key(number)
         self._seen, self._state = self._reset(self._key)
         return self._arrays(self._seen), {"seed": number}
@@ -62,7 +66,18 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def step(
         self, action: np.ndarray
     ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
-        """Play a round."""
+        """Play a round.
+
+        Raises:
+            ValueError: an action that is none, or no run was begun.
+        """
+        if self._seen is None:
+            raise ValueError("reset() must be called before the first step()")
+        if not self.action_space.contains(np.asarray(action)):
+            slots, sets = self.action_space.nvec
+            raise ValueError(
+                f"action={action} must be a slot below {slots} and an assortment below {sets}"
+            )
         slot, rank = (int(one) for one in action)
         instead = not bool(self._seen.queue.arrived[slot] > 0)
         if instead:

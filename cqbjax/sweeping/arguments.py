@@ -9,7 +9,8 @@ import numpy as np
 
 from cqbjax.core import mnl
 from cqbjax.core.given import is_number, is_whole
-from cqbjax.sweeping.parts import MOST_SEED, Capacity
+from cqbjax.core.rng import MOST_SEED
+from cqbjax.sweeping.parts import Capacity
 
 
 def check_labels(policies: Any) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from cqbjax.core.given import is_whole
 from cqbjax.core.recorders import ALWAYS, Recorder
+from cqbjax.core.rng import MOST_SEED
 from cqbjax.core.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
 MAX_CALLS = 10
-MOST_SEED = 2**31
 
 Capacity = int | Literal["auto"]
 

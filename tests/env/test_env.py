@@ -101,6 +101,47 @@ def test_what_cannot_be_played_is_refused(given, said):
         Env(SOURCE, **given)
 
 
+OUT_OF_RANGE = (2**31, 2**32 + 7, 2**63 + 7, -1, 3.0, True, "3", np.float32(3), np.int64(-7))
+
+
+@pytest.mark.parametrize("seed", OUT_OF_RANGE, ids=repr)
+def test_a_seed_that_a_sweep_has_not_has_no_key(seed):
+    with pytest.raises(ValueError, match="must be a whole number from 0 to 2\\^31 - 1"):
+        rng.run_key(seed)
+
+
+def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
+    pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
+    from cqbjax.env.gymnasium import GymnasiumEnv, as_gymnasium
+
+    def made():
+        env = as_gymnasium(Env(SOURCE, 0.6, horizon=5, capacity=4))
+        env._reset = lambda key: ("seen", key)  # compiles nothing
+        return env
+
+    monkeypatch.setattr(GymnasiumEnv, "_arrays", lambda self, seen: {})
+    env, other = made(), made()
+    with pytest.raises(ValueError, match=r"reset\(\) must be called before"):
+        env.step(env.action_space.sample())
+    first = env.reset(seed=np.int64(7))[1]["seed"]
+    assert first == 7 and type(first) is int
+    # What is drawn without a seed goes on from the last one; a failed reset changes nothing.
+    other.reset(seed=7)
+    for seed in OUT_OF_RANGE:
+        with pytest.raises(ValueError, match="seed=.* must be a whole number from 0"):
+            env.reset(seed=seed)
+    drawn = [env.reset()[1]["seed"] for _ in range(3)]
+    assert drawn == [other.reset()[1]["seed"] for _ in range(3)] and len({*drawn}) == 3
+    # Without any seed it is entropy.
+    fresh = [made().reset(seed=None)[1]["seed"] for _ in range(2)]
+    assert fresh[0] != fresh[1] and all(0 <= one < rng.MOST_SEED for one in fresh)
+    last = env.reset(seed=rng.MOST_SEED - 1)[1]["seed"]
+    assert last == rng.MOST_SEED - 1 and env._state == rng.run_key(last)
+    for action in ([4, 0], [0, 4], [-1, 0], [0.5, 0], [0]):
+        with pytest.raises(ValueError, match="must be a slot below 4 and an assortment below 4"):
+            env.step(np.asarray(action))
+
+
 def test_several_at_a_time_are_refused():
     source = with_rules(
         sources.Arriving(source=SOURCE, process=sources.Batches()), (), (worlds.Count(count=2),)
