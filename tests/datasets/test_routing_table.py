@@ -103,6 +103,23 @@ def test_probabilities_are_the_appendix(seed, rule, rho):
     np.testing.assert_allclose(1 / (1 + np.exp(-ds.mnl_utilities(chance))), chance)
 
 
+RULES = {
+    "global_max": [[0.25, 0.5], [0.75, 1]], "server_mean": [[0.5, 0.75]] * 2,
+    "server_mean_max": [[2 / 3, 1]] * 2, "global_min_max": [[0, 1 / 3], [2 / 3, 1]],
+    "prompt_max": [[0.5, 1], [0.75, 1]], "prompt_min_max": [[0, 1]] * 2,
+}  # fmt: skip
+
+
+def test_each_rule_of_costs_by_hand():
+    cost = np.array([[1.0, 2], [3, 4]])
+    assert {*RULES, "none"} == set(ds.COST_RULES)
+    for rule, known in RULES.items():
+        np.testing.assert_allclose(ds.normalise_cost(cost, rule), known, err_msg=rule)
+    np.testing.assert_array_equal(ds.normalise_cost(cost / 4, "none"), cost / 4)
+    with pytest.raises(ValueError, match="cost_rule=none needs costs in"):
+        ds.normalise_cost(cost, "none")
+
+
 def test_without_min_max_a_prompt_that_nobody_gets_right_has_no_good_server():
     performance, cost = np.asarray([[1.0, 0, 0], [0, 0, 0]]), np.asarray([[1.0, 5, 0], [1, 5, 0]])
     stretched = ds.departure_probabilities(performance, cost, rho=0.5)

@@ -1,5 +1,7 @@
 """ACQB from logs: the prior by hand, ACQB's estimate with it, and labels of routers."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -181,3 +183,33 @@ def test_a_posterior_needs_log_odds():
         Trained(Logistic(), retry=retry).check(problem)
         with pytest.raises(ValueError, match=f"retry={retry} needs a router that predicts the log"):
             Trained(KNN(), retry=retry).check(problem)
+
+
+def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
+    """Of each seed's own: no prompt of the pool is learnt from."""
+    embeddings = np.arange(12.0)[:, None]
+    parts = {3: ([1, 4], [0, 2, 9]), 5: ([7], [8, 11])}
+    source = SimpleNamespace(
+        probabilities=100 + embeddings, departure_digest="d",
+        split=lambda seed: SimpleNamespace(
+            pool=np.array(parts[seed][0]), offline=np.array(parts[seed][1])
+        ),
+    )  # fmt: skip
+    data = SimpleNamespace(
+        source=source, embeddings=embeddings, rho=5.0, path=lambda seed, *_: seed
+    )
+    told = []
+
+    def fit(offline, departure, pool, weight, ridge, lambda0):
+        told.append((offline.ravel().tolist(), departure.ravel().tolist(), pool.ravel().tolist()))
+        assert (weight, ridge, lambda0) == (0.1, 0.2, 0.3)
+        return priors.Prior(pool, 10 * pool)
+
+    monkeypatch.setattr(priors, "fit_prior", fit)
+    monkeypatch.setattr(
+        priors, "kept",
+        lambda data, what, paths, form, fit: dict(zip(paths, fit(list(paths)), strict=True)),
+    )  # fmt: skip
+    made = priors.pool_priors("warm", priors.Settings(0.1, 0.2, 0.0, None, 0.3), data, [5, 3])
+    assert told == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
+    assert [one.contexts.ravel().tolist() for one in made] == [[7], [1, 4]]

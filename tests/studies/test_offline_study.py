@@ -1,5 +1,7 @@
 """The tables of the head and the routers: against scalar code, and the script on made-up files."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +40,38 @@ def source() -> DatasetSource:
     contexts, utilities = jnp.asarray(x), jnp.asarray(mnl_utilities(chance), float)
     drawn = Routing(contexts=contexts, utilities=utilities, pool_size=20)
     return DatasetSource(drawn, "planted", table, chance, cost, rho=2.0)
+
+
+def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
+    """The best server of each prompt, the best one of the pool, and any, at the same prompts."""
+    apart = 0
+    for seed in range(6):
+        parts, made = source.split(seed), value.yardsticks(source, seed)
+        chance = source.probabilities[parts.pool]
+        utility = (source.table.performance - 2.0 * source.cost)[parts.pool]
+        fixed = int(np.argmax([np.mean(chance[:, j]) for j in range(5)]))
+        apart += fixed != int(source.probabilities[parts.offline].mean(axis=0).argmax())
+        best = [int(np.argmax(row)) for row in chance]
+        for name, table in (("departure", chance), ("utility", utility)):
+            known = {
+                value.ORACLE: np.mean([row[j] for row, j in zip(table, best, strict=True)]),
+                value.BEST_FIXED: table[:, fixed].mean(), value.RANDOM: table.mean(),
+            }  # fmt: skip
+            assert {who: one[name] for who, one in made.items()} == pytest.approx(known)
+    assert apart, "the pool's best server is the offline split's at every seed"
+
+
+def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
+    small, chosen = dataclasses.replace(source, offline_size=15), np.zeros(80)
+    for seed in range(40):
+        offline, rest = small.split(seed).offline, source.split(seed).offline
+        assert len(offline) == 15 and set(offline) <= set(rest) and (np.diff(offline) > 0).all()
+        assert small.split(seed).pool.tolist() == source.split(seed).pool.tolist()
+        chosen[offline] += 1
+    # Each prompt is one of 15 of 80: 7.5 times in 40, with a standard deviation of 2.5.
+    assert chosen.max() < 7.5 + 5 * 2.5
+    whole = dataclasses.replace(source, offline_size=60)
+    assert whole.split(0).offline.tolist() == source.split(0).offline.tolist()
 
 
 def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:

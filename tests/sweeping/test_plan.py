@@ -60,7 +60,14 @@ def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
 
 def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
     one = part(
-        {"optimal": Optimal()} | policies, Synthetic(), [rate], 5, horizon, 1, None, capacity
+        {"optimal": Optimal()} | policies,
+        Synthetic(),
+        np.atleast_1d(rate).tolist(),
+        5,
+        horizon,
+        1,
+        None,
+        capacity,
     )
     whole = plan.make([one], chunk, None, jax.devices()[:1])
     return dataclasses.replace(whole, groups=whole.groups[1:])
@@ -150,6 +157,10 @@ def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     crowded = planned(wanted)
     slots = {group.labels[0]: group.first_slots() for group in crowded.groups}
     assert slots["sees"] == groups.START_CAPACITY < slots["blind"] <= 1024
+    both = {
+        group.labels[0]: group.first_slots() for group in planned(wanted, rate=[0.1, 0.7]).groups
+    }
+    assert both == slots, "the highest rate counts"
     # More than a round's one never wait, and marks are read a word at a time.
     assert groups.most_slots(1000) == groups.most_slots(1024) == 1024
     assert {group.first_slots() for group in planned(wanted, horizon=50).groups} == {64}

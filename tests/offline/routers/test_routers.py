@@ -24,7 +24,7 @@ from cqbjax.offline.routers import (
     RouterDC,
     Zero,
 )
-from cqbjax.offline.routers.base import warn_at_end
+from cqbjax.offline.routers.base import of_least_loss, warn_at_end
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
@@ -338,3 +338,17 @@ def test_a_tuned_knn_beats_the_best_fixed_model_on_the_real_slice(shared_data) -
     split = OfflineSplit(x[rest], score[rest], cost[rest])
     scores = KNN().fit(split, rho=5.0, seed=0).predict(x[pool])
     assert routed(scores, departure[pool]) > departure[pool].mean(axis=0).max() + 0.005
+
+
+def test_of_settings_that_tie_the_first_of_the_grid_is_taken():
+    """For k, the smallest; each held-out row counts once."""
+    draw = np.random.default_rng(0)
+    x, values, rows = draw.normal(size=(40, 3)), draw.random((40, 2)), []
+
+    def loss(predicted, held):
+        rows.extend(held)
+        return np.zeros(len(predicted))
+
+    assert choose_k(x, values, loss, (20, 5, 10), 4, 0) == 5 and sorted(rows) == list(range(40))
+    assert of_least_loss([3.0, 1.0, 2.0], lambda *_: 1.0, 40, 4, 0) == 3.0
+    assert of_least_loss([3.0, 1.0, 2.0], lambda value, *_: value, 40, 4, 0) == 1.0
