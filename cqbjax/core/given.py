@@ -14,3 +14,8 @@ def is_number(value: Any) -> bool:
     if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
         return value.dtype.kind in "iuf"
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def rounded(value: Any) -> Any:
+    """Return a fraction at 12 significant digits, so that .1 + .2 is .3; anything else as it is."""
+    return float(f"{value:.12g}") if isinstance(value, float) else value

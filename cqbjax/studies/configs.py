@@ -12,6 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from cqbjax.core.given import rounded
+
 # An interpolation of a key, `${a.b}`, and one of the resolvers that give the same for the same.
 _NAMED = re.compile(r"\$\{(\w[\w.]*)\}")
 _CALLED = re.compile(r"\$\{(?:tau|times|dataset_title):")
@@ -179,10 +181,12 @@ def of_yaml(text: str) -> Composed:
 
 
 def of_plain(values: Any) -> Any:
-    """Return plain values with a `Config` for each mapping."""
+    """Return plain values with a `Config` for each mapping, fractions rounded."""
     if isinstance(values, Mapping):
         return Config({key: of_plain(value) for key, value in values.items()})
-    return [of_plain(value) for value in values] if isinstance(values, list | tuple) else values
+    if isinstance(values, list | tuple):
+        return [of_plain(value) for value in values]
+    return rounded(values)
 
 
 def plain(values: Any) -> Any:

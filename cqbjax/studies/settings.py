@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.given import is_number, is_whole, rounded
 from cqbjax.studies.configs import Composed, Config, select
 
 BY_RULE = "by_rule"
@@ -217,7 +217,7 @@ def _check_rates(config: Config) -> None:
 
 def as_stored(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
-    return value if is_number(value) else str(value)
+    return rounded(value) if is_number(value) else str(value)
 
 
 def stem_of(config: Config) -> str:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from cqbjax.core import mnl
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.given import is_number, is_whole, rounded
 from cqbjax.core.rng import MOST_SEED
 from cqbjax.sweeping.parts import Capacity
 
@@ -71,8 +71,8 @@ def check_rates(arrival_rates: Sequence[float], most: int) -> None:
         raise ValueError(f"arrival_rate={arrival_rates!r} must be a list of numbers")
     if not len(arrival_rates):
         raise ValueError("arrival_rate must name at least one rate")
-    if len(set(map(float, arrival_rates))) < len(arrival_rates):
-        raise ValueError("arrival_rate must name distinct rates")
+    if len({rounded(float(rate)) for rate in arrival_rates}) < len(arrival_rates):
+        raise ValueError("arrival_rate must name distinct rates, and to 12 digits two are the same")
     for rate in arrival_rates:
         if not 0.0 <= rate <= most:
             raise ValueError(f"arrival_rate={rate:g} must lie in [0, {most}] queries a round")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import contract, pytree, shapes
+from cqbjax.core.given import rounded
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
 from cqbjax.core.rules import Users
@@ -98,7 +99,8 @@ def check_sweep(
     _check_fit(policies, source, problem, capacity, recorders, memory_gb, devices)
     if not own:
         _check_drawn(source, numbers, arrival_rates, assortment_size)
-    return Checked(problem, np.asarray(arrival_rates, float), numbers, records, recorders)
+    rates = np.asarray([rounded(float(rate)) for rate in arrival_rates])
+    return Checked(problem, rates, numbers, records, recorders)
 
 
 def _check_fit(

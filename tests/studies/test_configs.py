@@ -27,6 +27,16 @@ def test_an_experiment_says_its_own_command(name):
     assert re.match(command, second)
 
 
+def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
+    """So .1 + .2 is .3, in lists, inside groups and where another key follows it."""
+    config = composed(*TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004")
+    assert config.arrival_rate == [0.1, 0.3] and config.c1 == 0.3
+    assert composed("policy=[acqb]", "c1=0.30000000000000004").policy.acqb.c1 == 0.3
+    assert settings.as_stored(0.1 + 0.2) == 0.3 and settings.as_stored(3) == 3
+    said = refused([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
+    assert "arrival_rate" in said and "distinct" in said
+
+
 def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_there():
     one = {"_target_": "fractions.Fraction", "numerator": 1}
     whole = {
