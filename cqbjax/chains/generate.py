@@ -100,7 +100,7 @@ def generate(folder: Path, data_dir: Path, settings: Settings, shard_rows: int =
         "standing in for WildChat-1M"
     )
     for old in folder.glob("train-*.parquet"):
-        old.unlink()
+        old.unlink(missing_ok=True)
     count = -(-len(rows) // shard_rows)
     # Not in the order of time: a reader has to sort.
     order = np.random.default_rng(settings.seed).permutation(len(rows))

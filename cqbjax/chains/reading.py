@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import hashlib
 import math
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from cqbjax.chains import shards
 from cqbjax.chains.shards import Batch, LogError
+from cqbjax.core.files import naming
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first one, then 30 tokens a second.
@@ -268,14 +270,15 @@ def _parsed(text: str | None) -> int | None:
 def _writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
     """Give what appends rows to a Parquet file, which has its name only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
     try:
         with pq.ParquetWriter(partial, schema) as file:
 
             def write(rows: Sequence[tuple[Any, ...]]) -> None:
                 if rows:
                     columns = list(zip(*rows, strict=True))
-                    file.write_table(pa.Table.from_arrays(columns, schema=schema))
+                    with naming(path):
+                        file.write_table(pa.Table.from_arrays(columns, schema=schema))
 
             yield write
         partial.replace(path)

@@ -272,6 +272,8 @@ def sentence(error: Exception) -> str:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     if not str(error) and isinstance(cause, Exception):
         return sentence(cause)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     said = first_line(error)
     # Hydra says where, then what.
     return " ".join(str(error).split("\n")[:2]) if said.endswith(":") else said

@@ -217,7 +217,8 @@ def _left(study: _Study) -> "list[Ready]":
 
     check_writable(study.folder, "results_dir")
     torn = storing.set_aside_torn(study.folder)
-    study.say(f"{file} was torn: what it held is run again" for file in torn)
+    why = {".torn": "was torn", ".older": "is of an older version of cqbjax"}
+    study.say(f"{file} {why[file.suffix]}: what it held is run again" for file in torn)
     left = sharding.left_of(study.ready, study.folder)
     asked, missing = (sum(len(one.policies) for one in some) for some in (study.ready, left))
     if missing < asked:

@@ -1,6 +1,7 @@
 """Files written whole or not at all, results kept in them under a key, checksums."""
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
@@ -10,7 +11,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,24 +20,48 @@ import platformdirs
 K = TypeVar("K")
 
 
-def write_atomic(path: pathlib.Path, content: bytes | Callable[[IO[bytes]], Any]) -> None:
+Content = bytes | Callable[[IO[bytes]], Any]
+
+
+def write_atomic(path: pathlib.Path, content: Content, **beside: Content) -> None:
     """Write a file so that a reader sees its old content or all of the new, never a part.
 
     Args:
         path: where it shall stand; its folder is made.
         content: what to write, or a function that writes it, given the open binary file.
+        beside: contents of files of the same name and another ending (`json=...`): neither file is
+            replaced before all are written.
+
+    Raises:
+        OSError: which names the file that cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Of nobody else: two nodes with one home may well share a process id.
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
+    own = uuid.uuid4().hex[:12]
+    contents = {path: content} | {path.with_suffix(f".{end}"): one for end, one in beside.items()}
+    partials = {one: one.with_name(f".{one.name}.{own}.partial") for one in contents}
     try:
-        with partial.open("wb") as file:
-            content(file) if callable(content) else file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        with naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for one, partial in partials.items():
+                with partial.open("wb") as file:
+                    write = contents[one]
+                    write(file) if callable(write) else file.write(write)
+                    file.flush()
+                    os.fsync(file.fileno())
+            for one, partial in partials.items():
+                os.replace(partial, one)
     finally:
-        partial.unlink(missing_ok=True)
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Let an error of the system name the file that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def check_writable(folder: pathlib.Path, key: str) -> pathlib.Path:

@@ -4,6 +4,7 @@ The key is the model's identity and the prompts themselves, so that a changed pr
 never meet stale vectors. Work is stored in shards: a killed run loses one shard at most.
 """
 
+import contextlib
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +82,8 @@ def embed(
         parts = keep({start: shards / f"{start:09d}.npy" for start in starts}, embedded)
         return np.concatenate(list(parts.values()))
 
+    with contextlib.suppress(FileNotFoundError):  # who embeds the same has finished, and tidied
+        memo(whole, join)
     joined = memo(whole, join)
     shutil.rmtree(shards, ignore_errors=True)
     return np.asarray(joined)

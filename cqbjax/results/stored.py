@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
+import yaml
 
+from cqbjax.core.given import is_number, rounded
 from cqbjax.results.summaries import combine
 from cqbjax.store import pieces
 from cqbjax.store.layout import VARIABLES, ResultError, Stored
@@ -46,7 +48,8 @@ def load(
     """Read one result, or all the results under a folder combined into one dataset.
 
     Points that differ in arrival rate are joined along it; K, num_servers, slackness, parameters
-    and every other varied key in which points differ becomes a dimension of that name. A
+    and every other varied key in which points differ becomes a dimension of that name; of a point
+    that was not run in a sweep of the key its configuration says it. A
     combination that was not run is NaN (integers are then float64). Where most combinations were
     not run, the keys are coordinates of one dimension, `point`. Variables by policy alone, such as
     seconds_per_round, gain the arrival_rate dimension where points hold different rates.
@@ -74,7 +77,28 @@ def load(
             "with rerun=true, move the older ones away, or use load_points."
         )
     varied = sorted({key for each in stored for key in each.manifest.get("varied", {})})
-    return combine([each.point for each in stored], varied)
+    same: dict[Any, list[Stored]] = {}
+    for number, each in enumerate(stored):
+        one = each._replace(point=each.point.assign_attrs(_settings(each, varied)))
+        values = (str(one.point.attrs.get(key)) for key in varied)
+        # One computation may have run by itself, and under its name in a sweep.
+        same.setdefault((each.manifest.get("content", number), *values), []).append(one)
+    return combine([pieces.joined(some).point for some in same.values()], varied)
+
+
+def _settings(one: Stored, keys: Sequence[str]) -> dict[str, Any]:
+    """Return what a point was run with in keys that its own study did not vary."""
+    missing = [key for key in keys if key not in one.point.attrs]
+    config = yaml.safe_load(one.config) if missing else {}
+    told = {}
+    for key in missing:
+        for words in (key, f"kind.{key}"):  # a key of its kind of study is told without saying so
+            value = config
+            for word in words.split("."):
+                value = value.get(word) if isinstance(value, Mapping) else None
+            if value is not None:
+                told[key] = rounded(value) if is_number(value) else str(value)
+    return told
 
 
 def load_points(

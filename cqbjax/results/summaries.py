@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from cqbjax.core.given import is_number
 from cqbjax.results.names import OTHERWISE
 from cqbjax.store.layout import RUN_DIMS
 
@@ -19,6 +20,8 @@ from cqbjax.store.layout import RUN_DIMS
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")
 # A grid has at most so many combinations for each that was run.
 MOST_SPARSE = 2
+# Standard deviations below which values are alike, but for rounding.
+ALIKE = 1e-12
 
 
 def queue_regret(ds: xr.Dataset) -> xr.DataArray:
@@ -40,13 +43,16 @@ def throughput(ds: xr.Dataset) -> xr.DataArray:
     return (ds["departures"] / ds["round"]).rename("throughput")
 
 
-def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Dataset:
-    """Average over seeds, with Student's t interval of the mean.
+def mean_ci(
+    da: xr.DataArray, dim: str = "seed", level: float = 0.95, share: bool = False
+) -> xr.Dataset:
+    """Average over seeds, with the interval of the mean: Student's t, or Wilson's of shares.
 
     Args:
         da: any array with `dim`; NaN entries (combinations that were not run) are not counted.
         dim: the dimension of independent replications.
         level: the interval's coverage, in (0, 1).
+        share: whether every value lies in [0, 1]; see `share_interval`.
 
     Returns:
         mean, low and high over the other dimensions; low and high are NaN for a single seed.
@@ -63,6 +69,9 @@ def mean_ci(da: xr.DataArray, dim: str = "seed", level: float = 0.95) -> xr.Data
     mean = values.sum(dim) / count.where(count > 0)
     squares = ((values - mean) ** 2).sum(dim)
     sd = (squares / (count - 1).where(count > 1)) ** 0.5
+    if share:
+        low, high = share_interval(count.values, mean.values, sd.values, level)
+        return xr.Dataset({"mean": mean, "low": mean.copy(data=low), "high": mean.copy(data=high)})
     half = t_quantile(count, level) * sd / np.sqrt(np.maximum(count, 1))
     return xr.Dataset({"mean": mean, "low": mean - half, "high": mean + half})
 
@@ -76,6 +85,31 @@ def t_quantile(count: Any, level: float = 0.95) -> Any:
     from scipy.special import stdtrit
 
     return stdtrit(np.where(np.asarray(count) > 1, count - 1, np.nan), (1 + level) / 2)
+
+
+def share_interval(count: Any, mean: Any, sd: Any, level: float = 0.95) -> tuple[Any, Any]:
+    """Return Wilson's interval of a mean of shares, which lies in [0, 1]; NaN for a single seed.
+
+    It is the interval of n p (1 - p) / s^2 yes-or-no draws, whose mean varies as that of the seeds
+    does, at Student's quantile. Seeds that are all alike show no variance: of n draws then, at the
+    normal quantile, so that 0 of 30 is [0, 0.114].
+
+    Args:
+        count: n, of seeds.
+        mean: p, of their shares.
+        sd: s, of the shares between seeds.
+        level: the interval's coverage, in (0, 1).
+    """
+    from scipy.special import ndtri
+
+    alike, spread = sd < ALIKE, mean * (1 - mean)
+    z = np.where(alike, ndtri((1 + level) / 2), t_quantile(count, level))
+    each = np.where(alike, 1, spread / np.maximum(sd, ALIKE) ** 2)  # draws a seed
+    draws = np.where(count > 1, count * each, np.nan)
+    middle = mean + z**2 / (2 * draws)
+    half = z * np.sqrt(spread / draws + (z / (2 * draws)) ** 2)
+    low, high = ((middle + side) / (1 + z**2 / draws) for side in (-half, half))
+    return np.clip(low, 0, mean), np.clip(high, mean, 1)
 
 
 def paired_difference(
@@ -135,12 +169,18 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
         point was run; attrs are those on which all points agree, and every stand_in label.
 
     Raises:
-        ValueError: two points hold the same combination, or one lacks a varied attribute.
+        ValueError: two points hold the same combination.
     """
     if len(points) == 1:
         own = {key: value for key, value in points[0].attrs.items() if key != "path"}
         return points[0].drop_attrs(deep=False).assign_attrs(own)
     keys = _varied_keys(points, varied)
+    # Of a key that is a number at some points and a word at others, or nowhere, all are words.
+    mixed = [key for key in keys if len({is_number(p.attrs.get(key)) for p in points}) > 1]
+    points = [
+        point.assign_attrs({key: str(point.attrs.get(key, "none")) for key in mixed})
+        for point in points
+    ]
     _check_distinct(points, keys)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
@@ -186,10 +226,6 @@ def _varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[st
         is_alias = keys.get(name.rpartition(".")[2]) == values
         if name not in RUN_DIMS and not is_alias and len(set(values)) > 1:
             keys[name] = values
-    for name, values in keys.items():
-        if None in values:
-            silent = points[values.index(None)].attrs["path"]
-            raise ValueError(f"{silent} does not say its {name}, in which other points differ.")
     return list(keys)
 
 

@@ -1,9 +1,9 @@
 """How points lie in a NetCDF file: one as it is, or several of one shape along `point`."""
 
+import io
 import json
 import numbers
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,10 @@ BESIDE = ("configs", "attributes")
 
 class ResultError(ValueError):
     """Report a result that cannot be written, is missing, or is torn."""
+
+
+class OlderError(ResultError):
+    """Report a result of an older version, or a file that is none."""
 
 
 class Stored(NamedTuple):
@@ -166,8 +170,12 @@ def _check_scalars(kind: str, values: Mapping[Any, Any]) -> None:
             )
 
 
-def write_file(whole: xr.Dataset, path: Path) -> None:
-    """Write a dataset, compressed."""
+def encoded(whole: xr.Dataset) -> bytes:
+    """Return a dataset as NetCDF, compressed.
+
+    HDF5 writes to memory: it would crash on a full disk, and wants locks that not every file
+    system has.
+    """
     several = "point" in whole.dims
     encoding: dict[Hashable, dict[str, Any]] = {}
     beside = {*BESIDE, *OWN.values()}
@@ -178,7 +186,9 @@ def write_file(whole: xr.Dataset, path: Path) -> None:
         if several:
             # A point is read without the others.
             encoding[name]["chunksizes"] = (1, *whole[name].shape[1:])
-    whole.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    file = io.BytesIO()
+    whole.to_netcdf(file, engine="h5netcdf", encoding=encoding)
+    return file.getvalue()
 
 
 def _plain(attributes: Mapping[Hashable, Any]) -> dict[Hashable, Any]:

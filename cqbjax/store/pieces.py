@@ -1,28 +1,36 @@
 """Pieces of results: what ran together, written whole or not at all.
 
 A piece is two files of one name. `KEY.nc` is NetCDF: a point as it is, or several of one shape
-along a dimension `point`. `KEY.json` says what is in it, each point's manifest and the checksum of
-the arrays, so that what is stored is known without opening any. It is written last: arrays without
-it are not there.
+along a dimension `point`. `KEY.json` says what is in it, each point's manifest, the checksum of the
+arrays and its own, so that what is stored is known without opening any. It is written last: arrays
+without it are not there.
 """
 
+import contextlib
 import functools
 import hashlib
 import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import xarray as xr
 
 from cqbjax.core.files import write_atomic
+from cqbjax.core.given import rounded
 from cqbjax.store import layout
-from cqbjax.store.layout import ResultError, Stored
+from cqbjax.store.layout import OlderError, ResultError, Stored
 
 ENDING = ".nc"
 SAID = ".json"  # of the description beside the arrays
+# In a manifest: the number of the computation, above those of all that its folder held before.
+ORDER = "order"
 KEY_LETTERS = 24  # of `core.files.content_key`
+LEFT_OVER = 600.0  # seconds without a change after which no process is writing a hidden file
+# Begins a description: the checksum of all that follows.
+_CHECK = '{\n "check": "%s",'
+_KEYS = {"sha256", "bytes", "common", "points"}
 
 
 def write(points: Sequence[Stored], path: Path) -> None:
@@ -30,7 +38,7 @@ def write(points: Sequence[Stored], path: Path) -> None:
 
     A crash leaves the old piece or the new one; or, between the renaming of the two files of a
     piece that replaces one, a piece that is told to be torn. Hidden partial files are never taken
-    for a result, and the next piece of that name removes them.
+    for a result; those that no process can be writing any more are removed.
 
     Args:
         points: at least one, all of one `shape`.
@@ -38,36 +46,37 @@ def write(points: Sequence[Stored], path: Path) -> None:
 
     Raises:
         ResultError: a variable, dimension or attribute is missing or cannot be stored.
+        OSError: which names the file that cannot be written.
     """
     path = Path(path)
     if path.suffix != ENDING:
         raise ResultError(f"{path} is no place for a result: its name must end in {ENDING}.")
     for one in points:
         layout.check(one)
-    whole = layout.together(points)
-    content = b""
-
-    def arrays(file: IO[bytes]) -> None:
-        nonlocal content
-        layout.write_file(whole, Path(file.name))
-        content = Path(file.name).read_bytes()
-
-    write_atomic(path, arrays)
-    describe(path, [one.manifest for one in points], content)
-    for sibling in path.parent.iterdir():
-        if sibling.name.startswith(f".{path.stem}.") and sibling.suffix == ".partial":
-            sibling.unlink(missing_ok=True)
+    content = layout.encoded(layout.together(points))
+    text = described([one.manifest for one in points], len(content), _sha256(content))
+    write_atomic(path, content, json=text)
+    # By the file system's own clock, and not before who is slow has written theirs.
+    now = path.stat().st_mtime
+    for hidden in path.parent.glob(".*.partial"):
+        with contextlib.suppress(FileNotFoundError):
+            if hidden.stat().st_mtime < now - LEFT_OVER:
+                hidden.unlink()
 
 
-def describe(
-    path: Path, manifests: Sequence[Mapping[str, Any]], content: bytes | None = None
-) -> None:
-    """Write what is said of a piece: what its points have in common once, then what each has.
+def describe(path: Path, manifests: Sequence[Mapping[str, Any]]) -> None:
+    """Write again what is said of a piece, whose arrays stay."""
+    there = _said(path)
+    write_atomic(path.with_suffix(SAID), described(manifests, there["bytes"], there["sha256"]))
+
+
+def described(manifests: Sequence[Mapping[str, Any]], size: int, checksum: str) -> bytes:
+    """Return what is said of a piece: what its points have in common once, then what each has.
 
     Args:
-        path: of the arrays.
         manifests: of its points.
-        content: of the arrays' file; None if that is as it was described before.
+        size: of the arrays' file, in bytes.
+        checksum: of that file, SHA-256 in hex.
     """
     first, *others = manifests
     common = {
@@ -75,14 +84,13 @@ def describe(
         if all(key in one and one[key] == value for one in others)
     }  # fmt: skip
     own = [{k: v for k, v in one.items() if k not in common} for one in manifests]
-    if content is None:
-        there = json.loads(path.with_suffix(SAID).read_bytes())
-        size, checksum = there["bytes"], there["sha256"]
-    else:
-        size, checksum = len(content), hashlib.sha256(content).hexdigest()
     said = {"sha256": checksum, "bytes": size, "common": common, "points": own}
-    text = json.dumps(said, indent=1, sort_keys=True, ensure_ascii=False)
-    write_atomic(path.with_suffix(SAID), text.encode())
+    text = json.dumps(said, indent=1, sort_keys=True, ensure_ascii=False).encode()[1:]
+    return (_CHECK % _sha256(text)).encode() + text
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def found(folder: Path) -> list[Path]:
@@ -118,7 +126,7 @@ def read(
     """
     manifests, checksum = manifests_of(path), _said(path)["sha256"]
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != checksum:
+    if _sha256(content) != checksum:
         raise ResultError(
             f"{path} is torn: its content is not that of which {path.with_suffix(SAID).name} holds "
             "the checksum; run the point again, or move both files away."
@@ -152,24 +160,35 @@ def _said(path: Path) -> Mapping[str, Any]:
     beside = path.with_suffix(SAID)
     if not path.is_file():
         raise ResultError(f"no result at {path}: there is no such file.")
-    if not beside.is_file():
-        raise ResultError(
+    try:
+        state = beside.stat()
+    except FileNotFoundError:
+        raise OlderError(
             f"{path} is not a result of cqbjax, or of an older version: {beside.name}, which says "
             "what is in it, is not beside it; run the point again, or move the file away."
-        )
-    state = beside.stat()
+        ) from None
     return _parsed(beside, state.st_mtime_ns, state.st_size, state.st_ino)
 
 
 @functools.lru_cache(maxsize=100_000)
 def _parsed(beside: Path, *_: int) -> Mapping[str, Any]:
+    text = beside.read_bytes()
     try:
-        said = json.loads(beside.read_bytes())
-        # What would be asked of it must be there.
-        if not (said["points"] and {"sha256", "bytes", "common"} <= set(said)):
-            raise ValueError("it says too little")
-    except (ValueError, KeyError, TypeError) as error:
+        said = json.loads(text)
+    except ValueError as error:
         raise ResultError(f"{beside} is torn, or does not describe a result: {error!r}") from error
+    keys = set(said) if isinstance(said, dict) else set()
+    if "check" in keys:
+        if not text.startswith((_CHECK % _sha256(text[len(_CHECK) - 2 + 64 :])).encode()):
+            raise ResultError(
+                f"{beside} is torn: its content is not that of which it holds the checksum; run "
+                "the point again, or move both files away."
+            )
+    elif keys != _KEYS:  # those alone are what the version before wrote, without a checksum
+        raise OlderError(
+            f"{beside} is of an older version of cqbjax, or does not describe a result; run the "
+            "point again, or move both files away."
+        )
     return dict(said)
 
 
@@ -199,16 +218,32 @@ def joined(pieces: Sequence[Stored]) -> Stored:
 
 
 def labelled(one: Stored, path: Path) -> Stored:
-    """Return a point whose attributes tell the keys that its study varied, and its piece."""
-    varied = one.manifest.get("varied", {})
-    own = {key: value for key, value in varied.items() if key not in one.point.attrs}
-    return one._replace(point=one.point.assign_attrs(**own, path=str(path)))
+    """Return a point whose attributes tell the keys that its study varied, and its piece.
+
+    Numbers that name points are rounded: what differs in the last digit is the same.
+    """
+    attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
+    attrs = {key: rounded(value) for key, value in attrs.items()}
+    point = one.point.drop_attrs(deep=False).assign_attrs(attrs)
+    if "arrival_rate" in point.coords:
+        rates = point["arrival_rate"]
+        same = [rounded(rate) for rate in rates.values.tolist()]
+        point = point.assign_coords(arrival_rate=("arrival_rate", same, rates.attrs))
+    return one._replace(point=point)
 
 
-def stamp(piece: Stored | Mapping[str, Any]) -> str:
-    """Return when a point was last computed, or asked for where a newer one was there."""
+def stamp(piece: Stored | Mapping[str, Any]) -> tuple[int, str]:
+    """Return what orders the computations of a point, the newest last.
+
+    A later one has a larger number, whatever the clock says; that is of those without alone.
+    """
     manifest = piece.manifest if isinstance(piece, Stored) else piece
-    return max(str(manifest.get(key, "")) for key in ("finished", "asked"))
+    return int(manifest.get(ORDER, 0)), str(manifest.get("finished", ""))
+
+
+def next_order(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> int:
+    """Return the number of a computation that is newer than all of these."""
+    return 1 + max((stamp(one)[0] for of_file in said.values() for one in of_file), default=0)
 
 
 def newest(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> dict[tuple[Path, str], str]:
@@ -217,36 +252,32 @@ def newest(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> dict[tuple[Path,
     Args:
         said: piece -> the manifests of its points; those without a content are left out.
     """
-    last: dict[tuple[Path, str], tuple[str, str]] = {}
+    last: dict[tuple[Path, str], tuple[tuple[int, str], str]] = {}
     for file, one in ((file, one) for file, of_file in said.items() for one in of_file):
         if one.get("content"):
             place = file.parent, one["point"]
-            last[place] = max(last.get(place, ("", "")), (stamp(one), one["content"]))
+            last[place] = max(last.get(place, ((0, ""), "")), (stamp(one), one["content"]))
     return {place: content for place, (_, content) in last.items()}
 
 
 def outdated(said: Mapping[Path, Sequence[Mapping[str, Any]]]) -> list[Path]:
     """Return the pieces of which every policy of every point has been computed otherwise since."""
-    last, policies = newest(said), dict[tuple[Path, str, str], tuple[str, str]]()
+    last, policies = newest(said), dict[tuple[Path, str, str], tuple[tuple[int, str], Path]]()
     every = [
         (file, (file.parent, one.get("point", "")), one)
         for file, of_file in said.items() for one in of_file
     ]  # fmt: skip
-    for _, place, one in every:
-        for label, key in one.get("policies", {}).items() if "content" in one else ():
+    for file, place, one in every:
+        for label in one.get("policies", ()) if "content" in one else ():
             if last[place] == one["content"]:
-                at = (*place, label)
-                policies[at] = max(policies.get(at, ("", "")), (stamp(one), key))
-    current = {
-        file for file, place, one in every
-        if not one.get("content") or (last[place] == one["content"] and any(
-            policies[*place, label][1] == key for label, key in one["policies"].items()
-        ))
-    }  # fmt: skip
+                at, this = (*place, label), (stamp(one), file)
+                policies[at] = max(policies.get(at, this), this)
+    current = {file for _, file in policies.values()}
+    current |= {file for file, _, one in every if not one.get("content")}
     return [file for file in said if file not in current]
 
 
 def drop(file: Path) -> None:
-    """Delete a piece."""
-    file.with_suffix(SAID).unlink()
-    file.unlink()
+    """Delete a piece, of which another process may have done so."""
+    for one in (file.with_suffix(SAID), file):
+        one.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ their kind (`Kind.run`), so that those of a sweep share batches; then they are s
 run again. Its size bounds the memory that a study takes, however many points that has.
 """
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from cqbjax.core import code
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.queueing import QueueOverflow
+from cqbjax.store import pieces
 from cqbjax.studies import manifests, storing, study
 from cqbjax.studies.grid import Ready
 from cqbjax.sweeping.progress import Prepaid, Reporter
@@ -68,7 +70,7 @@ def run_all(
         ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
     """
     whole, lost = Prepaid(progress, sum(map(rounds_of, ready))), dict[str, str]()
-    left = shards_of(ready)
+    left, known = shards_of(ready), set(pieces.found(folder))
     while left:
         shard = left.pop(0)
         begun, resume = time.perf_counter(), _unfinished(shard, folder)
@@ -85,9 +87,9 @@ def run_all(
             continue
         seconds = time.perf_counter() - begun
         made = [manifests.Finished(*each, seconds) for each in zip(shard, every, strict=True)]
-        storing.store(made, folder)
+        storing.store(made, folder, known)
         shutil.rmtree(resume, ignore_errors=True)
-        if resume.parent.is_dir() and not any(resume.parent.iterdir()):
+        with contextlib.suppress(OSError):  # other shards are unfinished, or it is gone
             resume.parent.rmdir()
     whole.close()
     return lost

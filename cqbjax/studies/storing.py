@@ -1,7 +1,8 @@
 """Points' results: where they are stored, and which are there already."""
 
-import datetime
-from collections.abc import Mapping, Sequence
+import contextlib
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import stored as results
 from cqbjax.store import pieces
-from cqbjax.store.layout import Stored, shape
+from cqbjax.store.layout import OlderError, Stored, shape
 from cqbjax.studies import configs
 from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Ready
@@ -20,6 +21,8 @@ from cqbjax.studies.manifests import FOR_SHOW, Content, Finished, manifest_of
 
 # Of the keys in which a stored point differs so many are told.
 MOST_TOLD = 4
+# Of a piece's name: those of the key of what is in it. The others are of its writer.
+KEY_LETTERS = 16
 
 
 class Stock:
@@ -126,14 +129,14 @@ class Stock:
 
     def _ask_again(self, wanted: Mapping[str, Mapping["_Place", set[str]]]) -> None:
         """Make points the newest of theirs, where another content of one was computed later."""
-        now = datetime.datetime.now(datetime.UTC).isoformat()
+        order = {pieces.ORDER: pieces.next_order(self._pieces)}
         asked: dict[Path, set[int]] = {}
         for name, places in wanted.items():
             for place in places if self._newest[name] not in places else ():
                 asked.setdefault(place.file, set()).add(place.number)
         for file, numbers in asked.items():
             manifests = enumerate(self._pieces[file])
-            pieces.describe(file, [m | {"asked": now} if i in numbers else m for i, m in manifests])
+            pieces.describe(file, [m | order if i in numbers else m for i, m in manifests])
 
 
 def told_of_others(left: Sequence[Ready], folder: Path) -> list[str]:
@@ -188,22 +191,25 @@ def _flat(tree: Any, above: str = "") -> dict[str, Any]:
 
 
 def set_aside_torn(folder: Path) -> list[Path]:
-    """Hide the pieces that are torn, so that none is taken for a result; return their new names."""
-    torn = []
+    """Hide pieces that are torn, or of an older version; return their new names.
+
+    Neither is then taken for a result. The name's ending says which it was: `.torn` or `.older`.
+    """
+    hidden = []
     for file in pieces.found(folder):
         try:
             pieces.manifests_of(file)
-        except results.ResultError:
-            torn.append(set_aside(file))
-    return torn
+        except results.ResultError as error:
+            hidden.append(set_aside(file, "older" if isinstance(error, OlderError) else "torn"))
+    return hidden
 
 
-def set_aside(file: Path) -> Path:
-    """Hide a piece that is torn, and return its new name."""
-    said = file.with_suffix(pieces.SAID)
-    if said.exists():
-        said.rename(said.with_name(f".{said.name}.torn"))
-    return file.rename(file.with_name(f".{file.name}.torn"))
+def set_aside(file: Path, why: str = "torn") -> Path:
+    """Hide a piece, which another process may have done, and return its new name."""
+    for one in (file.with_suffix(pieces.SAID), file):
+        with contextlib.suppress(FileNotFoundError):
+            one.rename(one.with_name(f".{one.name}.{why}"))
+    return file.with_name(f".{file.name}.{why}")
 
 
 def _described(folder: Path) -> dict[Path, list[dict[str, Any]]]:
@@ -221,23 +227,28 @@ def _described(folder: Path) -> dict[Path, list[dict[str, Any]]]:
     return by_file
 
 
-def store(points: Sequence[Finished], folder: Path) -> list[Path]:
+def store(points: Sequence[Finished], folder: Path, known: Collection[Path] = ()) -> list[Path]:
     """Store points atomically, in a piece for each shape, with manifest and configuration.
+
+    Processes may store the same points at once: no two write the same file, and what another has
+    stored meanwhile is not stored again.
 
     Args:
         points: that ran together.
         folder: of the experiment.
+        known: the pieces that were there when the points began to run.
 
     Returns:
-        The files, each named by the key of what is in it.
+        The files. Each is named by the key of what is in it, and a word of its own.
 
     Raises:
         ValueError: one cannot be written, as on a full disk.
     """
     by_shape: dict[Any, list[Stored]] = {}
+    order = {pieces.ORDER: pieces.next_order(_described(folder))}
     for one in points:
         config = _yaml(one.ready.point.config)
-        stored = Stored(one.data, manifest_of(one), config)
+        stored = Stored(one.data, manifest_of(one) | order, config)
         by_shape.setdefault(shape(one.data), []).append(stored)
     written = []
     for alike in by_shape.values():
@@ -245,7 +256,14 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
             word for m in (one.manifest for one in alike)
             for word in (m["point"], m["content"], *m["policies"].values())
         ]  # fmt: skip
-        file = folder / f"{content_key(*words)}{results.ENDING}"
+        key = content_key(*words)[:KEY_LETTERS]
+        same = [one for one in _described(folder) if one.stem.startswith(key)]
+        again = points[0].ready.point.config.rerun
+        if new := [one for one in same if not again or one not in known]:
+            written.append(new[0])
+            continue
+        own = uuid.uuid4().hex[: pieces.KEY_LETTERS - KEY_LETTERS]
+        file = folder / f"{key}{own}{results.ENDING}"
         try:
             pieces.write(alike, file)
         except OSError as error:
@@ -253,6 +271,8 @@ def store(points: Sequence[Finished], folder: Path) -> list[Path]:
                 f"{file} cannot be written ({error.strerror or error}): make room, and give the "
                 "same command again; what was stored before is kept"
             ) from error
+        for one in same:  # which were to be run again
+            pieces.drop(one)
         written.append(file)
     return written
 

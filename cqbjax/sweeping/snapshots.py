@@ -4,6 +4,7 @@ A chunk's file holds the scan's carry and what was recorded up to it; of a chunk
 came of it. What a round draws is addressed by seed and round, so nothing else has to be kept.
 """
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,14 @@ class Snapshots:
             ValueError: the file is damaged.
         """
         path = self._path(chunk)
-        if path is None or not path.is_file():
+        if path is None:
             return None
         leaves, structure = jax.tree.flatten(like)
         try:
             with np.load(path, allow_pickle=False) as file:
                 kept = [file[str(i)] for i in range(len(leaves))]
+        except FileNotFoundError:
+            return None
         except Exception as error:  # a zip that is torn, or an entry that is not there
             raise ValueError(f"{path}: not readable, delete it to run again: {error}") from error
         return jax.tree.unflatten(structure, map(_as, kept, leaves))
@@ -65,14 +68,15 @@ class Snapshots:
         arrays: dict[str, Any] = {
             str(i): _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))
         }
-        write_atomic(path, lambda file: np.savez(file, **arrays))
+        with contextlib.suppress(FileNotFoundError):  # who runs the same has finished, and tidied
+            write_atomic(path, lambda file: np.savez(file, **arrays))
         self._last = time.monotonic()
 
     def drop(self, chunk: str = "*") -> None:
         """Forget a chunk, or all of the group's."""
         if self._folder is not None:
             for path in self._folder.glob(f"{self._name}.{chunk}.snapshot"):
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def _path(self, chunk: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{self._name}.{chunk}.snapshot"

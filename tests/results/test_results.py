@@ -1,5 +1,6 @@
 """Results: whole or not at all, refused when torn, combined exactly."""
 
+import hashlib
 import json
 import os
 import time
@@ -86,17 +87,24 @@ def test_a_process_killed_while_writing_leaves_the_old_result(
     monkeypatch.undo()
     for path in (tmp_path, file):
         xr.testing.assert_identical(results.load(path), old)
-    assert len(hidden(tmp_path)) == 1
+    left = [tmp_path / name for name in hidden(tmp_path)]
+    assert len(left) == {"to_netcdf": 0, "fsync": 1, "replace": 2}[last]
+    for file in left:
+        os.utime(file, (0, 0))
     store(tmp_path / "point", new)
     xr.testing.assert_identical(results.load(tmp_path), new)
     assert hidden(tmp_path) == []
 
 
-def test_partial_files_of_other_points_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / ".other.nc.1.partial").write_text("")
-    (tmp_path / ".point.nc.1.partial").write_text("")
+def test_what_another_process_may_be_writing_is_left_alone(tmp_path: Path) -> None:
+    """It may be the same result; what a killed process left is removed by whoever writes next."""
+    now = time.time()
+    for name, age in (("point.nc.1", 60), ("other.nc.2", 60), ("point.nc.3", 3600)):
+        file = tmp_path / f".{name}.partial"
+        file.touch()
+        os.utime(file, (now - age, now - age))
     store(tmp_path / "point", fabricate())
-    assert hidden(tmp_path) == [".other.nc.1.partial"]
+    assert sorted(hidden(tmp_path)) == [".other.nc.2.partial", ".point.nc.1.partial"]
 
 
 @pytest.mark.parametrize("step", cases(STEPS, ["replace"]))
@@ -144,12 +152,44 @@ def test_arrays_of_which_nothing_is_said_yet_are_not_there(tmp_path: Path) -> No
         results.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"points": [], "common": {}}'])
-def test_a_description_that_is_torn_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is torn, or does not describe"), ("{", "is torn, or does not describe"),
+        ("[]", "is of an older version of cqbjax, or does"),
+        ('{"points": [], "common": {}}', "is of an older version of cqbjax, or does"),
+        ('{"check": "0"}', "is torn: its content is not"),
+    ],
+)  # fmt: skip
+def test_a_description_that_is_torn_or_older_is_refused(
+    tmp_path: Path, text: str, why: str
+) -> None:
     file = store(tmp_path / "point", fabricate())
     file.with_suffix(".json").write_text(text)
-    with pytest.raises(results.ResultError, match=r"point\.json is torn, or does not describe"):
+    with pytest.raises(results.ResultError, match=rf"point\.json {why}"):
         results.load(tmp_path)
+
+
+def test_a_flipped_bit_of_a_description_is_refused(tmp_path: Path) -> None:
+    """At any byte: names, numbers, checksums, spaces."""
+    beside = store(tmp_path / "point", fabricate(), alpha_scale=0.5).with_suffix(".json")
+    whole = beside.read_bytes()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 7
+        beside.write_bytes(changed)
+        with pytest.raises(results.ResultError, match=r"point\.json is ") as told:
+            results.read_manifest(tmp_path / "point.nc")
+        assert "\n" not in str(told.value)
+
+
+def test_a_result_of_the_version_before_is_read(tmp_path: Path) -> None:
+    """Its description has no checksum of itself."""
+    beside = store(tmp_path / "point", fabricate(), alpha_scale=0.5).with_suffix(".json")
+    said = json.loads(beside.read_text())
+    del said["check"]
+    beside.write_text(json.dumps(said))
+    assert results.load_points(tmp_path)[0].attrs["alpha_scale"] == 0.5
 
 
 @pytest.mark.slow
@@ -192,7 +232,9 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         results.load(tmp_path)
     for body in (theirs.read_bytes(), b"no NetCDF"):
         theirs.write_bytes(body)
-        pieces.describe(theirs, [{"varied": {}}], body)
+        checksum = hashlib.sha256(body).hexdigest()
+        text = pieces.described([{"varied": {}}], len(body), checksum)
+        theirs.with_suffix(".json").write_bytes(text)
         with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax: "):
             results.load(tmp_path)
 
@@ -212,7 +254,7 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
     assert [file.stem for file in pieces.outdated(said)] == ["bx", "cx"]
     (oldest,) = said[tmp_path / "cx.nc"]
-    pieces.describe(tmp_path / "cx.nc", [oldest | {"asked": "4"}])
+    pieces.describe(tmp_path / "cx.nc", [oldest | {"order": 1}])
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
@@ -263,6 +305,28 @@ def test_a_piece_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) 
         assert pieces.outdated(both) == []
 
 
+def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """What an earlier version stored has no number, and is older than all that have one."""
+    made = [("aa", "2099", {}), ("bb", "2098", {"order": 1}), ("cc", "2020", {"order": 2})]
+    for content, finished, order in made:
+        manifest = {"point": "K=1", "content": content, "policies": {"a": "1"}, **order}
+        manifest["finished"] = finished
+        results.save(fabricate(), manifest, "", tmp_path / f"{content}.nc")
+    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
+    assert pieces.next_order(said) == 3 and pieces.next_order({}) == 1
+    assert set(pieces.newest(said).values()) == {"cc"}
+    assert [file.stem for file in pieces.outdated(said)] == ["aa", "bb"]
+
+
+def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) -> None:
+    for name, policies, order in (("a", "xy", 1), ("b", "x", 2), ("c", "y", 3), ("d", "y", 3)):
+        manifest = {"point": "K=1", "content": "aa", "order": order, "finished": "1"}
+        manifest["policies"] = dict.fromkeys(policies, "1")
+        results.save(fabricate(), manifest, "", tmp_path / f"{name}.nc")
+    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
+    assert [file.stem for file in pieces.outdated(said)] == ["a", "c"]
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
@@ -302,16 +366,6 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     begun = time.process_time()
     assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
     assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
-
-
-def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
-    for k, code in ((1, "x"), (2, "y")):
-        point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
-        said = {"code": code, "point": f"K={k}", "content": code, "policies": {}}
-        results.save(point, said, "", tmp_path / f"{k}.nc")
-    with pytest.raises(results.ResultError, match="holds points that 2 versions of the code"):
-        results.load(tmp_path)
-    assert len(results.load_points(tmp_path)) == results.count_points(tmp_path) == 2
 
 
 def test_a_point_says_its_own_before_what_its_study_varied(tmp_path: Path) -> None:
@@ -377,6 +431,31 @@ def test_other_varied_keys_become_dimensions(tmp_path: Path) -> None:
     for scale in (0.3, 1.0):
         store(tmp_path / str(scale), fabricate(), **{"policy.alpha_scale": scale})
     assert results.load(tmp_path)["policy.alpha_scale"].values.tolist() == [0.3, 1.0]
+
+
+def test_rates_and_keys_that_differ_in_the_last_digit_are_one(tmp_path: Path) -> None:
+    for k, rate in ((1, 0.3), (2, 0.1 + 0.2)):
+        store(tmp_path / str(k), fabricate(rates=(rate,), K=k, horizon=9), c1=rate)
+    grid = results.load(tmp_path)
+    assert grid["arrival_rate"].values.tolist() == [0.3] and "c1" not in grid.dims
+    assert grid.sel(arrival_rate=0.3)["queue_length"].notnull().all()
+
+
+def test_a_run_by_itself_is_read_with_the_grid_of_its_name(tmp_path: Path) -> None:
+    """Its configuration says the keys of the grid; the same computation is there once."""
+
+    def point(name: str, config: str, content: str, **varied: Any) -> None:
+        manifest = {"point": name, "content": content, "policies": {}, "varied": varied}
+        results.save(fabricate(horizon=9), manifest, config, tmp_path / f"{name}.nc")
+
+    point("a", "source: {success: 0.5}", "aa", **{"source.success": 0.5})
+    point("b", "source: {success: 0.6}", "bb", **{"source.success": 0.6})
+    point("alone", "source: {success: 0.1}\nkind: {c1: 2}", "cc")
+    point("same", "source: {success: 0.6}", "bb")
+    assert results.load(tmp_path)["source.success"].values.tolist() == [0.1, 0.5, 0.6]
+    point("nowhere", "source: {name: x}", "dd")
+    texts = results.load(tmp_path)["source.success"].values.tolist()
+    assert texts == ["0.1", "0.5", "0.6", "none"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A sweep shard by shard: what is stored is never run again, and nothing stored is ever wrong."""
 
+import datetime
 import os
 import signal
 import subprocess
@@ -165,6 +166,7 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     assert aside.name == f".{file.name}.torn" and aside.exists()
     run(ready_of(), tmp_path)
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+    (file,) = tmp_path.glob("*.nc")
     # A byte is seen when it is read, and nothing but the piece is lost.
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -175,6 +177,61 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
         sharding.read_back(ready_of(), tmp_path)
     run(ready_of(), tmp_path)
     assert len(fabricating) == 9 and sharding.read_back(ready_of(), tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
+    """The second finds what the first has stored meanwhile, and leaves it."""
+    left = sharding.left_of(ready_of(), tmp_path)
+    for _ in range(2):
+        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+        (file,) = tmp_path.glob("*.nc")
+    assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+    # At the same moment neither sees the other: each writes files of its own, and both can be read.
+    known = set(tmp_path.glob("*.nc"))
+    file.rename(tmp_path / "hidden")
+    sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+    (tmp_path / "hidden").rename(file)
+    assert len({*tmp_path.glob("*.nc")} | known) == 2
+    assert not sharding.left_of(ready_of(), tmp_path)
+    assert len(sharding.read_back(ready_of(), tmp_path)) == 3 == len(results.load_points(tmp_path))
+
+
+@pytest.mark.slow
+def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (first,) = tmp_path.glob("*.nc")
+    run(ready_of("rerun=true"), tmp_path)
+    (second,) = tmp_path.glob("*.nc")
+    assert second != first and second.name[:16] == first.name[:16] and len(fabricating) == 6
+    orders = [pieces.manifests_of(second)[0]["order"], len(list(tmp_path.iterdir()))]
+    assert orders == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, monkeypatch):
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2099, 1, 1, tzinfo=tz)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(manifests.datetime, "datetime", Ahead)
+        run(ready_of(rates=(0.3,)), tmp_path)
+    (old,) = tmp_path.glob("*.nc")
+    run(ready_of("num_seeds=3", rates=(0.3,)), tmp_path)
+    assert results.load(tmp_path).sizes["seed"] == 3
+    assert f"dropped {old}" in called("stored", tmp_path, "--drop", "outdated").stdout
+    assert results.load(tmp_path).sizes["seed"] == 3
+
+
+@pytest.mark.slow
+def test_a_result_of_an_older_version_is_set_aside_and_not_called_torn(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (file,) = tmp_path.glob("*.nc")
+    file.with_suffix(".json").write_text('{"format": 1, "points": []}')
+    (aside,) = storing.set_aside_torn(tmp_path)
+    assert aside.name == f".{file.name}.older" and aside.exists()
 
 
 @pytest.mark.slow
@@ -200,7 +257,7 @@ def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, 
 def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatch):
     run(ready_of(rates=(0.3,)), tmp_path)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pieces, "write_atomic", full)
