@@ -115,7 +115,7 @@ def draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> Fig
     with fonts(POINTS), matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=(6.0, 0.7 + 0.21 * len(shown)), layout="constrained")
         panel = figure.subplots()
-        least = max(FURTHEST, min(0.0, *rows["score_low"]) - 0.05)
+        least = max(FURTHEST, min(0.0, *rows["score_low"].drop_nulls()) - 0.05)
         for place, name in enumerate(shown):
             row = there[name]
             _interval(panel, place, row, "score", full=row["group"] == 1)

@@ -21,7 +21,7 @@ from cqbjax.figures import panels
 from cqbjax.figures.cells import Cell, arranged
 from cqbjax.figures.vertical_scale import set_scale
 from cqbjax.results.frame import curves, summarised
-from cqbjax.results.metrics import check_metrics, metrics_of
+from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
@@ -61,7 +61,8 @@ def draw_curves(
     blocks = len(rows[0])
     if any(set(point["policy"].values.tolist()) <= {OPTIMAL} for point in points):
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
-    lines = summarised(curves(points, metrics, MAX_POINTS // (len(metrics) * blocks)))
+    drawn_rounds = MAX_POINTS // (len(metrics) * blocks)
+    lines = summarised(curves(points, metrics, drawn_rounds), shares_of(metrics_of(points)))
     if spread == "sd":
         ends = {"low": pl.col("mean") - pl.col("sd"), "high": pl.col("mean") + pl.col("sd")}
         lines = lines.with_columns(**ends)

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from cqbjax.figures import panels
 from cqbjax.figures.cells import LETTERS as LETTERS_OF
 from cqbjax.results.frame import LAST, labelled, long, summarised
-from cqbjax.results.metrics import check_metrics
+from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
 from cqbjax.results.names import in_order, style_of
 
 DOLLARS, SCORE = "dollars", "score"
@@ -66,7 +66,7 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
 def _table(points: Sequence[xr.Dataset]) -> tuple[pl.DataFrame, list[str]]:
     """Return a row a point, rate and policy with both means and intervals, and the keys swept."""
     keys = [key for key in panels.apart(points) if key != "K"]
-    made = summarised(long(points, (DOLLARS, SCORE), [LAST]))
+    made = summarised(long(points, (DOLLARS, SCORE), [LAST]), shares_of(metrics_of(points)))
     made = labelled(made, points, ["K", *keys]).drop("round", "n", "sd")
     on = ["K", *keys, "arrival_rate", "policy"]
     both = (made.filter(metric=name).drop("metric") for name in (DOLLARS, SCORE))

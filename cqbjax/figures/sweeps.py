@@ -19,7 +19,7 @@ from cqbjax.figures.cells import LETTERS
 from cqbjax.figures.files import write_numbers
 from cqbjax.figures.panels import VERBATIM, legend
 from cqbjax.results.frame import LAST, labelled, long, summarised
-from cqbjax.results.metrics import check_metrics, metrics_of
+from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
@@ -61,7 +61,7 @@ def draw_over_keys(
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
-        _draw_lines(axes[0], table, keys[0], policies)
+        _draw_lines(axes[0], table, keys[0], policies, shares_of(metrics_of(points)))
         axes[0].set_ylabel(label, **VERBATIM)
     else:
         for axis in axes[panels:]:
@@ -90,7 +90,9 @@ def _values(
     return table, sorted(keys, key=lambda key: -table[key].n_unique())
 
 
-def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[str]) -> None:
+def _draw_lines(
+    axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[str], shares: Sequence[str]
+) -> None:
     """Draw a line and an interval a policy; what else was swept is averaged over, seed by seed."""
     order = table[key].unique().sort()
     numbers = order.dtype.is_numeric()
@@ -99,12 +101,12 @@ def _draw_lines(axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[st
         seed=pl.int_ranges(pl.col("values").list.len())
     )
     means = (
-        by_seed.explode("values", "seed").group_by("policy", key, "seed")
-        .agg(pl.col("values").mean()).sort("seed").group_by("policy", key).agg("values")
+        by_seed.explode("values", "seed").group_by("policy", "metric", key, "seed")
+        .agg(pl.col("values").mean()).sort("seed").group_by("policy", "metric", key).agg("values")
     )  # fmt: skip
     lines: list[Any] = []
     for policy in policies:
-        line, style = summarised(means.filter(policy=policy).sort(key)), style_of(policy)
+        line, style = summarised(means.filter(policy=policy).sort(key), shares), style_of(policy)
         x: Any = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
         mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
         lines += axis.plot(

@@ -61,7 +61,7 @@ def _draw_panel(panel: Axes, cell: xr.Dataset) -> None:
     shares = longer(cell)
     least = 1.0
     for label in in_order([str(label) for label in cell["policy"].values]):
-        style, own = style_of(label), mean_ci(shares.sel(policy=label))
+        style, own = style_of(label), mean_ci(shares.sel(policy=label), share=True)
         mean, low, high = (own[end].values for end in ("mean", "low", "high"))
         # From nobody on there is no more to draw; rounding leaves a speck of a share.
         some = int(np.sum(mean > 1e-9))

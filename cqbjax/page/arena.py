@@ -92,7 +92,7 @@ def _intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> str | N
 
 
 def interval(ends: Sequence[float | None]) -> str:
-    """Return a mean with its interval; a dash where there is none."""
+    """Return a mean with its interval; a dash in place of either where there is none."""
     middle, low, high = ends
     if middle is None:
         return "–"
@@ -100,7 +100,7 @@ def interval(ends: Sequence[float | None]) -> str:
     # No sign before a zero.
     said, *others = (f"{round(one, digits) + 0.0:.{digits}f}" for one in (middle, low, high)
                      if one is not None)  # fmt: skip
-    return f"{said} [{', '.join(others)}]" if len(others) == 2 else said
+    return f"{said} [{', '.join(others) or '–'}]"
 
 
 def _data(figure: Figure) -> str:

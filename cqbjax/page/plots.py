@@ -33,7 +33,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.cells import LETTERS, Cell, arranged
 from cqbjax.results.extracts import DIGITS, Extract
 from cqbjax.results.frame import with_interval
-from cqbjax.results.metrics import described
+from cqbjax.results.metrics import described, shares_of
 from cqbjax.results.names import Style, in_order, style_of
 
 HEIGHT = 250  # pixels of a panel
@@ -131,13 +131,13 @@ def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
 def _figure(made: Extract, models: dict[str, Model]) -> Figure:
     """Draw a study, adding its models."""
     study, drawn = made.notes["name"], made.notes["drawn"]
-    curves = with_interval(made.curves)
+    known = described(made.notes.get("metrics", {}))
+    curves = with_interval(made.curves, shares=shares_of(known))
     there = set(curves["policy"].unique())
     kept = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
     labels = in_order(kept if kept - {OPTIMAL} else there)
     by_label: dict[str, list[GlyphRenderer]] = {label: [] for label in labels}
     panels: list[Panel] = []
-    known = described(made.notes.get("metrics", {}))
     sizes, cells = _cells(made)
     for cell, setting in cells:
         own = curves.filter(point=cell.point, arrival_rate=cell.rate)

@@ -11,7 +11,8 @@ from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
 from cqbjax.results.extracts import Extract
-from cqbjax.results.frame import with_interval
+from cqbjax.results.frame import with_interval, without_points
+from cqbjax.results.metrics import described, shares_of
 from cqbjax.results.names import style_of
 
 PAGES = [10, 25, 50, 100, 500]
@@ -89,8 +90,9 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
     """Return the table of our numbers: every study, setting and policy."""
     frames = []
     for name, made in extracts.items():
-        shown = [*SHOWN, *made.notes.get("metrics", {})]
-        rows = with_interval(made.numbers.filter(pl.col("metric").is_in(shown)))
+        own = made.notes.get("metrics", {})
+        rows = made.numbers.filter(pl.col("metric").is_in([*SHOWN, *own]))
+        rows = without_points(with_interval(rows, shares=shares_of(described(own))))
         points = made.notes["points"]
         setting = [point["setting"] for point in points]
         frames.append(

@@ -12,8 +12,16 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.frame import KEYS, LAST, against, labelled, long, summarised
-from cqbjax.results.metrics import check_metrics
+from cqbjax.results.frame import (
+    KEYS,
+    LAST,
+    against,
+    labelled,
+    long,
+    summarised,
+    without_points,
+)
+from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
 from cqbjax.results.summaries import differing
 
 RESAMPLES = 2000
@@ -52,7 +60,7 @@ def aggregated(
     if reference is not None and reference not in labels:
         raise ValueError(f"policy {reference} is in no point; choose from {', '.join(labels)}")
     values = long(points, metrics, rounds or [LAST])
-    made = summarised(values)
+    made = summarised(values, shares_of(metrics_of(points)))
     if reference is not None:
         apart = against(values, reference)
         ends = {"mean": "minus", "low": "minus_low", "high": "minus_high"}
@@ -61,7 +69,7 @@ def aggregated(
         made = made.join(minus, on=KEYS, how="left", maintain_order="left")
     minus_columns = MINUS if reference is not None else ()
     ordered = made.select(*KEYS, "n", *minus_columns, "mean", "low", "high", "sd")
-    return labelled(ordered, points, differing(points))
+    return labelled(without_points(ordered), points, differing(points))
 
 
 def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:

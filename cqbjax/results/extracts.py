@@ -86,6 +86,7 @@ def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
     if own:
         notes["metrics"] = {
             name: {"long_name": one.long_name, "units": one.units, "better": one.better}
+            | ({"share": True} if one.share else {})
             for name, one in own.items()
         }
     values = long(points, [*NUMBERS, *own], rounds)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.metrics import STANDARD, metrics_of
-from cqbjax.results.summaries import at_round, t_quantile
+from cqbjax.results.summaries import ALIKE, at_round, share_interval, t_quantile
 from cqbjax.store.layout import shape
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
@@ -155,8 +155,13 @@ def curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.
     return pl.concat(tables)
 
 
-def summarised(table: pl.DataFrame) -> pl.DataFrame:
-    """Average over seeds: n, mean, sd, and the 95% interval low and high, in place of `values`."""
+def summarised(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
+    """Average over seeds: n, mean, sd, and the 95% interval low and high, in place of `values`.
+
+    Args:
+        table: as `long` returns it.
+        shares: the metrics that lie in [0, 1], as `metrics.shares_of` lists them.
+    """
     sized = table.with_columns(n=pl.col("values").list.len().cast(pl.Int64)).with_row_index("place")
     parts = []
     for part in sized.partition_by("n") or [sized]:
@@ -167,18 +172,42 @@ def summarised(table: pl.DataFrame) -> pl.DataFrame:
         spread = ((each - mean[:, None]) ** 2).sum(axis=-1)
         sd = np.sqrt(spread / (n - 1)) if n > 1 else np.full(len(mean), np.nan)
         parts.append(part.with_columns(mean=mean, sd=sd))
-    return with_interval(pl.concat(parts).sort("place").drop("place", "values"))
+    return with_interval(pl.concat(parts).sort("place").drop("place", "values"), shares=shares)
 
 
-def with_interval(table: pl.DataFrame, level: float = 0.95) -> pl.DataFrame:
-    """Add low and high, Student's t interval of the mean; null for a single seed."""
+def with_interval(
+    table: pl.DataFrame, level: float = 0.95, shares: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Add low and high, the interval of the mean: Student's t, of shares Wilson's.
+
+    They are null for a single seed.
+    """
     n = table["n"].to_numpy()
     mean, sd = (table[name].cast(pl.Float64).to_numpy() for name in ("mean", "sd"))
     half = t_quantile(n, level) * sd / np.sqrt(n)
-    ends = {"low": pl.Series(mean - half), "high": pl.Series(mean + half)}
+    low, high = mean - half, mean + half
+    if shares:
+        # What varies more than anything between 0 and 1 can is no share, whatever it is called.
+        fits = (mean >= 0) & (mean <= 1) & ((n - 1) * sd**2 <= n * mean * (1 - mean) + ALIKE)
+        fits &= table["metric"].is_in(list(shares)).to_numpy()
+        own = share_interval(n, np.where(fits, mean, np.nan), sd, level)
+        low, high = np.where(fits, own, (low, high))
+    ends = {"low": pl.Series(low), "high": pl.Series(high)}
     return table.with_columns(pl.col("mean", "sd").fill_nan(None), **ends).with_columns(
         pl.col("low", "high").fill_nan(None)
     )
+
+
+def without_points(table: pl.DataFrame) -> pl.DataFrame:
+    """Make null the intervals that are a point: seeds that are all alike are no certainty."""
+    made = []
+    for low in (c for c in table.columns if c == "low" or c.endswith("_low")):
+        ends = low, f"{low.removesuffix('low')}high"
+        if ends[1] not in table.columns:
+            continue
+        wide = pl.col(ends[1]) - pl.col(low) > ALIKE * pl.max_horizontal(1, pl.col(ends[1]).abs())
+        made += [pl.when(wide).then(end).alias(end) for end in ends]
+    return table.with_columns(made)
 
 
 def labelled(

@@ -25,6 +25,7 @@ class Metric(NamedTuple):
         better: `more`, `less`, or nothing where neither is.
         symbol: what an axis says; None for long_name and units.
         of_run: whether there is one number a run, read at its end.
+        share: whether it says that it has no unit: it lies in [0, 1].
     """
 
     of: Callable[[xr.Dataset], xr.DataArray]
@@ -33,6 +34,7 @@ class Metric(NamedTuple):
     better: str = ""
     symbol: str | None = None
     of_run: bool = False
+    share: bool = False
 
     @property
     def label(self) -> str:
@@ -63,7 +65,7 @@ def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
         str(name): Metric(
             stored(str(name)), _in_words(str(name), array, point),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
-            of_run="round" not in array.dims,
+            of_run="round" not in array.dims, share=array.attrs.get("units") == "",
         )
         for point in points
         for name, array in point.data_vars.items()
@@ -83,6 +85,11 @@ def _in_words(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
 def metrics_of(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return every metric of points by name."""
     return STANDARD | own_arrays(points)
+
+
+def shares_of(metrics: Mapping[str, Metric]) -> list[str]:
+    """Return the names of metrics that are shares."""
+    return [name for name, one in metrics.items() if one.share]
 
 
 def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[str]:

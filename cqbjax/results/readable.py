@@ -16,6 +16,8 @@ HEADERS, TEXTS, DECIMALS = WORDS["headers"], WORDS["texts"], WORDS["decimals"]
 MEANS = ("gap", "length", "regret")
 # Further decimals that an end of an interval may take until it is not zero.
 MOST_MORE = 8
+# Where there is no interval, and why.
+NONE, WHY_NONE = "[–]", "[–]: of one seed, or of seeds that are all alike, which tell no interval"
 # Columns of recorders that stand among the others, and in a table of their own where they are more.
 MOST_AMONG, MOST_APART = 3, 5
 
@@ -64,14 +66,16 @@ def readable(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, lis
             own = some[first : first + MOST_APART]
             rows = frame.filter(pl.any_horizontal(pl.col(own).is_not_null()))
             legend = "; ".join(f"{name}: {apart[name].label}" for name in own)
-            made.append(_part(rows, [*lead, *own])._replace(legend=legend))
+            made.append(_part(rows, [*lead, *own], f"{legend}."))
     return shared, made
 
 
-def _part(frame: pl.DataFrame, shown: Sequence[str]) -> Part:
+def _part(frame: pl.DataFrame, shown: Sequence[str], legend: str = "") -> Part:
     """Return some columns of a table as text."""
     rows = [[_joined(c, row) for c in shown] for row in frame.iter_rows(named=True)]
-    return Part([_header(c, frame.columns) for c in shown], rows)
+    if any(cell.endswith(NONE) for row in rows for cell in row):
+        legend = f"{legend} {WHY_NONE}.".strip()
+    return Part([_header(c, frame.columns) for c in shown], rows, legend)
 
 
 def _header(column: str, columns: Sequence[str]) -> str:
@@ -89,7 +93,8 @@ def _header(column: str, columns: Sequence[str]) -> str:
 def _joined(column: str, row: Mapping[str, Any]) -> str:
     text = _cell_text(column, row[column])
     if row.get(f"{column}_low") is None:
-        return text
+        is_mean = f"{column}_low" in row and row[column] is not None
+        return f"{text} {NONE}" if is_mean else text
     ends = [row[f"{column}_{end}"] for end in ("low", "high")]
     told = row[column], *ends
     decimals = _decimals(column)

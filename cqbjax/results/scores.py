@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.frame import with_interval
+from cqbjax.results.frame import with_interval, without_points
 
 RAND = "random"
 RESAMPLES = 2000
+SHARES = ("gave_up",)
 LEVEL = 0.95
 # Half of the runs count for an interquartile mean: a quarter is cut at either end.
 CUT = 0.25
@@ -43,7 +44,7 @@ def scored(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def means(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Average over seeds, with Student's 95% interval of the mean.
+    """Average over seeds, with the 95% interval of the mean: Student's, of `SHARES` Wilson's.
 
     Args:
         rows: a row a `task`, `policy` and `seed`.
@@ -56,10 +57,11 @@ def means(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     made = each.agg(seeds=pl.len())
     for name in names:
         column = pl.col(name)
-        one = with_interval(each.agg(n=column.count(), mean=column.mean(), sd=column.std()), LEVEL)
+        agg = each.agg(n=column.count(), mean=column.mean(), sd=column.std(), metric=pl.lit(name))
+        one = with_interval(agg, LEVEL, SHARES)
         made = made.hstack(one.select(pl.col("mean").alias(name),
                                       pl.col("low", "high").name.prefix(f"{name}_")))  # fmt: skip
-    return made
+    return without_points(made)
 
 
 def behind(rows: pl.DataFrame, best: Mapping[str, str]) -> pl.DataFrame:
@@ -209,4 +211,4 @@ def overall(rows: pl.DataFrame, tasks: Sequence[str]) -> pl.DataFrame:
             low, high = bootstrapped(scores, iqm)
             made.append((label, len(tasks), float(iqm(scores)), float(low), float(high)))
     names = ["policy", "tasks", "iqm", "iqm_low", "iqm_high"]
-    return pl.DataFrame(made, names, orient="row").sort("iqm", descending=True)
+    return without_points(pl.DataFrame(made, names, orient="row").sort("iqm", descending=True))

@@ -17,8 +17,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.frame import LAST, against, growth, labelled, long, summarised
-from cqbjax.results.metrics import Metric, own_arrays
+from cqbjax.results.frame import (
+    LAST,
+    against,
+    growth,
+    labelled,
+    long,
+    summarised,
+    without_points,
+)
+from cqbjax.results.metrics import Metric, metrics_of, own_arrays, shares_of
 from cqbjax.results.names import OTHERWISE, STYLE
 from cqbjax.results.readable import TEXTS, readable
 from cqbjax.results.summaries import differing
@@ -128,7 +136,7 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
         raise ValueError("points hold no round of their first half: record more of them.")
     a_round = pl.col("values") / (pl.col("round") - pl.col("since"))
     by = [*differing(points), "policy"]
-    rows = labelled(summarised(grown.with_columns(a_round)), points, by[:-1])
+    rows = labelled(without_points(summarised(grown.with_columns(a_round))), points, by[:-1])
     high, rate = pl.col("mean") > most, pl.col("arrival_rate")
     too_much = rate.filter(high).min()
     there = {"growth": "mean", "growth_low": "low", "growth_high": "high"}
@@ -157,7 +165,7 @@ def save_table(
     lines = [f"**{_verbatim(caption)}**", ""]
     lines += [f"In all rows: {_verbatim(shared)}.", ""] if shared else []
     for number, part in enumerate(parts):
-        lines += [""] * bool(number) + ([f"{_verbatim(part.legend)}.", ""] if part.legend else [])
+        lines += [""] * bool(number) + ([_verbatim(part.legend), ""] if part.legend else [])
         aligned = ["---" if header in TEXTS else "---:" for header in part.headers]
         for cells in (part.headers, aligned, *part.rows):
             lines.append(f"| {' | '.join(map(_verbatim, cells))} |")
@@ -189,7 +197,8 @@ def print_table(
     console = console or Console()
     for number, part in enumerate(parts):
         # Escaped, for rich would take an interval's brackets for markup.
-        said = f"In all rows: {shared}." if shared and not number else part.legend
+        alike = f"In all rows: {shared}." if shared and not number else ""
+        said = f"{alike} {part.legend}".strip()
         table = Table(title=None if number else escape(title), caption=escape(said) or None)
         for header, *cells in zip(part.headers, *part.rows, strict=True):
             # Where room is short, let the headers break and not the numbers.
@@ -241,7 +250,7 @@ def _table(
         apart = against(values.filter(metric=compared), reference)
         values = pl.concat([values, apart.with_columns(metric=pl.lit(ahead))])
         columns |= _interval(ahead, ahead)
-    wide = summarised(values).group_by(
+    wide = summarised(values, shares_of(metrics_of(points))).group_by(
         "point", "arrival_rate", "round", "policy", maintain_order=True
     ).agg(
         seeds=pl.col("n").max(),
@@ -250,7 +259,7 @@ def _table(
     if reference is not None:
         low, high = (pl.col(f"{ahead}_{end}") for end in ("low", "high"))
         wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
-    made = labelled(wide, points, _setting(points))
+    made = labelled(without_points(wide), points, _setting(points))
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = sorted(made.columns[: made.columns.index("policy")], key=OTHERWISE.__contains__)
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)

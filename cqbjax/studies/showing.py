@@ -35,18 +35,20 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
     """
     from cqbjax.figures import files as figure_files
     from cqbjax.results import tables
+    from cqbjax.results.frame import without_points
 
     written: list[Path] = []
     folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
     for name, table in shown.tables.items():
         path = folders[0] / "_".join(filter(None, (stem, name)))
+        frame = without_points(table.frame)
         if table.caption:
-            written += tables.save_table(table.frame, path, table.caption, table.apart)
+            written += tables.save_table(frame, path, table.caption, table.apart)
         else:
             written.append(path.with_name(f"{path.name}.csv"))
-            tables.write_csv(written[-1], table.frame)
+            tables.write_csv(written[-1], frame)
         if table.printed:
-            tables.print_table(table.frame, table.caption, console, table.apart)
+            tables.print_table(frame, table.caption, console, table.apart)
     for name, figure in shown.figures.items():
         written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
     for line in shown.lines:

@@ -126,7 +126,7 @@ def table(point: xr.Dataset, rounds: list[int], slackness: float) -> pl.DataFram
             row: dict[str, Any] = {"first": last + 1, "last": end, "policy": label}
             row["seeds"] = one.sizes["seed"]
             for name in (*EVENTS, "loss", "drift"):
-                interval = mean_ci(one[name].mean("round"))
+                interval = mean_ci(one[name].mean("round"), share=name in EVENTS)
                 row |= {name: float(interval["mean"]), f"{name}_low": float(interval["low"])}
                 row[f"{name}_high"] = float(interval["high"])
             row["root"] = float(np.sqrt(one["squared"].mean()))

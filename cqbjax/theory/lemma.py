@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import xarray as xr
 
-from cqbjax.results.summaries import t_quantile
+from cqbjax.results.summaries import mean_ci
 from cqbjax.theory.switching import Switching
 
 # States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
@@ -150,16 +150,17 @@ def by_switch(paths: xr.Dataset, block: int) -> pl.DataFrame:
         paths[name].transpose("seed", "switch").values for name in ("psi", "gap", "parted")
     )
     values = {"psi": end, "longer": end > 0, "shorter": end < 0, "chance": gap, "parted": parted}
-    seeds, horizon = end.shape
+    horizon = end.shape[1]
     rows: list[dict[str, float]] = []
     for first in range(0, horizon, block):
         here = slice(first, min(first + block, horizon))
         row: dict[str, float] = {"first": first + 1, "last": here.stop}
         for name, of in values.items():
             mean = of[:, here].astype(float).mean(axis=1)
-            half = float(t_quantile(seeds) * mean.std(ddof=1) / np.sqrt(seeds))
-            row |= {name: float(mean.mean()), f"{name}_low": float(mean.mean()) - half}
-            row[f"{name}_high"] = float(mean.mean()) + half
+            share = name in ("longer", "shorter", "parted")
+            interval = mean_ci(xr.DataArray(mean, dims="seed"), share=share)
+            row |= {name: float(interval["mean"]), f"{name}_low": float(interval["low"])}
+            row[f"{name}_high"] = float(interval["high"])
         row["e"] = float(np.sqrt(np.mean(gap[:, here].astype(float) ** 2)))
         rows.append(row)
     return pl.DataFrame(rows)

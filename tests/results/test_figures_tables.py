@@ -27,6 +27,7 @@ from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.paper import printed
 from cqbjax.results import names, tables
+from cqbjax.results.aggregate import aggregated
 from cqbjax.results.readable import readable
 from cqbjax.studies import showing
 
@@ -305,6 +306,27 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     assert table["excludes_zero"].is_null().all() and table["throughput_low"].is_null().all()
     assert table["throughput"].null_count() == 0 and table["excludes_zero"].dtype == pl.Boolean
     tables.save_table(table, tmp_path / "one", "One seed")
+
+
+def test_an_interval_is_no_point_and_a_share_stays_between_0_and_1(tmp_path: Path) -> None:
+    """0 of 8 seeds, seeds that are all alike, and a share that varies: Wilson's, none, Wilson's."""
+    point = fabricate(("random", "acqb"), num_seeds=8)
+    at_end = {"none": 0.0, "all": 1.0, "some": 0.0, "tries": 1.0}
+    for name, value in at_end.items():
+        values = np.full((2, 1, 8), value)
+        values[:, :, 0] += 0.1 * (name == "some")
+        units = {"units": "attempts" if name == "tries" else ""}
+        point[name] = xr.DataArray(values, dims=("policy", "arrival_rate", "seed"), attrs=units)
+    row = tables.throughput_table([point], [60]).row(0, named=True)
+    wilson = scipy.stats.binomtest(0, 8).proportion_ci(method="wilson")
+    assert (row["none_low"], row["none_high"]) == (0, pytest.approx(wilson.high))
+    assert (row["all_low"], row["all_high"]) == (pytest.approx(1 - wilson.high), 1)
+    assert 0 <= row["some_low"] < row["some"] < row["some_high"] < 1
+    assert (row["tries"], row["tries_low"], row["tries_high"]) == (1, None, None)
+    made = aggregated([point], ["none", "tries"]).filter(policy="random")
+    assert made["low"].to_list() == [0, None] and made["high"][1] is None
+    _, markdown = tables.save_table(tables.throughput_table([point], [60]), tmp_path / "t", "T")
+    assert "1 [–]" in markdown.read_text() and "which tell no interval." in markdown.read_text()
 
 
 def test_without_the_reference_there_is_no_difference() -> None:

@@ -86,7 +86,7 @@ def test_means_and_how_far_behind_come_with_students_interval():
     np.testing.assert_allclose([one["gap"], one["gap_low"], one["gap_high"]], [3.0, *ends])
     assert scores.leaders(made) == {"a": "x"}
     (best, other) = scores.behind(made, {"a": "x"}).to_dicts()
-    assert (best["behind"], best["behind_low"], best["behind_high"]) == (0, 0, 0)
+    assert (best["behind"], best["behind_low"], best["behind_high"]) == (0, None, None)
     ends = scipy.stats.t.interval(0.95, 2, 2.0, scipy.stats.sem([1, 2, 3]))
     np.testing.assert_allclose([other["behind_low"], other["behind_high"]], ends)
 
