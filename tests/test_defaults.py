@@ -17,6 +17,7 @@ from cqbjax.env import Env
 from cqbjax.offline import routers
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.results import metrics, scores, summaries, tables
+from cqbjax.studies.sensitivity import Sensitivity
 
 NEVER = float("inf")
 DEFAULTS = [
@@ -58,6 +59,9 @@ DEFAULTS = [
     (routers.UMR, dict(grid=(5, 10, 20, 50), fold_count=3)),
     (routers.Logistic, dict(ridges=(0.3, 1, 3, 10), fold_count=3)),
     (routers.Carrot, dict(grid=(2, 4, 8, 16, 32, 64, 128, 256, 512), fold_count=5)),
+    (Sensitivity, dict(first_seed=1_000_000, alpha_scale=(0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
+                       lambda0=(0.3, 1, 3, 10), c1=(0.1, 0.25, 0.5, 1), rho=(0, 1, 2, 5, 10),
+                       M=(1, 3, 9, 27))),
     (summaries.mean_ci, dict(dim="seed", level=0.95)),
     (summaries.paired_difference, dict(level=0.95)),
     (scores.holm, dict(alpha=0.05)),

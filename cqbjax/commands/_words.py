@@ -123,8 +123,21 @@ def _contestant(said: str) -> Contestant:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file() or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"policy={said}: {file} must be a Python file below the current folder")
-    module = ".".join(path.with_suffix("").parts)
-    if not name.isidentifier() or not hasattr(importlib.import_module(module), name):
+    parts = path.with_suffix("").parts
+    if not all(one.isidentifier() and one.isascii() for one in (*parts, name)):
+        raise ValueError(
+            f"policy={said}: file, folders and class must have names that Python can import, of "
+            "a-z, digits and _: my_policy.py:Mine"
+        )
+    module = ".".join(parts)
+    try:
+        made = importlib.import_module(module)
+    except Exception as error:  # of the user's code
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ValueError(f"policy={said}: {file} raises {why}") from error
+    if Path(getattr(made, "__file__", None) or "").resolve() != path.resolve():
+        raise ValueError(f"policy={said}: Python has another module {module}: rename {file}")
+    if not hasattr(made, name):
         raise ValueError(f"policy={said}: {file} has no class {name}")
     return Contestant(name, (), (f"+policy.{name}._target_={module}.{name}",))
 

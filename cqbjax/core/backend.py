@@ -1,15 +1,20 @@
 """How JAX is set up for a study: devices, precision, compilation cache."""
 
+import functools
 import hashlib
 import os
 import pathlib
 import platform
+import warnings
 
 import jax
 import jaxlib
 
 from cqbjax.core.files import user_cache
 
+SPAWN = "use multiprocessing.get_context('spawn')"
+# A number a fork between the process that started JAX and this one.
+_FORKED: list[int] = []
 CPUINFO = pathlib.Path("/proc/cpuinfo")
 
 
@@ -32,6 +37,32 @@ def configure(cache_dir: pathlib.Path | None = None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def check_process() -> None:
+    """Refuse to compute in a process that was forked after JAX had started: it would wait for ever.
+
+    From the first call on, a fork is warned of once. Processes started by `spawn`, by `subprocess`
+    or by joblib's loky are none.
+
+    Raises:
+        RuntimeError: it was forked.
+    """
+    if _FORKED:
+        raise RuntimeError(f"this process was forked after JAX had started: {SPAWN}")
+    if hasattr(os, "register_at_fork"):
+        _watch_forks()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(before=_warn_of_forks, after_in_child=lambda: _FORKED.append(os.getpid()))
+
+
+@functools.cache
+def _warn_of_forks() -> None:
+    said = f"a process that is forked after a sweep cannot compute with JAX: {SPAWN}"
+    warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
 def programs_folder(parent: pathlib.Path) -> pathlib.Path:

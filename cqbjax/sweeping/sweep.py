@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from cqbjax.core import backend
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Service, Users
@@ -92,7 +93,9 @@ def sweep(
             it, else after the run that does so.
         QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
             capacity that would have been enough.
+        RuntimeError: in a process that was forked after a sweep.
     """
+    backend.check_process()
     check_batch(chunk, memory_gb, devices)
     check_ways(progress, resume, queries)
     one = part(

@@ -47,6 +47,9 @@ CASES = {
     "identical times": ([(0, 0, 0, 5), (0, 0, 0, 5)], [(0,), (1,)], (0, 0, 1)),
     "unsorted": ([(0, 0, 9, 12), (0, 0, 0, 5)], [(1, 0)], (1, 0, 0)),
     "a chain of three": ([(0, 0, 0, 5), (0, 1, 9, 12), (0, 0, 20, 22)], [(0, 1, 2)], (0, 2, 0)),
+    "three at once are two that came early": (
+        [(0, 0, 0, 5), (0, 0, 1, 6), (0, 0, 2, 7)], [(0,), (1,), (2,)], (0, 0, 2),
+    ),
     "another question between": (
         [(0, 0, 0, 5), (0, 3, 6, 8), (0, 0, 9, 12)], [(0, 2), (1,)], (1, 0, 0),
     ),
@@ -193,3 +196,11 @@ def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, ke
     ]
     assert all(len(group) == 1 for group in groups), "no two groups are joined"
     assert made.identical == kept
+
+
+def test_a_cosine_of_the_threshold_is_enough():
+    """Of vectors whose cosine is a half without rounding."""
+    half = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0]])
+    rows = log((0, 0, 0, 5), (0, 1, 9, 12))
+    assert chains(rows, Rule(0.5), half)[0] == [(0, 1)]
+    assert chains(rows, Rule(0.501), half)[0] == [(0,), (1,)]

@@ -69,6 +69,14 @@ def test_a_last_response_without_a_time_has_the_rows(tmp_path):
     assert (made.identical, made.early) == (0, 1)
 
 
+def test_a_user_is_told_by_the_rows_address_before_that_of_the_first_turn(tmp_path):
+    """Where the row has none, that of the first turn counts."""
+    rows = [row(ip="a1", conversation=turns({"hashed_ip": one}, {})) for one in ("a2", "a3", None)]
+    rows += [row(ip="a9", hashed_ip=None, conversation=turns({"hashed_ip": "a1"}, {}))]
+    said, log, _ = read(tmp_path, [*rows, row(ip="a2")])
+    assert said.users == 2 and log["user"].to_list() == [0, 0, 0, 0, 1]
+
+
 def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
     rows = [
         row(),

@@ -312,6 +312,21 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
     np.testing.assert_allclose(adjusted[roots], kept * once / (kept * once + 1 - once))
 
 
+def test_a_rule_ranks_conversations_by_what_it_names():
+    """By the tokens of the answer, the fewest first; by the chance to leave, the largest first."""
+    chains = chains_of([2, 1])._replace(members=np.array([2, 0, 1]))
+    columns = {"tokens": [30, 50, 40], "prompt_tokens": [1, 2, 3], "planted": [0.9, 0.6, 0.2]}
+    log = SimpleNamespace(frame=pl.DataFrame(columns))
+    assert rules.policy("shortest", log, chains, 0.5).order.tolist() == [40, 30, 50]
+    informed = -np.asarray(rules.policy("informed", log, chains, 0.5).order)
+    np.testing.assert_allclose(informed, instance.planted(log, chains, 0.5), rtol=1e-6)
+    assert informed[1] == np.float32(0.9)
+    for rule, schedule in (("fifo_chain", "oldest"), ("least_served",) * 2, ("random",) * 2):
+        assert rules.policy(rule, log, chains, 0.5) == RandomRouting(schedule=schedule)
+    assert rules.policy("fifo", log, chains, 0.5).entry_aware
+    assert rules.policy("clairvoyant", log, chains, 0.5) == Optimal()
+
+
 @pytest.mark.slow
 def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     """Paired over seeds its queue is shorter than with all prompts alike, and than under FIFO."""

@@ -137,7 +137,11 @@ TINY = ("seeds=3", "rounds=0.01")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder but for a file of policies."""
-    (tmp_path / "my_policy.py").write_text(MINE)
+    (tmp_path / "a.b").mkdir()
+    for name in ("my_policy", "my.policy", "json", "sys", "a.b/mine"):
+        (tmp_path / f"{name}.py").write_text(MINE)
+    for name, text in (("broken", "x = ("), ("raises", "1 / 0")):
+        (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -197,6 +201,17 @@ def test_a_task_has_at_least_eighteen_contestants():
     ("words", "said"),
     [
         (["policy=my_policy.py:Nobody"], "error: policy=my_policy.py:Nobody: my_policy.py has no"),
+        (
+            ["policy=my.policy.py:Mine"],
+            "file, folders and class must have names that Python can import",
+        ),
+        (["policy=a.b/mine.py:Mine"], "a.b/mine.py:Mine: file, folders and class must have names"),
+        (["policy=broken.py:Mine"], "broken.py raises SyntaxError: '(' was never closed"),
+        (["policy=raises.py:Mine"], "raises.py raises ZeroDivisionError: division by zero"),
+        (["policy=json.py:Mine"], "Python has another module json: rename json.py"),
+        (["policy=sys.py:Mine"], "Python has another module sys: rename sys.py"),
+        (["policy=my_policy.py:"], "my_policy.py:: file, folders and class must have names"),
+        (["policy=my_policy.py:Ü"], "file, folders and class must have names"),
         (["policy=other.py:Mine"], "other.py must be a Python file below the current folder"),
         (["tasks=paper"], "error: policy= is missing"),
         (["policy=acqb", "tasks=opera"], "error: task opera is unknown; choose from drift, "),

@@ -55,6 +55,8 @@ def test_the_highest_index_of_those_who_answer_serves():
     # Of those played as often the one that was accepted more often.
     assert exploited(np.array([40.0, 30.0, 10.0, 10.0]), np.array([20.0, 21, 9, 2]), every) == 2
     assert exploited(np.array([40.0, 0.0, 20.0, 10.0]), np.array([20.0, 0, 11, 2]), every) == 1
+    # Who was never played, before who was played once and accepted.
+    assert exploited(np.array([40.0, 1.0, 20.0, 0.0]), np.array([20.0, 1, 11, 0]), every) == 3
 
 
 @pytest.mark.parametrize("round_", [1, 2, 3000, 20_000])

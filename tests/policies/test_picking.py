@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core.types import Problem
-from cqbjax.policies.picking import instead
+from cqbjax.core.types import Problem, Queue
+from cqbjax.policies.picking import best_answer, instead
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.reference.policies import instead as plainly
 
@@ -29,3 +29,37 @@ def test_the_next_servers_that_answer_stand_in_for_those_that_do_not(size):
     made = together(jnp.asarray(servers, jnp.int32), jnp.asarray(there))
     wanted = [plainly(before, ~np.asarray(up)) for before, up in pairs]
     np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.parametrize(("retry", "few"), [("same", None), ("fallback", None), ("same", 1)])
+def test_the_best_answer_is_that_of_a_plain_search(retry, few):
+    """Who is down comes last, then who was shown more often, then who is worse."""
+    problem, draw = Problem(4, 2, 2, 5, 9, "disjoint", True), np.random.default_rng(7)
+    utilities = draw.normal(size=(60, 3, 4)).astype(np.float32)
+    shown, there = draw.integers(3, size=(60, 3, 4)), draw.random((60, 4)) < 0.6
+    arrived = draw.permuted(np.tile([0, 2, 5], (60, 1)), axis=1)  # one of the slots is free
+
+    def one(utilities, shown, there, arrived):
+        queue = Queue(arrived, arrived, arrived, shown)
+        seen = SimpleNamespace(problem=problem, available=there, queue=queue)
+        return best_answer("joint", seen, utilities, jnp.zeros(()), retry, few)
+
+    together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
+    arguments = utilities, shown.astype(np.int32), there, arrived.astype(np.int32)
+    slots, picks = together(*arguments)
+    for case, (own, counts, up, came) in enumerate(
+        zip(utilities, shown, there, arrived, strict=True)
+    ):
+        best = []
+        for slot in np.flatnonzero(came):
+            often = counts[slot] if retry == "fallback" else np.zeros(4)
+            order = sorted(range(4), key=lambda j: (not up[j], often[j], -own[slot, j]))
+            score = sum(np.exp(own[slot, j]) for j in order[: few or 2] if up[j])
+            best.append((-score, slot, order[:2]))
+        score, slot, servers = min(best)
+        alone = len([one for one in best if one[0] == score]) == 1
+        assert not alone or int(slots[case]) == slot
+        # Of several that are down any may fill the place.
+        chosen = {int(pick[case]) for pick in picks}
+        wanted = {j for j in servers if up[j]}
+        assert not alone or (wanted <= chosen and len(chosen) == 2)

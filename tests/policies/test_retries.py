@@ -1,6 +1,7 @@
 """What a query gets when it comes back: against plain words, and in worlds of known answer."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -170,6 +171,16 @@ def test_only_outcomes_against_nobody_are_tallied():
     assert tally.accepted[3].tolist() == [0, 0, 0, 0, 1]
     assert tally.failed[3].tolist() == [0, 2, 0, 0, 2]
     assert tally.accepted.sum() == 1 and tally.failed.sum() == 4
+
+
+def test_a_cache_prefers_who_satisfied_the_prompt_once_however_often_it_failed():
+    accepted = np.array([[0, 1, 0], [2, 0, 0]], np.float32)
+    failed = np.array([[0, 5, 0], [0, 0, 3]], np.float32)
+    tally = retries.Tally(jnp.asarray(accepted), jnp.asarray(failed), jnp.asarray([0, 1, 0]))
+    seen = SimpleNamespace(queue=SimpleNamespace(row=jnp.asarray([2, 1])))
+    utilities = np.array([[9.0, -9, 0], [0, 9, 8]], np.float32)
+    made = retries.revised("cache", jnp.asarray(utilities), seen, tally, 1.0)
+    np.testing.assert_allclose(made, utilities + retries.CACHED * np.array([[0, 1, 0], [1, 0, 0]]))
 
 
 def test_equal_embeddings_are_one_place_and_others_are_not():

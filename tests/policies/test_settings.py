@@ -7,6 +7,7 @@ import pytest
 
 from cqbjax import beliefs
 from cqbjax.beliefs import Blocks, Pool, cubic, running
+from cqbjax.core import rng
 from cqbjax.core.types import (
     Observation,
     Problem,
@@ -130,6 +131,48 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
         assert within.theta(state, jnp.asarray(table), PROBLEM).shape == (3, dim)
     with pytest.raises(ValueError, match="c1=-1 must be a finite number"):
         OnContexts(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
+
+
+def test_an_intercept_takes_its_share_of_the_squared_length():
+    unit = np.array([[0.6, 0.8], [0.0, -1.0]], np.float32)
+    shown = np.asarray(Intercept(share=0.2).table(jnp.asarray(unit)))
+    np.testing.assert_allclose(np.sum(shown**2, axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(shown, np.column_stack([0.8**0.5 * unit, [0.2**0.5] * 2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("by", "server"), [("prompt", 2), ("row", 1)])
+def test_a_router_looks_up_the_prompt_or_the_row_of_the_run(by, server):
+    scores = np.zeros((5, 3), np.float32)
+    scores[4, 2] = scores[1, 1] = 1
+    policy = Routed(scores=jnp.asarray(scores), by=by)
+
+    @jax.jit
+    def select(prompt):
+        row = jnp.asarray([1], jnp.int32)
+        queue, problem = Queue(row, row, row), PROBLEM._replace(assortment_size=1)
+        seen = Observation(problem, None, queue, row, None, None, prompt, None)
+        return policy.select(rng.run_key(0), None, seen).servers
+
+    assert select(jnp.asarray([4], jnp.int32)).tolist() == [server]
+
+
+@pytest.mark.parametrize("mine", [Acqb(), RandomRouting(retry="fallback")], ids=["acqb", "random"])
+def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatch):
+    """It begins, selects and learns on contexts of the view's dimension."""
+    asked, view = [], Intercept()
+    kind = type(mine)
+    for name, place in (("select", 2), ("update", 1)):
+        monkeypatch.setattr(kind, name, lambda *given, at=place: asked.append(given[at + 1]))
+    table = jnp.ones((5, 4))
+    monkeypatch.setattr(kind, "init", lambda self, problem, contexts: (problem, contexts))
+    within = OnContexts(policy=mine, view=view)
+    problem, contexts = within.init(PROBLEM, table)
+    seen = observed(jnp.ones((2, 4)))
+    within.select(None, None, seen)
+    within.update(None, seen, None, None)
+    assert contexts.shape == (5, 5) and problem.dim == 5 and problem.viewed
+    assert [one.features.shape for one in asked] == [(2, 5)] * 2
+    assert all(one.problem == problem for one in asked)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ def test_numbers_and_paired_differences_are_those_of_the_arrays():
             assert apart["sd"] == pytest.approx((other - gap).std(ddof=1))
 
 
+def test_the_rounds_of_a_table_are_those_that_every_point_reaches():
+    points = [stored(), Stored(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
+    notes = extracts.extract(points, CONFIG).notes
+    assert (notes["horizon"], notes["rounds"]) == (300, [200, 300])
+
+
 def test_growth_of_the_gap_is_since_half_the_rounds_and_paired():
     point = stored().point.sel(arrival_rate=0.6, policy="random")
     gap = (point.queue_length - point.optimal_queue_length).astype(float)

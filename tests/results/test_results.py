@@ -368,6 +368,16 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
 
 
+def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
+    for k, code in ((1, "x"), (2, "y")):
+        point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
+        said = {"code": code, "point": f"K={k}", "content": code, "policies": {}}
+        results.save(point, said, "", tmp_path / f"{k}.nc")
+    with pytest.raises(results.ResultError, match="holds points that 2 versions of the code"):
+        results.load(tmp_path)
+    assert len(results.load_points(tmp_path)) == results.count_points(tmp_path) == 2
+
+
 def test_a_point_says_its_own_before_what_its_study_varied(tmp_path: Path) -> None:
     varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
     one = pieces.labelled(Stored(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs

@@ -146,12 +146,12 @@ def test_mean_over_a_missing_dimension_is_refused() -> None:
 def test_what_points_say_is_said_of_all_of_them_together() -> None:
     """Policies in the order in which points name them, keys sorted, every label of a stand-in."""
     points = [
-        fabricate(labels, rates=(rate,), num_seeds=2, horizon=horizon, every=5, K=k, dim=dim,
+        fabricate(labels, rates=(rate,), num_seeds=2, horizon=horizon, every=every, K=k, dim=dim,
                   stand_in=label, path=label)
-        for labels, rate, horizon, k, dim, label in (
-            (("zero", "random"), 0.7, 20, 2, 3, "a slice"),
-            (("random", "acqb"), 0.6, 20, 1, 3, "made up"),
-            (("acqb",), 0.7, 10, 1, 4, "a slice"),
+        for labels, rate, horizon, every, k, dim, label in (
+            (("zero", "random"), 0.7, 20, 5, 2, 3, "a slice"),
+            (("random", "acqb"), 0.6, 20, 5, 1, 3, "made up"),
+            (("acqb",), 0.7, 10, 10, 1, 4, "a slice"),
         )
     ]  # fmt: skip
     one = summaries.combine(points)
@@ -160,9 +160,10 @@ def test_what_points_say_is_said_of_all_of_them_together() -> None:
     # Of a point that ran fewer rounds, and of points in which another K was run, nothing is known.
     assert one["round"].values.tolist() == [5, 10, 15, 20]
     last = one["queue_length"].sel(K=1, policy="acqb").notnull().all("seed").values
-    assert last.tolist() == [[True] * 4, [True, True, False, False]]
+    assert last.tolist() == [[True] * 4, [False, True, False, False]]
     assert one["queue_length"].sel(K=2, policy="acqb").isnull().all()
     assert one.attrs["stand_in"] == "a slice; made up"
-    assert one["round"].attrs["thinned"] == "every 5-th round is recorded"
+    both = "every 10-th round is recorded; every 5-th round is recorded"
+    assert one["round"].attrs["thinned"] == both
     assert one.attrs["num_servers"] == 5 and not {"dim", "horizon", "path"} & set(one.attrs)
     assert summaries.differing(points) == ["K", "dim", "horizon"]

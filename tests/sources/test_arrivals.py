@@ -85,6 +85,30 @@ def test_bursts_keep_the_rate_and_come_in_stretches():
     assert expected > 10 * here.std(ddof=1) / np.sqrt(40), "no correlation would be seen"
 
 
+def test_busy_rounds_are_those_of_a_plain_loop():
+    """The state changes after a round; the first one is busy as often as not."""
+    process, rate, horizon = Bursty(burst=0.8, burst_rounds=3), 0.4, 60
+    drawn = arrivals(process, rate, np.arange(16), horizon)
+
+    @jax.jit
+    @jax.vmap
+    def uniforms(seed):
+        key, rounds = rng.run_key(seed), jnp.arange(1, horizon + 1)
+        own = rng.round_uniforms(key, rounds, rng.Stream.BURST)
+        come = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
+        return rng.uniform(rng.round_key(key, 0), rng.Stream.BURST), own, come
+
+    begun = []
+    for first, own, come, made in zip(*uniforms(jnp.arange(16)), drawn, strict=True):
+        busy, expected = bool(first < 0.5), []
+        begun.append(busy)
+        for change, arrival in zip(np.asarray(own), np.asarray(come), strict=True):
+            expected.append(arrival < rate * (1.8 if busy else 0.2))
+            busy ^= bool(change < 1 / 3)
+        np.testing.assert_array_equal(made, expected)
+    assert len(set(begun)) == 2
+
+
 def test_a_trace_is_placed_as_a_plain_loop_places_it():
     times = np.cumsum(np.random.default_rng(1).exponential(size=70) ** 3)
     process, rate = traced(times), 0.7

@@ -255,6 +255,10 @@ def test_a_prompt_that_may_not_come_again_comes_once():
     assert len(set(rows.tolist())) == ROUNDS > len(set(others.tolist()))
     with pytest.raises(ValueError, match="pool_size=25 must be at least the 26 rounds"):
         once.problem(1, 26)
+    # Of two that may come in a round the first has the earlier row.
+    two = Arriving(source=once, process=Batches(sizes=[1, 1]))
+    rows = world_of(arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
+    assert rows.tolist() == np.arange(ROUNDS).reshape(-1, 2).tolist()
 
 
 def test_kept_verdicts_are_of_one_server_and_of_queries_that_come_alone():

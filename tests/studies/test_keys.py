@@ -1,5 +1,6 @@
 """Nothing stale is called stored: each edit that numbers follow from makes another key."""
 
+import dataclasses
 import importlib
 import shutil
 from pathlib import Path
@@ -130,3 +131,21 @@ def test_a_key_that_is_declared_nowhere_counts():
         (ready,) = kinds.checked_points(composed(*words, *more), make, make_policies)
         keys.add(manifests.content_of(ready).point)
     assert len(keys) == 5
+
+
+def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
+    """The same words are another content where either is another."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp\n1\n2\n5\n9\n")
+    words = ("num_seeds=2", "horizon=12", "policy=[random]", "arrivals=trace", f"trace={trace}")
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+
+    def content(**other):
+        fresh = dataclasses.replace(ready.point, keys={})
+        return manifests.content_of(ready._replace(point=fresh, **other)).point
+
+    before = content()
+    assert content() == before and content(told={"stand_in": "a word"}) == before
+    assert content(source=dataclasses.replace(ready.source, slackness=0.04)) != before
+    trace.write_text("timestamp\n1\n2\n5\n8\n")
+    assert content() != before

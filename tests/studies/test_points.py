@@ -1,13 +1,19 @@
 """The points of a study: their policies, rates, seeds and names, beside plain words."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from composing import composed
 
+from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core.labels import OWN, PAPERS
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.rates import Served, rates_by_rule
-from cqbjax.studies import grid
+from cqbjax.offline import fits
+from cqbjax.offline.policies import Trained
+from cqbjax.offline.routers import KNN
+from cqbjax.studies import grid, kinds, study
 from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point
 
@@ -57,3 +63,25 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
     assert settled == (list(rates_by_rule(served)) if by_rule else [0.61, 0.71])
     with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
         grid.settle(Point("p", asked, {}, {}), object())
+
+
+@pytest.mark.parametrize(("tuning_seed", "counts"), [(None, {5: 1, 6: 2}), (4, {5: 3})])
+def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, monkeypatch):
+    """On every seed's own split, or once for all on another's."""
+    monkeypatch.setattr(fits, "cache_folder", lambda folder: folder)
+    monkeypatch.setattr(fits, "read", lambda source, folder: None)
+    monkeypatch.setattr(
+        fits, "tuned", lambda router, data, seed: dataclasses.replace(router, grid=(5 + seed % 2,))
+    )
+    asked = config(first_seed=3, num_seeds=3, tuning_seed=tuning_seed, cache_dir=None)
+    source = DatasetSource.__new__(DatasetSource)
+    policies = {"knn": Trained(KNN()), "other": object()}
+    (told,) = study.tuned(Point("p", asked, {}, {}), source, policies).values()
+    assert {one["grid"][0]: one["seeds"] for one in told} == counts
+
+
+def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
+    words = ("num_seeds=2", "horizon=100", "record_every=10")
+    assert kinds.checked_points(composed(*words, "table_rounds=[10,100]"), make, make_policies)
+    with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
+        kinds.checked_points(composed(*words, "table_rounds=[9,100]"), make, make_policies)

@@ -74,7 +74,7 @@ def planted(settings, gaps, seeds=6, preset=PRESET):
     axes = ("policy", "arrival_rate", "seed", "round")
     variables = {
         "queue_length": (axes, queue),
-        "regret": (axes, 10 * queue),
+        "regret": (axes, 10 * queue * np.arange(1, 5) / 4),
         "optimal_queue_length": (axes[1:], np.zeros(queue.shape[1:])),
     }
     coords = {"policy": [s.label for s in settings], "arrival_rate": [0.7]}
@@ -96,6 +96,8 @@ def test_differences_from_the_preset_are_paired_by_seed():
     # Every seed's noise is met by all settings, so the difference has none.
     assert best["over_preset_high"] - best["over_preset_low"] < 1e-9
     assert best["mean_queue_regret_high"] - best["mean_queue_regret_low"] > 1
+    # Cumulative regret is that of the last round.
+    assert best["cumulative_regret"] == pytest.approx(10 * best["mean_queue_regret"])
     (line,) = sensitivity.sentences(made)
     assert "the preset takes alpha_scale 0.2, lambda0 1, c1 0.25, M 1" in line
     changed = [key for key in ("alpha_scale", "lambda0", "c1", "M")
@@ -138,7 +140,6 @@ def planted_noise():
     return float(3.0 * np.random.default_rng(0).normal(size=6).mean())
 
 
-@pytest.mark.slow
 def test_a_rho_is_a_point_and_varies_nothing_else():
     config = composed(
         "kind=sensitivity", "+source.rho=2.0", "source._target_=cqbjax.sources.Synthetic",

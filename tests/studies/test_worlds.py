@@ -8,7 +8,7 @@ from cqbjax import sources
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core.pytree import pytree
 from cqbjax.core.setting import is_ours
-from cqbjax.studies import kinds, settings, study
+from cqbjax.studies import arriving, configs, kinds, settings, study
 from cqbjax.studies.study import drawn_from
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
@@ -112,6 +112,18 @@ def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
     whose = "paper" if said["source"] == "synthetic" else "own"
     assert (said.pop("stand_in"), said.pop("provenance")) == ("", whose)
     assert said == TOLD[words]
+
+
+def test_what_a_kind_leaves_open_is_not_said():
+    of_users = {"_target_": "x", "attempts": 3, "give_up": 0.0, "patience": float("inf")}
+    config = configs.Config(
+        arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
+        users={"impatient": of_users, "stay": {}}, service={"one": {}},
+    )  # fmt: skip
+    assert arriving.told(config) == {
+        "arrivals": "bursty (0.5, 50 rounds)", "drift": "jump_at 7",
+        "users": "impatient (attempts 3)",
+    }  # fmt: skip
 
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):

@@ -45,6 +45,9 @@ def test_seeds_are_a_number_of_them_or_a_list():
     assert parts.seed_numbers([5, 2]).tolist() == [5, 2] and parts.seed_numbers([]).size == 0
     with pytest.raises(ValueError, match="must be integers"):
         parts.seed_numbers([0.5])
+    assert parts.seed_numbers(range(2**31 - 2, 2**31)).tolist() == [2**31 - 2, 2**31 - 1]
+    with pytest.raises(ValueError, match="must be below"):
+        parts.seed_numbers(range(2**31, 2**31 + 1))
 
 
 def test_chunks_are_full_the_last_one_by_its_last_run():

@@ -93,6 +93,7 @@ def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_avera
         jnp.asarray(uniforms[:, 1]), jnp.int32(0), servers
     )
     assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
+    assert abs(np.mean(taken) - 4) < 5 * math.sqrt(12 / HORIZON)
     average = Rounds(rounds=4, law="geometric")
     alone = average.takes(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
     assert alone == taken[5]
