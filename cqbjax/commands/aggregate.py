@@ -43,6 +43,12 @@ def aggregate(asked: argparse.Namespace) -> None:
     from cqbjax.results.metrics import own_arrays
     from cqbjax.results.rows import save_queries
 
+    for key in ("metrics", "rounds", "over"):
+        given = getattr(asked, key)
+        if len(set(given)) < len(given):
+            raise ValueError(f"--{key} {' '.join(map(str, given))} must name nothing twice")
+    if len(asked.over) > 2:
+        raise ValueError(f"--over {' '.join(asked.over)} must name one or two keys")
     folder = asked.folder.resolve()
     if asked.out is None and folder.parent.name != "data":
         raise ValueError(f"{asked.folder} is not results/data/NAME: name one, or give --out STEM")
@@ -50,7 +56,7 @@ def aggregate(asked: argparse.Namespace) -> None:
     metrics = asked.metrics or ["gap", "throughput", *own_arrays(points)]
     table = aggregated(points, metrics, asked.rounds, asked.against)
     last = asked.rounds[-1] if asked.rounds else None
-    figure = sweeps.draw_over_keys(points, metrics[0], last, asked.over[:2])
+    figure = sweeps.draw_over_keys(points, metrics[0], last, asked.over)
     stem = asked.out or folder.parents[1] / "aggregated" / folder.name
     written: tuple[Path, ...] = ()
     if asked.loads:

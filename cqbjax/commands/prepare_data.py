@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from cqbjax.chains import prepare as logs
 from cqbjax.commands._hydra import CONF
 from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import start
+from cqbjax.core.given import is_number, is_whole
 from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
-from cqbjax.studies.configs import Config
+from cqbjax.studies.configs import Config, select
 
 # What the catalogue drops from a dataset; nothing from a table of one's own.
 CATALOGUED = "catalogue"
@@ -39,6 +40,9 @@ def prepare_each(jobs: Sequence[Job]) -> None:
 
 def build(config: Config) -> None:
     """Prepare one dataset and say what came of it."""
+    if config.dataset == omegaconf.MISSING:
+        raise ValueError("dataset=NAME is missing, it must be given.")
+    _check(config)
     if config.dataset == logs.NAME:
         chains_of_a_log(config)
         return
@@ -104,10 +108,44 @@ def chains_of_a_log(config: Config) -> None:
         console.print(f"  {line}", markup=False)
 
 
+# What the keys of the command hold; those in `OPEN` may be null.
+HOLDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "a word": (
+        lambda value: isinstance(value, str) and bool(value),
+        ("dataset", "source", "embeddings", "prices", "revision", "model", "truncation_side",
+         "wildchat.model", "wildchat.tokens", "wildchat.among"),
+    ),
+    "a whole number, at least 1": (
+        lambda value: is_whole(value) and value >= 1, ("batch_size", "made_up")
+    ),
+    "a whole number": (is_whole, ("wildchat.made_up_seed",)),
+    "a number": (
+        is_number,
+        ("wildchat.threshold", "wildchat.min_gap", "wildchat.made_up_longer",
+         "wildchat.made_up_follow_ups"),
+    ),
+    "true or false": (
+        lambda value: isinstance(value, bool), ("progress", "wildchat.made_up_close")
+    ),
+}  # fmt: skip
+OPEN = ("source", "embeddings", "prices", "revision", "model", "truncation_side", "made_up")
+
+
+def _check(config: Config) -> None:
+    """Refuse values that cannot be.
+
+    Raises:
+        ValueError: naming the key and what is allowed.
+    """
+    for what, (fine, keys) in HOLDS.items():
+        for key in keys:
+            value = select(config, key)
+            if not fine(value) and not (value is None and key in OPEN):
+                raise ValueError(f"{key}={value} must be {what}{', or null' * (key in OPEN)}")
+
+
 def _entry(config: Config) -> datasets.Dataset:
     """Return what is to be prepared, with what the command asks to be dropped."""
-    if config.dataset == omegaconf.MISSING:
-        raise ValueError("dataset=NAME is missing, it must be given.")
     own = config.dataset == "compact"
     entry = datasets.own_table(config.name) if own else datasets.dataset(config.dataset)
     share, prompts = config.drop_servers_below, config.drop_incomplete_prompts

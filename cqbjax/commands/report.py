@@ -89,13 +89,14 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> bool:
     from cqbjax.paper import catalogue
     from cqbjax.results import extracts
 
+    if not root.is_dir():
+        raise ValueError(f"{root}: no such folder of results; report FOLDER NAME draws one of it")
     folders = sorted(path for path in (root / "data").glob("*") if path.is_dir())
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen and (names or not extracts.read_all(_extracts(root))):
         have = ", ".join(folder.name for folder in folders) or "none"
-        raise ValueError(
-            f"no stored experiment {' '.join(names)} under {root / 'data'}; there: {have}"
-        )
+        asked = " ".join(["no stored experiment", *names])
+        raise ValueError(f"{asked} under {root / 'data'}; there: {have}")
     reported = {one.name for one in catalogue.studies()}
     left_out = False
     for folder in chosen:

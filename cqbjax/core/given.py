@@ -3,6 +3,9 @@
 import numbers
 from typing import Any
 
+# The largest number of float32.
+LARGEST = 3.4028235e38
+
 
 def is_whole(value: Any) -> bool:
     """Tell whether a value is a whole number, of Python or NumPy; True and 1.0 are none."""
@@ -19,3 +22,13 @@ def is_number(value: Any) -> bool:
 def rounded(value: Any) -> Any:
     """Return a fraction at 12 significant digits, so that .1 + .2 is .3; anything else as it is."""
     return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
+def check_float32(value: float, name: str) -> None:
+    """Refuse a number that is finite, and infinite in float32.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if LARGEST < abs(value) < float("inf"):
+        raise ValueError(f"{name}={value} must be at most {LARGEST:g}, what float32 holds")

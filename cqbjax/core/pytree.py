@@ -25,6 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.given import is_number
+
 T = TypeVar("T")
 # What a field of several numbers may be given as.
 Numbers = Array | np.ndarray | Sequence[float]
@@ -136,7 +138,11 @@ def keep_arrays(tree: Any, *names: str) -> None:
         if value is None or hasattr(value, "shape") or not hasattr(value, "__len__"):
             continue
         none = not len(value) and defaults[name] is None
-        object.__setattr__(tree, name, None if none else np.asarray(list(value), float))
+        try:
+            made = np.asarray(list(value), float)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}={value} must be a list of numbers") from None
+        object.__setattr__(tree, name, None if none else made)
 
 
 class Kind(NamedTuple):
@@ -173,6 +179,33 @@ def kind_as_arrays(tree: Any) -> Kind:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
             jnp.asarray(leaf, float)  # which refuses what is no number
     return Kind(structure, tuple((np.shape(leaf), _type_as_array(leaf)) for leaf in leaves))
+
+
+def check_numbers(tree: Any) -> None:
+    """Refuse what is no number in a field of one, of a class of this package and those inside it.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    cls: Any = type(tree)
+    if not dataclasses.is_dataclass(tree) or not cls.__module__.startswith("cqbjax."):
+        return
+    for name, hint in get_type_hints(cls).items():
+        value, kinds = getattr(tree, name), {hint, *get_args(hint)}
+        for one in value if isinstance(value, tuple) else (value,):
+            check_numbers(one)
+        if value is None and type(None) in kinds:
+            continue
+        several = any(get_origin(kind) is Sequence for kind in kinds)
+        number_or_array = is_number(value) or np.ndim(value) and hasattr(value, "dtype")
+        if kinds & {float, int} and not number_or_array:
+            raise ValueError(f"{name}={value} must be a {'whole ' * (int in kinds)}number")
+        if several and float not in kinds and not np.ndim(value):
+            raise ValueError(f"{name}={value} must be a list of numbers")
+        if name in _words(cls) and isinstance(value, list | dict):
+            raise ValueError(
+                f"{name}={value} must be one of {', '.join(get_args(_words(cls)[name]))}"
+            )
 
 
 def check_words(instance: Any) -> None:

@@ -75,6 +75,13 @@ def _refuse_unread(table: str, **given: Any) -> None:
             raise ValueError(f"{key}={value} is read with {table} alone: leave it out")
 
 
+def _file(key: str, path: Any) -> Path:
+    """Return the path of a file, refused where it is none."""
+    if not isinstance(path, str | Path):
+        raise ValueError(f"{key}={path} must be a Parquet or CSV file")
+    return Path(path)
+
+
 def read_latencies(path: str | Path) -> np.ndarray:
     """Return how long each LLM's answer to each prompt takes: [P, N] float64, seconds.
 
@@ -85,7 +92,7 @@ def read_latencies(path: str | Path) -> np.ndarray:
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
     """
-    path = Path(path)
+    path = _file("latencies", path)
     frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
     frame = frame.drop("prompt_id", strict=False)
     if not frame.width or not frame.height:
@@ -112,7 +119,7 @@ def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
     """
-    path = Path(path)
+    path = _file("delays", path)
     frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
     if column is None and set(TRACE) <= set(frame.columns):
         return resubmitted(frame)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core.files import arrays_digest
+from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.types import Outcome
 from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
@@ -144,14 +145,18 @@ def dataset_source(
         ValueError: one sentence, for a missing folder or file, a bad table, or embeddings that do
             not fit it.
     """
-    if offline_size is not None and (not isinstance(offline_size, int) or offline_size < 1):
+    if not isinstance(dataset, str) or not dataset:
+        raise ValueError(f"dataset={dataset} must be the name of a dataset")
+    if not isinstance(data_dir, str | pathlib.Path):
+        raise ValueError(f"data_dir={data_dir} must be a folder")
+    if offline_size is not None and (not is_whole(offline_size) or offline_size < 1):
         raise ValueError(
             f"offline_size={offline_size} must be a whole number, at least 1, or null for all"
         )
-    if not isinstance(pool_size, int) or pool_size < 1:
+    if not is_whole(pool_size) or pool_size < 1:
         raise ValueError(f"pool_size={pool_size} must be a whole number, at least 1")
     for key, value in (("rho", rho), ("low", low), ("high", high)):
-        if not isinstance(value, int | float):
+        if not is_number(value):
             raise ValueError(f"{key}={value} must be a number")
     for key, value in (("min_max", min_max), ("repeats", repeats)):
         if not isinstance(value, bool):

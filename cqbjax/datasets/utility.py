@@ -120,8 +120,10 @@ def departure_probabilities(
     Raises:
         ValueError: not 0 < low < high < 1, equal_rows outside [0, 1], or a missing score.
     """
-    if not 0 < low < high < 1:
-        raise ValueError(f"low and high must satisfy 0 < low < high < 1, got {low} and {high}.")
+    if not 0 < low < 1:
+        raise ValueError(f"low={low} must lie between 0 and 1.")
+    if not low < high < 1:
+        raise ValueError(f"high={high} must lie between low={low} and 1.")
     if not 0 <= equal_rows <= 1:
         raise ValueError(f"equal_rows must be in [0, 1], got {equal_rows}.")
     utility = raw_utility(performance, normalise_cost(cost, cost_rule), rho)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
@@ -141,7 +142,7 @@ class Warm:
         """
         for key in ("weight", "ridge", "share"):
             value = getattr(self, key)
-            if isinstance(value, str | bool) or not 0 <= float(value) < math.inf:
+            if not is_number(value) or not 0 <= float(value) < math.inf:
                 raise ValueError(f"{key}={value} must be a finite number and not negative")
         if self.ridge == 0:
             raise ValueError("ridge=0 must be above 0: theta_0 has to be unique")

@@ -26,6 +26,8 @@ from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
 DECAYING, PHASED, INDEPENDENT = range(3)
+# Products with samples that are written into a program one by one: as many compile in a minute.
+MOST_PRODUCTS = 4096
 
 
 class AcqbState(NamedTuple):
@@ -135,6 +137,7 @@ class Acqb(Retrying):
         samples = self.num_samples
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ValueError(f"num_samples={samples} must be a whole number, at least 1, or null")
+        self._check_samples(problem)
         window = self.window
         if window is not None and (type(window) is not int or window < 2 or window % 2):
             raise ValueError(f"window={window} must be an even number, at least 2, or null")
@@ -156,6 +159,17 @@ class Acqb(Retrying):
                 f"lambda0={float(self.lambda0):g} must be at least {least:g} here: "
                 "with less the running estimate is not held to its accuracy "
                 "(docs/notebook/estimator.md)"
+            )
+
+    def _check_samples(self, problem: Problem) -> None:
+        """Refuse samples of which a program could not be made: each is written into it."""
+        products = (self.num_samples or 0) * problem.num_blocks
+        pool = isinstance(beliefs.choose(self.estimator, problem), beliefs.Pool)
+        if self.optimism == "thompson" and products > MOST_PRODUCTS and not pool:
+            raise ValueError(
+                f"num_samples={self.num_samples} takes {products:,} products a query, each a part "
+                f"of the program, and at most {MOST_PRODUCTS:,} can be compiled: at most "
+                f"num_samples={MOST_PRODUCTS // problem.num_blocks} here"
             )
 
     def _check_offset(self, problem: Problem) -> None:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.given import is_number
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed, is_retry_aware
 
@@ -96,7 +97,7 @@ class Intercept:
         """
         if problem.parameters != "disjoint":
             raise ValueError("an intercept a server needs parameters=disjoint")
-        if not 0 <= self.share <= 1:
+        if not is_number(self.share) or not 0 <= float(self.share) <= 1:
             raise ValueError(f"share={self.share} must be in [0, 1]")
 
     def dim(self, problem: Problem) -> int:

@@ -12,6 +12,8 @@ from cqbjax.core.given import is_number, is_whole, rounded
 from cqbjax.core.rng import MOST_SEED
 from cqbjax.sweeping.parts import Capacity
 
+MOST_ROUNDS = 2**30
+
 
 def check_labels(policies: Any) -> None:
     """Refuse policies without labels, and labels that nobody could read."""
@@ -46,8 +48,10 @@ def check_batch(
 
 def check_runs(horizon: int, capacity: Capacity) -> None:
     """Refuse what is no number of rounds, or of queue slots."""
-    if not is_whole(horizon) or not 1 <= horizon < MOST_SEED:
-        raise ValueError(f"horizon={horizon!r} must be a whole number of rounds, at least 1")
+    if not is_whole(horizon) or not 1 <= horizon <= MOST_ROUNDS:
+        raise ValueError(
+            f"horizon={horizon!r} must be a whole number of rounds, at least 1 and at most 2^30"
+        )
     if capacity != "auto" and not (is_whole(capacity) and 1 <= capacity < MOST_SEED):
         raise ValueError(
             f"capacity={capacity} must be `auto` or a whole number of slots, at least 1"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import contract, pytree, shapes
-from cqbjax.core.given import rounded
+from cqbjax.core.given import check_float32, is_number, is_whole, rounded
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
 from cqbjax.core.rules import Users
@@ -17,6 +17,7 @@ from cqbjax.core.setting import alone, kinds_of
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.policies.baselines import Optimal
 from cqbjax.sweeping import arguments, memory
+from cqbjax.sweeping.arguments import MOST_ROUNDS
 from cqbjax.sweeping.chunks import recorded_bytes
 from cqbjax.sweeping.groups import least_slots
 from cqbjax.sweeping.memory import bytes_a_run
@@ -77,18 +78,28 @@ def check_sweep(
     """
     arguments.check_labels(policies)
     arguments.check_runs(horizon, capacity)
-    records, numbers = choose_records(horizon, record_every), seed_numbers(seeds)
+    records = choose_records(horizon, record_every)
+    # As many as are asked for are made when their results are known to fit.
+    asked: Any = range(seeds) if is_whole(seeds) else seeds  # type: ignore[arg-type]
+    numbers = seed_numbers(asked[-1:] if isinstance(asked, range) else asked)
     with contract.naming("source"):
         contract.check_source_class(source)
+        pytree.check_numbers(source)
         problem = source.problem(1, horizon)
     arguments.check_rates(arrival_rates, problem.arrivals_a_round)
     with_yardstick(policies)
     arguments.check_assortments(problem.num_servers, assortment_size)
     with contract.naming("source"):
         problem = source.problem(assortment_size, horizon)
+    if max(problem.attempts, problem.most_queries) > MOST_ROUNDS:
+        raise ValueError(
+            f"count={problem.places} times horizon={horizon} must be at most 2^30 attempts, and "
+            f"{problem.arrivals_a_round} arrivals a round times horizon too"
+        )
     recorders = check_recorders(record, problem)
-    runs = len(policies) * len(arrival_rates) * len(numbers)
+    runs = len(policies) * len(arrival_rates) * len(asked)
     memory.check_arrays(runs * recorded_bytes(recorders, problem, records))
+    numbers = seed_numbers(asked)
     arguments.check_seeds(numbers)
     # Of no seed this package's look at their settings alone, before shapes are made of these.
     own = contract.is_foreign(source)
@@ -118,7 +129,9 @@ def _check_fit(
     for label, policy in policies.items():
         one = policy.policies[0] if isinstance(policy, PerSeed) else policy
         with contract.naming(f"policy {label}"):
-            size = bytes_a_run(pytree.kind_as_arrays(one), drawn, problem, slots, recorders)
+            kind = pytree.kind_as_arrays(one)
+            size = bytes_a_run(kind, drawn, problem, slots, recorders)
+            size += memory.bytes_drawn(kind, problem)
         memory.width(size, 1, 1, places, room)
 
 
@@ -131,15 +144,31 @@ def _check_drawn(source: Source, seeds: np.ndarray, rates: Sequence[float], size
 
 def _check_source(source: Source, problem: Problem) -> None:
     """Trace what a source and kinds that are none of this package's draw."""
+    _check_leaves(source)
     inside = alone(source)
     own = contract.foreign(inside)
     if own is not None:
         with contract.naming(f"source {type(own).__name__}"):
             shapes.check_source(_shapes(inside), problem)
+    for kind in kinds_of(source):
+        delay = getattr(kind, "delay", 0)
+        if delay > problem.horizon:
+            raise ValueError(
+                f"delay={delay} must be at most horizon={problem.horizon} rounds: nothing would "
+                "ever be learnt"
+            )
     for kind in filter(contract.is_foreign, kinds_of(source)):
         users = isinstance(kind, Users)
         with contract.naming(f"{'users' if users else 'service'} {type(kind).__name__}"):
             (shapes.check_users if users else shapes.check_service)(_shapes(kind), problem)
+
+
+def _check_leaves(tree: Any) -> None:
+    """Refuse numbers that would be infinite in a program."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if is_number(leaf) or getattr(leaf, "dtype", None) == np.float64:
+            for value in np.unique(leaf):
+                check_float32(value, str(path[-1]).strip("."))
 
 
 def _shapes(tree: Any) -> Any:
@@ -221,6 +250,7 @@ def _check_policy(
     each = policy.policies if isinstance(policy, PerSeed) else (policy,)
     with contract.naming(f"policy {label}"):
         contract.check_class(each[0])
+        _check_leaves(each[0])
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
         raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
     for seed, one in zip(seeds, each, strict=False):

@@ -112,7 +112,7 @@ def _nothing(recording: tuple[Recorder, ...], problem: Problem, runs: int) -> di
 
 def recorded_bytes(recording: tuple[Recorder, ...], problem: Problem, records: Records) -> int:
     """Return the bytes of what is recorded of one run."""
-    rounds = {"round": len(records.rounds), "run": 1}
+    rounds = {"round": records.total, "run": 1}
     return sum(
         rounds[one.per] * of.size * of.dtype.itemsize
         for one, of in zip(recording, _read(recording, problem), strict=True)

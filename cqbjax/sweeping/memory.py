@@ -149,6 +149,17 @@ def bytes_a_run(
 
 
 @functools.lru_cache(KINDS_KEPT)
+def bytes_drawn(policy: Kind, problem: Problem) -> int:
+    """Return the bytes of what a policy draws a round, where it says so, as ACQB's M samples."""
+
+    def draw(policy: Any) -> Any:
+        return policy.draws(rng.run_key(0), problem) if hasattr(policy, "draws") else ()
+
+    drawn = jax.eval_shape(draw, policy.shapes())
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(drawn))
+
+
+@functools.lru_cache(KINDS_KEPT)
 def _instance(source: Kind, problem: Problem) -> Any:
     """Return the shapes of an instance, traced once for all policies."""
 

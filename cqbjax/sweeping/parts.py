@@ -45,9 +45,14 @@ class Records(NamedTuple):
     calls: int
 
     @property
+    def total(self) -> int:
+        """R, how many rounds are recorded."""
+        return self.per_call * self.calls
+
+    @property
     def rounds(self) -> np.ndarray:
         """Return the recorded rounds, [R], counting from 1."""
-        return self.every * np.arange(1, self.per_call * self.calls + 1)
+        return self.every * np.arange(1, self.total + 1)
 
 
 @dataclasses.dataclass(frozen=True)

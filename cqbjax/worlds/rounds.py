@@ -11,7 +11,7 @@ from cqbjax.core import linalg
 from cqbjax.core.pytree import Numbers, check_words, keep_arrays, pytree, static
 from cqbjax.core.rules import Service
 from cqbjax.core.types import Problem
-from cqbjax.worlds.orbit import geometric
+from cqbjax.worlds.orbit import LONGEST, geometric
 
 
 @pytree
@@ -48,8 +48,8 @@ class Rounds(Service):
         if told.shape not in ((), (servers,), (prompts, servers)):
             table = f", or a table of {prompts} prompts and these" if prompts else ""
             raise ValueError(f"{said} must be a number, one for each of {servers} servers{table}")
-        if not (np.isfinite(told) & (told >= 1)).all():
-            raise ValueError(f"{said} must be at least 1 round an attempt")
+        if not ((told >= 1) & (told <= LONGEST)).all():
+            raise ValueError(f"{said} must be at least 1 round an attempt, and at most {LONGEST}")
         if self.law == "fixed" and not (told == np.floor(told)).all():
             raise ValueError(f"{said} must be whole where law=fixed")
 

@@ -12,6 +12,7 @@ from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import parts, programs
 from cqbjax.testing import worlds
+from cqbjax.worlds import Late
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
@@ -108,6 +109,15 @@ CASES = {
         SOURCE, {"acqb": Acqb(alpha_scale=NAN)}, {}, ["alpha_scale", "finite"],
     ),
     "odd window": (SOURCE, {"acqb": Acqb(window=7)}, {}, ["window=7", "even number", "null"]),
+    "a number beyond float32": (SOURCE, {"acqb": Acqb(kappa=1e39)}, {}, ["kappa=1e+39", "float32"]),
+    "too many samples": (
+        SOURCE, {"acqb": Acqb(num_samples=100_000)}, {}, ["num_samples=100000 takes", "at most"],
+    ),
+    "more rounds than numbers": (SOURCE, RANDOM, {"horizon": 2**31 - 1}, ["horizon=", "2^30"]),
+    "more seeds than fit": (SOURCE, RANDOM, {"seeds": 2**31}, ["what is recorded takes", "GB"]),
+    "feedback after the end": (
+        SOURCE, RANDOM, {"service": [Late(delay=10**8)]}, ["delay=100000000", "horizon="],
+    ),
     "no samples": (SOURCE, {"acqb": Acqb(num_samples=0)}, {}, ["num_samples=0", "at least 1"]),
     "NaN scores": (table(), {"knn": Routed(scores=SCORES * NAN)}, {}, ["scores", "finite"]),
     "scores for other prompts": (
