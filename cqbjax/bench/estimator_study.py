@@ -22,7 +22,7 @@ CASE = ("rounds", "seeds", "every", "alpha_scale")
 class EstimatorError(Kind):
     """The distance of ACQB's estimates from the minimiser, in percent of the radius.
 
-    A case says K, arrival rate, rounds and seeds; these keys of the configuration are not read.
+    A case says K, arrival rate, rounds and seeds.
 
     Attributes:
         case: of a point.
@@ -30,6 +30,7 @@ class EstimatorError(Kind):
 
     case: str | None = None
 
+    unread: ClassVar[tuple[str, ...]] = ("*", "kind.case")
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.bench.estimator_error",)
 
     def compose(

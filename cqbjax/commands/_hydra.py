@@ -12,7 +12,8 @@ import itertools
 import pickle
 import pkgutil
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from cqbjax.studies import configs
-from cqbjax.studies.configs import Config
+from cqbjax.studies import configs, settings
+from cqbjax.studies.configs import Composed, Config
 
 if TYPE_CHECKING:
     from cqbjax.core.types import Policy
@@ -174,20 +175,30 @@ def check_own() -> None:
             raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
-def check_added(words: Iterable[str], config: Config) -> None:
-    """Refuse a key that was added to the known ones by `+key=value` and that no other reads.
+def check_typed(words: Sequence[str], *configs: Composed) -> None:
+    """Refuse what was typed and is read by none of some studies.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the key.
     """
-    keys = [word.partition("=")[0].lstrip("+") for word in words if word.startswith("+")]
-    keys = [key for key in keys if "@" not in key and "/" not in key]
-    if keys:
-        shipped, whole = OmegaConf.load(CONF / "config.yaml"), str(config.written())
-        known = {*shipped, *(path.name for path in CONF.iterdir() if path.is_dir())}
-        for key in keys:
-            if key.partition(".")[0] not in known and f"${{{key}" not in whole:
-                raise ValueError(f"+{key} is read by nothing: leave it out")
+    shipped, takers = _shipped()
+    settings.check_overrides(words, *configs, shipped=shipped, takers=takers)
+
+
+@functools.cache
+def _shipped() -> tuple[frozenset[str], dict[str, list[str]]]:
+    """Return the keys that a study may read itself; and those that it reads through choices alone.
+
+    What a choice reads besides, key -> the choices, is found in the files: a new one is none of a
+    list here.
+    """
+    groups = [path.name for path in CONF.iterdir() if path.is_dir()]
+    takers: dict[str, list[str]] = {}
+    for path in sorted(CONF.glob("*/**/*.yaml")):
+        if path.relative_to(CONF).parts[0] in (*settings.GROUPS, "source"):
+            for key in set(re.findall(r"\$\{(\w+)[.}]", path.read_text())) - {*settings.READ_TOO}:
+                takers.setdefault(key, []).append(path.stem)
+    return frozenset([*map(str, OmegaConf.load(CONF / "config.yaml")), *groups]), takers
 
 
 def make(node: Config) -> Any:
@@ -261,6 +272,8 @@ def sentence(error: Exception) -> str:
     ambiguous = re.match(r"Ambiguous value for argument '(.+)'", str(error))
     if ambiguous:
         return f"{ambiguous[1]} is neither a list, key=[a,b], nor with -m a run for each value"
+    if str(error).startswith("Config group override must be"):
+        return _no_choice()
     unknown = re.match(r"Could not override '(.+)'", str(error))
     if unknown and isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return _no_key(unknown[1], cause)
@@ -290,6 +303,15 @@ def _no_key(key: str, cause: OmegaConfBaseException) -> str:
         return f"{key} is no key; {inside} has {_listed(there) or 'none'}"
     groups = {path.name for path in CONF.iterdir() if path.is_dir()} if "policy" in there else set()
     return f"{key} is no key; choose from {_listed(there | groups - {'hydra'})}"
+
+
+def _no_choice() -> str:
+    """Say which word of the command chooses no file, and which there are: Hydra does not."""
+    for word in sys.argv[1:]:
+        group, _, value = word.partition("=")
+        if (CONF / group).is_dir() and value and not isinstance(yaml.safe_load(value), str | list):
+            return f"{word} must choose from {_choices(group)}"
+    return "a group of choices must be a word or a list"
 
 
 def _choices(group: str) -> str:

@@ -99,6 +99,10 @@ def _only(config: DictConfig) -> Job:
 
 def _named(job: Job) -> Job:
     """Return a job with the name of its study's files."""
+    for word in job.words:
+        if word.startswith("~") and not {*word} & {*"./@"}:
+            key = word[1:].partition("=")[0]
+            raise ValueError(f"{word}: {key} cannot be left out, a part of it such as ~{key}.x can")
     name = settings.stem_of(job.config)
     return job if name == job.config.name else job._replace(config=job.config.at({"name": name}))
 

@@ -25,7 +25,7 @@ from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
 from cqbjax.commands import _hydra, _multirun  # noqa: E402
 from cqbjax.commands._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
-from cqbjax.studies import kinds, settings  # noqa: E402
+from cqbjax.studies import kinds  # noqa: E402
 
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
 _add = ARGUMENTS.add_argument
@@ -79,6 +79,6 @@ def composing(words: Sequence[str]) -> float:
         begun = time.perf_counter()
         sources: dict[str, Any] = {}
         for one in _multirun.compose(jobs):
-            settings.check_overrides(one.words, one.config)
+            _hydra.check_typed(one.words, one.config)
             kinds.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
         return time.perf_counter() - begun

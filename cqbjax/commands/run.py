@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cqbjax.commands import WATCH
-from cqbjax.commands._hydra import check_added, make, make_policies
+from cqbjax.commands._hydra import check_typed, make, make_policies
 from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import SOME_LEFT_OUT, start
 
@@ -150,15 +150,14 @@ def runner(config: "Config", console: "Console") -> "Callable[..., dict[str, str
 
 def _composed(jobs: Sequence[Job], strict: bool) -> "tuple[list[list[Point] | None], list[str]]":
     """Return the points of each job, None of one that is refused, and what was said of these."""
-    from cqbjax.studies import grid, settings
+    from cqbjax.studies import grid
 
     if len({str(one.config.kind.get("_target_")) for one in jobs}) > 1:
         raise ValueError(f"name={jobs[0].config.name} is of several kinds of study: one name each")
+    check_typed(jobs[0].words, *(one.config for one in jobs))
     refused = list[str]()
 
     def points(one: Job) -> "list[Point]":
-        check_added(one.words, one.config)
-        settings.check_overrides(one.words, one.config)
         return grid.compose(one.config, one.swept)
 
     return [_unless_refused(one, strict, refused, points, one) for one in jobs], refused
@@ -185,14 +184,15 @@ def _unless_refused(
     one: Job, strict: bool, refused: list[str], what: Callable[..., list[Any]], *given: Any
 ) -> list[Any] | None:
     """Return what comes of what a job is given to; None where it is refused, and why is added."""
-    from cqbjax.studies import grid
+    from cqbjax.studies import grid, settings
 
     try:
         return what(*given)
     except ValueError as error:
+        said = settings.as_typed(str(error), one.words, one.config)
         if strict:
-            raise
-        refused.append(f"{grid.told(one.swept)} left out: {error}")
+            raise (error if said == str(error) else ValueError(said)) from error
+        refused.append(f"{grid.told(one.swept)} left out: {said}")
         return None
 
 

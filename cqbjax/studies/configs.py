@@ -203,6 +203,16 @@ def select(config: Any, key: str) -> Any:
     return config
 
 
+def followers(config: Composed, key: str) -> Iterator[tuple[Path, str]]:
+    """Yield where a value follows from that of `a.b.c`, or from one inside it, and how."""
+    for path, _, text in _texts(config.written()):
+        where = ".".join(map(str, path))
+        fixed = any(f"{where}.".startswith(f"{one}.") for one in config.set_values)
+        for name in () if fixed else _NAMED.findall(text):
+            if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
+                yield path, text
+
+
 def _set(made: Config, key: str, value: Any) -> bool:
     """Set a value in place of another, and tell whether that could be done."""
     *above, last = key.split(".")

@@ -24,6 +24,7 @@ class Eigenvalues(Kind):
     """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
 
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.eigenvalues",)
+    unread: ClassVar[tuple[str, ...]] = theorems.UNREAD
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with its policies but the optimal one, which keeps no V."""

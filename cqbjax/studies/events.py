@@ -23,6 +23,7 @@ class Events(Kind):
     """The events of the proofs, and what a round loses, in every round of every run."""
 
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.events",)
+    unread: ClassVar[tuple[str, ...]] = (*theorems.UNREAD, "record_every")
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with its policies but the optimal one, which believes nothing."""

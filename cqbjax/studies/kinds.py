@@ -75,6 +75,10 @@ class Kind:
 
     # Keys that no number follows from beside those of `manifests.FOR_SHOW`; `kind.NAME` is a field.
     for_show: ClassVar[tuple[str, ...]] = ()
+    # Keys that it does not read, `*` for all others; and those that it reads by itself, not only
+    # through policies and a source.
+    unread: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     # Whether its arrays are those of a sweep, which `results.load` combines.
     sweeps: ClassVar[bool] = False
     # Modules where its computation begins; None: the kind's own.

@@ -35,6 +35,10 @@ class OfflineValue(Kind):
         "K", "arrival_rate", "arrivals", "horizon", "record_every", "capacity", "explore_rounds",
         "burst", "burst_rounds", "batch_most", "batch_sizes", "trace", "trace_column", "kind.head",
     )  # fmt: skip
+    unread: ClassVar[tuple[str, ...]] = ("*",)
+    reads: ClassVar[tuple[str, ...]] = (
+        "policy", "policies_by_K", "source", "head", "num_seeds", "first_seed", "tuning_seed",
+    )  # fmt: skip
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.offline.value",)
 
     def compose(

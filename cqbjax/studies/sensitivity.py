@@ -11,13 +11,14 @@ paired by seed.
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 import xarray as xr
 
 from cqbjax.beliefs import gaussian
+from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw
 from cqbjax.policies import Acqb
@@ -28,6 +29,7 @@ from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Shown, Table
 from cqbjax.studies.study import Making
 from cqbjax.studies.sweeps import Sweep
+from cqbjax.sweeping.parts import MOST_SEED
 
 LEAST = {"alpha_scale": 0.0, "lambda0": 1e-9, "c1": 0.0, "rho": 0.0, "M": 1}
 OVER = "over_preset"
@@ -85,6 +87,21 @@ class Sensitivity(Sweep):
     M: Sequence[int] = (1, 3, 9, 27)
     first_seed: int = 1_000_000
     preset: str | None = None
+
+    unread: ClassVar[tuple[str, ...]] = (
+        "policy", "policies_by_K", "first_seed", "kind.preset", "figure_policies", "spread",
+        "queue", "table", "compared",
+    )  # fmt: skip
+    reads: ClassVar[tuple[str, ...]] = ("kappa", "alpha_scale", "lambda0", "c1", "num_samples")
+
+    def __post_init__(self) -> None:
+        """Refuse values that are no lists of numbers, and a seed that is none."""
+        for key in CONSTANTS:
+            values = getattr(self, key)
+            if not isinstance(values, list | tuple) or not all(map(is_number, values)):
+                raise ValueError(f"kind.{key}={values} must be a list of numbers")
+        if not is_whole(self.first_seed) or not 0 <= self.first_seed < MOST_SEED:
+            raise ValueError(f"kind.first_seed={self.first_seed} must be a seed, 0 or more")
 
     def compose(
         self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]

@@ -1,10 +1,12 @@
 """Which values the keys of a study may have: refused in one sentence that names the key."""
 
-from collections.abc import Sequence
+import pkgutil
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cqbjax.core.given import is_number, is_whole, rounded
-from cqbjax.studies.configs import Composed, Config, select
+from cqbjax.core.given import check_float32, is_number, is_whole, rounded
+from cqbjax.studies.configs import Composed, Config, followers, select
 
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
@@ -15,17 +17,44 @@ SYNTHETIC_KEYS = ("num_servers", "dim", "slackness", "parameters")
 GROUPS = ("policy", "users", "service")
 NUMBER_KEYS = ("slackness", "burst", "burst_rounds")
 WHOLE_KEYS = ("K", "num_servers", "num_seeds", "first_seed", "horizon", "dim", "batch_most")
-# Read where another key has this value alone,
-ONLY_WITH = {
-    "burst": ("arrivals", "bursty"), "burst_rounds": ("arrivals", "bursty"),
-    "batch_most": ("arrivals", "batches"), "batch_sizes": ("arrivals", "batches"),
-    "trace": ("arrivals", "trace"), "trace_column": ("arrivals", "trace"),
+# Keys, and settings of a class, that are read where another has one of these values alone, None for
+# a setting that is left out; without values: where it is set at all,
+ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "burst": ("arrivals", ("bursty",)), "burst_rounds": ("arrivals", ("bursty",)),
+    "batch_most": ("arrivals", ("batches",)), "batch_sizes": ("arrivals", ("batches",)),
+    "trace": ("arrivals", ("trace",)), "trace_column": ("arrivals", ("trace",)),
+    "rates_by_K": ("arrival_rate", (BY_RULE, None)),
+    "Coin.shares": ("classes", ()),
+    "Impatient.pretends": ("attempts or give_up", ()),
+    "Outages.length": ("share", ()), "Outages.servers": ("share", ()),
+    "Prices.since": ("factors", ()),
+    "Acqb.c1": ("exploration", (None, "decaying", "independent")),
+    "Acqb.explore_rounds": ("exploration", ("phased",)),
+    "Acqb.num_samples": ("optimism", (None, "thompson")),
+    "Acqb.precision": ("retry", ("posterior", "recall")),
+    "Acqb.recall_by": ("retry", ("recall", "cache")),
+    "Trained.precision": ("retry", ("posterior", "recall")),
+    "Trained.recall_by": ("retry", ("recall", "cache")),
+    "ByLlm.tries": ("index", (None, "best")),
 }  # fmt: skip
-# or not beside another key.
+# or not beside another.
 NOT_BESIDE = {
-    "batch_most": "batch_sizes", "source.success": "source.classes",
-    "users.orbit.return_rate": "users.orbit.delays",
-    "service.rounds.rounds": "service.rounds.latencies",
+    "batch_most": "batch_sizes", "Coin.success": "classes", "orbit.return_rate": "delays",
+    "rounds.rounds": "latencies",
+}  # fmt: skip
+# What a study reads itself, though policies and sources follow it too.
+READ_TOO = ("horizon", "data_dir", "results_dir")
+# What every kind of study reads, or the command itself.
+OF_ALL = (
+    "kind", "name", "title", "cluster", "sweeper", "arena", "experiment", "hydra", "dry_run",
+    "rerun", "fail_fast", "results_dir", "data_dir", "cache_dir",
+)  # fmt: skip
+# What a setting holds that is not set.
+NOT_SET: tuple[Any, ...] = (None, [], 0, float("inf"))
+BOOLEAN_KEYS = ("dry_run", "rerun", "fail_fast", "queries")
+WORD_KEYS = {
+    "title": "must be a word, or null", "results_dir": "must be a folder",
+    "data_dir": "must be a folder", "cache_dir": "must be a folder, or null",
 }  # fmt: skip
 # null leaves these to the program.
 OPEN_KEYS = ("record_every", "chunk", "shard_runs")
@@ -50,6 +79,10 @@ def check_keys(config: Config) -> None:
     Raises:
         ValueError: naming the key and what is allowed.
     """
+    _check_sizes(config)
+    _check_words(config)
+    for key in BOOLEAN_KEYS:
+        _refuse_unless(isinstance(config[key], bool), config, key, "must be true or false")
     for key in GROUPS:
         made = config.get(key)
         if not made:
@@ -62,6 +95,9 @@ def check_keys(config: Config) -> None:
     _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
         _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
+    _refuse_unless(config.batch_most >= 1, config, "batch_most", "must be at least 1")
+    fine = 0 <= config.first_seed <= 2**31 - config.num_seeds
+    _refuse_unless(fine, config, "first_seed", "must be at least 0, and the last seed below 2^31")
     for key in OPEN_KEYS:
         fine = config[key] is None or is_whole(config[key])
         _refuse_unless(fine, config, key, "must be a whole number or null")
@@ -103,8 +139,10 @@ def check_keys(config: Config) -> None:
 def _check_mappings(config: Config) -> None:
     drift = config.drift
     fine = isinstance(drift, Config) and {*drift} == {"jump_at", "quarter"}
-    fine = fine and all(one is None or is_number(one) for one in drift.values())
     _refuse_unless(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
+    for key, value in drift.items():
+        if value is not None and not is_number(value):
+            raise ValueError(f"drift.{key}={value} must be a number of rounds, or null")
     for key in ("rates_by_K", "policies_by_K"):
         by_size = config[key]
         fine = by_size is None or isinstance(by_size, Config)
@@ -121,7 +159,16 @@ def _check_recorders(config: Config) -> None:
     )
     allowed = "must be a list of names or of {_target_: module.Class}"
     _refuse_unless(fine, config, "record", allowed)
-    _refuse_unless(isinstance(config.queries, bool), config, "queries", "must be true or false")
+
+
+def _check_sizes(node: Config, above: str = "") -> None:
+    """Refuse numbers that are infinite in float32, but for those that are so as they were given."""
+    for key, value in node.items():
+        if isinstance(value, Config):
+            _check_sizes(value, f"{above}{key}.")
+        for one in listed(value):
+            if is_number(one):
+                check_float32(one, f"{above}{key}")
 
 
 def check_plain(config: Config, kind: str) -> None:
@@ -147,54 +194,129 @@ def check_plain(config: Config, kind: str) -> None:
         raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
 
-def check_overrides(words: Sequence[str], config: Composed) -> None:
-    """Refuse a key given for this run that its source does not read, or a label that is none.
+def check_overrides(
+    words: Sequence[str], *configs: Composed, shipped: Collection[str] = (),
+    takers: Mapping[str, Sequence[str]] | None = None,
+) -> None:  # fmt: skip
+    """Refuse a key given for this run, or of its grid, that no study reads, and wrong labels.
 
     Args:
         words: `key=value` as given.
-        config: of the study.
+        configs: of the studies; a key is read where any of them reads it.
+        shipped: keys that a study may read itself; another is read where a value follows from it.
+        takers: key -> the shipped choices through which alone it is read.
 
     Raises:
         ValueError: naming the key.
     """
-    for word in words:
-        key = word.partition("=")[0]
-        if key == "figure_policies" and config[key] is not None:
-            _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
-        root = key.partition(".")[0]
-        if (key in SYNTHETIC_KEYS or root == "source") and _of_a_log(config):
-            raise ValueError(f"{key} is of a source, and a log is replayed here: leave it out")
-        if key in SYNTHETIC_KEYS and "dataset" in config.source:
-            raise ValueError(
-                f"{key} is of the synthetic source, and the source here is the dataset "
-                f"{config.source.dataset}: leave it out"
-            )
-        if key in SYNTHETIC_KEYS and not _reads(config, key):
-            raise ValueError(
-                f"{key} is not read by the source here, {config.source.get('_target_')}: leave it "
-                "out"
-            )
-        _check_read(key, config)
+    given = {word.lstrip("+").partition("=")[0]: word for word in words}
+    for key, word in ({one: one for one in configs[0].get("grid", ())} | given).items():
+        if "@" in key or "/" in key or key.startswith("~"):
+            continue
+        value = word.partition("=")[2]
+        chosen = [part.strip() for part in value.strip("[]").split(",")]
+        if key in GROUPS and len({*chosen}) < len(chosen):
+            raise ValueError(f"{word} must name nothing twice")
+        for config in configs if key == "figure_policies" else ():
+            if config[key] is not None:
+                _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
+        # What is chosen of `preset` are the keys that no other file has.
+        own = [one for one in configs[0] if one not in (*shipped, "grid")]
+        if all(
+            why := _unread(one, config, shipped, takers or {})
+            for config in configs for one in (own if key == "preset" else [key])
+        ):  # fmt: skip
+            raise ValueError(f"{'+' if word.startswith('+') else ''}{key} {why}: leave it out")
 
 
-def _check_read(key: str, config: Config) -> None:
-    """Refuse a key that is not read, as others are set."""
-    other, value = ONLY_WITH.get(key, ("", ""))
-    if other and value not in listed(config[other]):
-        raise ValueError(f"{key} is read with {other}={value} alone: leave it out")
-    beside = NOT_BESIDE.get(key)
-    if beside and select(config, beside):
-        raise ValueError(f"{key} is not read beside {beside}: leave it out")
+def _unread(
+    key: str, config: Composed, shipped: Collection[str], takers: Mapping[str, Sequence[str]]
+) -> str:
+    """Return why a key is not read; nothing where it is."""
+    (root, *inside), kind = key.split("."), _kind_of(config)
+    if _of_a_log(config) and (key in SYNTHETIC_KEYS or root == "source"):
+        return "is of a source, and a log is replayed here"
+    if kind is not None:
+        own = root in (*kind.reads, *OF_ALL)
+        if {root, key} & {*kind.unread} or ("*" in kind.unread and not own):
+            return f"is not read by {kind.__name__}, the kind of study here"
+        if own:
+            return ""
+    if inside or root in ONLY_WITH or root in NOT_BESIDE:
+        why = _idle(key, config)
+        if why or root in (*GROUPS, "source"):
+            return why
+    alone = root in takers or root in SYNTHETIC_KEYS
+    if not alone and (root in shipped or not shipped):
+        return ""
+    # Of the rules for tau one reads c1.
+    ruled = key == "c1" and "stabilised" not in listed(config.get("explore_rounds"))
+    whys = [
+        _unread(".".join(map(str, path)), config, shipped, takers)
+        for path, text in followers(config, key)
+        if not (ruled and text.startswith("${tau:"))
+    ]
+    if whys:
+        return min(whys)
+    if key in SYNTHETIC_KEYS and "dataset" in config.source:
+        named = config.source.dataset
+        return f"is of the synthetic source, and the source here is the dataset {named}"
+    if key in SYNTHETIC_KEYS:
+        return f"is not read by the source here, {config.source.get('_target_')}"
+    some = takers.get(root)
+    return f"is read by nothing here, but by {', '.join(some)}" if some else "is read by nothing"
+
+
+def as_typed(said: str, words: Sequence[str], config: Composed) -> str:
+    """Return a refusal with the key that was typed, where it begins with the name of a setting.
+
+    Args:
+        said: such as `alpha=-1 must be ...`, of an object that is made from the configuration.
+        words: `key=value` as given.
+        config: of the study.
+    """
+    name = next(iter(re.findall(r"^\w+", said)), "")
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    for key in [] if name in keys else keys:
+        alike = f"_{key.rpartition('.')[2]}".endswith(f"_{name}")
+        if name and alike or any(name == path[-1] for path, _ in followers(config, key)):
+            return key + said.removeprefix(name)
+    return said
+
+
+def _kind_of(config: Config) -> Any:
+    """Return the class of a study that is no plain sweep; None where there is none."""
+    target = select(config, "kind._target_")
+    try:
+        kind = None if str(target).endswith(".Sweep") else pkgutil.resolve_name(str(target))
+    except (ImportError, AttributeError, ValueError):
+        kind = None
+    return kind if hasattr(kind, "unread") else None
+
+
+def _idle(key: str, config: Config) -> str:
+    """Return why a key is not read, as others beside it are set; nothing where it is."""
+    above, _, name = key.rpartition(".")
+    node = select(config, above) if above else config
+    if not isinstance(node, Config):
+        return ""
+    owner = f"{str(node.get('_target_')).rpartition('.')[2]}." if above else ""
+    other, values = ONLY_WITH.get(owner + name, ("", ()))
+    dot = f"{above}." if above else ""
+    if values and not any(one in values for one in listed(node.get(other))):
+        allowed = " or ".join(str(value) for value in values if value is not None)
+        return f"is read with {dot}{other}={allowed or 'null'} alone"
+    if other and not values and all(node.get(one) in NOT_SET for one in other.split(" or ")):
+        return f"is read with {dot}{other} alone"
+    beside = NOT_BESIDE.get(owner + name)
+    if beside and node.get(beside) not in NOT_SET:
+        return f"is not read beside {dot}{beside}"
+    return ""
 
 
 def _of_a_log(config: Config) -> bool:
     """Tell whether the queries of a study are those of a log, whatever its source."""
     return str(select(config, "kind._target_")).endswith(".Replay")
-
-
-def _reads(config: Composed, key: str) -> bool:
-    """Tell whether a source's configuration takes a key, or has it as its own."""
-    return f"${{{key}}}" in str(config.written().source) or key in config.source
 
 
 def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
@@ -222,11 +344,21 @@ def as_stored(value: Any) -> Any:
 
 def stem_of(config: Config) -> str:
     """Return the name of a study's files: its own, and before it what its kind of study says."""
+    _check_words(config)
     check_name(config.name)
-    return f"{(config.get('kind') or {}).get('prefix') or ''}{config.name}"
+    prefix = (config.get("kind") or {}).get("prefix") or ""
+    check_name(f"{prefix}{config.name}", "kind.prefix and name")
+    return f"{prefix}{config.name}"
 
 
-def check_name(name: Any) -> None:
+def _check_words(config: Config) -> None:
+    for key, allowed in WORD_KEYS.items():
+        value = config.get(key, "there")
+        fine = (isinstance(value, str) and bool(value)) or (value is None and "null" in allowed)
+        _refuse_unless(fine, config, key, allowed)
+
+
+def check_name(name: Any, key: str = "name") -> None:
     """Refuse a name of results that is no plain file name: it would lead out of their folder.
 
     Raises:
@@ -235,7 +367,7 @@ def check_name(name: Any) -> None:
     plain = isinstance(name, str) and name.isprintable() and name == name.strip()
     if not plain or not name or name.startswith(".") or "/" in name or "\\" in name:
         raise ValueError(
-            f"name={name} must be a word that can name a file: no / or \\, no dot at its beginning"
+            f"{key}={name} must be a word that can name a file: no / or \\, no dot at its beginning"
         )
 
 

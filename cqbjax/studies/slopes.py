@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import xarray as xr
 
@@ -22,6 +22,8 @@ class Slopes(Sweep):
     """
 
     windows: Any = ()
+
+    unread: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "queue")
 
     def __post_init__(self) -> None:
         """Refuse windows that are none."""

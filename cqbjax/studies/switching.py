@@ -27,6 +27,7 @@ class Switching(Kind):
 
     for_show: ClassVar[tuple[str, ...]] = ("kind.block",)
     computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.coupled",)
+    unread: ClassVar[tuple[str, ...]] = (*theorems.UNREAD, "record_every")
 
     def __post_init__(self) -> None:
         """Refuse a block that is none."""

@@ -13,6 +13,9 @@ from cqbjax.studies.grid import Ready
 if TYPE_CHECKING:
     import polars as pl
 
+# Keys of a sweep's batches and of its figures, which no kind of study of a theorem reads.
+UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "queue", "table", "compared")
+
 
 def rivals(ready: Ready) -> Ready:
     """Return a point without its optimal policy.

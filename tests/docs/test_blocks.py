@@ -28,7 +28,7 @@ from cqbjax.commands import (
     stored,
 )
 from cqbjax.core import backend
-from cqbjax.studies import grid, kinds, settings
+from cqbjax.studies import grid, kinds
 from cqbjax.sweeping import memory
 from cqbjax.sweeping import sweep as sweeping
 
@@ -205,7 +205,7 @@ def check_study(words, kind=None):
         own = [word for word in job.words if not word.startswith("hydra")]
         # Each seed draws an instance to check.
         config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
-        settings.check_overrides(own, config)
+        _hydra.check_typed(own, config)
         if config.kind._target_.endswith(".Replay"):
             _hydra.make_policies(config.policy)
         elif "dataset" in config.source:
