@@ -80,7 +80,7 @@ def load(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is missing: it should hold a report of the benchmark")
     try:
         report = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no report of the benchmark with schema {SCHEMA}")

@@ -129,6 +129,13 @@ def _own_choices() -> type[ConfigSource]:
             plain = "/" not in config_path.rstrip("/")
             return super().is_group(config_path) and not (plain and _is_key(config_path))
 
+        def load_config(self, config_path: str) -> ConfigResult:
+            """Read a file."""
+            try:
+                return super().load_config(config_path)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{self.path}/{config_path}.yaml is no text in UTF-8") from error
+
     return OwnChoices
 
 
@@ -255,6 +262,12 @@ def _made(pickled: bytes) -> Any:
     return make(pickle.loads(pickled))
 
 
+def quote(key: str, value: object) -> str:
+    """Return `key=value` for Hydra, in whose grammar `,`, `=` and more have another meaning."""
+    text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + "\\'" * bool(end[2]), str(value))
+    return f"{key}='{text}'"
+
+
 def first_line(error: Exception) -> str:
     """Return an error's first line; our own errors have no second."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
@@ -268,6 +281,9 @@ def sentence(error: Exception) -> str:
         known = _choices(group)
         return f"{group} {choice} is unknown; choose from {known}" if known else first_line(error)
     if isinstance(error, OverrideParseException):
+        key, _, value = str(error.override).partition("=")
+        if not value.isascii() and not {*value} & {*"'[{"}:
+            return f"{key}={value} must have its value in quotes of its own: \"{key}='{value}'\""
         return f"{error.override} cannot be read: {first_line(error)}"
     ambiguous = re.match(r"Ambiguous value for argument '(.+)'", str(error))
     if ambiguous:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cqbjax.commands._hydra import quote
 from cqbjax.paper import catalogue
 from cqbjax.paper.catalogue import Listed
 
@@ -73,8 +74,8 @@ def missing(root: Path, names: Sequence[str]) -> list[Listed]:
 def _run(one: Listed, asked: Namespace) -> str:
     """Run a study in a process of its own, since each sets JAX up; return why it could not."""
     words = [f"experiment={one.name}", *one.sizes.get(asked.missing, ())]
-    words += [f"results_dir={asked.root}", f"dry_run={str(asked.dry_run).lower()}"]
-    words += [f"{k}={v}" for k in ("data_dir", "cache_dir") if (v := getattr(asked, k))]
+    words += [quote("results_dir", asked.root), f"dry_run={str(asked.dry_run).lower()}"]
+    words += [quote(k, v) for k in ("data_dir", "cache_dir") if (v := getattr(asked, k))]
     command = [sys.executable, "-m", "cqbjax.commands", "run", *words]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:

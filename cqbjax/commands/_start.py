@@ -12,7 +12,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,9 @@ from cqbjax.studies import resolvers, settings
 SOME_LEFT_OUT = 3
 # And of one that Ctrl-C stopped, as a shell has it.
 STOPPED = 130
+
+# Keys that name folders, which an error of a file below them names too.
+FOLDERS = ("results_dir", "data_dir", "cache_dir")
 
 # New objects at which Python looks for unreachable cycles; 700 by itself. Imports and tracing make
 # objects that stay: looking at all of them again and again took a tenth of a study's start.
@@ -62,24 +66,33 @@ def start(task: Callable[[Sequence[Job]], Any], *words: str, folder: Path = _hyd
     if folder != _hydra.CONF:
         _hydra.offer_multirun()
     _hydra.offer()
-    # Last, so that no file of the user's hides a module that is installed.
-    sys.path.append(os.getcwd())
     kept: list[Path] = []
+    folders: dict[str, str] = {}
 
     def refusing_task(given: DictConfig | Sequence[Job]) -> Any:
         # Hydra would print its own page for an error that leaves the task.
-        with refusing(kept):
+        with refusing(kept, folders):
             jobs = [_only(given)] if isinstance(given, DictConfig) else given
             jobs = [_named(job) for job in jobs]
             kept.extend(_folders_of(jobs))
+            folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
             return task(jobs)
 
     with refusing(kept):
+        # Last, so that no file of the user's hides a module that is installed.
+        sys.path.append(_here())
         if folder == _hydra.CONF:
             _hydra.check_own()
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise ValueError("the current folder is not there any more: go to another") from error
 
 
 def _only(config: DictConfig) -> Job:
@@ -127,20 +140,23 @@ def start_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments)
     Raises:
         SystemExit: as in `start`.
     """
-    # A stored study may be of a kind of the user's own.
-    sys.path.append(os.getcwd())
     with refusing():
+        # A stored study may be of a kind of the user's own.
+        sys.path.append(_here())
         task(arguments.parse_args())
 
 
 @contextlib.contextmanager
-def refusing(kept: Sequence[Path] = ()) -> Iterator[None]:
+def refusing(
+    kept: Sequence[Path] = (), folders: Mapping[str, str] = types.MappingProxyType({})
+) -> Iterator[None]:
     """Turn wrong input into a sentence, and Ctrl-C into two lines.
 
     CQBJAX_TRACEBACK=1 in the environment lets the error through, for whoever looks for its origin.
 
     Args:
         kept: folders in which finished work stays after Ctrl-C.
+        folders: key -> the folder that it names.
 
     Raises:
         SystemExit: of status 2 after the sentence, or of status 130 after the lines.
@@ -156,7 +172,10 @@ def refusing(kept: Sequence[Path] = ()) -> Iterator[None]:
     except kinds as error:
         if os.environ.get("CQBJAX_TRACEBACK"):
             raise
-        print(f"error: {_hydra.sentence(error)}", file=sys.stderr)
+        name = getattr(error, "filename", None)
+        places = [Path(name), *Path(name).parents] if isinstance(name, str) else []
+        keys = (f"{key}=" for key, folder in folders.items() if Path(folder) in places)
+        print(f"error: {next(keys, '')}{_hydra.sentence(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from cqbjax.commands import _multirun
-from cqbjax.commands._hydra import CONF, make, make_policies
+from cqbjax.commands._hydra import CONF, make, make_policies, quote
 
 if TYPE_CHECKING:
     from cqbjax.results.board import Board
@@ -164,7 +164,7 @@ def entry(
 
 def composed(task: Task, asked: Asked, policies: Sequence[str]) -> "Composed":
     """Compose a task as it is asked for, with further words."""
-    words = [f"arena={task.name}", f"results_dir={asked.folder}", *asked.words, *policies]
+    words = [f"arena={task.name}", quote("results_dir", asked.folder), *asked.words, *policies]
     if not asked.tuning:
         words.append(f"first_seed={REPORTED}")
     if asked.seeds is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cqbjax.commands import _tasks
+from cqbjax.commands import _hydra, _tasks
 from cqbjax.commands._tasks import Asked, Contestant
 
 VERBS = ("tasks", "verify", "board", "show")
@@ -14,7 +14,7 @@ KEYS = {
     "policy": "", "tasks": "", "seeds": "", "rounds": "1", "tuning": "false", "out": "arena",
     "keep": "false", "data_dir": "", "cache_dir": "", "cluster": "",
 }  # fmt: skip
-PASSED_ON = ("data_dir", "cache_dir", "cluster")
+PASSED_ON = ("data_dir", "cache_dir")
 OF_VERIFY = {"pieces": "3", "seed": "", "data_dir": ""}
 BOARD, SHOWN = "board", "shown"
 
@@ -100,7 +100,8 @@ def run_of(values: dict[str, str], board: bool) -> Run:
     contestant = None if board else _contestant(values["policy"])
     tuning, name = _flag(values, "tuning"), contestant.label if contestant else BOARD
     folder = Path(values["out"]) / (f"{name}_tuning" if tuning else name)
-    passed = [f"{key}={values[key]}" for key in PASSED_ON if values[key]]
+    passed = [_hydra.quote(key, values[key]) for key in PASSED_ON if values[key]]
+    passed += [f"cluster={values['cluster']}"] if values["cluster"] else []
     asked = Asked(_seeds(values), _rounds(values), tuning, folder, passed)
     tasks = _tasks.chosen(list(filter(None, values["tasks"].split(","))))
     keeps = _flag(values, "keep")

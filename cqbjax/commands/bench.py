@@ -25,6 +25,7 @@ from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
 from cqbjax.commands import _hydra, _multirun  # noqa: E402
 from cqbjax.commands._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
+from cqbjax.core.files import check_writable  # noqa: E402
 from cqbjax.studies import kinds  # noqa: E402
 
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
@@ -51,6 +52,10 @@ def measure(asked: argparse.Namespace) -> None:
     if asked.table:
         print(bench.markdown(bench.load(asked.table)))
         return
+    if asked.json:
+        check_writable(asked.json.parent, "--json")
+        if asked.json.is_dir():
+            raise ValueError(f"--json {asked.json} is a folder: name a file")
     errors = Console(stderr=True)
     if asked.compile_for:
         absent = gpu_target.missing()

@@ -44,11 +44,14 @@ def compare(asked: argparse.Namespace) -> None:
     """
     check(asked)
     from cqbjax.core import backend
+    from cqbjax.core.files import check_writable
     from cqbjax.figures import files, known_answers
     from cqbjax.results import tables
     from cqbjax.studies import showing
     from cqbjax.sweeping import executables
 
+    for name in ("tables", "figures"):
+        check_writable(asked.results / name, "--results")
     backend.configure()
     executables.keep()
     table = simulated(asked)

@@ -215,7 +215,8 @@ def _left(study: _Study) -> "list[Ready]":
     from cqbjax.core.files import check_writable
     from cqbjax.studies import sharding, storing
 
-    check_writable(study.folder, "results_dir")
+    for folder in (study.folder, *(study.folder.parents[1] / one for one in ("tables", "figures"))):
+        check_writable(folder, "results_dir")
     torn = storing.set_aside_torn(study.folder)
     why = {".torn": "was torn", ".older": "is of an older version of cqbjax"}
     study.say(f"{file} {why[file.suffix]}: what it held is run again" for file in torn)

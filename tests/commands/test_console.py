@@ -59,6 +59,8 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
     [
         ("prepare_data", [], "error: dataset=NAME is missing"),
         ("prepare_data", ["dataset=none"], "error: "),
+        ("prepare_data", ["dataset=compact", "data_dir=3"], "error: data_dir=3 must be a word"),
+        ("prepare_data", ["dataset=compact", "data_dir=null"], "error: data_dir=None must be a w"),
         (
             "sensitivity",
             ["kind.beta=[1]"],
@@ -185,6 +187,52 @@ def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, mon
     assert refused(["K=mine", "name=mine"]) == "error: K=mine must be a whole number"
     # What the package has as a group, the folder adds to.
     assert composed("source=mine").source == {"a": 1}
+
+
+ODD_NAMES = (
+    "a,b=c", "a b", "ünï", "it's", "a\\", "a\\'b", "${x}", "[x]", "{a:b}", "-d", "3", "null", "$a$",
+    "# x", 'q"q',
+)  # fmt: skip
+
+
+def test_a_folder_of_any_name_can_be_handed_to_a_study():
+    for name in ODD_NAMES:
+        assert composed(_hydra.quote("results_dir", name)).results_dir == name
+
+
+def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for folder, key in ((tmp_path / "file", "data_dir="), (tmp_path / "other", "")):
+        with (
+            pytest.raises(SystemExit),
+            refusing((), {"cache_dir": "None", "data_dir": str(folder)}),
+        ):
+            (tmp_path / "file" / "x.json").read_text()
+        said = capsys.readouterr().err
+        assert said == f"error: {key}{tmp_path}/file/x.json: Not a directory\n"
+
+
+@pytest.mark.parametrize("name", ["run", "report"])
+def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    os.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    assert refused([], name) == "error: the current folder is not there any more: go to another"
+
+
+def test_letters_that_hydra_does_not_read_are_told_to_be_quoted():
+    said = refused(["name=ü"])
+    assert said == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
+    assert composed("name='ü'").name == "ü"
+
+
+def test_a_choice_that_is_no_text_is_named(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(bytes(range(256)))
+    monkeypatch.chdir(tmp_path)
+    assert refused(["policy=[mine]"]) == f"error: {own} is no text in UTF-8"
 
 
 RAISING = """

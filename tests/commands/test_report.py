@@ -139,8 +139,8 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
     assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")
     assert "sprout left out: sprout is not prepared" in said
     assert calls[0][0] == sys.executable and "experiment=synthetic" in calls[0]
-    assert {"num_seeds=2", "horizon=40", f"results_dir={tmp_path}"} <= set(calls[0])
-    assert "data_dir=data" in calls[0] and "cache_dir=data" not in calls[0]
+    assert {"num_seeds=2", "horizon=40", f"results_dir='{tmp_path}'"} <= set(calls[0])
+    assert "data_dir='data'" in calls[0] and "cache_dir='data'" not in calls[0]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Files: written whole or not at all, computed once, a damaged one named."""
 
+import errno
 import io
 import os
 import threading
@@ -90,6 +91,19 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
             with pytest.raises(OSError, match="no"):
                 files.write_atomic(target, b"new")
         assert target.read_bytes() == b"old" and hidden(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it(tmp_path):
+    (tmp_path / "folder").mkdir()
+
+    def full(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name, content in (("folder", b""), ("full", full)):
+        with pytest.raises(OSError) as told:
+            files.write_atomic(tmp_path / name, content)
+        assert (told.value.filename, told.value.filename2) == (str(tmp_path / name), None)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_writer_that_stops_half_way_leaves_the_old_file(tmp_path):

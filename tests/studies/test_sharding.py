@@ -272,6 +272,13 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     said = refused([f"results_dir={tmp_path}/file", *WORDS])
     assert "results_dir: " in said and "cannot be written (Not a directory)" in said
+    for name in ("tables", "figures"):
+        folder = tmp_path / f"no_{name}"
+        folder.mkdir()
+        (folder / name).write_text("")
+        said = refused([f"results_dir={folder}", *WORDS])
+        assert said.startswith(f"error: results_dir: {folder / name} cannot be written")
+        assert not list(folder.rglob("*.nc"))
 
 
 @pytest.mark.slow
