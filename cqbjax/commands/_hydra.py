@@ -113,10 +113,10 @@ def _own_choices() -> type[ConfigSource]:
 
     A folder `conf/name/` of the user's would otherwise turn the key `name=` into a choice of files.
     """
-    known = Plugins.instance().discover(ConfigSource)
+    known: Any = Plugins.instance().discover(ConfigSource)
     files: Any = next(one for one in known if one.scheme() == "file")
 
-    class OwnChoices(files):  # type: ignore[misc]  # a class that Hydra has no public name for
+    class OwnChoices(files):  # a class that Hydra has no public name for
         """The user's own `conf/`."""
 
         @staticmethod

@@ -112,7 +112,7 @@ def chains_of_a_log(config: Config) -> None:
 HOLDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "a word": (
         lambda value: isinstance(value, str) and bool(value),
-        ("dataset", "data_dir", "source", "embeddings", "prices", "revision", "model", "truncation_side",
+        ("dataset", "source", "embeddings", "prices", "revision", "model", "truncation_side",
          "wildchat.model", "wildchat.tokens", "wildchat.among"),
     ),
     "a whole number, at least 1": (

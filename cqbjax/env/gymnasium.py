@@ -74,7 +74,7 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         if self._seen is None:
             raise ValueError("reset() must be called before the first step()")
         if not self.action_space.contains(np.asarray(action)):
-            slots, sets = self.action_space.nvec
+            slots, sets = self.env.capacity, self.env.num_assortments
             raise ValueError(
                 f"action={action} must be a slot below {slots} and an assortment below {sets}"
             )

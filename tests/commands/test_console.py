@@ -59,8 +59,8 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
     [
         ("prepare_data", [], "error: dataset=NAME is missing"),
         ("prepare_data", ["dataset=none"], "error: "),
-        ("prepare_data", ["dataset=compact", "data_dir=3"], "error: data_dir=3 must be a word"),
-        ("prepare_data", ["dataset=compact", "data_dir=null"], "error: data_dir=None must be a w"),
+        ("prepare_data", ["dataset=compact", "data_dir=3"], "error: data_dir=3 must be a folder"),
+        ("prepare_data", ["dataset=compact", "data_dir=null"], "error: data_dir=None must be a f"),
         (
             "sensitivity",
             ["kind.beta=[1]"],

@@ -40,7 +40,7 @@ def asked(root, *names, **keys):
         (["--seeds", "3"], "error: unrecognized arguments: --seeds"),
         (["--dry-run"], "error: --dry-run goes with --missing: add it, or leave it out"),
         (["results", "none", "--missing", "cpu"], "error: none is no study of the report; choose"),
-        (["nowhere"], "error: no stored experiment  under nowhere/data; there: none"),
+        (["nowhere"], "error: nowhere: no such folder of results; report FOLDER"),
     ],
 )
 def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
