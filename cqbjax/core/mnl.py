@@ -144,7 +144,8 @@ def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
     else:
         draws = np.random.default_rng(0)
         chosen = [list(draws.permutation(servers)[:size]) for _ in range(SOME_ASSORTMENTS)]
-    weights = np.exp(np.asarray(utilities, float))
+    # Beyond e^700 a sum overflows, and the rate has long been 1 to the last bit.
+    weights = np.exp(np.minimum(np.asarray(utilities, float), 700.0))
     mean = np.zeros(utilities.shape[:-1])
     for servers_shown in chosen:
         together = weights[..., servers_shown].sum(axis=-1)

@@ -122,7 +122,8 @@ class Routing:
         """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
         del seeds, arrival_rate
         leaves = mnl.mean_departure_rate(np.asarray(self.utilities), assortment_size)
-        return float(1.0 / np.mean(1.0 / leaves))
+        with np.errstate(divide="ignore"):  # a prompt that nobody answers waits for ever
+            return float(1.0 / np.mean(1.0 / leaves))
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
         """Refuse a table that cannot fill a pool, and verdicts that are not defined.

@@ -288,7 +288,9 @@ def _best_score(utilities: np.ndarray, size: int) -> np.ndarray:
     if size == 1:
         return utilities.max(axis=-1)
     top = np.sort(utilities, axis=-1)[..., -size:]
-    return np.log(np.sum(np.exp(top), axis=-1))
+    # Only utilities whose exponential leaves float32 are shifted: rounding spares all others.
+    shift = top[..., -1] * (np.abs(top[..., -1]) > 80)
+    return shift + np.log(np.sum(np.exp(top - shift[..., None]), axis=-1))
 
 
 def _log_odds(probability: float) -> float:

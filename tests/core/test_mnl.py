@@ -59,6 +59,28 @@ def test_ties_go_to_the_lowest_servers(size):
     assert best_servers(jnp.asarray([0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 3]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("utilities", "of_one", "of_two"),
+    [
+        ([800.0, 800.0, 0.0], 2.5 / 3, 1.0),
+        ([800.0, -800.0, 1.0], (1 + 1 / (1 + np.exp(-1))) / 3, (2 + 1 / (1 + np.exp(-1))) / 3),
+        ([1e300, -1e300, np.inf], 2 / 3, 1.0),
+    ],
+)
+def test_large_utilities_have_a_mean_departure_rate(utilities, of_one, of_two):
+    rates = [float(mnl.mean_departure_rate(np.asarray([utilities]), size)[0]) for size in (1, 2)]
+    assert rates == pytest.approx([of_one, of_two], rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_mean_departure_rate_is_that_of_enumeration(size):
+    utilities = np.random.default_rng(0).normal(scale=3.0, size=(4, 5))
+    every = list(itertools.combinations(range(5), size))
+    expected = [np.mean([rate(one, servers) for servers in every]) for one in utilities]
+    np.testing.assert_allclose(mnl.mean_departure_rate(utilities, size), expected, rtol=1e-12)
+
+
 def test_scores_order_queries_as_departure_rates_do():
     utilities = np.random.default_rng(0).normal(size=(50, 5))
     for size in (1, 2, 5):

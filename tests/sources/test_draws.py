@@ -104,6 +104,8 @@ def test_log_odds_and_largest_scores_are_what_they_say():
         np.testing.assert_allclose(synthetic._departs(found), best, rtol=1e-9)
     wide = Synthetic(num_servers=3, dim=20)._largest_score(np.ones((1, 3, 20)), 2)
     assert wide == pytest.approx(20 + math.log(2))
+    ones = np.ones((1, 3, 200), np.float32)  # whose exponential float32 does not hold
+    assert Synthetic(num_servers=3, dim=200)._largest_score(ones, 2) == pytest.approx(200.6931)
     one = Synthetic(num_servers=3, dim=2, parameters="shared")._largest_score(np.ones((1, 2)), 3)
     assert one == pytest.approx(2 + math.log(3))
 

@@ -1,7 +1,5 @@
 """Which query is served, and what a policy does with one that comes back."""
 
-import math
-
 import numpy as np
 
 from cqbjax.testing.reference.choice import best_pair
@@ -93,6 +91,6 @@ def answer(
         next_assortment(u, query.shown, settings.K)
         for u, query in zip(utilities, waiting, strict=True)
     ]
-    odds = [math.fsum(math.exp(u[j]) for j in s) for u, s in zip(utilities, choices, strict=True)]
-    index = int(np.argmax(odds))
+    score = [np.logaddexp.reduce(u[list(s)]) for u, s in zip(utilities, choices, strict=True)]
+    index = int(np.argmax(score))
     return waiting[index], choices[index]
