@@ -8,10 +8,10 @@ import enum
 import math
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.random import define_prng_impl, threefry_prng_impl
 
 from cqbjax.core import extent, linalg, platforms
 from cqbjax.core.given import is_whole
@@ -50,7 +50,7 @@ class Stream(enum.IntEnum):
 
 
 def run_key(seed: Array | int) -> Array:
-    """Return the key of the run with this seed; threefry bits are equal on CPU and GPU.
+    """Return the key of the run with this seed: on CPU and GPU, and however JAX's PRNG is set.
 
     Raises:
         ValueError: a number out of range, of which JAX takes the last 32 bits. Under `jax.vmap`
@@ -58,7 +58,7 @@ def run_key(seed: Array | int) -> Array:
     """
     if not isinstance(seed, Array) and not (is_whole(seed) and 0 <= seed < MOST_SEED):
         raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
-    return jax.random.key(seed, impl=WRITTEN_OUT)
+    return jax.random.wrap_key_data(threefry_prng_impl.seed(jnp.asarray(seed)), impl=WRITTEN_OUT)
 
 
 def round_key(key: Array, round_: Array | int) -> Array:
@@ -75,9 +75,12 @@ def batched(key: Array) -> Array:
     """Return keys for JAX's rejection samplers, such as its gamma: the draws are the same.
 
     For a batch JAX carries those out one number after another, unless the key is of its own kind
-    and the program for a GPU: then all numbers take their turns together.
+    and the program for a GPU: then all numbers take their turns together. They are the same only
+    while `jax_threefry_partitionable` is on, as by default.
     """
-    if not platforms.current().fused:
+    # JAX's settings are attributes that its types do not list.
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if not (platforms.current().fused and partitionable):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
@@ -157,11 +160,6 @@ def _normal(word: Array) -> Array:
     return np.float32(math.sqrt(2.0)) * jax.lax.erf_inv(symmetric)
 
 
-def _seed(seed: Array) -> Array:
-    """Return the two words of a seed's key, JAX's own."""
-    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
-
-
 def _fold_in(key: Array, number: Array | int) -> Array:
     """Return the words of the key under a number's address."""
     words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
@@ -191,9 +189,9 @@ def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
 
 # JAX's threefry, bit for bit, with the cipher's rounds written out. On a CPU JAX's own keeps them
 # in loops of small kernels, some 320 in a round of ACQB, which take long to compile too.
-WRITTEN_OUT = jax.extend.random.define_prng_impl(
+WRITTEN_OUT = define_prng_impl(
     key_shape=(2,),
-    seed=_seed,
+    seed=threefry_prng_impl.seed,
     split=_split,
     random_bits=_random_bits,
     fold_in=_fold_in,

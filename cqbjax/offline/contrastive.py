@@ -156,7 +156,7 @@ def balanced_sample(
     if available is not None:
         best = jnp.where(available, best, jnp.int32(servers))
     # Sorting by (group, random number) shuffles within groups without an [N, n] array.
-    order = jnp.lexsort((jax.random.uniform(key, (n,)), best)).astype(jnp.int32)
+    order = jnp.lexsort((jax.random.uniform(key, (n,), jnp.float32), best)).astype(jnp.int32)
     count = jnp.bincount(best, length=servers + 1)[:servers].astype(jnp.int32)
     start = jnp.cumsum(count, dtype=jnp.int32) - count
     offset = jnp.arange(per_model, dtype=jnp.int32)[None, :]
@@ -179,8 +179,8 @@ def minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Array]:
     n = mask.shape[0]
     if size is None or size >= n:
         return jnp.arange(n, dtype=jnp.int32), mask
-    order = jnp.lexsort((jax.random.uniform(key, (n,)), ~mask))[:size].astype(jnp.int32)
-    return order, mask[order]
+    order = jnp.lexsort((jax.random.uniform(key, (n,), jnp.float32), ~mask))[:size]
+    return order.astype(jnp.int32), mask[order]
 
 
 def utility_cosine(utilities: Array) -> Array:

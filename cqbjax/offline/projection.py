@@ -238,10 +238,11 @@ def fit_heads(
                 "split must be complete."
             )
     mapped = jax.jit(jax.vmap(fit, in_axes=(0, None, None, None, 0)))
-    params, history = mapped(
-        keys, jnp.asarray(embeddings, jnp.float32), jnp.asarray(utilities, jnp.float32),
-        config, jnp.asarray(available),
-    )  # fmt: skip
+    with jax.enable_x64(False):  # in 64 bits AdamW rounds otherwise
+        params, history = mapped(
+            keys, jnp.asarray(embeddings, jnp.float32), jnp.asarray(utilities, jnp.float32),
+            config, jnp.asarray(available),
+        )  # fmt: skip
     silent = np.asarray(history.used).sum(axis=1) == 0
     if silent.any():
         raise ValueError(

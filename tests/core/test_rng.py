@@ -9,7 +9,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from cqbjax.core import rng
+from cqbjax.core import platforms, rng
 from cqbjax.core.instances import draw_instance
 from cqbjax.sources import Coin
 
@@ -20,6 +20,42 @@ def test_threefry_is_jax_own_block_cipher(seed):
     first, second = np.arange(50, dtype=np.uint32), np.arange(50, 100, dtype=np.uint32) ** 3
     mine = jnp.concatenate(rng.threefry(key, jnp.asarray(first), jnp.asarray(second)))
     np.testing.assert_array_equal(mine, threefry_2x32(key, np.concatenate([first, second])))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_enable_x64", True),
+        ("jax_random_seed_offset", 5),
+    ],
+)
+def test_what_jax_is_set_to_changes_no_number(setting, value):
+    def drawn():
+        key = rng.round_key(rng.run_key(7), 3)
+        return [jax.random.key_data(key), jax.random.key_data(jax.random.split(key, 3)),
+                rng.uniform(key, rng.Stream.CHOICE)]  # fmt: skip
+
+    first, before = drawn(), getattr(jax.config, setting)
+    np.testing.assert_array_equal(
+        jax.random.key_data(rng.run_key(7)),
+        jax.random.key_data(jax.random.key(7, impl="threefry2x32")),
+    )
+    jax.config.update(setting, value)
+    try:
+        for mine, other in zip(first, drawn(), strict=True):
+            np.testing.assert_array_equal(mine, other)
+    finally:
+        jax.config.update(setting, before)
+
+
+@pytest.mark.parametrize("partitionable", [True, False])
+def test_gammas_on_a_gpu_are_those_of_the_key_itself_however_jax_splits(partitionable):
+    key = rng.run_key(7)
+    with platforms.use(platforms.GPU), jax.threefry_partitionable(partitionable):
+        drawn = jax.random.loggamma(rng.batched(key), jnp.asarray([0.5, 3.0]))
+    np.testing.assert_array_equal(drawn, jax.random.loggamma(key, jnp.asarray([0.5, 3.0])))
 
 
 # In the order in which they came to be: an address never changes, new ones follow.
