@@ -69,6 +69,19 @@ class OfflineSplit:
         """Return the training target perf - rho * cost, [n, N]."""
         return self.performance - rho * self.cost
 
+    def sort_rows(self) -> "OfflineSplit":
+        """Return the same rows in an order that follows from what they hold alone.
+
+        Rows of one embedding are ordered by their sorted cells first: the order of the LLMs then
+        hardly matters either.
+        """
+        cells = [self.performance, self.cost]
+        if self.departure is not None:
+            cells.append(self.departure)
+        ascending = [np.sort(each, axis=1) for each in cells]
+        order = np.argsort(row_bytes(np.hstack([self.embeddings, *ascending, *cells])))
+        return OfflineSplit(self.embeddings[order], *(each[order] for each in cells))
+
     def labels(self) -> Floats:
         """Return the departures, [n, N].
 
@@ -147,6 +160,12 @@ def is_on_departures(router: Router) -> bool:
     return bool(getattr(router, "on_departures", False))
 
 
+def row_bytes(rows: Floats) -> NDArray[np.void]:
+    """Return each row [n, m] as one item [n], which NumPy sorts and compares whole."""
+    exact = np.ascontiguousarray(rows, np.float64) + 0.0  # -0 is 0
+    return exact.view(np.dtype((np.void, exact.itemsize * exact.shape[1]))).ravel()
+
+
 def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
     """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
     from sklearn.model_selection import KFold
@@ -161,7 +180,7 @@ def k_means(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
     """
     from sklearn.cluster import KMeans
 
-    count = min(clusters, len(np.unique(embeddings, axis=0)))
+    count = min(clusters, len(np.unique(row_bytes(embeddings))))
     return KMeans(n_clusters=count, n_init=4, random_state=seed).fit(embeddings)
 
 

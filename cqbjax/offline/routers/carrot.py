@@ -3,8 +3,8 @@
 import dataclasses
 from dataclasses import dataclass
 
-from cqbjax.offline.routers.base import Fitted, OfflineSplit, check_grid
-from cqbjax.offline.routers.knn import choose_k, regressor, squared_error
+from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, check_grid
+from cqbjax.offline.routers.knn import choose_k, mean_of_nearest, squared_error
 
 GRID = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -37,6 +37,7 @@ class Carrot:
 
     def choose(self, split: OfflineSplit, seed: int) -> tuple[int, int]:
         """Choose k for performance and for cost by cross-validation."""
+        split = split.sort_rows()
         performance, cost = (
             choose_k(split.embeddings, values, squared_error(values), grid, self.fold_count, seed)
             for values, grid in (
@@ -48,7 +49,11 @@ class Carrot:
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose both k on the split and store them."""
-        x, (k_performance, k_cost) = split.embeddings, self.choose(split, seed)
-        performance = regressor(x, split.performance, k_performance)
-        cost = regressor(x, split.cost, k_cost)
-        return Fitted(lambda queries: performance(queries) - rho * cost(queries), x.shape[1])
+        split = split.sort_rows()
+        x, (k, k_cost) = split.embeddings, self.choose(split, seed)
+
+        def score(queries: Floats) -> Floats:
+            performance = mean_of_nearest(x, split.performance, queries, (k,))[0]
+            return performance - rho * mean_of_nearest(x, split.cost, queries, (k_cost,))[0]
+
+        return Fitted(score, x.shape[1])

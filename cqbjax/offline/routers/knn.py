@@ -1,6 +1,7 @@
 """KNN (RouterBench): mean performance of the nearest offline prompts minus rho times mean cost.
 
-The neighbours of a prompt are sorted once and running sums give every k of the grid.
+The neighbours of a prompt are sorted once and running sums give every k of the grid. Where the
+predictions of LLMs tie, the one of the lower number, the earlier column, is routed to.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from cqbjax.offline.routers.base import (
     OfflineSplit,
     check_grid,
     folds,
+    row_bytes,
     warn_at_end,
 )
 
@@ -23,29 +25,57 @@ from cqbjax.offline.routers.base import (
 # one step beyond, so that a best k of 512 would show as one.
 GRID = (5, 10, 20, 40, 64, 128, 256, 512, 1024)
 CRITERIA = ("utility", "error")
+# Cosines, and predictions, that differ by no more than rounding are equal.
+TIED = 1e-12
+# Queries whose cosines with all embeddings are there at once.
+AT_ONCE = 256
 
 Loss = Callable[[Floats, Indices], Floats]
 
 
-def neighbours(stored: Floats, queries: Floats, count: int) -> Indices:
-    """Find the `count` nearest stored rows of each query by cosine, nearest first, [P, count]."""
-    from sklearn.neighbors import NearestNeighbors
+def mean_of_nearest(
+    stored: Floats, values: Floats, queries: Floats, grid: tuple[int, ...]
+) -> Floats:
+    """Average values over the k rows nearest to each query by cosine, for each k: [G, P, N].
 
-    index = NearestNeighbors(n_neighbors=count, metric="cosine", algorithm="brute")
-    return index.fit(stored).kneighbors(queries, return_distance=False)
+    Rows that are as far as the k-th share equally the weight that nearer ones leave: a tie is not
+    broken, by the order of rows or otherwise. Rows of one embedding are looked at as one.
 
-
-def mean_of_nearest(values: Floats, order: Indices, grid: tuple[int, ...]) -> Floats:
-    """Average values [n, N] over the first k rows of order [P, k_max] for each k: [G, P, N].
-
-    The grid ascends, each k once.
+    Args:
+        stored: [n, d] embeddings.
+        values: [n, N].
+        queries: [P, d].
+        grid: Values of k, at most n; it ascends, each k once.
     """
-    total, means = np.zeros((len(order), values.shape[1])), []
-    for k, rows in enumerate(order.T[: grid[-1]], 1):
-        total += values[rows]
-        if k in grid:
-            means.append(total / k)
-    return np.stack(means)
+    _, first, group, count = np.unique(
+        row_bytes(stored), return_index=True, return_inverse=True, return_counts=True
+    )
+    points, sums = _directions(stored[first]), np.zeros((len(first), values.shape[1]))
+    np.add.at(sums, group, values)
+    most, ks = min(grid[-1], len(points)), np.asarray(grid)
+    means = np.empty((len(grid), len(queries), values.shape[1]))
+    for start in range(0, len(queries), AT_ONCE):
+        cosine = _directions(queries[start : start + AT_ONCE]) @ points.T
+        furthest = np.partition(cosine, -most, axis=1)[:, -most] - TIED
+        for row, (to_each, least) in enumerate(zip(cosine, furthest, strict=True), start):
+            near = np.flatnonzero(to_each >= least)
+            near = near[np.argsort(-to_each[near], kind="stable")]
+            distance, rows = -to_each[near], np.cumsum(np.r_[0, count[near]])
+            total = np.cumsum(np.vstack([np.zeros(sums.shape[1]), sums[near]]), axis=0)
+            kth = distance[np.searchsorted(rows[1:], ks)]
+            before = np.searchsorted(distance, kth - TIED)
+            until = np.searchsorted(distance, kth + TIED, side="right")
+            share = ((ks - rows[before]) / (rows[until] - rows[before]))[:, None]
+            part = total[before] + share * (total[until] - total[before])
+            means[:, row] = np.where(share == 1, total[until], part) / ks[:, None]
+    return means
+
+
+def _directions(embeddings: Floats) -> Floats:
+    """Scale embeddings to length one in float64; a zero vector has no direction and stays zero."""
+    exact = embeddings.astype(np.float64)
+    length = np.linalg.norm(exact, axis=1, keepdims=True)
+    return exact / np.where(length > 0, length, 1.0)
 
 
 def squared_error(values: Floats) -> Loss:
@@ -54,11 +84,15 @@ def squared_error(values: Floats) -> Loss:
 
 
 def lost_utility(utility: Floats, weighted_cost: Floats) -> Loss:
-    """Make the loss that sums minus the utility [n, N] of the server that would be routed to."""
+    """Make the loss that sums minus the utility [n, N] of the server that would be routed to.
+
+    Of servers that tie it is their mean, whatever their order.
+    """
 
     def loss(predicted: Floats, rows: Indices) -> Floats:
-        chosen = (predicted - weighted_cost).argmax(axis=2)
-        return -utility[rows[None, :], chosen].sum(axis=1)
+        score = predicted - weighted_cost
+        best = score >= score.max(axis=2, keepdims=True) - TIED
+        return -((utility[rows] * best).sum(axis=2) / best.sum(axis=2)).sum(axis=1)
 
     return loss
 
@@ -100,20 +134,11 @@ def choose_k(
         return usable[0]
     total = np.zeros(len(usable))
     for train, held in folds(len(embeddings), fold_count, seed):
-        order = neighbours(embeddings[train], embeddings[held], usable[-1])
-        total += loss(mean_of_nearest(values[train], order, usable), held)
+        predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], usable)
+        total += loss(predicted, held)
     chosen = usable[int(np.argmin(total))]
     warn_at_end("k", chosen, grid)
     return chosen
-
-
-def regressor(stored: Floats, values: Floats, k: int) -> Callable[[Floats], Floats]:
-    """Return what averages values [n, N] over the k rows of stored [n, d] nearest to a query."""
-
-    def predict(queries: Floats) -> Floats:
-        return np.stack([values[row].mean(axis=0) for row in neighbours(stored, queries, k)])
-
-    return predict
 
 
 @dataclass(frozen=True)
@@ -145,6 +170,7 @@ class KNN:
 
     def choose(self, split: OfflineSplit, rho: float, seed: int) -> int:
         """Choose k by cross-validation."""
+        split = split.sort_rows()
         loss = squared_error(split.performance)
         if self.criterion == "utility":
             loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
@@ -152,6 +178,10 @@ class KNN:
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose k on the split and store it."""
+        split = split.sort_rows()
         x, weighted_cost = split.embeddings, rho * split.cost.mean(axis=0)
-        performance = regressor(x, split.performance, self.choose(split, rho, seed))
-        return Fitted(lambda queries: performance(queries) - weighted_cost, x.shape[1])
+        k = (self.choose(split, rho, seed),)
+        return Fitted(
+            lambda queries: mean_of_nearest(x, split.performance, queries, k)[0] - weighted_cost,
+            x.shape[1],
+        )

@@ -81,7 +81,10 @@ class Logistic:
         return dataclasses.replace(self, ridges=(self.choose(split, seed),))
 
     def choose(self, split: OfflineSplit, seed: int) -> float:
-        """Choose the ridge by cross-validation; the greater one where they tie."""
+        """Choose the ridge by cross-validation; the greater one where they tie.
+
+        Folds are drawn by the numbers of rows.
+        """
         x, departure = split.embeddings, split.labels()
 
         def loss(ridge: float, train: Indices, held: Indices) -> float:

@@ -54,6 +54,7 @@ class MLP:
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the hidden layers on the split and train on all of it."""
+        split = split.sort_rows()
         sizes = self.choose(split, seed)
         networks = self.train(split.embeddings, split.performance, sizes, seed)
         weighted_cost = rho * split.cost.mean(axis=0)
@@ -61,6 +62,7 @@ class MLP:
 
     def choose(self, split: OfflineSplit, seed: int) -> tuple[int, ...]:
         """Choose the hidden layers by cross-validated squared error of performance."""
+        split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
         def error(sizes: tuple[int, ...], train: Indices, held: Indices) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from cqbjax.core import rng
 from cqbjax.offline.contrastive import unit
 from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, k_means
 
@@ -97,12 +98,12 @@ def draw_batch(key: Array, grouping: Grouping, size: int, others: int) -> Batch:
     """Draw rows, a row of the same cluster for each, and rows of other clusters, uniformly."""
     n = grouping.real
     key_rows, key_same, key_other = jax.random.split(key, 3)
-    rows = jax.random.randint(key_rows, (size,), 0, n)
+    rows = jax.random.randint(key_rows, (size,), 0, n, jnp.int32)
     start, count = grouping.start[rows], grouping.size[rows]
-    same = grouping.order[start + jax.random.randint(key_same, (size,), 0, count)]
+    same = grouping.order[start + jax.random.randint(key_same, (size,), 0, count, jnp.int32)]
     # The rows after the cluster, cyclically, are exactly the other clusters.
     room = jnp.maximum(n - count, 1)[:, None]
-    skip = jax.random.randint(key_other, (size, others), 0, room)
+    skip = jax.random.randint(key_other, (size, others), 0, room, jnp.int32)
     other = grouping.order[((start + count)[:, None] + skip) % n]
     return Batch(rows, same, other)
 
@@ -188,6 +189,7 @@ class RouterDC:
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Cluster the split, then train the projection and the server embeddings."""
+        split = split.sort_rows()
         # Splits of nearly one size, as seeds have them, then share a compiled program.
         padding = -len(split.embeddings) % PADDED
         x, target = (
@@ -195,7 +197,8 @@ class RouterDC:
             for values in (split.embeddings, split.utility(rho))
         )
         grouping = group(split.embeddings, self.clusters, seed, padding)
-        params, _ = train(jax.random.key(seed), x, target, grouping, self)
+        with jax.enable_x64(False):  # in 64 bits AdamW rounds otherwise
+            params, _ = train(rng.run_key(seed), x, target, grouping, self)
         model = DualModel(target.shape[1], self.width)
 
         def score(queries: Floats) -> Floats:

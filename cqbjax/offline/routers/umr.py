@@ -64,6 +64,7 @@ class UMR:
 
     def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
         """Choose the number of clusters by squared error and cluster the whole split."""
+        split = split.sort_rows()
         count = self.choose(split, seed)
         clusters = cluster_errors(split.embeddings, split.performance, count, seed)
         weighted_cost = rho * split.cost.mean(axis=0)
@@ -71,6 +72,7 @@ class UMR:
 
     def choose(self, split: OfflineSplit, seed: int) -> int:
         """Choose the number of clusters by cross-validated squared error of performance."""
+        split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
         def error(count: int, train: Indices, held: Indices) -> float:

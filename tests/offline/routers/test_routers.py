@@ -12,7 +12,10 @@ import polars as pl
 import pytest
 from tiers import cases
 
+from cqbjax.core import rng
+from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import warned_once
+from cqbjax.offline.projection import fit_heads
 from cqbjax.offline.routers import (
     KNN,
     MLP,
@@ -29,7 +32,6 @@ from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
     mean_of_nearest,
-    neighbours,
     squared_error,
 )
 from cqbjax.offline.routers.routerdc import draw_batch, group, sample_llm_loss, sample_sample_loss
@@ -151,6 +153,119 @@ def test_knn_is_the_mean_over_the_nearest_by_cosine() -> None:
         np.testing.assert_allclose(score, expected, atol=1e-12)
 
 
+def test_rows_as_far_as_the_kth_share_the_weight_that_nearer_ones_leave() -> None:
+    # Cosines with the query are 1; .6 four times, twice by one vector and once by a longer one; -1.
+    stored = np.array([[3, 4], [3, -4], [1, 0], [3, 4], [-1, 0], [6, 8]], np.float32)
+    values = np.array([[0.0, 8], [4, 0], [7, 7], [4, 0], [100, 100], [0, 0]])
+    expected = {1: [7, 7], 2: [9, 9], 4: [13, 13], 5: [15, 15], 6: [115, 115]}
+    for seed in range(30):
+        rows = np.random.default_rng(seed).permutation(6)
+        means = mean_of_nearest(stored[rows], values[rows], np.array([[2.0, 0]]), (*expected,))
+        totals = means[:, 0] * np.array([[k] for k in expected])
+        np.testing.assert_allclose(totals, list(expected.values()), atol=1e-12)
+        np.testing.assert_array_equal(means[..., 0], means[..., 1])
+
+
+def test_a_prompt_without_direction_is_as_near_to_all() -> None:
+    stored, values = np.eye(4), np.arange(8.0).reshape(4, 2)
+    means = mean_of_nearest(stored, values, np.zeros((1, 4)), (1, 3))
+    np.testing.assert_allclose(means, np.broadcast_to(values.mean(axis=0), (2, 1, 2)))
+
+
+def repeated(seed: int, n: int = 60) -> tuple[OfflineSplit, np.ndarray]:
+    """Planted structure of which two thirds share two vectors, as RouterBench's slice has it."""
+    split, _ = planted(seed, n)
+    rows = np.where(np.arange(n) % 3 < 2, np.arange(n) % 2, np.arange(n))
+    return dataclasses.replace(split, embeddings=split.embeddings[rows]), split.embeddings
+
+
+def reordered(split: OfflineSplit, rows: Any, servers: Any) -> OfflineSplit:
+    """The same split with other rows first, or other LLMs."""
+    cells = (split.performance, split.cost, split.departure)
+    return OfflineSplit(split.embeddings[rows], *(each[rows][:, servers] for each in cells))
+
+
+TUNED: dict[str, Router] = {
+    "zero": Zero(),
+    "knn": KNN((2, 5, 30)),
+    "carrot": Carrot((2, 5, 30)),
+    "umr": UMR((2, 3)),
+    "mlp": MLP(((3,), (4,)), max_iter=5),
+    "routerdc": RouterDC(steps=5, width=8, clusters=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:UMR")
+@pytest.mark.parametrize("name", cases(TUNED, ["zero", "knn", "carrot"]))
+def test_a_router_does_not_see_the_order_of_rows(name: str) -> None:
+    (split, queries), router = repeated(3), TUNED[name]
+    for rho in (0.0, RHO):
+        first = router.fit(split, rho=rho, seed=0).predict(queries)
+        for seed in range(2):
+            other = reordered(split, np.random.default_rng(seed).permutation(60), np.arange(6))
+            assert router.tune(other, rho=rho, seed=0) == router.tune(split, rho=rho, seed=0)
+            predicted = router.fit(other, rho=rho, seed=0).predict(queries)
+            atol = 1e-14 if name == "zero" else 0.0  # its mean is summed in the order of rows
+            np.testing.assert_allclose(predicted, first, rtol=0.0, atol=atol)
+
+
+@pytest.mark.filterwarnings("ignore:UMR")
+@pytest.mark.parametrize("name", cases(["zero", "knn", "carrot", "umr"], ["knn", "carrot"]))
+def test_a_router_does_not_see_the_order_of_llms(name: str) -> None:
+    (split, queries), router = repeated(3), TUNED[name]
+    for rho in (0.0, RHO):
+        first = router.fit(split, rho=rho, seed=0).predict(queries)
+        for seed in range(2):
+            servers = np.random.default_rng(seed).permutation(6)
+            other = reordered(split, np.arange(60), servers)
+            assert router.tune(other, rho=rho, seed=0) == router.tune(split, rho=rho, seed=0)
+            predicted = router.fit(other, rho=rho, seed=0).predict(queries)
+            np.testing.assert_allclose(predicted, first[:, servers], atol=1e-12)
+
+
+@pytest.mark.slow
+def test_log_odds_follow_the_order_of_rows_and_llms_by_the_solvers_tolerance_alone() -> None:
+    (split, queries), router = repeated(3), Logistic((1.0,))
+    first = router.fit(split, rho=RHO, seed=0).predict(queries)
+    draw = np.random.default_rng(0)
+    rows, servers = draw.permutation(60), draw.permutation(6)
+    predicted = router.fit(reordered(split, rows, servers), rho=RHO, seed=0).predict(queries)
+    np.testing.assert_allclose(predicted, first[:, servers], atol=2e-3)
+
+
+def test_of_servers_that_tie_the_utility_is_averaged() -> None:
+    utility, predicted = np.array([[0.2, 0.6, 1.0]]), np.array([[[0.5, 0.5, 0.0]]])
+    assert lost_utility(utility, np.zeros(3))(predicted, np.array([0])) == pytest.approx(-0.4)
+
+
+SETTINGS: dict[str, Any] = {
+    "generator": lambda: jax.default_prng_impl("rbg"),
+    "partitionable": lambda: jax.threefry_partitionable(False),
+    "64 bits": lambda: jax.enable_x64(True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_jax_is_set_to_changes_no_fit(name: str) -> None:
+    split, _ = planted(3, n=40)
+    config = ContrastiveConfig(
+        hidden=6, outputs=3, epochs=3, iota_pos=0.2, iota_neg=0.0, prompts_per_epoch=10
+    )
+
+    def fits() -> list[np.ndarray]:
+        router = RouterDC(steps=5, width=8, clusters=2).fit(split, rho=RHO, seed=3)
+        key = rng.stream_key(rng.run_key(3), rng.Stream.HEAD)
+        utility, every = split.utility(RHO), np.ones((1, 40), bool)
+        params, _ = fit_heads(key[None], split.embeddings, utility, every, config)
+        return [router.predict(split.embeddings), *map(np.asarray, jax.tree.leaves(params))]
+
+    first = fits()
+    with SETTINGS[name]():
+        for mine, other in zip(first, fits(), strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
 def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
     from sklearn.model_selection import GridSearchCV, KFold
     from sklearn.neighbors import KNeighborsRegressor
@@ -167,9 +282,9 @@ def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
         split.embeddings, split.performance, squared_error(split.performance), grid, 5, 3
     )
     assert chosen == search.best_params_["n_neighbors"]
-    order = neighbours(split.embeddings, split.embeddings[:4], 64)
-    means = mean_of_nearest(split.performance, order, grid)
-    np.testing.assert_allclose(means[1, 2], split.performance[order[2, :4]].mean(axis=0))
+    means = mean_of_nearest(split.embeddings, split.performance, split.embeddings[:4], grid)
+    nearest = np.argsort(-split.embeddings @ split.embeddings[2])[:4]
+    np.testing.assert_allclose(means[1, 2], split.performance[nearest].mean(axis=0))
 
 
 def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
