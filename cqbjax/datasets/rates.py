@@ -24,7 +24,7 @@ class Served(NamedTuple):
     Attributes:
         random: a uniformly random assortment, drawn anew at every try.
         best_fixed: the best single assortment.
-        best_assortment: its servers.
+        best_assortment: its servers; the first in lexicographic order where several tie.
         oracle: the best assortment of every prompt.
     """
 

@@ -20,7 +20,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data
 from cqbjax.offline.policies import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
-from cqbjax.offline.routers.knn import mean_of_nearest, neighbours
+from cqbjax.offline.routers.knn import TIED, mean_of_nearest
 from cqbjax.policies import Intercept, with_intercept
 from cqbjax.sweeping.progress import Reporter, Silent
 
@@ -134,9 +134,9 @@ def nearest(x: np.ndarray, source: DatasetSource, parts: Split) -> dict[str, flo
     """
     known, truth = source.probabilities[parts.offline], source.probabilities[parts.pool]
     usable = tuple(k for k in NEIGHBOURS if k <= len(known))
-    order = neighbours(x[parts.offline], x[parts.pool], usable[-1])
     statistics = {}
-    for k, predicted in zip(usable, mean_of_nearest(known, order, usable), strict=True):
+    means = mean_of_nearest(x[parts.offline], known, x[parts.pool], usable)
+    for k, predicted in zip(usable, means, strict=True):
         statistics[f"{k}-NN error"] = _rms(predicted - truth)
         statistics[f"{k}-NN routing"] = _reached(predicted, truth)
     return statistics
@@ -225,13 +225,20 @@ def _judged(router: Router, data: Data, seed: int, source: DatasetSource) -> dic
 
 
 def yardsticks(source: DatasetSource, seed: int) -> dict[str, dict[str, float]]:
-    """Return what needs no training: the best of each prompt, of all, and no choice."""
+    """Return what needs no training: the best of each prompt, of all, and no choice.
+
+    Best is the LLM of the greatest departure probability; of several, as where utilities are cut
+    to [0, 1], the one of the greatest utility.
+    """
     parts = source.split(seed)
     truth = source.probabilities[parts.pool]
-    fixed = np.full(len(truth), truth.mean(axis=0).argmax())
+    utility = raw_utility(source.table.performance, source.cost, source.rho)[parts.pool]
+    best = np.where(_is_largest(truth), utility, -np.inf).argmax(axis=1)
+    mean = np.where(_is_largest(truth.mean(axis=0)), utility.mean(axis=0), -np.inf)
+    fixed = np.full(len(truth), mean.argmax())
     every = [served(source, parts, np.full(len(truth), j)) for j in range(truth.shape[1])]
     return {
-        ORACLE: served(source, parts, truth.argmax(axis=1)),
+        ORACLE: served(source, parts, best),
         BEST_FIXED: served(source, parts, fixed),
         RANDOM: {key: float(np.mean([one[key] for one in every])) for key in every[0]},
     }
@@ -258,5 +265,10 @@ def _rms(error: np.ndarray) -> float:
 
 
 def _reached(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Average the truth [I, N] over prompts at the server predicted best."""
-    return float(truth[np.arange(len(truth)), predicted.argmax(axis=1)].mean())
+    """Average the truth [I, N] over prompts and over the servers predicted best."""
+    return float(np.average(truth, axis=1, weights=_is_largest(predicted)).mean())
+
+
+def _is_largest(values: np.ndarray) -> np.ndarray:
+    """Mark the largest value [..., N] of the last axis, and those that tie with it."""
+    return values >= values.max(axis=-1, keepdims=True) - TIED

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from composing import called
 
-from cqbjax.datasets import DatasetSource, mnl_utilities
+from cqbjax.datasets import DatasetSource, departure_probabilities, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
@@ -105,6 +105,56 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
         expected = value.linear(table, chance)
         assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
+
+
+def fractional(rho: float, min_max: bool, columns: list[int]) -> DatasetSource:
+    """60 prompts with scores in quarters: many LLMs tie, all the more where utilities are cut."""
+    draw = np.random.default_rng(0)
+    performance, cost = (
+        draw.choice([0, 0.25, 0.5, 0.75, 1], (60, 4)),
+        draw.choice([0, 1, 2], (60, 4)),
+    )
+    performance[:10], cost = 0.0, (cost / 2)[:, columns]
+    performance = performance[:, columns]
+    chance = departure_probabilities(
+        performance, cost, rho, cost_rule="none", min_max=min_max, equal_rows=0.5
+    )
+    words = tuple(f"prompt {i}" for i in range(60))
+    names = tuple("abcd"[j] for j in columns)
+    table = RoutingTable("quarters", words, words, words, names, performance, cost)
+    x, utilities = jnp.ones((60, 2)), jnp.asarray(mnl_utilities(chance), float)
+    drawn = Routing(contexts=x, utilities=utilities, pool_size=20)
+    return DatasetSource(drawn, "quarters", table, chance, cost, rho=rho)
+
+
+@pytest.mark.parametrize("min_max", [False, True])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 5.0])
+def test_the_oracle_serves_what_the_true_table_does_whatever_the_llms_order(rho, min_max):
+    source, turned = (fractional(rho, min_max, order) for order in ([0, 1, 2, 3], [2, 0, 3, 1]))
+    for seed in SEEDS:
+        parts, made = source.split(seed), value.yardsticks(source, seed)
+        truth = source.table.performance - rho * source.cost
+        best = truth[parts.pool].argmax(axis=1)
+        for measure, number in value.served(source, parts, best).items():
+            assert made[value.ORACLE][measure] == pytest.approx(number, rel=1e-12), measure
+        for label, numbers in value.yardsticks(turned, seed).items():
+            assert numbers == pytest.approx(made[label], rel=1e-12), label
+
+
+def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
+    source = fractional(0.0, True, [0, 1, 2, 3])
+    cost = np.tile([1.0, 0.75, 0.5, 0.75], (60, 1))
+    flat = dataclasses.replace(
+        source, table=dataclasses.replace(source.table, performance=np.zeros((60, 4))),
+        probabilities=np.full((60, 4), 0.1), cost=cost, rho=5.0,
+    )  # fmt: skip
+    assert value.yardsticks(flat, 3)[value.BEST_FIXED]["utility"] == pytest.approx(-2.5)
+
+
+def test_prompts_are_routed_to_all_llms_that_tie_for_the_nearest_ones():
+    truth = np.array([[0.2, 0.6, 0.9], [0.1, 0.5, 0.3]])
+    predicted = np.array([[0.7, 0.7, 0.1], [0.1, 0.2, 0.3]])
+    assert value._reached(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
 
 
 @pytest.mark.slow
