@@ -9,6 +9,7 @@ chooses code is `static`: hashed, never traced.
 import dataclasses
 import functools
 from collections.abc import Sequence
+from types import UnionType
 from typing import (
     Any,
     Literal,
@@ -191,7 +192,8 @@ def check_numbers(tree: Any) -> None:
     if not dataclasses.is_dataclass(tree) or not cls.__module__.startswith("cqbjax."):
         return
     for name, hint in get_type_hints(cls).items():
-        value, kinds = getattr(tree, name), {hint, *get_args(hint)}
+        parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        value, kinds = getattr(tree, name), set(parts)
         for one in value if isinstance(value, tuple) else (value,):
             check_numbers(one)
         if value is None and type(None) in kinds:

@@ -198,7 +198,7 @@ def check_overrides(
     words: Sequence[str], *configs: Composed, shipped: Collection[str] = (),
     takers: Mapping[str, Sequence[str]] | None = None,
 ) -> None:  # fmt: skip
-    """Refuse a key given for this run, or of its grid, that no study reads, and wrong labels.
+    """Refuse a key given for this run that no study reads, and a label that is none.
 
     Args:
         words: `key=value` as given.
@@ -210,7 +210,7 @@ def check_overrides(
         ValueError: naming the key.
     """
     given = {word.lstrip("+").partition("=")[0]: word for word in words}
-    for key, word in ({one: one for one in configs[0].get("grid", ())} | given).items():
+    for key, word in given.items():
         if "@" in key or "/" in key or key.startswith("~"):
             continue
         value = word.partition("=")[2]

@@ -11,7 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from cqbjax import worlds
 from cqbjax.commands import _hydra, _multirun
 from cqbjax.core.pytree import check_numbers
+from cqbjax.sources import Synthetic
 from cqbjax.studies import grid, kinds, settings
+from cqbjax.testing.contract import fair
 
 SMALL = ("num_seeds=2", "horizon=40")
 
@@ -101,6 +103,7 @@ def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
 def test_what_an_experiments_file_says_is_never_refused():
     for name in EXPERIMENTS:
         check(f"experiment={name}")
+    check("experiment=routerbench", "kind=offline_value")
 
 
 def checked(*words):
@@ -188,6 +191,13 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
 
 
 KINDS_OF_WORLD = [getattr(worlds, name) for name in worlds.__all__ if name[0].isupper()]
+
+
+def test_a_field_of_several_numbers_holds_them():
+    check_numbers(worlds.Outages(servers=[0, 2]))
+    check_numbers(fair.reordered(Synthetic(), (1, 2, 0)))
+    with pytest.raises(ValueError, match="^servers=True must be a list of numbers"):
+        check_numbers(worlds.Outages(servers=True))
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_WORLD)
