@@ -94,6 +94,8 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
         ("known_answers", ["--seeds", "1"], "error: --seeds 1 must be at least 2"),
         ("known_answers", ["--relaxations", "0"], "error: --relaxations 0 must be at least 1"),
         ("rank_settings", [], "error: the following arguments are required: files; --help says"),
+        ("run", ["-m", "tries=1,100"], "error: tries is read by nothing here, but by best_llm"),
+        ("run", ["policy=[linucb]", "linucb_alpha=-1"], "error: linucb_alpha=-1 must be a finite"),
         ("run", ["~name"], "error: ~name: name cannot be left out"),
         ("run", ["~horizon=1000"], "error: ~horizon=1000: horizon cannot be left out"),
         ("run", ["policy=null"], "error: policy=null must choose from acqb, "),
