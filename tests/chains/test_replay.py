@@ -312,6 +312,17 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
     np.testing.assert_allclose(adjusted[roots], kept * once / (kept * once + 1 - once))
 
 
+def test_a_replays_load_is_conversations_a_round_of_a_run():
+    """Of the chains that come: here five, of eleven conversations, in each of two runs."""
+    made = source([4, 1, 3, 1, 2], [1, 2, 2, 2, 3], (0, 7))
+    assert made.load == pytest.approx(11 / ROUNDS) and made.alike == [0, 0]
+    assert made.uniform_service(None, RATE, 1) == pytest.approx(5 / 11)
+    counts = jnp.asarray(made.counts).at[1, 0].set(0)
+    assert dataclasses.replace(made, counts=counts).alike == [0, 1]
+    assert dataclasses.replace(made, counts=counts).load == pytest.approx((11 + 7) / 2 / ROUNDS)
+    assert made.first.seeds.tolist() == [0] and made.first.load == made.load
+
+
 def test_a_rule_ranks_conversations_by_what_it_names():
     """By the tokens of the answer, the fewest first; by the chance to leave, the largest first."""
     chains = chains_of([2, 1])._replace(members=np.array([2, 0, 1]))

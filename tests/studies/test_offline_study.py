@@ -1,6 +1,8 @@
 """The tables of the head and the routers: against scalar code, and the script on made-up files."""
 
 import dataclasses
+import pathlib
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 import scipy.stats
 from composing import called
 
+from cqbjax.core import rng
 from cqbjax.datasets import DatasetSource, departure_probabilities, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import made_up
@@ -27,11 +30,11 @@ IDENTITY = ContrastiveConfig(hidden=8, outputs=4, init="mirror", normalise="none
 @pytest.fixture(scope="module")
 def source() -> DatasetSource:
     """80 prompts, 5 servers, embeddings of 4 dimensions that say which server is good."""
-    rng = np.random.default_rng(0)
-    best = rng.integers(0, 4, 80)
-    x = (np.eye(4)[best] + 0.5 * rng.normal(size=(80, 4))).astype(np.float32)
-    performance = np.clip(np.eye(5)[best] * 0.6 + 0.4 * rng.random((80, 5)), 0, 1)
-    cost = np.linspace(0.0, 0.2, 5) * rng.random((80, 5))
+    draw = np.random.default_rng(0)
+    best = draw.integers(0, 4, 80)
+    x = (np.eye(4)[best] + 0.5 * draw.normal(size=(80, 4))).astype(np.float32)
+    performance = np.clip(np.eye(5)[best] * 0.6 + 0.4 * draw.random((80, 5)), 0, 1)
+    cost = np.linspace(0.0, 0.2, 5) * draw.random((80, 5))
     raw = performance - 2.0 * cost
     low, high = raw.min(axis=1, keepdims=True), raw.max(axis=1, keepdims=True)
     chance = 0.1 + 0.89 * (raw - low) / (high - low)
@@ -72,6 +75,30 @@ def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
     assert chosen.max() < 7.5 + 5 * 2.5
     whole = dataclasses.replace(source, offline_size=60)
     assert whole.split(0).offline.tolist() == source.split(0).offline.tolist()
+
+
+def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        heads, "kept", lambda data, what, paths, form, fit, most: list(fit(list(paths)))
+    )
+
+    def fit(keys, embeddings, utilities, available, config):
+        told.append((keys, available))
+        return {"w": np.asarray([[1.0], [2.0]])}, None
+
+    monkeypatch.setattr(projection, "fit_heads", fit)
+    data = SimpleNamespace(
+        source=source, rho=2.0, embeddings=source.embeddings,
+        path=lambda seed, *_: pathlib.Path(f"{seed}"),
+    )  # fmt: skip
+    made = heads.trained(IDENTITY, data, [8, 4])
+    assert [one.params["w"].tolist() for one in made] == [[1.0], [2.0]]
+    ((keys, available),) = told
+    for seed, key, own in zip([8, 4], keys, available, strict=True):
+        assert np.flatnonzero(own).tolist() == source.split(seed).offline.tolist()
+        known = rng.stream_key(rng.round_key(rng.run_key(seed), 0), rng.Stream.HEAD)
+        assert (jax.random.key_data(key) == jax.random.key_data(known)).all()
 
 
 def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:

@@ -314,3 +314,12 @@ def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
     odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
            "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
     assert prices.prices_by_size(odd, sizes) == [0.2, 0.1, 0.9, 0.6]
+
+
+def test_a_size_is_the_largest_that_a_name_states_and_of_a_mixture_that_of_all_experts():
+    for name, kind, size in (
+        ("org/llama-2-13b-chat", "dense", 13), ("a-7b-of-70b", "dense", 70),
+        ("qwen-1_8b", "dense", 1.8), ("mixtral-8x7b-instruct", "mixture", 56),
+        ("70b/small", "dense", None),
+    ):  # fmt: skip
+        assert prices.parameters(name) == (kind, size)
