@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import observations, platforms, rng, simulate
+from cqbjax.core import metrics, observations, platforms, rng, simulate
 from cqbjax.core.instances import Instance, choice_uniform
 from cqbjax.core.types import DOWN, LONG_WAIT, Action, Problem, Queue
 from cqbjax.core.world import Drift, World
@@ -100,3 +100,12 @@ def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
     assert len(np.unique(drawn)) == 6 and (drawn[1] == drawn[2]).all()
     np.testing.assert_array_equal(verdicts("query", again), drawn)
     assert (np.asarray(verdicts("attempt", asked)) == 0.5).all()
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_nothing_is_decided_for_an_empty_queue(valid):
+    queue = Queue(*(np.asarray(one, np.int32) for one in ([4, 5], [7, 9], [0, 0])))
+    action = Action(1, np.array([0, 2]), np.bool_(True))
+    made = metrics.decision(queue, action, 1, np.bool_(valid), 0.5, ())
+    assert (int(made.query), bool(made.explored)) == ((9, True) if valid else (0, False))
+    assert (int(made.row), made.servers.tolist()) == (5, [0, 2])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import hydra
 import jax
@@ -573,3 +574,25 @@ def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
         k: each.count(k) for k in dict.fromkeys(each)
     }
     assert len(rows) == 2, "else seeds that choose apart are not shown"
+
+
+def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypatch):
+    """Contexts of a head and scores of a router alike are of the pool, in its order."""
+    pools = {3: np.array([4, 1]), 5: np.array([2])}
+    split = lambda seed: SimpleNamespace(pool=pools[seed], offline=np.arange(9))  # noqa: E731
+    data = SimpleNamespace(source=SimpleNamespace(split=split))
+    told = []
+    monkeypatch.setattr(
+        heads, "contexts",
+        lambda head, data, rows, label: told.append((head, rows)) or rows,
+    )  # fmt: skip
+    projected = Projected(Acqb(), ContrastiveConfig())
+    (one, other) = projected.fitted("cl", data, [5, 3], None)
+    assert (one.tolist(), other.tolist()) == ([2], [4, 1])
+    assert told[0][0] == ContrastiveConfig() and list(told[0][1]) == [5, 3]
+    routed = Trained(Zero(), schedule="joint", retry="fallback").policy(np.eye(3))
+    assert (routed.by, routed.retry, routed.recall_by) == ("row", "fallback", "row")
+    assert routed.schedule == Routed(scores=np.eye(3), schedule="joint").schedule
+    np.testing.assert_array_equal(routed.scores, np.eye(3))
+    shown = projected.policy(np.ones((3, 2)))
+    assert shown.policy == Acqb() and shown.view.contexts.shape == (3, 2)

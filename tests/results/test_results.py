@@ -368,6 +368,23 @@ def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
     assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
 
 
+def test_each_point_of_a_piece_keeps_what_is_its_own(tmp_path: Path) -> None:
+    """Arrays, attributes, manifest and configuration, whichever points are read."""
+    points = [
+        Stored(fabricate(("random",), num_seeds=1, horizon=2, K=k), {"a": k % 2, "b": k, "c": 0},
+               f"K: {k}\n")
+        for k in (1, 2, 3)
+    ]  # fmt: skip
+    pieces.write(points, tmp_path / "p.nc")
+    assert pieces.manifests_of(tmp_path / "p.nc") == [one.manifest for one in points]
+    for only in (None, {2, 0}, [1]):
+        numbers = range(3) if only is None else sorted(only)
+        read = pieces.read(tmp_path / "p.nc", None, only)
+        for number, one in zip(numbers, read, strict=True):
+            assert (one.config, one.manifest) == points[number][:0:-1]
+            xr.testing.assert_identical(one.point, points[number].point)
+
+
 def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
     for k, code in ((1, "x"), (2, "y")):
         point = fabricate(("random",), num_seeds=1, horizon=2, K=k)

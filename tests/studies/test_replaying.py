@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from tiers import cases
 
 from cqbjax import beliefs
 from cqbjax.chains import prepare
-from cqbjax.chains.linking import Rule
+from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make, make_policies
@@ -28,7 +29,7 @@ from cqbjax.paper import catalogue, claims, comparison, printed
 from cqbjax.results import extracts
 from cqbjax.results import stored as results
 from cqbjax.store.layout import Stored
-from cqbjax.studies import configs, kinds, sharding, showing
+from cqbjax.studies import configs, kinds, replaying, sharding, showing
 from cqbjax.sweeping.progress import Silent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -324,3 +325,15 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
         prepare_data.build(made.at({"model": "none"}))
     prepare_data.build(made.at({"model": "none", "wildchat.threshold": 1}))
     assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
+
+
+def test_chains_of_one_are_said_to_be_too_few_where_they_are():
+    """Beside two longer chains a share of a half asks for two chains of one."""
+    for alone, lines, share in ((2, 0, 0.5), (1, 1, 0.333), (10, 0, 0.5)):
+        first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
+        chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
+        assert len(replaying._too_few(chains, 0.5)) == lines
+        log = SimpleNamespace(name="n", stand_in="s", provenance="p", encoder="e")
+        said = replaying._told(log, chains, SimpleNamespace(load=1.2345), 0.5)
+        told = [said[key] for key in replaying.FOLLOWING]
+        assert told == [2, 5, share, 1.234]

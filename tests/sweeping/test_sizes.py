@@ -10,13 +10,13 @@ import pytest
 from cqbjax.core import recorders
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb, Optimal, RandomRouting
-from cqbjax.sources import Synthetic
+from cqbjax.sources import Coin, Synthetic
 from cqbjax.sweeping import chunks, groups, memory, parts, plan, programs, runner
 from cqbjax.sweeping.chunks import Outcome
 from cqbjax.sweeping.parts import Records
 from cqbjax.sweeping.progress import Silent
 from cqbjax.sweeping.snapshots import Snapshots
-from cqbjax.sweeping.sweep import part
+from cqbjax.sweeping.sweep import _dataset, part
 
 
 @pytest.mark.parametrize(
@@ -256,3 +256,37 @@ def test_policies_of_a_group_share_tables_and_keep_their_numbers():
     np.testing.assert_allclose(group.policies.c1, [0.3, 0.4, 0.3, 0.3], rtol=1e-6)
     assert group.runs_a_label == 2 + 2 + 3 and group.labels == ("p", "q")
     assert group.runs.policy.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+
+
+def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
+    """Eight seconds for four runs of ten rounds, which two points show."""
+    one, other = groups.Member(0, "a"), groups.Member(1, "a")
+    axis = types.SimpleNamespace(size=2)
+    part = types.SimpleNamespace(
+        runs_a_policy=4, rates=axis, seeds=axis, problem=types.SimpleNamespace(horizon=10)
+    )
+    group = types.SimpleNamespace(
+        part=part, runs=types.SimpleNamespace(seed=np.zeros(4)), members=(one,), parts=(part,),
+        twins={other: one}, labels=("a",),
+    )  # fmt: skip
+    spent = [runner.Spent(1.0, 2.0), runner.Spent(0.5, 6.0)]
+    made = runner._measured(group, {"x": np.arange(4)}, spent, Told())[one]
+    assert (made.seconds_per_round, made.compile_seconds) == (8 / 80, 1.5)
+    assert made.recorded["x"].tolist() == [[0, 1], [2, 3]], "rate by rate, seed by seed"
+
+
+@pytest.mark.parametrize(("every", "said"), [(1, "every round"), (2, "one round in 2 is recorded")])
+def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, said):
+    asked = {"a": RandomRouting(), "optimal": Optimal()}
+    one = part(asked, Coin(), [0.3], 2, 4, record_every=every)
+    measured = {
+        label: runner.Measured(
+            {r.name: np.full((1, 2, 4 // every), value) for r in one.recorders}, 0.0, 0.0
+        )
+        for value, label in enumerate(asked, 1)
+    }
+    made = _dataset(measured, one)
+    assert made["policy"].values.tolist() == ["a", "optimal"]
+    assert (made["optimal_queue_length"] == 2).all()
+    assert (made["queue_length"].sel(policy="a") == 1).all()
+    assert made["round"].attrs["thinned"] == said

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from composing import composed
 from fabricated import fabricate
 from rich.console import Console
@@ -76,3 +77,13 @@ def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
     assert (regret["slope"] > 0).all() and (regret["bound"] == 0.5).all()
     with pytest.raises(ValueError, match="kind.windows: too few rounds"):
         slopes.table(points, [[59, 60]])
+
+
+def test_a_window_begins_after_its_first_round():
+    point = fabricate(("acqb",), num_seeds=2, horizon=100)
+    grown = np.sqrt(point["round"].values)
+    grown[9] = 1e6
+    point["regret"] = point["regret"] * 0 + xr.DataArray(grown, dims="round")
+    (row,) = slopes.table([point], [(10, 100)]).filter(statistic="regret").to_dicts()
+    assert row["slope"] == pytest.approx(0.5, abs=0.01)
+    assert (row["first"], row["last"], row["bound"]) == (10, 100, 0.5)

@@ -9,10 +9,10 @@ import pytest
 
 from cqbjax.core import rng, rules, simulate
 from cqbjax.core.rules import Reaction, Rules, Service, Users
-from cqbjax.core.setting import Setting, with_rules
+from cqbjax.core.setting import Setting, is_ours, with_rules
 from cqbjax.core.types import Problem
 from cqbjax.sources import Arriving, Batches, Coin
-from cqbjax.worlds import Count, Impatient, Lost, One, Orbit, Outages, Rounds, Stay, orbit
+from cqbjax.worlds import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay, orbit
 from cqbjax.worlds._template import BacksOff
 
 HORIZON, KEY = 3000, rng.run_key(1)
@@ -237,6 +237,29 @@ def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_fee
     assert not none.lasting and rules_of(service=[Service(), Rounds()]).lasting
 
 
+class Priced(Service):
+    """A kind whose prices and delay are what it is told."""
+
+    def __init__(self, prices, delay):
+        self.said, self.delay = prices, delay
+
+    def prices(self, drawn):
+        return None if self.said is None else jnp.asarray(self.said)
+
+
+def test_of_several_kinds_of_service_prices_are_multiplied_and_the_longest_delay_counts():
+    kinds = Priced([1.0, 2.0, 3.0], 4), Priced([2.0, 0.5, 4.0], 7), Priced(None, 0)
+    both = rules_of(service=kinds)
+    assert both.prices(jnp.int32(1)).tolist() == [2, 1, 12] and both.delay == 7
+    assert rules_of(service=kinds[2:]).prices(jnp.int32(1)) is None
+
+
+def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
+    for service, ours in (([Lost(), Late()], False), ([Lost(), Outages()], True)):
+        assert is_ours(with_rules(Coin(), [], service)) == ours
+    assert is_ours(with_rules(Coin(), [Orbit()], [Lost()])) and not is_ours(Coin())
+
+
 def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
@@ -290,6 +313,12 @@ class Told(Coin):
     def world(self, key, arrival_rate, problem):
         world = super().world(key, arrival_rate, problem)
         return world._replace(contexts=jnp.broadcast_to(arrival_rate, world.contexts.shape))
+
+
+def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
+    monkeypatch.setattr(Coin, "uniform_service", lambda self, seeds, rate, size: rate + size)
+    made = with_rules(Coin(), [], [Count(count=3)])
+    assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
 @pytest.mark.parametrize("places", [1, 3])
