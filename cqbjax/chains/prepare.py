@@ -6,7 +6,6 @@ setting, and kept there too: once for each rule.
 """
 
 import functools
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,16 @@ from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.reading import Reading
 from cqbjax.chains.shards import LogError
 from cqbjax.core.code import digest
-from cqbjax.core.files import ARRAY, ARRAYS, content_key, memo, read, sha256, write
+from cqbjax.core.files import (
+    ARRAY,
+    ARRAYS,
+    content_key,
+    memo,
+    read,
+    sha256,
+    write,
+    write_atomic,
+)
 from cqbjax.core.labels import GENERATED, OWN, PAPERS
 from cqbjax.datasets import cache, fetch
 from cqbjax.datasets.cache import Prepared
@@ -133,7 +141,7 @@ def prepare(
         if vectors is not None:
             write(folder / EMBEDDINGS, ARRAY, np.asarray(vectors).astype(np.float16, copy=False))
         if whose["provenance"] == GENERATED and (truth := got.root / TRUTH).is_file():
-            shutil.copyfile(truth, folder / TRUTH)
+            write_atomic(folder / TRUTH, truth.read_bytes())
         return {
             **whose, "model": model, "encoder": told, "tokens": tokens, "reading": said._asdict()
         }  # fmt: skip

@@ -1,6 +1,5 @@
 """A policy enters the arena: it runs in the tasks, and is set beside all others."""
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from cqbjax.commands._words import Run
 from cqbjax.commands.run import runner
 from cqbjax.core import backend
 from cqbjax.core.contract import refusal
+from cqbjax.core.files import write_atomic
 from cqbjax.core.files import check_writable
 from cqbjax.offline import Learnt
 from cqbjax.results import board as boards
@@ -198,6 +198,5 @@ def _policys_file(contestant: Contestant, folder: Path) -> list[Path]:
     module = words[0].partition("=")[2].rpartition(".")[0]
     file = Path(str(sys.modules[module].__file__))
     copy = folder / Path(*module.split(".")).with_suffix(".py")
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, copy)
+    write_atomic(copy, file.read_bytes())
     return [copy]

@@ -38,7 +38,8 @@ def write(points: Sequence[Stored], path: Path) -> None:
 
     A crash leaves the old piece or the new one; or, between the renaming of the two files of a
     piece that replaces one, a piece that is told to be torn. Hidden partial files are never taken
-    for a result; those that no process can be writing any more are removed.
+    for a result; those that no process can be writing any more are removed, as are arrays of a
+    key's name that nothing is said of.
 
     Args:
         points: at least one, all of one `shape`.
@@ -58,10 +59,11 @@ def write(points: Sequence[Stored], path: Path) -> None:
     write_atomic(path, content, json=text)
     # By the file system's own clock, and not before who is slow has written theirs.
     now = path.stat().st_mtime
-    for hidden in path.parent.glob(".*.partial"):
+    hidden, arrays = path.parent.glob(".*.partial"), path.parent.glob(f"*{ENDING}")
+    for left in (*hidden, *(file for file in arrays if _is_leftover(file))):
         with contextlib.suppress(FileNotFoundError):
-            if hidden.stat().st_mtime < now - LEFT_OVER:
-                hidden.unlink()
+            if left.stat().st_mtime < now - LEFT_OVER:
+                left.unlink()
 
 
 def describe(path: Path, manifests: Sequence[Mapping[str, Any]]) -> None:
@@ -103,12 +105,14 @@ def found(folder: Path) -> list[Path]:
         file
         for file in sorted(folder.rglob(f"*{ENDING}"))
         if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-        and (file.with_suffix(SAID).exists() or not _is_key(file.stem))
+        and not _is_leftover(file)
     ]
 
 
-def _is_key(name: str) -> bool:
-    return len(name) == KEY_LETTERS and set(name) <= set("0123456789abcdef")
+def _is_leftover(file: Path) -> bool:
+    """Tell arrays of a key's name that nothing is said of."""
+    is_key = len(file.stem) == KEY_LETTERS and set(file.stem) <= set("0123456789abcdef")
+    return is_key and not file.with_suffix(SAID).exists()
 
 
 def read(

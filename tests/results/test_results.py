@@ -105,6 +105,13 @@ def test_what_another_process_may_be_writing_is_left_alone(tmp_path: Path) -> No
         os.utime(file, (now - age, now - age))
     store(tmp_path / "point", fabricate())
     assert sorted(hidden(tmp_path)) == [".other.nc.2.partial", ".point.nc.1.partial"]
+    # Arrays whose writer was killed before it could say what they are.
+    for number, age in ((1, 60), (2, 3600)):
+        file = tmp_path / f"{number:024x}.nc"
+        file.touch()
+        os.utime(file, (now - age, now - age))
+    store(tmp_path / "point", fabricate())
+    assert [(tmp_path / f"{number:024x}.nc").exists() for number in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("step", cases(STEPS, ["replace"]))
