@@ -16,8 +16,7 @@ from cqbjax.commands._words import Run
 from cqbjax.commands.run import runner
 from cqbjax.core import backend
 from cqbjax.core.contract import refusal
-from cqbjax.core.files import write_atomic
-from cqbjax.core.files import check_writable
+from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.offline import Learnt
 from cqbjax.results import board as boards
 from cqbjax.results.board import Board
