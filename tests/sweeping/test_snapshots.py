@@ -125,3 +125,17 @@ def test_who_keeps_nothing_writes_nothing(tmp_path, monkeypatch):
     snapshots.Snapshots(None).save("1", [np.zeros(2)], always=True)
     snapshots.Snapshots(None).drop()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_another_process_of_the_same_group_has_tidied_is_not_missed(tmp_path, monkeypatch):
+    """It has finished, and removed the folder: at any moment of this one."""
+    kept = snapshots.Snapshots(tmp_path / "gone", "group")
+    assert kept.load("0", np.zeros(2)) is None
+    monkeypatch.setattr(type(tmp_path), "glob", lambda *_: [tmp_path / "gone" / "a.snapshot"])
+    kept.drop()
+
+    def tidied(path, _):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(snapshots, "write_atomic", tidied)
+    kept.save("0", np.zeros(2), always=True)
