@@ -271,8 +271,8 @@ def store(points: Sequence[Finished], folder: Path, known: Collection[Path] = ()
                 f"{file} cannot be written ({error.strerror or error}): make room, and give the "
                 "same command again; what was stored before is kept"
             ) from error
-        for one in same:  # which were to be run again
-            pieces.drop(one)
+        for older in same:  # which were to be run again
+            pieces.drop(older)
         written.append(file)
     return written
 
