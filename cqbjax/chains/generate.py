@@ -7,7 +7,6 @@ whether a user comes back is the topic, which the first prompt tells.
 """
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from cqbjax.chains import schema
 from cqbjax.chains.prepare import MODEL, TRUTH
 from cqbjax.chains.reading import FIRST_TOKEN, SECOND, TOKENS_A_SECOND
 from cqbjax.chains.shards import LogError
+from cqbjax.datasets.readers.compact import check_columns, read_frame
 
 TRACE = Path("traces") / "azure_llm_2023_conv.parquet"
 GAPS = Path("wildchat_chains") / "retrial_chains.csv"
@@ -88,7 +88,7 @@ def generate(folder: Path, data_dir: Path, settings: Settings, shard_rows: int =
         What the log stands in for.
 
     Raises:
-        LogError: a setting is out of range, or the trace or the gaps are not there.
+        ValueError: a setting is out of range, or the trace or the gaps are not there.
     """
     _check(settings)
     arrivals, tokens = read_trace(data_dir / TRACE)
@@ -121,9 +121,9 @@ def read_trace(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return a trace's arrivals [n] in [0, 1) of its length, and its response tokens [n].
 
     Raises:
-        LogError: there is no such file, or it lacks a column.
+        ValueError: there is no such file, or it lacks a column.
     """
-    frame = _table(path, pl.read_parquet, "arrivals", "TIMESTAMP", "GeneratedTokens")
+    frame = _table(path, "arrivals", "TIMESTAMP", "GeneratedTokens")
     frame = frame.sort("TIMESTAMP", maintain_order=True)
     times = frame["TIMESTAMP"].cast(pl.Datetime("us")).to_physical().to_numpy().astype(float)
     # One mean interval from the last arrival to the trace's repetition.
@@ -135,22 +135,18 @@ def read_gaps(path: Path) -> np.ndarray:
     """Return the real gaps between repeats, seconds, in increasing order.
 
     Raises:
-        LogError: there is no such file, or it lacks the column.
+        ValueError: there is no such file, or it lacks the column.
     """
-    gaps = _table(path, pl.read_csv, "retrial gaps", "seconds_since_previous")
+    gaps = _table(path, "retrial gaps", "seconds_since_previous")
     return np.sort(gaps["seconds_since_previous"].drop_nulls().to_numpy().astype(float))
 
 
-def _table(
-    path: Path, read: Callable[[Path], pl.DataFrame], what: str, *columns: str
-) -> pl.DataFrame:
+def _table(path: Path, what: str, *columns: str) -> pl.DataFrame:
     """Read a table that must have some columns."""
     if not path.is_file():
         raise LogError(f"{path}: no such file, a generated log takes its {what} from it.")
-    frame = read(path)
-    for column in columns:
-        if column not in frame.columns:
-            raise LogError(f"{path}: lacks column {column!r}, it has {', '.join(frame.columns)}.")
+    frame = read_frame(path)
+    check_columns(frame.columns, columns, path)
     return frame
 
 

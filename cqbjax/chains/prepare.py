@@ -34,7 +34,9 @@ from cqbjax.datasets.embedding import embed, load_encoder, model_identity
 from cqbjax.datasets.load import EMBEDDINGS
 from cqbjax.datasets.prepare import Embed
 from cqbjax.datasets.progress import steps
+from cqbjax.datasets.readers.compact import read_frame
 from cqbjax.datasets.readers.embeddings import read_embeddings
+from cqbjax.datasets.readers.times import JUMP
 
 NAME, TITLE, REPOSITORY = "wildchat", "WildChat-1M", "allenai/WildChat-1M"
 # Conversations of all models in WildChat-1M as it is published. How many each model has, and the
@@ -45,7 +47,7 @@ MODEL = "gpt-4-1106-preview"
 ENCODER = "sentence-transformers/paraphrase-multilingual-mpnet-base-v2"
 NONE = "none"  # in place of an encoder: no prompt is embedded
 TRUTH = "truth.parquet"  # beside shards that were generated
-FORMAT = "2"  # raise when the same files would give other conversations
+FORMAT = "3"  # raise when the same files would give other conversations
 MAPPED = ARRAY._replace(load=functools.partial(np.load, mmap_mode="r"))
 
 
@@ -99,8 +101,9 @@ def prepare(
         progress: draw progress bars.
         embedder: in place of the encoder a name, which tells it from all others, and prompts [P] ->
             [P, d].
-        embeddings: in place of both an `.npy` of [R, d], row for row with all rows of the shards,
-            those of other models too.
+        embeddings: in place of both a file: an `.npy` of [R, d], row for row with all rows of the
+            shards, those of other models too; or a Parquet file with `conversation_hash`
+            and `embedding`, in any order.
 
     Returns:
         What was done. After a kill the next call goes on from what was embedded.
@@ -123,7 +126,10 @@ def prepare(
         if embeddings is not None:
             firsts = reading.load(folder).group_by("text").agg(pl.col("row").first()).sort("text")
             rows, of = shards.count(got.files), "the log has {} conversations"
-            return _unit(read_embeddings(embeddings, rows, of, firsts["row"].to_numpy()))
+            return _unit(read_embeddings(
+                embeddings, rows, of, firsts["row"].to_numpy(), lambda: shards.ids(got.files),
+                shards.ID,
+            ))  # fmt: skip
         return None if encode is None else encode(tuple(reading.load_texts(folder)))
 
     def write_files(folder: Path) -> dict[str, Any]:
@@ -141,13 +147,19 @@ def prepare(
         if vectors is not None:
             write(folder / EMBEDDINGS, ARRAY, np.asarray(vectors).astype(np.float16, copy=False))
         if whose["provenance"] == GENERATED and (truth := got.root / TRUTH).is_file():
+            if len(read_frame(truth)) != said.rows:
+                raise LogError(
+                    f"{truth}: must have a row for each of the {said.rows:,} of the log."
+                )
             write_atomic(folder / TRUTH, truth.read_bytes())
         return {
             **whose, "model": model, "encoder": told, "tokens": tokens, "reading": said._asdict()
         }  # fmt: skip
 
     depends_on = (FORMAT, NAME, model, tokens, identity, *whose.values(), *got.contents)
-    return cache.build(data_dir, NAME, depends_on, got.revision, write_files)
+    done = cache.build(data_dir, NAME, depends_on, got.revision, write_files)
+    got.remember()
+    return done
 
 
 def _encoder(
@@ -233,8 +245,16 @@ def describe(log: Log, chains: Chains, rule: Rule) -> list[str]:
         "the same before the earlier one had ended, and were not linked",
     ]
     if dropped := sum(said.dropped.values()):
-        why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(said.dropped.items()))
+        why = ", ".join(
+            f"{reason} {count:,} (first: {said.first[reason]})"
+            for reason, count in sorted(said.dropped.items())
+        )
         lines.append(f"{dropped:,} rows dropped: {why}")
+    if said.jumps:
+        lines.append(
+            f"the clock jumps {said.jumps:,} times by over {JUMP:,} mean intervals between "
+            f"conversations, the first time before {said.first['jumps']}"
+        )
     if said.repaired:
         lines.append(f"{said.repaired:,} first prompts were not valid UTF-8: kept, repaired")
     if log.embeddings is None:

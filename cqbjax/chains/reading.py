@@ -22,11 +22,13 @@ import pyarrow.parquet as pq
 from cqbjax.chains import shards
 from cqbjax.chains.shards import Batch, LogError
 from cqbjax.core.files import naming
+from cqbjax.datasets.readers.times import jumps
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first one, then 30 tokens a second.
 FIRST_TOKEN, TOKENS_A_SECOND = 2.84, 30.0
 SECOND = 1_000_000  # microseconds
+DUPLICATE = "duplicate of an earlier row"
 # No encoder reads more of a prompt. Whether two are identical is told by all of their bytes.
 MOST_LETTERS = 4096
 CONVERSATIONS, TEXTS = "conversations.parquet", "texts.parquet"
@@ -78,6 +80,8 @@ class Reading(NamedTuple):
         texts: distinct first prompts.
         dropped: reason -> rows.
         repaired: first prompts that were not valid UTF-8; kept, with U+FFFD for the wrong bytes.
+        jumps: gaps between the times of conversations that are as long as if a clock jumped.
+        first: reason of `dropped`, or `jumps` -> its first row, in words.
     """
 
     rows: int
@@ -87,6 +91,8 @@ class Reading(NamedTuple):
     texts: int
     dropped: dict[str, int]
     repaired: int
+    jumps: int
+    first: dict[str, str]
 
 
 def count_by_bytes(text: bytes) -> int:
@@ -135,7 +141,9 @@ def read_log(
     """
     users: dict[str, int] = {}
     texts: dict[bytes, int] = {}
+    seen = set[bytes]()
     dropped: Counter[str] = Counter()
+    first: dict[str, int] = {}
     rows = others = kept = repaired = 0
     with (
         _writer(folder / CONVERSATIONS, SCHEMA) as log,
@@ -145,10 +153,15 @@ def read_log(
             own = pc.fill_null(pc.equal(batch.rows["model"], model), False)
             conversations, new = [], []
             for row, one in _conversations(batch, own, tokens):
+                if not isinstance(one, str):
+                    digest = _digest(one.prompt)
+                    whole = _digest(repr((digest, one._replace(prompt=b""))).encode())
+                    one = DUPLICATE if whole in seen else one
                 if isinstance(one, str):
                     dropped[one] += 1
+                    first.setdefault(one, row)
                     continue
-                digest = hashlib.blake2b(one.prompt, digest_size=16).digest()
+                seen.add(whole)
                 text = one.prompt.decode("utf-8", "replace")
                 if digest not in texts:
                     texts[digest] = len(texts)
@@ -165,7 +178,17 @@ def read_log(
         if not kept:
             why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
             raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
-    return Reading(rows, others, kept, len(users), len(texts), dict(dropped), repaired)
+    leaps, times = 0, load(folder).unpivot(["arrival", "ended"], index="row").sort("value")
+    if len(late := jumps(times["value"].to_numpy())):
+        leaps, first["jumps"] = len(late), times["row"][int(late[0])]
+    places = {reason: shards.place(files, row) for reason, row in first.items()}
+    return Reading(
+        rows, others, kept, len(users), len(texts), dict(dropped), repaired, leaps, places
+    )
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def load(folder: Path) -> pl.DataFrame:
@@ -214,6 +237,8 @@ def conversation(
         return "no first prompt"
     if not answers or answers[0].content is None:
         return "no assistant response"
+    if not answers[0].content.strip():
+        return "empty assistant response"
     if not user:
         return "no hashed IP"
     times = [turn.timestamp for turn in answers]

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 COLUMNS = ("model", "timestamp", "conversation", "hashed_ip")
 TURN_FIELDS = ("role", "content", "timestamp")
+ID = "conversation_hash"  # of a row: read where embeddings have it too
 TIME = "timestamp"  # of a row and of a turn; all else that is read is text
 # Names of models that an error lists.
 MOST_NAMED = 12
@@ -83,6 +84,32 @@ def count(shards: Sequence[Path]) -> int:
         with _opened(shard) as file:
             total += file.metadata.num_rows
     return total
+
+
+def ids(shards: Sequence[Path]) -> list[str]:
+    """Return the id of each row.
+
+    Raises:
+        LogError: naming a shard without ids.
+    """
+    every: list[str] = []
+    for shard in shards:
+        with _opened(shard) as file:
+            if ID not in file.schema_arrow.names:
+                raise LogError(f"{shard}: lacks column {ID!r}, by which embeddings are joined.")
+            for batch in _batches(shard, file, [ID], 65536):
+                every += map(str, batch.column(0).to_pylist())
+    return every
+
+
+def place(shards: Sequence[Path], row: int) -> str:
+    """Return where a row stands, given its number of all shards: its row of a file, from 1."""
+    for shard in shards:
+        rows = count([shard])
+        if row < rows:
+            return f"row {row + 1} of {shard.name}"
+        row -= rows
+    raise IndexError(row)
 
 
 def read(shards: Sequence[Path], size: int = 1024) -> Iterator[Batch]:

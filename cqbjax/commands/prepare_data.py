@@ -15,6 +15,7 @@ from cqbjax.chains import prepare as logs
 from cqbjax.commands._hydra import CONF
 from cqbjax.commands._multirun import Job
 from cqbjax.commands._start import start
+from cqbjax.core.files import undone
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
@@ -47,15 +48,18 @@ def build(config: Config) -> None:
         chains_of_a_log(config)
         return
     console = Console(markup=False)
-    entry, source = _entry(config), config.source
+    entry, source, made = _entry(config), config.source, []
     if config.made_up is not None:
         source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"
-        made_up.write(entry.name, source, config.made_up)
-    done = prepare(
-        entry, config.data_dir, source, config.revision, config.model or DEFAULT_MODEL,
-        config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
-        truncation_side=config.truncation_side,
-    )  # fmt: skip
+        made = [source]
+    with undone(*made):
+        if made:
+            made_up.write(entry.name, source, config.made_up)
+        done = prepare(
+            entry, config.data_dir, source, config.revision, config.model or DEFAULT_MODEL,
+            config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
+            truncation_side=config.truncation_side,
+        )  # fmt: skip
     table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
     served = datasets.served_rates(_probabilities(entry, table))
     best = table.servers[served.best_assortment[0]]
@@ -90,17 +94,21 @@ def chains_of_a_log(config: Config) -> None:
         raise ValueError(f"model={logs.NONE} embeds nothing, which needs wildchat.threshold=1.")
     data_dir = pathlib.Path(config.data_dir)
     source = None if config.source is None else pathlib.Path(config.source)
+    made = []
     if config.made_up is not None:
         source = data_dir / "made_up" / f"wildchat-{config.made_up}"
+        made = [source]
         settings = generate.Settings(
             config.made_up, longer=wanted.made_up_longer, follow_ups=wanted.made_up_follow_ups,
             close=wanted.made_up_close, seed=wanted.made_up_seed,
         )  # fmt: skip
-        generate.generate(source, data_dir, settings)
-    done = logs.prepare(
-        data_dir, source, wanted.model, encoder, wanted.tokens,
-        config.revision, config.batch_size, config.progress, embeddings=own,
-    )  # fmt: skip
+    with undone(*made):
+        if source and made:
+            generate.generate(source, data_dir, settings)
+        done = logs.prepare(
+            data_dir, source, wanted.model, encoder, wanted.tokens,
+            config.revision, config.batch_size, config.progress, embeddings=own,
+        )  # fmt: skip
     log = logs.load(data_dir)
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{log.name}: {state} ({done.key}, revision {done.revision})", markup=False)

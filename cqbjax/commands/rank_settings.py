@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from cqbjax.commands._start import Arguments, start_plain
+from cqbjax.datasets.readers.compact import read_frame
 from cqbjax.results import tables
 from cqbjax.studies import ranking, showing
 
@@ -34,10 +35,7 @@ def read(files: Sequence[Path]) -> dict[str, pl.DataFrame]:
         if not file.is_file():
             raise ValueError(f"{file}: no such file")
         paths[name] = file
-    try:
-        return {name: pl.read_csv(file) for name, file in paths.items()}
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{', '.join(map(str, files))}: not a table: {error}") from error
+    return {name: read_frame(file) for name, file in paths.items()}
 
 
 def main() -> None:

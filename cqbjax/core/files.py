@@ -104,6 +104,25 @@ def user_cache() -> pathlib.Path:
         return pathlib.Path(made)
 
 
+@contextlib.contextmanager
+def undone(*paths: pathlib.Path, unless: pathlib.Path | None = None) -> Iterator[None]:
+    """Remove files and folders that were made inside, and empty ones above, on an error.
+
+    Args:
+        paths: those that are removed if they were not there.
+        unless: nothing is removed if this file is there, as another process wrote it.
+    """
+    above = {folder for path in paths for folder in path.parents}
+    absent = [path for path in (*paths, *sorted(above, reverse=True)) if not path.exists()]
+    try:
+        yield
+    except Exception:
+        for path in absent if unless is None or not unless.is_file() else ():
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path in paths else path.rmdir()
+        raise
+
+
 class Form(NamedTuple):
     """How a result lies in a file.
 

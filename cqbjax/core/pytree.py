@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.given import is_number
+from cqbjax.core.given import TableNames, is_number
 
 T = TypeVar("T")
 # What a field of several numbers may be given as.
@@ -198,6 +198,8 @@ def check_numbers(tree: Any) -> None:
             check_numbers(one)
         if value is None and type(None) in kinds:
             continue
+        if TableNames in kinds and not isinstance(value, TableNames):
+            raise ValueError(f"{name}={value} must be a table's names (core.given.TableNames)")
         several = any(get_origin(kind) is Sequence for kind in kinds)
         number_or_array = is_number(value) or np.ndim(value) and hasattr(value, "dtype")
         if kinds & {float, int} and not number_or_array:

@@ -8,13 +8,14 @@ kind draws it draws before the first round, by the run's key: every policy meets
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.given import TableNames
 from cqbjax.core.types import Problem
 
 
@@ -100,6 +101,10 @@ class Service:
     def places(self) -> int:
         """Return c."""
         return 1
+
+    def joined(self, names: TableNames | None) -> Self:
+        """Return the kind for the names of a source's table; itself where it reads none."""
+        return self
 
     def check(self, problem: Problem) -> None:
         """Raise ValueError, in one sentence, for a setting out of range."""

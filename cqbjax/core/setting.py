@@ -115,6 +115,8 @@ def with_rules(source: Source, users: Sequence[Users], service: Sequence[Service
             contract.require(isinstance(kinds, list | tuple), "must be a list of kinds")
             for one in kinds:
                 check_kind(one, base)
+    names = getattr(contract.layers(source)[-1], "names", None)
+    service = [one.joined(names) for one in service]
     own = [tuple(one for one in kinds if not one.of_paper) for kinds in (users, service)]
     return Setting(source=source, users=own[0], service=own[1]) if any(own) else source
 

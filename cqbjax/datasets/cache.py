@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cqbjax.core.files import JSON, content_key, memo, read, write
+from cqbjax.core.files import JSON, content_key, memo, read, undone, write
 from cqbjax.datasets.table import TableError
 
 
@@ -59,7 +59,8 @@ def build(
     key = content_key(*depends_on)
     meta, pointer = (cache_folder(data_dir) / file for file in (f"{key}/meta.json", f"{name}.json"))
     built = not meta.is_file()
-    memo(meta, lambda: write_files(meta.parent), JSON)
+    with undone(meta.parent, unless=meta):
+        memo(meta, lambda: write_files(meta.parent), JSON)
     if not pointer.is_file() or read(pointer, JSON) != {"entry": key}:
         write(pointer, JSON, {"entry": key})
     return Prepared(key, built, revision)

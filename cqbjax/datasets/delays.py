@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import opened
-from cqbjax.datasets.table import TableError
+from cqbjax.core.given import TableNames
+from cqbjax.datasets.readers.compact import numbers, read_frame, texts
+from cqbjax.datasets.table import TableError, check_unique
 from cqbjax.worlds import Orbit, Rounds, in_rounds
 
 MINUTE = 60.0
@@ -65,7 +66,8 @@ def rounds(
         return Rounds(rounds=rounds, law=words)
     if round_seconds is None:
         raise ValueError("latencies needs round_seconds, how long a round is")
-    return Rounds(rounds=in_rounds(read_latencies(latencies), round_seconds), law=words)
+    seconds, names = named_latencies(latencies)
+    return Rounds(rounds=in_rounds(seconds, round_seconds), law=words, names=names)
 
 
 def _refuse_unread(table: str, **given: Any) -> None:
@@ -83,34 +85,37 @@ def _file(key: str, path: Any) -> Path:
 
 
 def read_latencies(path: str | Path) -> np.ndarray:
-    """Return how long each LLM's answer to each prompt takes: [P, N] float64, seconds.
+    """Return the seconds of `named_latencies`, in the order of the file."""
+    return named_latencies(path)[0]
+
+
+def named_latencies(path: str | Path) -> tuple[np.ndarray, TableNames]:
+    """Return how long each LLM's answer to each prompt takes: [P, N] float64, seconds; and names.
 
     Args:
-        path: a `.parquet` or `.csv` file: a row a prompt and a column an LLM, both in the order of
-            the dataset's table; a column `prompt_id` is passed over.
+        path: a `.parquet` or `.csv` file: `prompt_id` and a column an LLM, a row a prompt, in any
+            order.
 
     Raises:
         TableError: naming the file, and the column or the first row that is wrong.
     """
     path = _file("latencies", path)
-    frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
-    frame = frame.drop("prompt_id", strict=False)
-    if not frame.width or not frame.height:
+    frame = read_frame(path, ["prompt_id"])
+    prompts = texts(frame, "prompt_id", path)
+    check_unique(prompts, str(path), "prompt_id")
+    servers = [name for name in frame.columns if name != "prompt_id"]
+    if not servers or not prompts:
         raise TableError(f"{path}: must have a row a prompt and a column an LLM.")
-    for name in frame.columns:
-        seconds = frame[name]
-        if not seconds.dtype.is_numeric():
-            raise TableError(f"{path}: column {name!r} must be seconds, and is {seconds.dtype}.")
-        wrong = ~(seconds.cast(pl.Float64).is_finite() & (seconds >= 0)).fill_null(False)
-        _refuse_row(wrong, path)
-    return frame.cast(pl.Float64).to_numpy()
+    seconds = np.stack([_seconds(frame, name, path) for name in servers], axis=1)
+    return seconds, TableNames(prompts, servers, str(path))
 
 
 def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
     """Return the delays of a table: [n] float64, seconds.
 
-    A row without one, such as the first try of a chain, is left out. Of a trace in Mooncake's form
-    (`timestamp` in milliseconds, `hash_ids`, `input_length`) they are `resubmitted`.
+    A row whose cell is empty, such as the first try of a chain, is left out. Of a trace in
+    Mooncake's form (`timestamp` in milliseconds, `hash_ids`, `input_length`) they are
+    `resubmitted`.
 
     Args:
         path: a `.parquet` or `.csv` file.
@@ -120,28 +125,32 @@ def read_delays(path: str | Path, column: str | None = None) -> np.ndarray:
         TableError: naming the file, and the column or the first row that is wrong.
     """
     path = _file("delays", path)
-    frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
+    frame = read_frame(path)
     if column is None and set(TRACE) <= set(frame.columns):
         return resubmitted(frame)
-    if column not in frame.columns or not frame[column].dtype.is_numeric():
+    if column is None or column not in frame.columns:
         raise TableError(
             f"{path}: column={column} must name a column of seconds, one of "
             f"{', '.join(name for name in frame.columns if frame[name].dtype.is_numeric())}."
         )
-    values = frame[column].cast(pl.Float64).fill_nan(None)
-    wrong = (values < 0) | values.is_infinite()
-    _refuse_row(wrong, path)
-    told = values.drop_nulls().to_numpy()
+    told = _seconds(frame, column, path, ~frame[column].is_null().to_numpy())
     if not told.size:
         raise TableError(f"{path}: {column!r} holds no delay.")
     return told
 
 
-def _refuse_row(wrong: pl.Series, path: Path) -> None:
-    """Refuse the first row of a column that is marked as wrong."""
+def _seconds(
+    frame: pl.DataFrame, column: str, path: Path, filled: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a column's rows, or those that are filled, and refuse the first that is no time."""
+    seconds = numbers(frame, [column], path)[:, 0]
+    rows = np.arange(len(seconds)) if filled is None else np.flatnonzero(filled)
+    seconds = seconds[rows]
+    wrong = ~(np.isfinite(seconds) & (seconds >= 0))
     if wrong.any():
-        row = (wrong.arg_max() or 0) + 1
-        raise TableError(f"{path}: row {row} of {wrong.name!r} must be seconds, not negative.")
+        row = rows[wrong.argmax()] + 1
+        raise TableError(f"{path}: row {row} of {column!r} must be seconds, not negative.")
+    return seconds
 
 
 def resubmitted(trace: pl.DataFrame) -> np.ndarray:

@@ -27,6 +27,7 @@ class Files(NamedTuple):
         files: what is to be read.
         revision: the commit that they are of, or "local".
         contents: "name sha256" of each file, which a build depends on.
+        remember: writes the record of local files, once what is built of them is good.
     """
 
     path: pathlib.Path
@@ -34,6 +35,7 @@ class Files(NamedTuple):
     files: list[pathlib.Path]
     revision: str
     contents: list[str]
+    remember: Callable[[], None]
 
 
 def get(
@@ -73,7 +75,10 @@ def get(
         if pinned is None or revision != pinned or not there:
             revision = download(repository, patterns, revision, path)
     files, root = inventory(path), path if path.is_dir() else path.parent
-    return Files(path, root, files, str(revision), verify(files, root, record, str(revision)))
+    contents, remember = verify(files, root, record, str(revision))
+    if source is None:
+        remember()  # the commit, of which a second call reads the same bytes
+    return Files(path, root, files, str(revision), contents, remember)
 
 
 def download(
@@ -159,8 +164,8 @@ def inventory(source: pathlib.Path, patterns: Sequence[str]) -> list[pathlib.Pat
 
 def verify(
     files: Sequence[pathlib.Path], root: pathlib.Path, record: pathlib.Path, revision: str
-) -> list[str]:
-    """Check files against the record, writing it where there is none.
+) -> tuple[list[str], Callable[[], None]]:
+    """Check files against the record of the first time.
 
     A file whose size and time of change are as recorded is taken as unchanged, so that a second
     call need not read gigabytes.
@@ -172,7 +177,7 @@ def verify(
         revision: the commit they came from; "local" for a path.
 
     Returns:
-        "name sha256" of each file, the content that a build depends on.
+        "name sha256" of each file, the content that a build depends on; and what writes the record.
 
     Raises:
         TableError: a size or checksum differs from the record, or a recorded file is not there.
@@ -204,9 +209,7 @@ def verify(
         entries[name] = {"size": status.st_size, "sha256": digest, "changed": status.st_mtime_ns}
         lines.append(f"{name} {digest}")
     fresh = {"revision": revision, "files": entries}
-    if fresh != known:
-        write(record, JSON, fresh)
-    return lines
+    return lines, lambda: write(record, JSON, fresh) if fresh != known else None
 
 
 def _differs(path: pathlib.Path, sibling: Any) -> str | None:

@@ -18,7 +18,7 @@ from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.datasets.readers.prices import shipped
 from cqbjax.datasets.table import TableError, complete
 
-FORMAT = "3"  # raise when the same files would give another table or another layout
+FORMAT = "4"  # raise when the same files would give another table or another layout
 LONGEST = 1.01  # a unit vector in half precision is a little longer than 1
 
 Embed = Callable[[tuple[str, ...]], np.ndarray]
@@ -50,8 +50,9 @@ def prepare(
         progress: draw progress bars.
         embedder: prompts [P] -> [P, d] in place of the encoder (tests).
         prices: a price list in place of the shipped one, for a dataset priced by tokens.
-        embeddings: an `.npy` file [P, d] in place of the encoder, any d: row for row with the table
-            as it is read, before any prompt is dropped.
+        embeddings: a file in place of the encoder, [P, d] with any d: an `.npy`, row for row with
+            the table as it is read, before any prompt is dropped; or a Parquet file with
+            `prompt_id` and `embedding`, in any order.
         truncation_side: `right` or `left`, as in `embed`. When None the encoder's own, and
             embeddings that lie beside the files are taken in its place.
 
@@ -80,7 +81,8 @@ def prepare(
             raw, entry.drop_servers_below, entry.drop_incomplete_prompts, str(got.path)
         )
         if given:
-            vectors = read_embeddings(given, raw.num_prompts)[dropped.kept_rows]
+            vectors = read_embeddings(given, raw.num_prompts, ids=lambda: raw.prompt_ids)
+            vectors = vectors[dropped.kept_rows]
             table = dataclasses.replace(table, notes=table.notes + _lengths(vectors))
         elif embedder:
             vectors = embedder(table.prompts)
@@ -90,7 +92,9 @@ def prepare(
         return save_dataset(folder, table, vectors)
 
     depends_on = (FORMAT, entry.name, _settings(entry, priced), encoder, *got.contents)
-    return build(data_dir, entry.name, depends_on, got.revision, write_files)
+    done = build(data_dir, entry.name, depends_on, got.revision, write_files)
+    got.remember()
+    return done
 
 
 def _prices(entry: Dataset, prices: str | pathlib.Path | None) -> pathlib.Path | None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core.files import arrays_digest
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.given import TableNames, is_number, is_whole
 from cqbjax.core.types import Outcome
 from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, countable, served_rates
@@ -173,6 +173,7 @@ def dataset_source(
         scores=jnp.asarray(table.performance, float),
         repeats=repeats,
         outcome=outcome,
+        names=TableNames(table.prompt_ids, table.servers, f"dataset {dataset}"),
     )
     cost = normalise_cost(table.cost, cost_rule)
     return DatasetSource(queries, dataset, table, probabilities, cost, rho, offline_size)

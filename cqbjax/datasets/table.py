@@ -32,6 +32,7 @@ class RoutingTable:
         stand_in: what this table stands in for, in words; empty for the thing itself.
         provenance: whose its data are, of those in `core.labels`.
         notes: what was merged or dropped on the way here, counted, one sentence each.
+        in_order: whether row i is that of one file, as errors then say.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RoutingTable:
     stand_in: str = ""
     provenance: str = OWN
     notes: tuple[str, ...] = ()
+    in_order: bool = True
 
     @property
     def num_prompts(self) -> int:
@@ -96,9 +98,13 @@ def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False
     if len(set(table.servers)) < table.num_servers:
         twice = next(name for name in table.servers if table.servers.count(name) > 1)
         raise TableError(f"{where}: two servers are named {twice!r}, names must be unique.")
-    check_cells(
-        table.performance, table.cost, table.prompt_ids, table.servers, where, allow_missing
+    labels = (
+        {} if table.in_order else {"score_label": "score of {!r}", "cost_label": "cost of {!r}"}
     )
+    check_cells(
+        table.performance, table.cost, table.prompt_ids, table.servers, where, allow_missing,
+        **labels, rows=table.in_order,
+    )  # fmt: skip
 
 
 def check_cells(
@@ -110,6 +116,7 @@ def check_cells(
     allow_missing: bool = True,
     score_label: str = "column 'score|{}'",
     cost_label: str = "column 'cost|{}'",
+    rows: bool = True,
 ) -> None:
     """Refuse the first bad cell: of a whole table, or of one of its files before they are joined.
 
@@ -122,6 +129,7 @@ def check_cells(
         allow_missing: let a score be NaN (its cost may then be NaN too).
         score_label: how the file calls the score of the LLM `{}`.
         cost_label: how it calls the cost.
+        rows: whether rows are those of the file, counted from 1 below a header.
 
     Raises:
         TableError: one sentence naming file, row and column.
@@ -136,7 +144,7 @@ def check_cells(
         (cost < 0, cost, cost_label, "must not be negative, got {value}"),
         (no_cost, cost, cost_label, "is missing or not finite, got {value}"),
     ):
-        refuse_first(bad, values, prompt_ids, servers, file, label, rule)
+        refuse_first(bad, values, prompt_ids, servers, file, label, rule, rows)
 
 
 def refuse_first(
@@ -147,15 +155,16 @@ def refuse_first(
     file: str,
     label: str,
     rule: str,
+    rows: bool = True,
 ) -> None:
     """Refuse the first cell of [P, N] that is bad, by file, row and column."""
     if not bad.any():
         return
     i, j = (int(index) for index in np.argwhere(bad)[0])
     more = f" ({int(bad.sum()):,} such cells)" if bad.sum() > 1 else ""
+    row = f"row {i + 1} (prompt id {prompt_ids[i]!r})" if rows else f"prompt id {prompt_ids[i]!r}"
     raise TableError(
-        f"{file}: row {i} (prompt id {prompt_ids[i]!r}), {label.format(servers[j])} "
-        f"{rule.format(value=values[i, j])}{more}."
+        f"{file}: {row}, {label.format(servers[j])} {rule.format(value=values[i, j])}{more}."
     )
 
 
@@ -166,7 +175,7 @@ def check_unique(names: Sequence[str], file: str, column: str) -> None:
         TableError: one sentence.
     """
     rows: dict[str, int] = {}
-    for row, name in enumerate(names):
+    for row, name in enumerate(names, 1):
         first = rows.setdefault(name, row)
         if first != row:
             raise TableError(

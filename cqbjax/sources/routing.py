@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.given import is_whole
+from cqbjax.core.given import TableNames, is_whole
 from cqbjax.core.pytree import check_words, keep_arrays, pytree, static
 from cqbjax.core.types import Outcome, Problem
 from cqbjax.core.world import Billed, World
@@ -21,8 +21,13 @@ def draw_pool(key: Array, num_prompts: int, pool_size: int) -> Array:
     return jax.random.permutation(at, num_prompts)[:pool_size].astype(jnp.int32)
 
 
-def check_lengths(contexts: np.ndarray, whose: str) -> None:
+def check_lengths(contexts: np.ndarray, whose: str, rows: np.ndarray | None = None) -> None:
     """Refuse contexts [P, d] beside which V_0 = lambda0 I is lost in float32, of seven digits.
+
+    Args:
+        contexts: to look at.
+        whose: they are, for the error.
+        rows: [P] the rows' numbers in their file; None: from 0, as in an array.
 
     Raises:
         ValueError: naming the first row, and the length allowed.
@@ -30,9 +35,10 @@ def check_lengths(contexts: np.ndarray, whose: str) -> None:
     lengths = np.linalg.norm(contexts.astype(np.float64), axis=-1)
     if lengths.size and lengths.max() > MOST_LENGTH:
         row = int(np.argmax(lengths > MOST_LENGTH))
+        number = row if rows is None else rows[row]
         raise ValueError(
-            f"{whose}: row {row} has length {lengths[row]:.3g}, and at most {MOST_LENGTH} can be "
-            "computed with; the paper assumes at most 1: divide all by the largest"
+            f"{whose}: row {number} has length {lengths[row]:.3g}, and at most {MOST_LENGTH} can "
+            "be computed with; the paper assumes at most 1: divide all by the largest"
         )
 
 
@@ -49,6 +55,7 @@ class Routing:
         repeats: whether a prompt may come again; False: each at most once, in the pool's order.
         outcome: what a user's verdict on a server is drawn for: every `attempt` (the paper), the
             `query` or the `prompt` (`Problem.outcome`); the last two with K = 1 alone.
+        names: of the prompts and servers, by which a table of latencies is joined; None: unnamed.
     """
 
     contexts: Array
@@ -58,6 +65,7 @@ class Routing:
     scores: Array | None = None
     repeats: bool = static(default=True)
     outcome: Outcome = static(default="attempt")
+    names: TableNames | None = static(default=None)
 
     @property
     def extends(self) -> bool:

@@ -98,7 +98,10 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
         (plain.get(inside, {}) if inside else plain).pop(name, None)
     if isinstance(source, DatasetSource):
         plain["source"].pop("data_dir", None)
-        held = content_key(source.digest, source.departure_digest)
+        table = source.table  # by whose names latencies are joined
+        held = content_key(
+            source.digest, source.departure_digest, *table.prompt_ids, "", *table.servers
+        )
     else:
         held = keys.held(source)
     code = [keys.code(source, ready.users, ready.service, *ready.recorders)]

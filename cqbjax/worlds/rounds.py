@@ -1,6 +1,7 @@
 """How long an attempt takes; its place is taken meanwhile."""
 
-from typing import Literal
+import dataclasses
+from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg
+from cqbjax.core.given import TableNames, places_of
 from cqbjax.core.pytree import Numbers, check_words, keep_arrays, pytree, static
 from cqbjax.core.rules import Service
 from cqbjax.core.types import Problem
@@ -24,16 +26,38 @@ class Rounds(Service):
         rounds: what an attempt takes, at least 1: one number, [N] of each server, or [P, N] of
             each prompt of the source's table and server.
         law: `fixed`: whole rounds, always as many; `geometric`: as many on average.
+        names: of the rows and columns of `rounds`, which are joined by them to those of the source;
+            None: by their order.
     """
 
     rounds: Numbers | float = 1.0
     law: Literal["fixed", "geometric"] = static(default="fixed")
+    names: TableNames | None = static(default=None)
 
     lasting = True
 
     def __post_init__(self) -> None:
         """Take lists as arrays."""
         keep_arrays(self, "rounds")
+
+    def joined(self, names: TableNames | None) -> Self:
+        """Return the kind with rows and columns in the order of the source's.
+
+        Raises:
+            ValueError: naming prompts and LLMs that are missing or unknown, or the source has none.
+        """
+        own = self.names
+        if own is None:
+            return self
+        if names is None:
+            raise ValueError(
+                f"{own.where}: latencies are joined by prompt_id and LLM, and the source has no "
+                "table of named ones: give rounds in their place"
+            )
+        rows = places_of(own.prompts, names.prompts, own.where, "prompt_id", names.where)
+        columns = places_of(own.servers, names.servers, own.where, "LLM", names.where)
+        table = np.asarray(self.rounds)[np.ix_(rows, columns)]
+        return dataclasses.replace(self, rounds=table, names=None)
 
     def check(self, problem: Problem) -> None:
         """Refuse what is no number of rounds.

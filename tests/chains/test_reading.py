@@ -71,8 +71,11 @@ def test_a_last_response_without_a_time_has_the_rows(tmp_path):
 
 def test_a_user_is_told_by_the_rows_address_before_that_of_the_first_turn(tmp_path):
     """Where the row has none, that of the first turn counts."""
-    rows = [row(ip="a1", conversation=turns({"hashed_ip": one}, {})) for one in ("a2", "a3", None)]
-    rows += [row(ip="a9", hashed_ip=None, conversation=turns({"hashed_ip": "a1"}, {}))]
+    rows = []
+    for i, (ip, one) in enumerate((("a1", "a2"), ("a1", "a3"), ("a1", None), (None, "a1"))):
+        made = row(at=i)["conversation"]
+        made[0]["hashed_ip"] = one
+        rows.append(row(hashed_ip=ip, conversation=made))
     said, log, _ = read(tmp_path, [*rows, row(ip="a2")])
     assert said.users == 2 and log["user"].to_list() == [0, 0, 0, 0, 1]
 
@@ -90,13 +93,16 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         row(conversation=turns({}, {"content": None})),
         row(conversation=turns({}, {})[:1]),
         row(hashed_ip=None, conversation=turns({"hashed_ip": None}, {})),
-        row(hashed_ip=None),
-        row(conversation=turns({}, {"timestamp": None})),
-        row(timestamp=None),
+        row(2, hashed_ip=None),
+        row(3, conversation=turns({}, {"timestamp": None})),
+        row(4, timestamp=None),
         row(timestamp=None, conversation=turns({}, {"timestamp": None})),
         two_answers(timestamp=None),
         schema.row(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
         schema.row(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
+        row(conversation=turns({}, {"content": ""})),
+        row(conversation=turns({}, {"content": " \n"})),
+        row(),
     ]
     said, log, _ = read(tmp_path, rows)
     assert said.rows == len(rows) == said.others + said.kept + sum(said.dropped.values())
@@ -105,15 +111,51 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         "empty conversation": 2, "no first prompt": 3, "no assistant response": 2,
         "no hashed IP": 1, "no timestamp of the first assistant response": 1,
         "no timestamp of the last assistant response": 1,
-        "timestamps out of order": 1,
+        "timestamps out of order": 1, "empty assistant response": 2,
+        "duplicate of an earlier row": 1,
     }  # fmt: skip
+    file = "train-00000-of-00001.parquet"
+    assert said.first["empty assistant response"] == f"row 19 of {file}"
+    assert said.first["duplicate of an earlier row"] == f"row 21 of {file}"
     # Without its own, a lone response takes the row's timestamp, and a row its first turn's IP.
     assert log["row"].to_list() == [0, 11, 12, 13, 17] and log["user"].to_list() == [0, 0, 0, 0, 1]
-    assert log["answered"][2] == log["answered"][0]
+    assert log["answered"][2] == log["answered"][0] + 3 * SECOND
+
+
+def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(tmp_path):
+    rows = [row(at=60 * i, prompt=f"prompt {i % 4}", ip=f"u{i % 3}") for i in range(24)]
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    schema.write(once / "train-0.parquet", rows)
+    schema.write(twice / "train-0.parquet", rows[:12])
+    schema.write(twice / "train-1.parquet", [*rows[12:], *rows])
+    made, lines = [], []
+    for source in (once, twice):
+        prepare.prepare(tmp_path / f"of {source.name}", source, encoder="none", progress=False)
+        log = prepare.load(tmp_path / f"of {source.name}")
+        made.append(prepare.link(log, linking.Rule(1.0)))
+        lines.append(prepare.describe(log, made[-1], linking.Rule(1.0)))
+    assert made[0].by_length() == made[1].by_length() and made[0].identical == made[1].identical
+    said = "24 rows dropped: duplicate of an earlier row 24 (first: row 13 of train-1.parquet)"
+    assert said in lines[1] and not any("dropped" in line for line in lines[0])
+
+
+@pytest.mark.parametrize("late", [1e6, -1.69e9])
+def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
+    times = [60.0 * i + late * (i >= 15) for i in range(30)]
+    for jumps, rows in ((0, range(15)), (1, range(30))):
+        folder = tmp_path / str(jumps)
+        schema.write(folder / "train-0.parquet", [row(times[i], f"prompt {i % 4}") for i in rows])
+        prepare.prepare(folder / "data", folder, encoder="none", progress=False)
+        log, rule = prepare.load(folder / "data"), linking.Rule(1.0)
+        said = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
+                if "clock" in line]  # fmt: skip
+        assert len(said) == jumps == log.reading.jumps
+    after = 16 if late > 0 else 1
+    assert f"before row {after} of train-0.parquet" in said[0]
 
 
 def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
-    rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(prompt="broken X")]
+    rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(9, prompt="broken X")]
     file = tmp_path / "train-0.parquet"
     schema.write(file, rows)
     content = file.read_bytes()
@@ -282,6 +324,35 @@ def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match="sentence-transformers is not installed"):
         prepare.prepare(tmp_path, file, progress=False)
+
+
+def test_a_refused_log_leaves_nothing_behind(tmp_path):
+    file = tmp_path / "train-0.parquet"
+    gone = {"timestamp": None}
+    schema.write(file, [row(timestamp=None, conversation=turns({}, gone))])
+    with pytest.raises(LogError, match="can be used"):
+        prepare.prepare(tmp_path / "data", file, encoder="none", progress=False)
+    assert not (tmp_path / "data").exists()
+    # Mended, it is read: no checksum of what was refused is left.
+    schema.write(file, [row(), row(at=60)])
+    assert prepare.prepare(tmp_path / "data", file, encoder="none", progress=False).built
+
+
+def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
+    file, own = tmp_path / "train-0.parquet", tmp_path / "own.parquet"
+    rows = [row(60 * i, f"prompt {i}", model=MODEL if i % 2 else "other") for i in range(6)]
+    schema.write(file, rows)
+    vectors = np.eye(6)
+    order = np.random.default_rng(0).permutation(6)
+    columns = {"conversation_hash": [one["conversation_hash"] for one in rows],
+               "embedding": vectors.tolist()}  # fmt: skip
+    pl.DataFrame(columns)[order].write_parquet(own)
+    prepare.prepare(tmp_path, file, embeddings=own, progress=False)
+    np.testing.assert_array_equal(prepare.load(tmp_path).embeddings, vectors[1::2])
+    pl.DataFrame(columns).filter(pl.int_range(6) != 3).write_parquet(own)
+    missing = columns["conversation_hash"][3]
+    with pytest.raises(ValueError, match=f"lacks conversation_hash '{missing}': they must be"):
+        prepare.prepare(tmp_path, file, embeddings=own, progress=False)
 
 
 def test_identical_prompts_need_no_encoder(tmp_path):

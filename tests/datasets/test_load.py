@@ -53,7 +53,7 @@ def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):
     with pytest.raises(ValueError, match=r"shape \(5, 4\), but the table has 6 prompts"):
         ds.load_dataset("routerbench", tmp_path)
     np.save(file, np.full((6, 4), [[0, 0, np.inf, 0]]))
-    with pytest.raises(ValueError, match="row 0 holds a number that is not finite"):
+    with pytest.raises(ValueError, match="row 1 holds a number that is not finite"):
         ds.load_dataset("routerbench", tmp_path)
     np.save(file, np.eye(6))
     file.write_bytes(file.read_bytes()[:-8])

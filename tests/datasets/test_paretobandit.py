@@ -39,16 +39,31 @@ def test_examples_are_read_one_file_after_the_other(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("{", "row 1 is no JSON, or cut short"),
-        (json.dumps({"prompt": "two", "source": "arc"}), "row 1 has no 'arms'"),
-        (json.dumps(line("two", arms={"maker/small": {}})), "row 1 is of maker/small, and the"),
+        ("{", "row {} is no JSON, or cut short"),
+        (json.dumps({"prompt": "two", "source": "arc"}), "row {} has no 'arms'"),
+        (json.dumps(line("two", arms={"maker/small": {}})), "row {} is of maker/small, and the"),
         (json.dumps(line("two", arms={f"maker/{n}": {} for n in ("small", "large")})),
-         "row 1 must have a reward and a cost in numbers of each LLM"),
+         "row {} must have a reward in .* and a cost of at least 0 in numbers"),
     ],
 )  # fmt: skip
-def test_a_bad_row_is_named(row, said, tmp_path):
-    with pytest.raises(TableError, match=said):
-        read_paretobandit(folder(tmp_path, json.dumps(line("one")), row))
+@pytest.mark.parametrize("before", ["", "\n"])
+def test_a_bad_row_is_named(row, said, before, tmp_path):
+    with pytest.raises(TableError, match=said.format(2 + len(before))):
+        read_paretobandit(folder(tmp_path, json.dumps(line("one")), before + row))
+
+
+def test_a_row_of_the_second_file_is_named_as_it_stands_there(tmp_path):
+    here = folder(tmp_path, *(json.dumps(line(f"{i}")) for i in range(5)))
+    bad = {name: {"reward": 1.5, "cost": 1} for name in line("")["arms"]}
+    rows = {
+        "test_holdout.jsonl: row 2 must have a reward in": line("two", arms=bad),
+        "test_holdout.jsonl: row 2 has the prompt of .*val.jsonl: row 4": line("3"),
+    }
+    for said, row in rows.items():
+        lines = [json.dumps(line("the last")), json.dumps(row)]
+        (here / FILES[1]).write_text("\ufeff" + "\r\n".join(lines))
+        with pytest.raises(TableError, match=said):
+            read_paretobandit(here)
 
 
 def test_the_table_comes_with_the_package(tmp_path):

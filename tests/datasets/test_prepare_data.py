@@ -314,8 +314,10 @@ def own_frame(count=30):
 def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
     file = tmp_path / "table.csv"
     own_frame().write_csv(file)
-    with pytest.raises(ds.TableError, match="table.csv: row 5 .*'score|c' is missing"):
+    said = r"table.csv: row 6 \(prompt id 'q5'\), column 'score\|c' is missing"
+    with pytest.raises(ds.TableError, match=said):
         run(tmp_path / "data", ds.own_table("mine"), source=file)
+    assert not (tmp_path / "data").exists(), "what is refused leaves nothing behind"
     done = run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=file)
     assert done.built
     table, embeddings = ds.load_dataset("mine", tmp_path / "data")
@@ -378,8 +380,38 @@ def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_pat
     assert not read_embeddings(file, 30).any()
     given[4] *= 1e30
     np.save(file, given)
-    with pytest.raises(ds.TableError, match=r"own.npy: row 4 has length .*e\+30, and at most 1000"):
+    with pytest.raises(ds.TableError, match=r"own.npy: row 5 has length .*e\+30, and at most 1000"):
         read_embeddings(file, 30)
+
+
+def test_embeddings_with_ids_are_joined_by_them(tmp_path):
+    table_file, file = tmp_path / "table.csv", tmp_path / "own.parquet"
+    frame, given = own_frame(), own_embeddings()
+    frame.write_csv(table_file)
+    order = np.random.default_rng(0).permutation(30)
+    whole = pl.DataFrame({"prompt_id": frame["prompt_id"], "embedding": given.tolist()})[order]
+
+    def build(rows):
+        rows.write_parquet(file)
+        run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=table_file, embeddings=file)
+        return ds.load_dataset("mine", tmp_path / "data")[1]
+
+    kept = [*range(7), *range(8, 30)]
+    np.testing.assert_array_equal(build(whole), given[kept].astype(np.float32))
+    wrong = {
+        "lacks prompt_id 'q3': they must be those of the table": whole.filter(
+            pl.col("prompt_id") != "q3"
+        ),
+        "has prompt_id 'x', unknown there": pl.concat([whole, whole[:1].with_columns(
+            prompt_id=pl.lit("x"))]),
+        "rows 1 and 31, column 'prompt_id': .* occurs twice": pl.concat([whole, whole[:1]]),
+        "row 31 of 'embedding' must be as long as the first": pl.concat([whole, pl.DataFrame(
+            {"prompt_id": "x", "embedding": [[1.0]]})]),
+        "column 'embedding' is missing": whole.rename({"embedding": "vector"}),
+    }  # fmt: skip
+    for said, rows in wrong.items():
+        with pytest.raises(ds.TableError, match=said):
+            build(rows)
 
 
 @pytest.mark.slow
@@ -407,8 +439,8 @@ ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
         (np.ones((30, 4), int), rf"are int64 of shape \(30, 4\).*{ALLOWED}"),
         (np.full((30, 4), "1"), rf"are <U1 of shape \(30, 4\).*{ALLOWED}"),
         (np.full((30, 4), None), "not readable as an array of numbers"),
-        (np.where(np.arange(30)[:, None] == 7, np.nan, np.ones((30, 4))), "row 7 holds a number"),
-        (np.full((30, 4), 1e300), "row 0 holds a number that is not finite in float32"),
+        (np.where(np.arange(30)[:, None] == 7, np.nan, np.ones((30, 4))), "row 8 holds a number"),
+        (np.full((30, 4), 1e300), "row 1 holds a number that is not finite in float32"),
         (b"0.1,0.2\n0.3,0.4\n", r"is not an \.npy file: save one array \[P, d\] of float16"),
         (b"", r"is not an \.npy file"),
         (None, r"embeddings=\S*own\.npy: no such file"),
@@ -471,10 +503,14 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
     assert ds.load_dataset("mine", tmp_path / "data")[1].shape == (29, 16)
 
 
-def entry(*words):
+def command(*words):
     _hydra.offer_multirun()
     with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
-        return prepare_data._entry(configs.of(hydra.compose("config", words)))
+        return configs.of(hydra.compose("config", words))
+
+
+def entry(*words):
+    return prepare_data._entry(command(*words))
 
 
 @pytest.mark.slow
@@ -499,6 +535,13 @@ def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
     assert (table.servers, table.num_prompts) == (("a", "b"), 29)
     with pytest.raises(ds.TableError, match="'score|c' is missing"):
         run(tmp_path / "data", one, source=tmp_path)
+
+
+def test_made_up_files_of_what_is_refused_are_removed(tmp_path):
+    said = ("dataset=sprout", "made_up=12", f"data_dir={tmp_path / 'data'}", "prices=nowhere")
+    with pytest.raises(ValueError, match="nowhere"):
+        prepare_data.build(command(*said))
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("share", ("0", "2", "true", "much"))

@@ -39,13 +39,13 @@ def with_cell(column: str, i: int, j: int, value: float) -> ds.RoutingTable:
 def test_a_bad_cell_is_named_by_file_row_and_column(column, value, words):
     with pytest.raises(ds.TableError, match=words.replace("|", r"\|")) as caught:
         ds.check_table(with_cell(column, 2, 1, value), "file.csv")
-    assert str(caught.value).startswith("file.csv: row 2 (prompt id 'c')")
+    assert str(caught.value).startswith("file.csv: row 3 (prompt id 'c')")
 
 
 def test_ids_servers_and_shapes_are_checked():
     table = small_table()
     ds.check_table(table)
-    with pytest.raises(ds.TableError, match="rows 0 and 2, column 'prompt_id': 'a'"):
+    with pytest.raises(ds.TableError, match="rows 1 and 3, column 'prompt_id': 'a'"):
         ds.check_table(dataclasses.replace(table, prompt_ids=("a", "b", "a")))
     with pytest.raises(ds.TableError, match="at least 2 servers"):
         ds.check_table(ds.take(table, [0, 1], [0]))

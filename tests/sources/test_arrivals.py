@@ -186,12 +186,15 @@ def test_times_that_are_absent_or_out_of_order_are_one_sentence(tmp_path):
         ({"timestamp": [4, 4]}, "all rows have the same time"),
         ({"Timestamp": ["2024-01-01 00:00:00", "noon"]}, "row 2 has no time in column 'Timestamp'"),
         ({"time": [1, 2]}, "lacks column 'timestamp', it has time"),
+        ({"timestamp": ["1.5", "2.5", "soon"]}, "row 3 has no time in column 'timestamp'"),
+        ({"timestamp": [*range(9), 10**6, 10**6 + 1]}, "row 10 comes 999992 after the row"),
+        ({"timestamp": [*range(30), *range(10**6, 10**6 + 30), 10**9]}, r"row 31 comes .*\(2 such"),
     ]
     for columns, words in cases:
         with pytest.raises(TableError, match=words):
             read_times(table(file, **columns))
     file.write_text("nothing")
-    with pytest.raises(TableError, match="not readable, cut short or not a table"):
+    with pytest.raises(TableError, match="not readable, cut short or not parquet"):
         read_times(file)
     with pytest.raises(TableError, match="no such file"):
         read_times(tmp_path / "none.csv")

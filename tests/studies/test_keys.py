@@ -10,6 +10,7 @@ from composing import composed
 
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core import code
+from cqbjax.datasets import dataset_source
 from cqbjax.studies import configs, kinds, manifests
 
 SOURCE = """from cqbjax import sources
@@ -149,3 +150,9 @@ def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
     assert content(source=dataclasses.replace(ready.source, slackness=0.04)) != before
     trace.write_text("timestamp\n1\n2\n5\n8\n")
     assert content() != before
+    # Latencies are joined by names.
+    data = dataset_source("paretobandit", tmp_path, pool_size=5)
+    names = {"servers": ("a", "b", "c"), "prompt_ids": data.table.prompt_ids[::-1]}
+    others = [dataclasses.replace(data.table, **{key: value}) for key, value in names.items()]
+    sources = [data, *(dataclasses.replace(data, table=table) for table in others)]
+    assert len({content(source=source) for source in sources}) == 3

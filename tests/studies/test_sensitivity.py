@@ -242,6 +242,6 @@ def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):
     with pytest.raises(ValueError, match="sensitivity_a.csv and .*sensitivity_a.csv have one name"):
         rank_settings.rank([one, two])
     two.write_text("a,b\n1,2\n1,2,3\n")
-    for files, said in (([two], "not a table"), ([tmp_path], "no such file")):
+    for files, said in (([two], "not readable"), ([tmp_path], "no such file")):
         with pytest.raises(ValueError, match=said):
             rank_settings.rank(files)

@@ -4,6 +4,7 @@ Columns: `prompt_id, prompt, source, score|<LLM>, cost|<LLM>` (USD a query). It 
 table takes; any other column is left alone.
 """
 
+import csv
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -35,13 +36,13 @@ def read_compact(
         TableError: one sentence naming file, row and column.
     """
     path = pathlib.Path(path)
-    frame = read_frame(path)
+    frame = read_frame(path, REQUIRED)
     servers = _servers(frame, path)
     table = RoutingTable(
         name=name or path.stem,
-        prompt_ids=_texts(frame, "prompt_id", path),
-        prompts=_texts(frame, "prompt", path),
-        origins=_texts(frame, "source", path),
+        prompt_ids=texts(frame, "prompt_id", path),
+        prompts=texts(frame, "prompt", path),
+        origins=texts(frame, "source", path),
         servers=servers,
         performance=numbers(frame, [SCORE + server for server in servers], path),
         cost=numbers(frame, [COST + server for server in servers], path),
@@ -68,25 +69,48 @@ def opened(path: pathlib.Path, read: Callable[[pathlib.Path], T], kind: str) -> 
         raise TableError(f"{path}: no such file.")
     try:
         return read(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError, csv.Error) as error:
         reason = str(error).partition("\n")[0]
         raise TableError(f"{path}: not readable, cut short or not {kind}: {reason}.") from error
 
 
-def read_frame(path: pathlib.Path) -> pl.DataFrame:
-    """Read a Parquet or CSV file, or say in one sentence why it cannot be read."""
+def read_frame(
+    path: pathlib.Path, as_text: Sequence[str] = (), infer: bool = True, comments: str | None = None
+) -> pl.DataFrame:
+    """Read a Parquet or CSV file; the types of a CSV's columns follow from all of its rows.
+
+    Args:
+        path: the file.
+        as_text: columns of a CSV that stay as they are written, such as an id 007.
+        infer: False leaves every column of a CSV as text.
+        comments: how a line of a CSV begins that is passed over; it counts as no row.
+
+    Raises:
+        TableError: one sentence saying why the file cannot be read, or the column named twice.
+    """
     if path.suffix == ".csv":
-        frame = opened(path, lambda file: pl.read_csv(file, infer_schema_length=None), "csv")
-        # Polars gives a name that stands twice another one.
-        header = opened(path, lambda file: pl.read_csv(file, has_header=False, n_rows=1), "csv")
-        names = [str(name) for name in header.row(0)]
-        for name in names:
-            if names.count(name) > 1:
-                raise TableError(f"{path}: column {name!r} stands there twice.")
-        return frame
+        return opened(path, lambda file: _read_csv(file, as_text, infer, comments), "csv")
     if path.is_file() and path.suffix != ".parquet":
         raise TableError(f"{path}: must end in .parquet or .csv.")
     return opened(path, pl.read_parquet, "parquet")
+
+
+def _read_csv(
+    path: pathlib.Path, as_text: Sequence[str], infer: bool, comments: str | None
+) -> pl.DataFrame:
+    frame = pl.read_csv(
+        path, infer_schema=infer, infer_schema_length=None, comment_prefix=comments,
+        schema_overrides=dict.fromkeys(as_text, pl.String),
+    )  # fmt: skip
+    # Polars leaves quotes in a name doubled, and renames the second of two columns of one name.
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = (line for line in file if not comments or not line.startswith(comments))
+        names = next(filter(None, csv.reader(lines)), [])
+    for name in names:
+        if names.count(name) > 1:
+            raise TableError(f"{path}: column {name!r} stands there twice.")
+    frame.columns = names
+    return frame
 
 
 def check_columns(there: Sequence[str], columns: Iterable[str], file: pathlib.Path) -> None:
@@ -97,7 +121,7 @@ def check_columns(there: Sequence[str], columns: Iterable[str], file: pathlib.Pa
 
 
 def check_filled(
-    frame: pl.DataFrame, columns: Iterable[str], file: pathlib.Path, first: int = 0
+    frame: pl.DataFrame, columns: Iterable[str], file: pathlib.Path, first: int = 1
 ) -> None:
     """Refuse the first empty cell of columns, by row, counted from `first`, and column."""
     for column in columns:
@@ -119,9 +143,20 @@ def _servers(frame: pl.DataFrame, path: pathlib.Path) -> tuple[str, ...]:
     return tuple(scored)
 
 
-def _texts(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, ...]:
+def texts(frame: pl.DataFrame, column: str, path: pathlib.Path) -> tuple[str, ...]:
+    """Return a column as text, 1 and 1.0 alike.
+
+    Raises:
+        TableError: naming the column if it is missing or nested, and the first row without text.
+    """
+    check_columns(frame.columns, [column], path)
     check_filled(frame, [column], path)
-    return tuple(frame[column].cast(pl.String))
+    cells = frame[column]
+    if cells.dtype.is_nested():
+        raise TableError(f"{path}: column {column!r} must hold text, got {cells.dtype}.")
+    if cells.dtype.is_float() and ((cells == cells.round()) & (cells.abs() < 2**53)).all():
+        cells = cells.cast(pl.Int64)
+    return tuple(cells.cast(pl.String))
 
 
 def numbers(
@@ -156,6 +191,8 @@ def numbers(
             spoilt &= ~cells.str.strip_chars().str.to_lowercase().is_in(["", "nan"])
         if spoilt.any():
             row = int(spoilt.arg_max() or 0)
-            raise TableError(f"{path}: row {row}, {label} must be a number, got {cells[row]!r}.")
+            raise TableError(
+                f"{path}: row {row + 1}, {label} must be a number, got {cells[row]!r}."
+            )
         values[:, j] = cast.fill_null(np.nan).to_numpy()
     return values

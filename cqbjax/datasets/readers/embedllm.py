@@ -104,7 +104,7 @@ def read_embedllm(
     files = _files(path)
     long = _Long()
     for file in files:
-        first = read = 0
+        first, read = 1, 0
         with steps(progress, f"reading {file.name}", file.stat().st_size) as done:
             for block, position in _blocks(file, block_bytes):
                 long.add(block, file, first)
@@ -128,6 +128,7 @@ def read_embedllm(
         performance=scores,
         cost=np.broadcast_to(price * TOKENS_A_QUERY / 1e6, scores.shape).copy(),
         notes=tuple(notes),
+        in_order=False,
     )
     check_table(table, str(path), allow_missing=True)
     return table

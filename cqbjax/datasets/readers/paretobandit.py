@@ -36,9 +36,14 @@ def read_paretobandit(path: str | pathlib.Path) -> RoutingTable:
     arms = sorted(rows[0][1]["arms"], key=_short) if rows else []
     cells = np.array([_cells(where, row, arms) for where, row in rows]).reshape(-1, len(arms), 2)
     prompts = tuple(str(row["prompt"]) for _, row in rows)
+    ids = tuple(hashlib.sha256(p.encode()).hexdigest()[:ID_LETTERS] for p in prompts)
+    first: dict[str, str] = {}
+    for one, (where, _) in zip(ids, rows, strict=True):
+        if first.setdefault(one, where) != where:
+            raise TableError(f"{where} has the prompt of {first[one]}, each must stand there once.")
     table = RoutingTable(
         name="ParetoBandit",
-        prompt_ids=tuple(hashlib.sha256(p.encode()).hexdigest()[:ID_LETTERS] for p in prompts),
+        prompt_ids=ids,
         prompts=prompts,
         origins=tuple(str(row["source"]) for _, row in rows),
         servers=tuple(map(_short, arms)),
@@ -59,8 +64,14 @@ def _rows(file: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
     if not file.is_file():
         raise TableError(f"{file}: no such file.")
     made = []
-    # A prompt may hold what `splitlines` takes for the end of a line.
-    for number, line in enumerate(filter(None, file.read_text(encoding="utf-8").split("\n"))):
+    try:
+        # A prompt may hold what `splitlines` takes for the end of a line.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise TableError(f"{file}: is not UTF-8 text: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         where = f"{file}: row {number}"
         try:
             row = json.loads(line)
@@ -78,9 +89,11 @@ def _cells(where: str, row: dict[str, Any], arms: list[str]) -> list[list[float]
     if set(row["arms"]) != set(arms):
         first, here = (", ".join(sorted(one)) for one in (arms, row["arms"]))
         raise TableError(f"{where} is of {here}, and the first row of {first}.")
+    said = f"{where} must have a reward in [0, 1] and a cost of at least 0 in numbers of each LLM."
     try:
-        return [[float(row["arms"][arm][key]) for key in ("reward", "cost")] for arm in arms]
+        cells = [[float(row["arms"][arm][key]) for key in ("reward", "cost")] for arm in arms]
     except (KeyError, TypeError, ValueError) as error:
-        raise TableError(
-            f"{where} must have a reward and a cost in numbers of each LLM."
-        ) from error
+        raise TableError(said) from error
+    if not all(0 <= reward <= 1 and 0 <= cost < float("inf") for reward, cost in cells):
+        raise TableError(said)
+    return cells

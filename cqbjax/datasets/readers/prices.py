@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from cqbjax.datasets.readers.compact import check_columns, opened
+from cqbjax.datasets.readers.compact import check_columns, read_frame
 from cqbjax.datasets.table import TableError
 
 MODEL_COLUMNS = ("model", "usd_per_million_input", "usd_per_million_output", "source", "date")
@@ -64,7 +64,7 @@ def read_prices(path: str | pathlib.Path) -> dict[str, Price]:
     path = pathlib.Path(path)
     frame = _read(path, MODEL_COLUMNS)
     prices: dict[str, Price] = {}
-    for row, cells in enumerate(frame.iter_rows(named=True)):
+    for row, cells in enumerate(frame.iter_rows(named=True), 1):
         _refuse_twice(cells["model"], prices, path, row)
         prices[cells["model"]] = Price(
             _usd(cells, "usd_per_million_input", path, row),
@@ -83,7 +83,7 @@ def read_size_prices(path: str | pathlib.Path) -> SizePrices:
     path = pathlib.Path(path)
     frame = _read(path, CLASS_COLUMNS)
     classes: dict[str, dict[str, float]] = {"dense": {}, "mixture": {}, "model": {}}
-    for row, cells in enumerate(frame.iter_rows(named=True)):
+    for row, cells in enumerate(frame.iter_rows(named=True), 1):
         kind = cells["kind"]
         if kind not in classes:
             raise TableError(
@@ -170,9 +170,7 @@ def _unpriced(names: Sequence[str]) -> str:
 
 
 def _read(path: pathlib.Path, columns: tuple[str, ...]) -> pl.DataFrame:
-    frame = opened(
-        path, lambda file: pl.read_csv(file, infer_schema=False, comment_prefix="#"), "csv"
-    )
+    frame = read_frame(path, infer=False, comments="#")
     check_columns(frame.columns, columns, path)
     return frame
 

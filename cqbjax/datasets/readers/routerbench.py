@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, opened
+from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, read_frame
 from cqbjax.datasets.readers.pickles import read_pickled_frame
 from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
 
@@ -58,6 +58,7 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
         performance=_matrix(frame, list(servers)),
         cost=_matrix(frame, [server + COST_SUFFIX for server in servers]),
         notes=notes,
+        in_order=False,
     )
     check_table(table, str(path), allow_missing=True)
     return table
@@ -103,10 +104,7 @@ def _header(file: pathlib.Path) -> str:
 
 
 def _read_one(file: pathlib.Path) -> pl.DataFrame:
-    if file.suffix == ".pkl":
-        frame = read_pickled_frame(file)
-    else:
-        frame = opened(file, lambda path: pl.read_csv(path, infer_schema=False), "csv")
+    frame = read_pickled_frame(file) if file.suffix == ".pkl" else read_frame(file, infer=False)
     check_columns(frame.columns, REQUIRED, file)
     check_filled(frame, REQUIRED, file)
     return frame
@@ -175,7 +173,7 @@ def _numbered(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path)
         *(pl.Series(name, values, nan_to_null=True) for name, values in columns),
         order.alias(ROW),
         pl.lit(str(file)).alias(FILE),
-        pl.int_range(pl.len()).alias(FILE_ROW),
+        pl.int_range(1, pl.len() + 1).alias(FILE_ROW),
     )
 
 

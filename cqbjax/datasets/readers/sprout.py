@@ -62,6 +62,7 @@ def read_sprout(
         servers=servers,
         performance=np.concatenate(scores),
         cost=np.concatenate(costs),
+        in_order=False,
     )
     check_table(table, str(path), allow_missing=True)
     return table

@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import opened
+from cqbjax.datasets.readers.compact import read_frame
 from cqbjax.datasets.table import TableError
+
+# A clock jumps at a gap of over so many times the mean of the others, of which so few there are.
+JUMP, FEW = 1000, 10
 
 
 def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
@@ -21,7 +24,7 @@ def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
         TableError: naming the file, and the column or the first row that is wrong.
     """
     path = Path(path)
-    frame = opened(path, pl.read_csv if path.suffix == ".csv" else pl.read_parquet, "a table")
+    frame = read_frame(path)
     name = column or next((c for c in frame.columns if c.lower() == "timestamp"), "timestamp")
     if name not in frame.columns:
         raise TableError(f"{path}: lacks column {name!r}, it has {', '.join(frame.columns)}.")
@@ -40,16 +43,41 @@ def read_times(path: str | Path, column: str | None = None) -> np.ndarray:
         )
     if times[-1] == times[0]:
         raise TableError(f"{path}: all rows have the same time in column {name!r}.")
+    late = jumps(times)
+    if len(late):
+        raise TableError(
+            f"{path}: row {late[0] + 1} comes {times[late[0]] - times[late[0] - 1]:g} after the "
+            f"row before it in column {name!r}, over {JUMP:,} mean intervals ({len(late)} such "
+            "rows): a clock that jumps, cut the table there."
+        )
     return times
+
+
+def jumps(times: np.ndarray) -> np.ndarray:
+    """Return the places before which a clock jumps, in times [n] in increasing order."""
+    gaps = np.diff(np.asarray(times, float))
+    order = np.argsort(-gaps, kind="stable")[: max(1, min(len(gaps) // FEW, FEW))]
+    largest, number = gaps[order], np.arange(1, len(order) + 1)
+    others = np.maximum(len(gaps) - number, 1)
+    mean = np.maximum(gaps.sum() - np.cumsum(largest), 0) / others
+    least = gaps[gaps > 0].min(initial=np.inf)
+    apart = np.flatnonzero((largest > JUMP * np.maximum(mean, least)) & (number < len(gaps)))
+    return np.sort(order[: apart.max(initial=-1) + 1]) + 1
 
 
 def _seconds(column: pl.Series) -> np.ndarray:
     """Return numbers as they are, times as seconds, NaN for what is neither."""
-    if column.dtype == pl.String:
-        return np.array([_iso(text) for text in column])
     if column.dtype.is_temporal():
         column = column.cast(pl.Datetime("ns"), strict=False).to_physical() / 1e9
-    return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+    numbers = column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+    if column.dtype != pl.String:
+        return numbers
+    # Of a column of text the reading that more rows have, so that an error names the odd row.
+    return max(numbers, np.array([_iso(text) for text in column]), key=_finite)
+
+
+def _finite(times: np.ndarray) -> int:
+    return int(np.isfinite(times).sum())
 
 
 def _iso(text: str | None) -> float:

@@ -47,7 +47,7 @@ def test_routerbench_lends_a_score_only_for_the_same_response(tmp_path):
     twice = tmp_path / "twice.csv"
     pl.concat([frame, frame[1]]).write_csv(twice)
     words = (
-        "twice.csv: row 3, column 'sample_id': 'synthetic.dev.1' also stands in row 1 of .*twice"
+        "twice.csv: row 4, column 'sample_id': 'synthetic.dev.1' also stands in row 2 of .*twice"
     )
     with pytest.raises(ds.TableError, match=words):
         ds.read_routerbench(twice)
@@ -62,6 +62,11 @@ def test_routerbench_rows_without_scores_are_dropped_and_counted(tmp_path):
     table = ds.read_routerbench(tmp_path)
     assert table.num_prompts == 3
     assert table.notes == ("dropped 1 rows without any score",)
+    # Row 4 of the file is row 3 of the table: the prompt is named instead.
+    spoilt = frame[3].with_columns(pl.lit(None, pl.Float64).alias("claude-v1"))
+    pl.concat([frame[:2], empty, spoilt]).write_csv(tmp_path / "a.csv")
+    with pytest.raises(ds.TableError, match="a.csv: prompt id .*3', score of 'claude-v1' is miss"):
+        ds.complete(ds.read_routerbench(tmp_path), file="a.csv")
 
 
 def test_routerbench_faults_are_named(tmp_path):
@@ -79,16 +84,16 @@ def test_routerbench_faults_are_named(tmp_path):
             *answers, *costs, *schemas.ROUTERBENCH_LLMS
         ),
         "column 'eval_name' is missing": frame.drop("eval_name"),
-        "row 0, column 'claude-v1' must be a number, got 'good'": frame.with_columns(
+        "row 1, column 'claude-v1' must be a number, got 'good'": frame.with_columns(
             pl.lit("good").alias("claude-v1")
         ),
-        "row 0 .*, column 'claude-v1' must be in \\[0, 1\\], got 7.0": frame.with_columns(
+        "row 1 .*, column 'claude-v1' must be in \\[0, 1\\], got 7.0": frame.with_columns(
             pl.lit(7.0).alias("claude-v1")
         ),
-        "row 0 .*, column 'claude-v1\\|total_cost' must not be negative": frame.with_columns(
+        "row 1 .*, column 'claude-v1\\|total_cost' must not be negative": frame.with_columns(
             pl.lit(-1.0).alias("claude-v1|total_cost")
         ),
-        "row 0 .*, column 'claude-v1\\|total_cost' is missing": frame.with_columns(
+        "row 1 .*, column 'claude-v1\\|total_cost' is missing": frame.with_columns(
             pl.lit(None, pl.Float64).alias("claude-v1|total_cost")
         ),
     }
@@ -115,13 +120,13 @@ def test_routerbench_names_the_users_own_file_row_and_column_among_several(tmp_p
     frame[1::2].with_columns(pl.when(at).then(-1.0).otherwise(pl.col(cost)).alias(cost)).write_csv(
         second
     )
-    words = r"b_train.csv: row 5 \(prompt id 'synthetic.dev.11'\), column 'claude-v1\|total_cost'"
+    words = r"b_train.csv: row 6 \(prompt id 'synthetic.dev.11'\), column 'claude-v1\|total_cost'"
     with pytest.raises(ds.TableError, match=words):
         ds.read_routerbench(tmp_path)
     frame[1::2].write_csv(second)
     assert ds.read_routerbench(tmp_path).prompt_ids == tuple(frame["sample_id"])
     pl.concat([frame[1::2], frame[4]]).write_csv(second)
-    words = "b_train.csv: row 10, .*'synthetic.dev.4' also stands in row 2 of .*a_train.csv, and "
+    words = "b_train.csv: row 11, .*'synthetic.dev.4' also stands in row 3 of .*a_train.csv, and "
     with pytest.raises(ds.TableError, match=words):
         ds.read_routerbench(tmp_path)
 

@@ -1,5 +1,6 @@
 """The other datasets: official schemas, what is dropped and counted, planted faults."""
 
+import csv
 import re
 
 import numpy as np
@@ -23,7 +24,7 @@ def test_compact_faults_are_named(tmp_path):
         "column 'cost|n' is missing": frame.drop("cost|n"),
         "column 'score|n' is missing": frame.drop("score|n"),
         "column 'source' is missing": frame.drop("source"),
-        "row 0, column 'score|m' must be a number": frame.with_columns(
+        "row 1, column 'score|m' must be a number": frame.with_columns(
             pl.lit("?").alias("score|m")
         ),
         "'cost|m' must not be negative": frame.with_columns(pl.lit(-1.0).alias("cost|m")),
@@ -31,7 +32,7 @@ def test_compact_faults_are_named(tmp_path):
         "column 'score| m' must end in the name": frame.with_columns(
             pl.col("score|m").alias("score| m"), pl.col("cost|m").alias("cost| m")
         ),
-        "rows 0 and 1, column 'prompt_id': 'a' occurs twice": frame.with_columns(
+        "rows 1 and 2, column 'prompt_id': 'a' occurs twice": frame.with_columns(
             pl.lit("a").alias("prompt_id")
         ),
     }
@@ -47,6 +48,33 @@ def test_compact_faults_are_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(ds.TableError, match="not readable"):
         ds.read_compact(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_compact_csv_may_quote_names_and_keeps_ids_as_they_are_written(end, tmp_path):
+    llms = ['meta/llama 3,1="70b"|x', "gpt-4o#mini", "模型"]
+    cells = [f"{kind}|{name}" for kind in ("score", "cost") for name in llms]
+    header = ["prompt_id", "prompt", "source", *cells]
+    rows = [[f"{i:03d}", f"{i}.50", "s", i % 2, 1, 1, 1, 1, 1] for i in range(150)]
+    rows.append(["a", "what?", "s", 0.5, 1, 1, 1, 1, 1])
+    file = tmp_path / "own.csv"
+    with file.open("w", encoding="utf-8-sig", newline="") as out:
+        csv.writer(out, quoting=csv.QUOTE_NONNUMERIC, lineterminator=end).writerows([header, *rows])
+    table = ds.read_compact(file)
+    assert list(table.servers) == llms and table.performance[-1, 0] == 0.5
+    assert table.prompt_ids[:2] == ("000", "001") and table.prompts[1] == "1.50"
+    ds.load.save_dataset(tmp_path, table, np.ones((151, 2)))
+    assert list(ds.read_compact(tmp_path / "table.parquet").servers) == llms
+
+
+def test_ids_are_alike_whatever_their_type(tmp_path):
+    ids = [pl.Series([1, 2]), pl.Series([1.0, 2.0]), pl.Series(["1", "2"], dtype=pl.Categorical)]
+    for column in (*ids, pl.Series(["1", "2"])):
+        frame = pl.DataFrame({"prompt_id": column, "prompt": ["x", "y"], "source": "s"})
+        frame.with_columns(
+            pl.lit(1.0).alias(f"{kind}|{llm}") for kind in ("score", "cost") for llm in "mn"
+        ).write_parquet(tmp_path / "own.parquet")
+        assert ds.read_compact(tmp_path / "own.parquet").prompt_ids == ("1", "2")
 
 
 @pytest.mark.parametrize("block_bytes", [20_000, 8 << 20])
@@ -83,10 +111,10 @@ def test_embedllm_faults_are_named(tmp_path):
     at = pl.int_range(pl.len()) == 700
     faults = {
         "column 'label' is missing": frame.drop("label"),
-        r"row 700, column 'label' must be in \[0, 1\], got '3'": frame.with_columns(
+        r"row 701, column 'label' must be in \[0, 1\], got '3'": frame.with_columns(
             pl.when(at).then(3).otherwise(pl.col("label")).alias("label")
         ),
-        "row 700, column 'prompt': prompt id '6' has two": frame.with_columns(
+        "row 701, column 'prompt': prompt id '6' has two": frame.with_columns(
             pl.when(at).then(pl.lit("other")).otherwise(pl.col("prompt")).alias("prompt")
         ),
         r"1 LLM cannot be priced \('nameless/chat'\)": frame.with_columns(
@@ -172,20 +200,20 @@ def test_sprout_faults_are_named_by_row_and_field(tmp_path):
         rows[3] |= {field: value}
         return frame.with_columns(pl.Series(llm, rows))
 
-    where = rf"train-00000-of-00001.parquet: row 3 \(prompt id '3'\), column '{llm}', field "
+    where = rf"train-00000-of-00001.parquet: row 4 \(prompt id '3'\), column '{llm}', field "
     faults = {
         where + r"'score' must be in \[0, 1\], got 7.0": with_field("score", 7.0),
-        rf"row 3, column '{llm}', field 'score' must be a number, got 'good'": with_field(
+        rf"row 4, column '{llm}', field 'score' must be a number, got 'good'": with_field(
             "score", "good", text=True
         ),
         where + "'num_input_tokens' must not be negative, got -5.0": with_field(
             "num_input_tokens", -5
         ),
         where + "'num_output_tokens' is missing": with_field("num_output_tokens", None),
-        "train-00000-of-00001.parquet: rows 0 and 1, column 'key': '0'": frame.with_columns(
+        "train-00000-of-00001.parquet: rows 1 and 2, column 'key': '0'": frame.with_columns(
             pl.lit("0").alias("key")
         ),
-        "row 0, column 'key' is empty": frame.with_columns(pl.lit(None, pl.String).alias("key")),
+        "row 1, column 'key' is empty": frame.with_columns(pl.lit(None, pl.String).alias("key")),
     }
     for words, spoilt in faults.items():
         spoilt.write_parquet(file)
@@ -243,7 +271,7 @@ def test_shipped_prices_and_sizes(tmp_path):
     bad = tmp_path / "bad.csv"
     bad.write_text("kind,key,usd_per_million_tokens,source,date\ndense,4,-1,x,y\n")
     with pytest.raises(
-        ds.TableError, match="row 0, column 'usd_per_million_tokens' must be at least"
+        ds.TableError, match="row 1, column 'usd_per_million_tokens' must be at least"
     ):
         prices.read_size_prices(bad)
 
