@@ -222,9 +222,8 @@ def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple
 
 def _grown(work: Estimate, change: Array) -> Estimate:
     """Add models [A, G] to the shown blocks' sums, keeping what rounding takes off."""
-    more = work.lost + change
-    model = linalg.settle(work.model + more)
-    return work._replace(model=model, lost=more - (model - work.model))
+    model, lost = linalg.add(work.model, work.lost, change)
+    return work._replace(model=model, lost=lost)
 
 
 def _system(work: Estimate, problem: Problem, new: Row, blocks: Array) -> tuple[Array, Array]:

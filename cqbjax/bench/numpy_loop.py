@@ -79,7 +79,7 @@ def record(
         explore=own.uniform(size=horizon),
         normal=own.normal(size=(horizon, gaussian.num_samples(size), servers, problem.dim)),
         query=np.zeros(horizon), assortment=np.zeros(horizon, int),
-        lots=np.zeros((horizon, servers)),
+        lots=np.zeros((horizon, servers)), replacement=np.zeros((horizon, servers)),
     )  # fmt: skip
     usual: dict[str, Any] = {"alpha_scale": 0.2, "c1": 0.25} | constants
     return Run(world, draws, reference.Settings(size, "disjoint", 0.5, horizon, **usual))

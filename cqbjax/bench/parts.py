@@ -59,7 +59,7 @@ class Still:
     def select(self, key: jax.Array, state: Any, seen: Any) -> Action:
         """Take the first."""
         del key, state
-        return blank_action(self, seen.problem.assortment_size)
+        return blank_action(seen.problem.assortment_size, False)
 
     def update(self, state: Any, *_: Any) -> Any:
         """Learn nothing."""

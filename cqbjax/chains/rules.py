@@ -12,11 +12,11 @@ from jax import Array
 from cqbjax.chains import instance
 from cqbjax.chains.linking import Chains
 from cqbjax.chains.prepare import Log
-from cqbjax.core import mnl, queueing, rng
+from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Observation, Policy
 from cqbjax.policies import Optimal, RandomRouting
-from cqbjax.policies.picking import learn_nothing, no_state, random_assortment
+from cqbjax.policies.picking import learn_nothing, no_state, uniform_assortment
 
 Rule = Literal[
     "fifo", "fifo_chain", "least_served", "random", "shortest", "clairvoyant", "informed"
@@ -48,16 +48,14 @@ class Ranked:
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Rank the queries and take the first."""
         del state
-        queue, problem = observation.queue, observation.problem
+        queue = observation.queue
         entered = queue.entered if self.order is None else self.order[observation.prompts]
         assert entered is not None, "an entry-aware policy is shown when each query entered"
         here = queueing.waiting(queue)
         rank = jnp.where(here, entered.astype(float), jnp.inf)
         first = here & (rank == jnp.min(rank))
         slot = queueing.nth_marked(first, rng.uniform(key, rng.Stream.QUERY))
-        lot = random_assortment(key, problem)
-        servers = mnl.unrank_assortment(lot, problem.num_servers, problem.assortment_size)
-        return Action(slot, servers, jnp.bool_(False))
+        return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))
 
 
 def policy(rule: str, log: Log, chains: Chains, singles: float) -> Policy:

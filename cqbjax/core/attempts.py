@@ -1,7 +1,8 @@
 """Attempts to answer a query, steps 1 to 4 of a round: one at each place that the service has.
 
 An attempt is begun at a free place and ends in the same round, or in a later one where answers
-take longer (`core.rules`). All masks of the four steps are here.
+take longer (`core.rules`). A query whose assortment holds no server that answers is not attempted:
+it waits on as if it had not been picked. All masks of the four steps are here.
 """
 
 from collections.abc import Callable
@@ -60,7 +61,13 @@ class Places(NamedTuple):
         if self.problem.places > 1:
             seen, uniform = without(seen, hidden), uniform[place]
             own = jax.random.fold_in(rng.stream_key(own, rng.Stream.PLACES), place)
-        action = self.policy.select(own, self.carry.state, seen)
+        decided = action = self.policy.select(own, self.carry.state, seen)
+        available, answered = None if rules is None else rules.available(round_), None
+        if available is not None:
+            shown = action.of_shown(available[action.servers], False)
+            answered = jnp.any(shown)
+            if action.shown is not None or self.problem.assortment_size > 1:
+                action = action._replace(shown=shown)
         row = queue.row[action.slot]
         utilities = true_utilities(self.instance, row, round_)
         if world.logged is None:
@@ -72,11 +79,13 @@ class Places(NamedTuple):
         if rules is not None:
             valid = jnp.any(queueing.waiting(seen.queue))
             last = round_ + rules.takes(round_, place, world.prompts[row], action.answering) - 1
+            last = last if answered is None else jnp.where(answered, last, round_)
             valid = valid if running is None else valid & ~running.here
-            hidden = hidden | (valid & (self.slots == action.slot))
+            served = valid if answered is None else valid & answered
+            hidden = hidden | (served & (self.slots == action.slot))
         if breach is not None:
-            breach = contract.watch(breach, self.problem, seen.queue, action, round_, valid)
-        begun = Attempt(action, utilities, choice, valid, last)
+            breach = contract.watch(breach, self.problem, seen.queue, decided, round_, valid)
+        begun = Attempt(action, utilities, choice, valid, last, answered)
         if running is not None:
             begun = jax.tree.map(lambda old, new: jnp.where(running.here, old, new), running, begun)
         return (hidden, breach), begun
@@ -86,7 +95,9 @@ class Places(NamedTuple):
         state, queue, back, late = changed
         rules, round_ = self.instance.rules, self.round_
         action, told, slot = attempt.action, attempt.choice, attempt.action.slot
-        ends = attempt.here if rules is None else attempt.here & (attempt.last <= round_)
+        over = attempt.here if rules is None else attempt.here & (attempt.last <= round_)
+        # Without an answer there is no outcome: nothing is paid, learnt or counted.
+        ends = over if attempt.answered is None else over & attempt.answered
         departed = ends & (attempt.choice < self.problem.assortment_size)
         gone, heard, gave_up = departed, ends, None
         if rules is not None:
@@ -104,7 +115,7 @@ class Places(NamedTuple):
         logged = self.instance.world.logged
         next_row = None if logged is None else logged.next[queue.row[action.slot]]
         queue = queueing.serve(queue, slot, action.answering, gone, round_, next_row)
-        return (state, queue, back, late), (ends, departed, gave_up)
+        return (state, queue, back, late), (over, ends, departed, gave_up)
 
     def _learn(self, late: Any, state: Any, place: Any, lesson: Lesson) -> tuple[Any, Any]:
         """Step 4: what is late by now, and the policy's state."""

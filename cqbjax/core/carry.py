@@ -20,6 +20,7 @@ from cqbjax.core.types import (
     blank_action,
     is_blind,
     is_entry_aware,
+    is_mixed,
     is_retry_aware,
 )
 
@@ -36,6 +37,7 @@ class Attempt(NamedTuple):
         choice: [] int32 position in `action.servers` of the answer that pleases, K for none.
         here: [] bool whether there is one.
         last: [] int32 its last round.
+        answered: [] bool whether any of the servers answers; None where all always do.
     """
 
     action: Action
@@ -43,6 +45,7 @@ class Attempt(NamedTuple):
     choice: Array
     here: Array
     last: Array
+    answered: Array | None = None
 
 
 class Lesson(NamedTuple):
@@ -154,12 +157,14 @@ def start(
 def _opened(policy: Policy, problem: Problem, rules: Rules, queue: Queue) -> Open:
     """Return what is kept of nobody."""
     none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
-    action = blank_action(policy, problem.assortment_size)
+    size = problem.assortment_size
+    action = blank_action(size, is_mixed(policy) or (problem.outages and size > 1))
     idle = late = None
     if rules.lasting:
         lead = () if problem.places == 1 else (problem.places,)
-        utilities = jnp.zeros(problem.num_servers)
-        idle = _many(Attempt(action, utilities, zero, action.explored, zero), lead)
+        utilities, none_here = jnp.zeros(problem.num_servers), action.explored
+        answered = none_here if problem.outages else None
+        idle = _many(Attempt(action, utilities, zero, none_here, zero, answered), lead)
     if rules.delay > 0:
         nothing = Lesson(queueing.entry(queue, zero), action, zero, action.explored)
         late = _many(nothing, (rules.delay, problem.places))

@@ -267,6 +267,22 @@ def first_argmax(values: Array) -> Array:
     return jnp.min(jnp.where(values == best, positions, jnp.int32(size - 1)), axis=-1)
 
 
+def add(total: Array, lost: Array, value: Array) -> tuple[Array, Array]:
+    """Add to sums by Kahan's algorithm, whose relative error does not grow with their length.
+
+    Args:
+        total: [...] the sums.
+        lost: [...] what rounding has taken off them and is still to be added; zero at first.
+        value: [...] what is added.
+
+    Returns:
+        The new `total` and `lost`.
+    """
+    more = lost + value
+    after = settle(total + more)
+    return after, more - (after - total)
+
+
 def packed(mask: Array) -> Array:
     """Return marks as the bits of words, the first mark the lowest bit: [n] bool -> [w] uint32."""
     size = mask.shape[0]

@@ -184,6 +184,8 @@ def unrank_assortment(rank: Array, num_servers: int, size: int) -> Array:
 def choose(uniform: Array, utilities: Array) -> Array:
     """Draw the user's choice by the paper's coupling: walk the cumulative p_j in server order.
 
+    An alternative of probability 0 is never chosen, also where U is exactly 0.
+
     Args:
         uniform: [] U in [0, 1), shared by all policies of a round.
         utilities: [K] true utilities of the assortment, servers increasing.
@@ -195,7 +197,7 @@ def choose(uniform: Array, utilities: Array) -> Array:
     reached, choice = jnp.zeros_like(p[0]), jnp.int32(0)
     for k in range(p.shape[0]):
         reached = reached + p[k]
-        choice = choice + (uniform > reached)
+        choice = choice + ((uniform > reached) | (reached <= 0))
     return choice
 
 

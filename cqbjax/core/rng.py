@@ -47,6 +47,7 @@ class Stream(enum.IntEnum):
     PATIENCE = 16
     BATCH = 17
     KEPT = 18
+    REPLACEMENT = 19
 
 
 def run_key(seed: Array | int) -> Array:

@@ -40,7 +40,9 @@ class Setting:
     def problem(self, assortment_size: int, horizon: int) -> Problem:
         """Return the source's shapes, with the places that there are."""
         places = max((one.places for one in self.service), default=1)
-        return self._source.problem(assortment_size, horizon)._replace(places=places)
+        outages = any(type(one).available is not Service.available for one in self.service)
+        problem = self._source.problem(assortment_size, horizon)
+        return problem._replace(places=places, outages=outages)
 
     def check(self, seeds: Any, arrival_rate: float, assortment_size: int) -> None:
         """Refuse what the source or one of the kinds refuses.

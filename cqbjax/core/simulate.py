@@ -61,8 +61,9 @@ def run_round(
     (taken, breach), tried = places.each(places.begin, (nobody, carry.breach), running)
     changed = carry.state, carry.queue, back, late
     (state, queue, back, late), ended = places.each(places.end, changed, tried)
-    valid, departed, gave_up = ended
-    lost_patience, still = None, tried._replace(here=tried.here & ~valid)
+    over, valid, departed, gave_up = ended
+    lost_patience, still = None, tried._replace(here=tried.here & ~over)
+    unanswered = None if tried.answered is None else over & ~valid
     if carry.open is not None:
         # Who is in service waits again when the attempt says so.
         back = jnp.where(taken & (back <= round_), NEVER, back)
@@ -80,19 +81,20 @@ def run_round(
         opened = _welcomed(instance, opened, queue, round_)
         length = jnp.sum(queueing.waiting(queue) & (opened.back <= round_ + 1), dtype=jnp.int32)
         taken_slots = queueing.length(queue)
-    over = Round(
+    full = Round(
         problem, round_, world, carry.queue, tried.action, tried.utilities, tried.choice, valid,
         departed, queue, length, state, gave_up, lost_patience,
         None if running is None else still.here, None if rules is None else rules.prices(round_),
+        unanswered,
     )  # fmt: skip
     after = Carry(
         queue, _store(carry.slot_features, world.contexts, rows, newest, came),
         arrives if problem.arrivals_a_round == 1 else arrives > 0, newest,
-        state, recorders.update(recording, carry.recorded, over),
+        state, recorders.update(recording, carry.recorded, full),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, taken_slots), breach, opened,
     )  # fmt: skip
-    lost_here = regret.of_attempts(tried.utilities, tried.action, valid)
+    lost_here = regret.of_attempts(tried.utilities, tried.action, over)
     served = tried.action, tried.choice, valid
     return after, metrics.decision(carry.queue, *served, lost_here, state)
 

@@ -51,6 +51,7 @@ class Problem(NamedTuple):
         outcome: what a user's verdict on a server is drawn for: each `attempt` (the paper); the
             `query`, so that a server that failed it fails it for good; or the `prompt`, for
             whoever asks it. The last two are of K = 1.
+        outages: whether some servers may not answer in a round (`Observation.available`).
         age_column: the feature that grows while a query waits, or None: the table's number there is
             multiplied by min(1, log(1 + w) / log(1 + `LONG_WAIT`)) in the w-th round of waiting.
     """
@@ -69,6 +70,7 @@ class Problem(NamedTuple):
     places: int = 1
     billed: bool = False
     outcome: Outcome = "attempt"
+    outages: bool = False
 
     @property
     def attempts(self) -> int:
@@ -166,7 +168,9 @@ class Action(NamedTuple):
         slot: [] int32 queue slot.
         servers: [K] int32 distinct server numbers, increasing.
         explored: [] bool whether this is a forced exploration.
-        shown: [K] bool which of them answer, one at least, of a `mixed` policy; None: all do.
+        shown: [K] bool which of them answer; None: all do. A `mixed` policy marks one at least;
+            where K > 1 and LLMs may be down, the action that `update` is given marks those that
+            answered.
     """
 
     slot: Array
@@ -191,8 +195,8 @@ class Feedback(NamedTuple):
 
     Attributes:
         choice: [] int32 position in `Action.servers` of the chosen answer; K is the outside option.
-        valid: [] bool False in a round with an empty queue, or whose feedback is lost: nothing may
-            then be learnt.
+        valid: [] bool False in a round with an empty queue, in which no server answers, or whose
+            feedback is lost: nothing may then be learnt.
         number: [] int32 of the attempt, 1 .. T c, where several may end in a round; None where it
             is the round's.
     """
@@ -235,6 +239,27 @@ class Policy(Protocol):
         """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
 
 
+# What a policy may declare of itself; `Policy` says what each means.
+CAPABILITIES = frozenset({"informed", "blind", "retry_aware", "entry_aware", "mixed"})
+
+
+class Wrapper:
+    """A policy around another one, which declares whatever it does not declare itself.
+
+    Attributes:
+        policy: the policy within.
+    """
+
+    policy: Any
+    informed: bool
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the policy within declares."""
+        if name in CAPABILITIES:
+            return getattr(self.policy, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+
 def is_blind(policy: Policy) -> bool:
     """Tell whether a policy sees no contexts."""
     return bool(getattr(policy, "blind", False))
@@ -250,9 +275,9 @@ def is_mixed(policy: Any) -> bool:
     return bool(getattr(policy, "mixed", False))
 
 
-def blank_action(policy: Any, size: int) -> Action:
-    """Return an action of the structure of a policy's, of K servers, before any was taken."""
-    shown = jnp.ones(size, bool) if is_mixed(policy) else None
+def blank_action(size: int, marked: bool) -> Action:
+    """Return an action of K servers before any was taken, with `shown` if it is `marked`."""
+    shown = jnp.ones(size, bool) if marked else None
     servers = jnp.arange(size, dtype=jnp.int32)
     return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), shown)
 

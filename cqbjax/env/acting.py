@@ -85,8 +85,10 @@ class _Driven:
 
     def init(self, problem: Problem, contexts: Array) -> _Heard:
         del contexts
-        blank = blank_action(self, problem.assortment_size)
-        return _Heard(blank, blank, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
+        size = problem.assortment_size
+        blank = blank_action(size, self.mixed)
+        told = blank_action(size, self.mixed or (problem.outages and size > 1))
+        return _Heard(blank, told, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
 
     def select(self, key: Array, state: _Heard, observation: Observation) -> Action:
         del key, observation

@@ -24,7 +24,7 @@ from jax import Array
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.policies.picking import random_assortment
+from cqbjax.policies.picking import of_available, uniform_assortment
 
 
 class State(NamedTuple):
@@ -69,11 +69,11 @@ class EpsilonGreedy:
         # Every draw has an address, (seed, round, stream): use a stream once a round.
         explored = rng.uniform(key, rng.Stream.EXPLORE) < self.epsilon
         slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
-        random = mnl.unrank_assortment(
-            random_assortment(key, problem), problem.num_servers, problem.assortment_size
-        )
+        random = uniform_assortment(key, observation)
         # A server never shown counts as accepted half of the time.
         rate = (state.accepted + 1.0) / (state.shown + 2.0)
+        # LLMs that are down this round come last.
+        rate = of_available(rate, observation)
         best = mnl.best_servers(rate, problem.assortment_size)
         # No Python `if` on a traced value: compute both and choose.
         return Action(slot, jnp.where(explored, random, best), explored)
@@ -83,8 +83,8 @@ class EpsilonGreedy:
     ) -> State:
         """Count who was shown and who was chosen."""
         servers, number = action.servers, observation.problem.num_servers
-        # In a round without a query `valid` is False, and nothing may be learnt.
+        # In a round without a query or an answer `valid` is False, and nothing may be learnt.
         return State(
-            state.shown + (mnl.shown(servers, number) & feedback.valid),
+            state.shown + (mnl.shown(action.answering, number) & feedback.valid),
             state.accepted + (mnl.chosen(servers, feedback.choice, number) & feedback.valid),
         )

@@ -227,7 +227,7 @@ class Acqb(Retrying):
         )
         best = mnl.increasing(picks)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
-        turn = instead(turn, observation)
+        turn = instead(key, turn, observation)
         shown = None
         if self.exploit_size is not None:
             first = jnp.stack(picks[: self.exploit_size])

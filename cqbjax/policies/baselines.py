@@ -12,12 +12,11 @@ from cqbjax.policies import retries
 from cqbjax.policies.picking import (
     MANY,
     best_answer,
-    instead,
     learn_nothing,
     no_state,
     of_available,
-    random_assortment,
     random_lots,
+    uniform_assortment,
 )
 from cqbjax.policies.retries import Retrying
 
@@ -97,6 +96,4 @@ class RandomRouting(Retrying):
             lots = random_lots(key, problem)
             picks = retries.next_picks(lots, shown, problem.assortment_size)
             return Action(slot, mnl.increasing(picks), jnp.bool_(False))
-        rank = random_assortment(key, problem)
-        servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
-        return Action(slot, instead(servers, observation), jnp.bool_(False))
+        return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))

@@ -10,7 +10,7 @@ from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.picking import best_answer, gamma_logarithms, instead
+from cqbjax.policies.picking import best_answer, gamma_logarithms, instead, of_available
 from cqbjax.policies.retries import Retrying, Tally
 
 
@@ -18,8 +18,8 @@ class Shown(NamedTuple):
     """Counts of each server, and what is remembered of prompts.
 
     Attributes:
-        shown: [N] float, attempts with the server that were heard of.
-        accepted: [N] float, those of them whose answer was its own.
+        shown: [N] int32, attempts with the server that were heard of.
+        accepted: [N] int32, those of them whose answer was its own.
         tally: what became of every prompt's attempts, for `retry="cache"`, else None.
     """
 
@@ -33,8 +33,8 @@ class ByLlm(Retrying):
     """The LLM that pleases most users, for the oldest query, whatever it asks.
 
     Attributes:
-        index: `best`: each assortment is shown in turn until each server was shown `tries` times,
-            then the order of their shares of accepted answers is kept for good (explore then
+        index: `best`: each assortment is shown in turn until each server that answers was shown
+            `tries` times, then the order of their shares of accepted answers is kept (explore then
             commit). `thompson`: the order of draws from Beta(1 + accepted, 1 + not), anew in every
             round (Thompson 1933).
         tries: of `best`, attempts.
@@ -63,13 +63,13 @@ class ByLlm(Retrying):
 
     def init(self, problem: Problem, contexts: Array) -> Shown:
         """Return empty counts."""
-        zeros = jnp.zeros(problem.num_servers)
+        zeros = jnp.zeros(problem.num_servers, jnp.int32)
         return Shown(zeros, zeros, retries.begin(self.retry, problem, contexts))
 
     def select(self, key: Array, state: Shown, observation: Observation) -> Action:
         """Serve the oldest query by the assortment whose turn it is, or by the first servers."""
         problem = observation.problem
-        trying = self._trying(state) if self.index == "best" else jnp.bool_(False)
+        trying = self._trying(state, observation)
         utilities = jnp.broadcast_to(
             self._order(key, state), (len(observation.queue.row), problem.num_servers)
         )
@@ -79,11 +79,13 @@ class ByLlm(Retrying):
         turn = observation.round % count
         tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
         best = mnl.increasing(picks)
-        return Action(slot, jnp.where(trying, instead(tried, observation), best), trying)
+        return Action(slot, jnp.where(trying, instead(key, tried, observation), best), trying)
 
-    def _trying(self, state: Shown) -> Array:
-        """Tell whether a server was shown too rarely: [] bool."""
-        return jnp.min(state.shown) < self.tries
+    def _trying(self, state: Shown, observation: Observation) -> Array:
+        """Tell whether a server that answers was shown too rarely: [] bool."""
+        if self.index != "best":
+            return jnp.bool_(False)
+        return jnp.min(of_available(state.shown, observation, jnp.inf)) < self.tries
 
     def _order(self, key: Array, state: Shown) -> Array:
         """Return what servers are ordered by: [N], log-odds of a share of accepted answers."""
@@ -98,9 +100,11 @@ class ByLlm(Retrying):
     ) -> Shown:
         """Count who was shown and who was chosen; of `best` only while it tries."""
         number = observation.problem.num_servers
-        counts = feedback.valid & (self._trying(state) if self.index == "best" else True)
+        counts = feedback.valid
+        if self.index == "best":
+            counts = counts & self._trying(state, observation)
         return Shown(
-            state.shown + (mnl.shown(action.servers, number) & counts),
+            state.shown + (mnl.shown(action.answering, number) & counts),
             state.accepted + (mnl.chosen(action.servers, feedback.choice, number) & counts),
             retries.add(state.tally, observation, action, feedback),
         )

@@ -8,7 +8,7 @@ from jax import Array
 
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed, is_retry_aware
+from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 
 
 class View(Protocol):
@@ -114,7 +114,7 @@ class Intercept:
 
 
 @pytree
-class OnContexts:
+class OnContexts(Wrapper):
     """A policy around another one, which it shows other contexts.
 
     Attributes:
@@ -124,21 +124,6 @@ class OnContexts:
 
     policy: Any
     view: Any
-
-    @property
-    def informed(self) -> bool:
-        """Whether the policy within is told the true utilities."""
-        return bool(self.policy.informed)
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether the policy within asks which servers were shown for each waiting query."""
-        return is_retry_aware(self.policy)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the policy within shows fewer than K servers in some rounds."""
-        return is_mixed(self.policy)
 
     def check(self, problem: Problem) -> None:
         """Refuse what the view refuses, and what the policy within does.

@@ -92,8 +92,10 @@ class Linear:
         """Add what was shown, by the Sherman-Morrison formula."""
         problem, features = observation.problem, observation.features[action.slot]
         inverse, target = state
-        weight = jnp.where(feedback.valid, 1.0, 0.0)
+        learnt = jnp.broadcast_to(feedback.valid, action.servers.shape)
+        weights = action.of_shown(learnt, False).astype(float)
         for place in range(problem.assortment_size):
+            weight = weights[place]
             server = action.servers[place]
             shared = problem.parameters == "shared"
             x, block = (features[server], 0) if shared else (features, server)

@@ -61,25 +61,37 @@ def of_available(values: Array, observation: Observation, otherwise: float | int
     return values if there is None else jnp.where(there, values, otherwise)
 
 
-def instead(servers: Array, observation: Observation) -> Array:
-    """Put servers that answer in the place of those of an assortment [K] that do not.
+def instead(key: Array, servers: Array, observation: Observation) -> Array:
+    """Replace an assortment [K] with a server that does not answer by one of those that all do.
 
-    They are taken in cyclic order from the assortment's first server on; of an assortment whose
-    servers all answer nothing changes.
+    The replacement is drawn uniformly: an assortment that is uniform over all of them becomes
+    uniform over those that answer. Where fewer than K servers answer it holds all of these.
     """
     there, problem = observation.available, observation.problem
     if there is None:
         return servers
-    numbers, count = jnp.arange(problem.num_servers), problem.num_servers
-    behind = jnp.where(mnl.shown(servers, count), 0, 1 + (numbers - servers[0]) % count)
-    order = jnp.where(there, behind, behind + 2 * count)
-    return mnl.increasing(mnl.best_picks(-order.astype(float), problem.assortment_size))
+    drawn = replacement_uniforms(key, problem)
+    picks = mnl.best_picks(jnp.where(there, drawn, -1.0), problem.assortment_size)
+    return jnp.where(jnp.all(there[servers]), servers, mnl.increasing(picks))
+
+
+def uniform_assortment(key: Array, observation: Observation) -> Array:
+    """Draw an assortment uniformly from those whose servers all answer: [K] int32, increasing."""
+    problem = observation.problem
+    rank = random_assortment(key, problem)
+    servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
+    return instead(key, servers, observation)
 
 
 def random_assortment(key: Array, problem: Problem) -> Array:
     """Draw the rank of an assortment uniformly from C: [] int32, in lexicographic order."""
     count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
     return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
+
+
+def replacement_uniforms(key: Array, problem: Problem) -> Array:
+    """Draw the uniforms that order the servers which replace one that does not answer: [N]."""
+    return jax.random.uniform(rng.stream_key(key, rng.Stream.REPLACEMENT), (problem.num_servers,))
 
 
 def random_lots(key: Array, problem: Problem) -> Array:

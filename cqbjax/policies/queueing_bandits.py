@@ -15,8 +15,8 @@ class Plays(NamedTuple):
     """Counts of each server.
 
     Attributes:
-        played: [N] float, T_S(t-1).
-        accepted: [N] float, successes.
+        played: [N] int32, T_S(t-1).
+        accepted: [N] int32, successes.
     """
 
     played: Array
@@ -51,7 +51,7 @@ class QueueingBandit:
 
     def init(self, problem: Problem, contexts: Array) -> Plays:
         """Return empty counts."""
-        zeros = jnp.zeros(problem.num_servers)
+        zeros = jnp.zeros(problem.num_servers, jnp.int32)
         return Plays(zeros, zeros)
 
     def select(self, key: Array, state: Plays, observation: Observation) -> Action:
@@ -63,7 +63,7 @@ class QueueingBandit:
         index = of_available(index, observation, -jnp.inf)
         server = jnp.where(explored, random_assortment(key, problem), jnp.argmax(index))
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
-        servers = instead(server.astype(jnp.int32)[None], observation)
+        servers = instead(key, server.astype(jnp.int32)[None], observation)
         return Action(slot, servers, explored)
 
     def _ucb(self, state: Plays, t: Array) -> Array:

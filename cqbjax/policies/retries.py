@@ -52,8 +52,8 @@ class Tally(NamedTuple):
     """What became of every prompt's attempts, whichever query made them.
 
     Attributes:
-        accepted: [I, N] float, rounds in which the server's answer was chosen.
-        failed: [I, N] float, rounds with it that ended in a retrial.
+        accepted: [I, N] int32, rounds in which the server's answer was chosen.
+        failed: [I, N] int32, rounds with it that ended in a retrial.
         place: [I] int32 where each row is counted: with the first row of the same embedding; None:
             each row by itself.
     """
@@ -80,7 +80,7 @@ def begin(
     """
     if retry not in ("recall", "cache"):
         return None
-    zeros = jnp.zeros((problem.num_rows, problem.num_servers))
+    zeros = jnp.zeros((problem.num_rows, problem.num_servers), jnp.int32)
     return Tally(zeros, zeros, first_of_equals(contexts) if by == "embedding" else None)
 
 
@@ -113,8 +113,8 @@ def add(
     chosen = mnl.chosen(action.servers, feedback.choice, servers)
     failed = mnl.shown(action.answering, servers) & (feedback.choice == size)
     return tally._replace(
-        accepted=tally.accepted.at[row].add((chosen & feedback.valid).astype(float)),
-        failed=tally.failed.at[row].add((failed & feedback.valid).astype(float)),
+        accepted=tally.accepted.at[row].add(chosen & feedback.valid),
+        failed=tally.failed.at[row].add(failed & feedback.valid),
     )
 
 

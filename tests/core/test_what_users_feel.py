@@ -124,8 +124,8 @@ def test_a_bins_longest_time_is_the_last_that_falls_into_it():
 def test_before_anybody_has_left_a_price_is_no_number():
     """Much is paid in the first rounds for who is not satisfied yet: that is no price a query."""
     for name in ("dollars", "score", "attempts", "gave_up"):
-        assert np.isnan(NAMED[name].read(jnp.array([2.0, 0.0]))), name
-        assert NAMED[name].read(jnp.array([2.0, 4.0])) == 0.5
+        assert np.isnan(NAMED[name].read((jnp.array([2.0, 0.0]), jnp.zeros(2)))), name
+        assert NAMED[name].read((jnp.array([2.0, 4.0]), jnp.zeros(2))) == 0.5
     nobody = NAMED["time_in_system"].summaries(np.zeros((2, len(values(100)))), 100)
     assert len(nobody) == 15 and all(np.isnan(one.values) for one in nobody.values())
 

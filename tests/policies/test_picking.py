@@ -7,27 +7,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
+from cqbjax.core import rng
 from cqbjax.core.types import Problem, Queue
-from cqbjax.policies.picking import best_answer, instead
+from cqbjax.policies.picking import (
+    best_answer,
+    instead,
+    replacement_uniforms,
+    uniform_assortment,
+)
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.testing.reference.policies import instead as plainly
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_next_servers_that_answer_stand_in_for_those_that_do_not(size):
+def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
     problem = Problem(4, size, 2, 5, 9, "disjoint", True)
     pairs = list(itertools.product(
         itertools.combinations(range(4), size), itertools.product([True, False], repeat=4)
     ))  # fmt: skip
     servers, there = (np.asarray(one) for one in zip(*pairs, strict=True))
 
+    key = rng.round_key(rng.run_key(4), 7)
+
     def one(servers, there):
-        return instead(servers, SimpleNamespace(problem=problem, available=there))
+        return instead(key, servers, SimpleNamespace(problem=problem, available=there))
 
     together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
     made = together(jnp.asarray(servers, jnp.int32), jnp.asarray(there))
-    wanted = [plainly(before, ~np.asarray(up)) for before, up in pairs]
+    uniforms = np.asarray(replacement_uniforms(key, problem))
+    wanted = [plainly(before, ~np.asarray(up), uniforms) for before, up in pairs]
     np.testing.assert_array_equal(made, wanted)
 
 
@@ -63,3 +73,20 @@ def test_the_best_answer_is_that_of_a_plain_search(retry, few):
         chosen = {int(pick[case]) for pick in picks}
         wanted = {j for j in servers if up[j]}
         assert not alone or (wanted <= chosen and len(chosen) == 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_assortment_is_uniform_over_those_of_which_all_servers_answer(size):
+    """With one server of five down; the fault to see is that the next server takes its share."""
+    problem, rounds = Problem(5, size, 2, 5, 9, "disjoint", True), 20_000
+    there = jnp.array([True, True, False, True, True])
+
+    def one(round_):
+        seen = SimpleNamespace(problem=problem, available=there)
+        return uniform_assortment(rng.round_key(rng.run_key(1), round_), seen)
+
+    made = np.asarray(jax.jit(jax.vmap(one), compiler_options=QUICKLY)(jnp.arange(rounds)))
+    ways = list(itertools.combinations((0, 1, 3, 4), size))
+    counts = [(made == np.array(way)).all(axis=1).sum() for way in ways]
+    assert sum(counts) == rounds
+    assert stats.chisquare(counts).pvalue > 1e-3

@@ -11,7 +11,7 @@ import numpy as np
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem
 from cqbjax.policies import Acqb
-from cqbjax.policies.picking import random_assortment, random_lots
+from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
 from recorded.cases import Case
@@ -23,7 +23,7 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
     instance = instance_of(case)
     world, several = instance.world, case.problem.arrivals_a_round > 1
-    arrival, choice, draws, ranks, lots = _draws(rng.run_key(case.seed), case.problem)
+    arrival, choice, draws, ranks, lots, replacement = _draws(rng.run_key(case.seed), case.problem)
     return reference.World(
         features=floats(world.contexts),
         utilities=floats(world.utilities),
@@ -38,6 +38,7 @@ def record(case: Case) -> tuple[reference.World, reference.Draws]:
         query=floats(draws.query),
         assortment=np.asarray(ranks, np.int64),
         lots=floats(lots),
+        replacement=floats(replacement),
         beta=_beta(rng.run_key(case.seed)),
         kept=_kept(case, instance),
         kept_by=case.problem.outcome,
@@ -71,6 +72,7 @@ def _draws(key: jax.Array, problem: Problem) -> Any:
         jax.vmap(lambda key: Acqb().draws(key, problem))(keys),
         jax.vmap(lambda key: random_assortment(key, problem))(keys),
         jax.vmap(lambda key: random_lots(key, problem))(keys),
+        jax.vmap(lambda key: replacement_uniforms(key, problem))(keys),
     )
 
 

@@ -17,7 +17,7 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb
-from cqbjax.policies.picking import random_assortment, random_lots
+from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
 from cqbjax.sources import Arriving, Batches, Drifting
 from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
@@ -39,6 +39,11 @@ WORLDS = {
     "places": (SEVERAL, [], [Count(count=3)]),
     "lasting": (SOURCE, [], [Rounds(rounds=[1, 2, 3, 2])]),
     "outages": (SOURCE, [], [Outages(share=0.5, length=5)]),  # in some rounds nobody is up
+    # Of two servers that are shown one may be down, or both.
+    "pairs down": (
+        SOURCE, [Impatient(attempts=3, patience=15)],
+        [Outages(share=0.6, length=5), Rounds(rounds=[1, 2, 1, 3])],
+    ),
     "joins": (SOURCE, [], [Outages(since=[1, 40, 1, 1], until=[60, 90, 90, 20])]),
     "late": (SOURCE, [], [Late(delay=7)]),
     "by prompt": (POOL, [], [Rounds(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
@@ -62,6 +67,7 @@ POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_
 RUNS = [
     *((world, "acqb") for world in WORLDS if world != "lasting"),  # `by prompt` lasts too
     *((world, label) for world in ("outages", "everything") for label in POLICIES[1:]),
+    *(("pairs down", label) for label in ("optimal", "random", "acqb_fallback", "acqb_mixed")),
     ("everything", "acqb_windowed"),
     ("places", "optimal"), ("places", "acqb_recall"), ("lasting", "random"),
     ("late", "acqb_fallback"), ("late", "q_ucb"), ("late", "acqb_rr"), ("by prompt", "acqb_recall"),
@@ -76,7 +82,7 @@ QUICK = [("late everything", "q_ucb")]
 def case_of(world, label=""):
     source, users, service = WORLDS[world]
     rate = 1.0 if any(isinstance(one, Count) for one in service) else 0.55
-    size = 2 if label in recorded.MIXED else 1
+    size = 2 if label in recorded.MIXED or world == "pairs down" else 1
     return Case(with_rules(source, users, service), size, rate, HORIZON, seed=3)
 
 
@@ -136,6 +142,7 @@ def place_draws(key, place, problem):
             Acqb().draws(own, problem),
             random_assortment(own, problem),
             random_lots(own, problem),
+            replacement_uniforms(own, problem),
         )
 
     return jax.vmap(at)(jnp.arange(1, problem.horizon + 1))
@@ -145,11 +152,12 @@ def draws_of(case, plain):
     """Return the draws of each place."""
     choice = floats(instance_of(case).choice).reshape(HORIZON, -1)
     for place in range(case.problem.places):
-        draws, ranks, lots = place_draws(rng.run_key(case.seed), place, case.problem)
+        draws, ranks, lots, others = place_draws(rng.run_key(case.seed), place, case.problem)
         yield dataclasses.replace(
             plain, choice=choice[:, place], explore=floats(draws.explore),
             normal=floats(draws.normal), query=floats(draws.query),
             assortment=np.asarray(ranks, np.int64), lots=floats(lots),
+            replacement=floats(others),
         )  # fmt: skip
 
 

@@ -11,6 +11,9 @@ from cqbjax.core.labels import SERVER
 from cqbjax.core.types import Action, Problem, Queue
 from cqbjax.core.world import World
 
+# Compensated sums, as `linalg.add` takes them: the sums, and what rounding has taken off.
+Sums = tuple[Array, Array]
+
 
 class Round(NamedTuple):
     """One round as a recorder sees it: in full, what policies may not see included.
@@ -26,7 +29,8 @@ class Round(NamedTuple):
         action: what the policy decided.
         utilities: [N] true utilities of the served query.
         choice: [] int32 position in `action.servers`, K for the outside option.
-        valid: [] bool whether a query was served; all else of the service is void if not.
+        valid: [] bool whether a query was served and answered; all else of the service is void if
+            not.
         departed: [] bool whether it left satisfied.
         after: [C] the queue after the round.
         length: [] int32 Q(t+1), who could be served in the next round.
@@ -35,6 +39,8 @@ class Round(NamedTuple):
         lost_patience: [C] bool who of `before` left without being served; None where nobody does.
         in_service: [] bool whether an attempt goes on; None where each ends in its round.
         prices: [N] by what each server's price is multiplied this round; None: by one.
+        unanswered: [] bool whether a query was picked and none of its servers answers; None where
+            all always do.
     """
 
     problem: Problem
@@ -53,6 +59,7 @@ class Round(NamedTuple):
     lost_patience: Array | None = None
     in_service: Array | None = None
     prices: Array | None = None
+    unanswered: Array | None = None
 
 
 class Summary(NamedTuple):

@@ -5,7 +5,8 @@ import abc
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core import linalg
+from cqbjax.core.recorders.protocol import Recorder, Round, Sums
 from cqbjax.core.types import Problem
 from cqbjax.core.world import Billed
 
@@ -13,23 +14,24 @@ from cqbjax.core.world import Billed
 class Ratio(Recorder):
     """A sum over a sum."""
 
-    def start(self, problem: Problem) -> Array:
-        """Return nothing over nothing: [2]."""
+    def start(self, problem: Problem) -> Sums:
+        """Return nothing over nothing, as compensated sums [2]."""
         del problem
-        return jnp.zeros(2)
+        return jnp.zeros(2), jnp.zeros(2)
 
-    def update(self, state: Array, round_: Round) -> Array:
+    def update(self, state: Sums, round_: Round) -> Sums:
         """Add the round's."""
         over, under = self.parts(round_)
-        return state + jnp.stack([jnp.sum(over), jnp.sum(under)])
+        return linalg.add(*state, jnp.stack([jnp.sum(over), jnp.sum(under)]))
 
     @abc.abstractmethod
     def parts(self, round_: Round) -> tuple[Array, Array]:
         """Return what is added above and below: [], or [c] of several attempts."""
 
-    def read(self, state: Array) -> Array:
+    def read(self, state: Sums) -> Array:
         """Return the ratio, NaN of nothing: what was paid for nobody is no price."""
-        return jnp.where(state[1] > 0, state[0] / state[1], jnp.nan)
+        over, under = state[0]
+        return jnp.where(under > 0, over / under, jnp.nan)
 
 
 def billed(round_: Round) -> tuple[Billed, Array]:

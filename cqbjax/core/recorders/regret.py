@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import mnl
-from cqbjax.core.recorders.protocol import Recorder, Round
+from cqbjax.core import linalg, mnl
+from cqbjax.core.recorders.protocol import Recorder, Round, Sums
 from cqbjax.core.types import DOWN, Action, Problem
 
 
@@ -34,15 +34,22 @@ def of_attempts(utilities: Array, action: Action, valid: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Regret(Recorder):
-    """Regret so far, in departure probability."""
+    """Regret so far, in departure probability; of a query that no server answers too."""
 
     name, label, unit, better = "regret", "Cumulative regret", "expected departures", "less"
 
-    def start(self, problem: Problem) -> Array:
-        """Return none."""
+    def start(self, problem: Problem) -> Sums:
+        """Return an empty compensated sum."""
         del problem
-        return jnp.zeros(())
+        return jnp.zeros(()), jnp.zeros(())
 
-    def update(self, state: Array, round_: Round) -> Array:
+    def update(self, state: Sums, round_: Round) -> Sums:
         """Add the round's."""
-        return state + jnp.sum(of_attempts(round_.utilities, round_.action, round_.valid))
+        picked = round_.valid
+        if round_.unanswered is not None:
+            picked = picked | round_.unanswered
+        return linalg.add(*state, jnp.sum(of_attempts(round_.utilities, round_.action, picked)))
+
+    def read(self, state: Sums) -> Array:
+        """Return the sum."""
+        return state[0]

@@ -19,11 +19,11 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.setting import Setting
-from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Source, is_blind
+from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Source, Wrapper
 from cqbjax.core.world import World
 from cqbjax.testing.contract.decisions import compile_runs
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
-from cqbjax.testing.contract.probe import NATURAL, Around
+from cqbjax.testing.contract.probe import NATURAL
 
 # Utilities so high that every answer is accepted, whoever gives it.
 ALL_SATISFY = 30.0
@@ -71,7 +71,7 @@ def check_fair(policy: Policy, seed: int = 0) -> None:
 
 
 @pytree
-class Masked(Around):
+class Masked(Wrapper):
     """A policy whose keys say nothing of the run: each is another key, as random.
 
     Attributes:
@@ -83,11 +83,6 @@ class Masked(Around):
     policy: Any
     mask: int = static(default=1)
     informed: bool = static(default=False)
-
-    @property
-    def blind(self) -> bool:
-        """Whether the policy sees no contexts."""
-        return is_blind(self.policy)
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Begin as the policy does."""

@@ -13,10 +13,9 @@ from cqbjax.core.types import (
     Feedback,
     Observation,
     Problem,
+    Wrapper,
     blank_action,
-    is_entry_aware,
     is_mixed,
-    is_retry_aware,
 )
 
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
@@ -24,29 +23,8 @@ from cqbjax.core.types import (
 NATURAL, SKIPPED, CHANGED = 0, 1, 2
 
 
-class Around:
-    """Passes on what the policy within asks for."""
-
-    policy: Any
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether the policy asks which servers were shown for each waiting query."""
-        return is_retry_aware(self.policy)
-
-    @property
-    def entry_aware(self) -> bool:
-        """Whether the policy asks when each waiting query entered the queue."""
-        return is_entry_aware(self.policy)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the policy shows fewer than K servers in some rounds."""
-        return is_mixed(self.policy)
-
-
 @pytree
-class Probe(Around):
+class Probe(Wrapper):
     """A policy that does as `policy`, remembers its action, and varies the dummy job's feedback."""
 
     policy: Any
@@ -55,7 +33,7 @@ class Probe(Around):
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
-        blank = blank_action(self.policy, problem.assortment_size)
+        blank = blank_action(problem.assortment_size, is_mixed(self.policy))
         return self.policy.init(problem, contexts), blank
 
     def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:

@@ -47,6 +47,6 @@ def choose(servers: Assortment, utilities: Floats, uniform: float) -> int:
     cumulative = 0.0
     for server, p in zip(servers, choice_probabilities(utilities), strict=True):
         cumulative += p
-        if uniform <= cumulative:
+        if uniform <= cumulative and cumulative > 0:
             return server
     return -1

@@ -32,15 +32,12 @@ ACQB = ("acqb", "acqb_ucb", "acqb_windowed", "acqb_mixed", *RETRIES, *EXPLOIT_QU
 POLICIES = (*BASELINE_POLICIES, *ROUTED, "cqb_eps", *ACQB)
 
 
-def instead(servers: Assortment, down: np.ndarray) -> Assortment:
-    """Replace servers that do not answer by the next ones that do, cyclically from the first."""
+def instead(servers: Assortment, down: np.ndarray, uniforms: Floats) -> Assortment:
+    """Replace an assortment with a server that is down by the first K up, by their uniforms."""
     if not down[list(servers)].any():
         return servers
-    count = len(down)
-    others = [(servers[0] + i) % count for i in range(count)]
-    order = [*servers, *(j for j in others if j not in servers)]
-    kept = [j for j in order if not down[j]] + [j for j in order if down[j]]
-    return tuple(sorted(kept[: len(servers)]))
+    up = sorted(np.flatnonzero(~down).tolist(), key=lambda j: -uniforms[j])
+    return tuple(sorted([*up, *np.flatnonzero(down).tolist()][: len(servers)]))
 
 
 class RoutedPolicy:
@@ -92,7 +89,7 @@ class BaselinePolicy:
         explored = self.label.startswith("q_") and bool(self.draws.explore[t - 1] < probability)
         if explored or not self.label.startswith("q_"):
             servers = self.assortments[self.draws.assortment[t - 1]]
-            return query, instead(servers, self.down), explored
+            return query, instead(servers, self.down, self.draws.replacement[t - 1]), explored
         indices = np.where(self.down, -np.inf, self.arm_indices(t))
         return query, (int(np.argmax(indices)),), False
 
@@ -146,7 +143,8 @@ class OptimisticPolicy:
         if self.explores(t):
             # On arrivals the newest query is the one that arrived in round t-1.
             query = pick_query(EXPLORE_QUERY.get(self.label, "newest"), waiting, uniform)
-            servers = instead(self.assortments[self.counter], self.down)
+            servers = self.assortments[self.counter]
+            servers = instead(servers, self.down, self.draws.replacement[t - 1])
             self.counter = (self.counter + 1) % len(self.assortments)
             return query, servers, True
         rows = [query.row for query in waiting]

@@ -50,6 +50,7 @@ class Draws:
     query: Floats  # [T] uniform that picks a random waiting query
     assortment: Integers  # [T] rank in lexicographic order of a random assortment
     lots: Floats  # [T, N] uniforms that order the servers of a random fallback
+    replacement: Floats  # [T, N] uniforms that order what replaces an assortment with one down
     # (t, a [N], b [N]) -> one Beta(a, b) draw a server [N], for Q-ThS in round t
     beta: Callable[[int, Floats, Floats], Floats] | None = None
     # [n, N] uniforms by which a server's answer pleases, whenever it is asked: of row n, or of the

@@ -150,6 +150,9 @@ class _Run:
             if running is not None or not left:
                 continue
             query, servers, explored = self.select(t, place, left, truth)
+            servers = tuple(j for j in servers if self.available(t)[j])
+            if not servers:
+                continue  # nobody answers: nothing happens
             utilities = truth[query.row]
             uniform = self.draws[place].uniform(t, query, servers[0])
             chosen = choose(servers, utilities[list(servers)], uniform)
