@@ -9,6 +9,7 @@ from cqbjax import beliefs
 from cqbjax.beliefs import Blocks, Pool, cubic, running
 from cqbjax.core import rng
 from cqbjax.core.types import (
+    CAPABILITIES,
     Observation,
     Problem,
     Queue,
@@ -210,3 +211,12 @@ def test_words_are_compared_by_what_they_say():
     assert shared.num_blocks == 1 and shared.contexts_shape == (5, 3, 4)
     assert PROBLEM._replace(places=2).attempts == 18
     assert PROBLEM._replace(arrivals_a_round=3).most_queries == 27
+
+
+@pytest.mark.parametrize("name", sorted(CAPABILITIES))
+def test_a_wrapper_passes_on_what_the_policy_within_declares(name):
+    """By construction: a capability that is added to `types.CAPABILITIES` is passed on too."""
+    for declared in (True, False):
+        within = type("Within", (), {name: declared})()
+        assert getattr(OnContexts(policy=within, view=None), name) is declared
+    assert not hasattr(OnContexts(policy=object(), view=None), name)
