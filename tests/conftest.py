@@ -32,7 +32,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import jax  # noqa: E402
 
 from cqbjax.core import backend  # noqa: E402
-from cqbjax.sweeping import executables, programs  # noqa: E402
+from cqbjax.sweeping import programs  # noqa: E402
 
 jax.config.update(
     "jax_compilation_cache_dir",
@@ -42,9 +42,6 @@ jax.config.update(
 FOUND: collections.Counter[str] = collections.Counter()
 HIT, MISSED = (f"/jax/compilation_cache/cache_{word}" for word in ("hits", "misses"))
 jax.monitoring.register_event_listener(lambda event, **_: FOUND.update([event]))
-
-# Faults are planted in what is imported, and executables are found by what files say.
-executables.keep = lambda: None
 
 
 # Python looks for circles of dead objects after every few hundred new ones; tracing makes millions,

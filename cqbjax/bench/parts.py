@@ -234,7 +234,7 @@ def _row(size: int, name: str, times: int, *of: float) -> dict[str, Any]:
 def _compiled(function: Any, *given: Any) -> Callable[[], Any]:
     """Compile a function of batched trees as a sweep is, and return what runs it on them."""
     lowered = jax.jit(function).lower(*given)
-    program = lowered.compile({**backend.compiler_options(jax.devices()[0].platform)})
+    program = backend.compile_lowered(lowered, jax.devices()[0].platform)
     return lambda: jax.block_until_ready(program(*given))
 
 

@@ -23,7 +23,6 @@ from cqbjax.results.board import Board
 from cqbjax.store import pieces
 from cqbjax.studies import sharding, showing, storing
 from cqbjax.studies.grid import Ready
-from cqbjax.sweeping import executables
 from cqbjax.sweeping.bars import bar
 from cqbjax.testing import check_fair, check_policy
 from cqbjax.testing.contract import PROBLEM
@@ -46,7 +45,6 @@ def show(folder: Path) -> None:
 def enter(run: Run) -> None:
     """Run one policy, or all, in the tasks, and write what came out."""
     backend.configure()
-    executables.keep()
     console, known = showing.console(), boards.read()
     with _multirun.initialised():
         if run.contestant is not None:

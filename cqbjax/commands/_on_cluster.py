@@ -15,7 +15,6 @@ from cqbjax.core import backend
 from cqbjax.studies import kinds, sharding
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.study import Making
-from cqbjax.sweeping import executables
 from cqbjax.sweeping.progress import Prepaid, Reporter, Silent
 
 # Shards of a sweep on a cluster, so that several machines have something to do.
@@ -61,7 +60,6 @@ def _set_up(cwd: str) -> None:
     os.chdir(cwd)
     sys.path.append(cwd)
     backend.configure()
-    executables.keep()
 
 
 def run_elsewhere(

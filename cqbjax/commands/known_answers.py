@@ -48,12 +48,10 @@ def compare(asked: argparse.Namespace) -> None:
     from cqbjax.figures import files, known_answers
     from cqbjax.results import tables
     from cqbjax.studies import showing
-    from cqbjax.sweeping import executables
 
     for name in ("tables", "figures"):
         check_writable(asked.results / name, "--results")
     backend.configure()
-    executables.keep()
     table = simulated(asked)
     stem = asked.results / "tables" / "known_answers"
     written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)

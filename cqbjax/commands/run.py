@@ -125,10 +125,8 @@ def _prepared(jobs: Sequence[Job]) -> _Study:
     composed, refused = _composed(jobs, strict)
     from cqbjax.core import backend
     from cqbjax.studies import showing
-    from cqbjax.sweeping import executables
 
     backend.configure()
-    executables.keep()
     points = _checked(jobs, composed, refused, strict)
     study = _Study(jobs, strict, showing.console(), points, refused)
     study.say(refused)

@@ -6,9 +6,11 @@ import os
 import pathlib
 import platform
 import warnings
+from typing import Any
 
 import jax
 import jaxlib
+from jax.extend.mlir.passmanager import PassManager
 
 from cqbjax.core.files import user_cache
 
@@ -16,6 +18,9 @@ SPAWN = "use multiprocessing.get_context('spawn')"
 # A number a fork between the process that started JAX and this one.
 _FORKED: list[int] = []
 CPUINFO = pathlib.Path("/proc/cpuinfo")
+EMITTERS = "xla_cpu_use_fusion_emitters"
+# JAX finds a program without its names where one with names was stored: those lie elsewhere.
+NAMING = "without names"
 
 
 def configure(cache_dir: pathlib.Path | None = None) -> None:
@@ -71,28 +76,44 @@ def programs_folder(parent: pathlib.Path) -> pathlib.Path:
     Nodes of a cluster may share a home and differ in what their processors can do: a program that
     was compiled for another one is refused, or ends the process at its first instruction.
     """
-    mark = hashlib.sha256(f"{processor()} jaxlib {jaxlib.__version__}".encode()).hexdigest()[:12]
+    can = f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
+    mark = hashlib.sha256(f"{can} jaxlib {jaxlib.__version__} {NAMING}".encode()).hexdigest()[:12]
     return parent / mark
 
 
-def processor() -> str:
-    """Say what this machine's processor can do."""
-    return f"{platform.machine()} {_cpuinfo('flags', 'Features') or platform.processor()}"
+def compile_lowered(
+    lowered: jax.stages.Lowered, platform: str, barriers: bool = True, emitters: bool = True
+) -> jax.stages.Compiled:
+    """Compile a lowered program with the options of its platform.
 
-
-def compiler_options(platform: str) -> dict[str, str]:
-    """Return XLA's options for programs of this platform.
-
-    On a CPU XLA drops optimisation barriers before it fuses, and then computes cheap arrays again
-    in each of their consumers, even where `linalg.settle` asks it not to. Without the pass that
-    drops them they stay to the end, and a round at d = 5 takes a fifth to a third less
-    (docs/notebook/performance.md).
-    A version of XLA that does not know the pass by this name ignores the option.
+    On a CPU the program loses the names that JAX gives its operations. XLA's fusion emitters write
+    `dynamic_slice.116` (a name of JAX's) and `dynamic-slice.116` (XLA's own) as functions of one
+    name: the program then calls the wrong one, or itself until the process dies. Without JAX's
+    names no two are alike (docs/notebook/performance.md).
 
     Args:
+        lowered: the program; on a CPU it is changed.
         platform: as JAX names it: `cpu`, `gpu`, ...
+        barriers: whether optimization barriers stay to the end. XLA drops them before it fuses, and
+            then computes cheap arrays again in each of their consumers, even where `linalg.settle`
+            asks it not to. A version of XLA without a pass of this name ignores the option.
+        emitters: whether XLA's fusion emitters generate the code; if not, its older generator does,
+            in a version of XLA that has both.
     """
-    return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
+    if platform != "cpu":
+        return lowered.compile()
+    module: Any = lowered.compiler_ir()
+    with module.context:
+        PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
+    options: dict[str, str | bool] = {}
+    if barriers:
+        options["xla_disable_hlo_passes"] = "cse_barrier_expander"
+    try:
+        return lowered.compile(options if emitters else options | {EMITTERS: False})
+    except jax.errors.JaxRuntimeError as error:
+        if EMITTERS not in str(error):
+            raise
+        return lowered.compile(options)
 
 
 def describe() -> dict[str, str | int]:

@@ -23,14 +23,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cqbjax.core.files import content_key, sha256
+import numpy as np
+
+from cqbjax.core.files import arrays_digest, content_key, file_digest, names_file, sha256
 
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 LOOKING_ON = (
     "cqbjax.sweeping.bars", "cqbjax.sweeping.progress", "cqbjax.sweeping.keys",
-    "cqbjax.sweeping.snapshots", "cqbjax.sweeping.executables", "cqbjax.core.code",
-    "cqbjax.studies.kinds",
+    "cqbjax.sweeping.snapshots", "cqbjax.core.code", "cqbjax.studies.kinds",
 )  # fmt: skip
 
 
@@ -39,36 +40,66 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
 
     Args:
         entries: names of modules where it begins.
-        parts: classes, functions, and trees, whose dataclasses count. Each stands for its module
-            and all that this imports, in any depth. What a notebook defines counts with its own
-            source text; if that cannot be told, no two digests are alike.
+        parts: classes, functions, and trees, whose objects count. Each stands for its module and
+            all that this imports, in any depth. What a notebook defines counts with its own source
+            text; if that cannot be told, no two digests are alike. Of a third-party object the
+            arrays in its fields count, and the content of every file that a field names.
     """
+    roots, read = list[Any](), list[str]()
+    _collect(parts, roots, read, set(), own=True)
     modules, texts = set(entries), set[str]()
-    for root in _roots(parts):
+    for root in roots:
         if _file_of(root.__module__) is None:
             texts |= set(_written(root, modules, set()))
         else:
             modules.add(root.__module__)
-    return content_key(_of_modules(frozenset(modules)), *sorted(texts))
+    return content_key(_of_modules(frozenset(modules)), *sorted(texts), *read)
 
 
 def modules(entries: Iterable[str], *parts: Any) -> list[str]:
     """Return the names of the modules that `digest` counts, in order."""
-    return sorted(_reached({*entries, *(root.__module__ for root in _roots(parts))}))
+    roots = list[Any]()
+    _collect(parts, roots, [], set(), own=True)
+    return sorted(_reached({*entries, *(root.__module__ for root in roots)}))
 
 
-def _roots(parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield the classes and functions in trees."""
-    for part in parts:
-        if isinstance(part, type | types.FunctionType):
-            yield part
-        elif isinstance(part, dict):
-            yield from _roots(part.values())
+def _collect(part: Any, roots: list[Any], read: list[str], seen: set[int], own: bool) -> None:
+    """Collect the classes and functions in a tree, and what its third-party objects read.
+
+    Args:
+        part: of the tree.
+        roots: the classes and functions, added to.
+        read: hashes of arrays and of the files that words name, added to.
+        seen: objects that were looked at.
+        own: whether an object of this package holds the part: what it reads counts elsewhere.
+    """
+    if isinstance(part, type | types.FunctionType):
+        roots.append(part)
+    elif isinstance(part, str | os.PathLike):
+        read += [] if own or not names_file(part) else [f"{part} {file_digest(Path(part))}"]
+    elif isinstance(getattr(part, "dtype", None), np.dtype):
+        read += [] if own else [arrays_digest([np.asarray(part)])]
+    elif id(part) not in seen:
+        seen.add(id(part))
+        inside: Iterable[Any] = ()
+        if isinstance(part, dict):
+            inside = part.values()
         elif isinstance(part, list | tuple):
-            yield from _roots(part)
-        elif dataclasses.is_dataclass(part):
-            yield from (kind for kind in inspect.getmro(type(part)) if kind is not object)
-            yield from _roots(getattr(part, field.name) for field in dataclasses.fields(part))
+            inside = part
+        elif dataclasses.is_dataclass(part) or _is_users(type(part)):
+            roots += [kind for kind in inspect.getmro(type(part)) if kind is not object]
+            own = type(part).__module__.startswith(f"{OWN}.")
+            fields: Any = getattr(part, "__dataclass_fields__", None)
+            inside = (getattr(part, name) for name in fields or getattr(part, "__dict__", ()))
+        for inner in inside:
+            _collect(inner, roots, read, seen, own)
+
+
+def _is_users(kind: type) -> bool:
+    """Tell whether a class is a user's: not of this package, Python or an installed package."""
+    top = kind.__module__.partition(".")[0]
+    file = _file_of(top)
+    return top not in {OWN, *sys.stdlib_module_names} and not (file and _is_installed(file))
 
 
 def _of_modules(roots: frozenset[str]) -> str:

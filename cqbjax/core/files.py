@@ -208,6 +208,28 @@ def sha256(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def names_file(word: str | os.PathLike[str]) -> bool:
+    """Tell whether a word names a file, or a folder by its path."""
+    try:
+        return os.path.isfile(word) or (os.sep in os.fspath(word) and os.path.isdir(word))
+    except ValueError:  # a word with a null character
+        return False
+
+
+def file_digest(path: pathlib.Path) -> str:
+    """Hash a file, or all files of a folder; one that is as it was is not read again."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return content_key(*(f"{file.relative_to(path)} {file_digest(file)}" for file in files))
+    state = path.stat()
+    return _sha256_once(path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256_once(path: pathlib.Path, *_: int) -> str:
+    return sha256(path)
+
+
 def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
     """Return a SHA-256, in hex, of shapes, dtypes and contents."""
     digest = hashlib.sha256()

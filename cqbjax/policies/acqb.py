@@ -120,6 +120,7 @@ class Acqb(Retrying):
     offset: Array | None = None
 
     informed = False
+    emitters = False  # XLA's fusion emitters do not make it faster (`sweeping.programs`)
 
     @property
     def mixed(self) -> bool:

@@ -4,7 +4,6 @@ import datetime
 import functools
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ import xarray as xr
 
 from cqbjax.core import backend
 from cqbjax.core.code import digest
-from cqbjax.core.files import content_key, sha256
+from cqbjax.core.files import content_key, file_digest, names_file
 from cqbjax.datasets import DatasetSource
 from cqbjax.offline import Learnt
 from cqbjax.store import layout
@@ -119,7 +118,7 @@ def _code_of(policy: Any) -> str:
 
 def _told(values: Any) -> str:
     """Return a configuration in words, with the content of each file that it names."""
-    files = [f"{name} {_content(Path(name))}" for name in sorted(set(_named(values)))]
+    files = [f"{name} {file_digest(Path(name))}" for name in sorted(set(_named(values)))]
     return json.dumps([values, files], sort_keys=True, default=str)
 
 
@@ -130,26 +129,8 @@ def _named(values: Any) -> Iterator[str]:
     if isinstance(values, list):
         for value in values:
             yield from _named(value)
-    elif isinstance(values, str) and (os.path.isfile(values) or _is_folder(values)):
+    elif isinstance(values, str) and names_file(values):
         yield values
-
-
-def _is_folder(word: str) -> bool:
-    return os.sep in word and os.path.isdir(word)
-
-
-def _content(path: Path) -> str:
-    """Hash a file, or all files of a folder; one that is as it was is not read again."""
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return content_key(*(f"{file.relative_to(path)} {_content(file)}" for file in files))
-    state = path.stat()
-    return _content_once(path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino)
-
-
-@functools.lru_cache(maxsize=4096)
-def _content_once(path: Path, *_: int) -> str:
-    return sha256(path)
 
 
 def manifest_of(one: Finished) -> dict[str, Any]:

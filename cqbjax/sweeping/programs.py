@@ -19,7 +19,6 @@ from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Problem
-from cqbjax.sweeping import executables
 
 AXIS = "run"
 # Of each kind; the one used longest ago goes when there are more.
@@ -131,16 +130,27 @@ def _made(shape: Shape) -> Programs:
     devices, width = shape.devices, shape.width
     policies, instances = shape.policy.shapes(shape.batch), draw.out_info
     # XLA unrolls loops over so few slots, and cannot emit the barriers that it then fuses.
-    plainly = shape.slots <= UNROLLED
+    options = {"barriers": shape.slots > UNROLLED, "emitters": _emitted(shape)}
     over_runs = _over_runs(devices, width, start, batched=2)
-    begun = _compile(devices, over_runs, (policies, instances), ("start", shape), plainly)
+    begun = _compile(devices, over_runs, (policies, instances), **options)
     number = jax.ShapeDtypeStruct((), jnp.int32)
     told = number if shape.every else simulate.Stretch(number, number, number)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, told
-    advanced = _compile(devices, over_runs, shapes, ("advance", shape), plainly)
+    advanced = _compile(devices, over_runs, shapes, **options)
     return Programs(draw, begun, advanced, shape)
+
+
+def _emitted(shape: Shape) -> bool:
+    """Tell whether XLA's fusion emitters compile the rounds of a shape, or its older generator.
+
+    The older one compiles ACQB in two thirds of the time, to a program that is as fast or faster
+    where each server has its own parameters of few dimensions. Elsewhere programs become slower
+    (docs/notebook/performance.md).
+    """
+    problem, policy = shape.problem, shape.policy.shapes()
+    return problem.pooled or problem.parameters == "shared" or getattr(policy, "emitters", True)
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -164,7 +174,7 @@ def _draw(
     until = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if roomy else []
     over_runs = _over_runs(devices, width, draw, batched=3, shared=1 + roomy)
     shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *until
-    return _compile(devices, over_runs, shapes, ("draw", width, problem))
+    return _compile(devices, over_runs, shapes)
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -183,7 +193,7 @@ def compiled_batch(
         A function of the arguments.
     """
     alone = jax.jit(functools.partial(function, devices, fixed))
-    return _compile(devices, alone, tuple(kind.shapes() for kind in kinds), (function, fixed))
+    return _compile(devices, alone, tuple(kind.shapes() for kind in kinds))
 
 
 def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
@@ -208,27 +218,13 @@ def united(numbers: Any, tables: Any) -> Any:
 
 
 def _compile(
-    devices: tuple[jax.Device, ...], function: Any, shapes: tuple[Any, ...],
-    follows: tuple[Any, ...], plainly: bool = False,
-) -> Any:  # fmt: skip
-    """Compile a function of these shapes, or take from the disk what it was compiled to.
-
-    Args:
-        devices: where it runs.
-        function: jitted.
-        shapes: of its arguments.
-        follows: all that the function follows from, besides shapes and code.
-        plainly: without the options of the platform.
-    """
+    devices: tuple[jax.Device, ...], function: Any, shapes: tuple[Any, ...], **options: bool
+) -> Any:
+    """Compile a jitted function of these shapes; options are those of `backend.compile_lowered`."""
     platform = devices[0].platform
-    options = {} if plainly else backend.compiler_options(platform)
-
-    def make() -> Any:
-        with platforms.use(platforms.of(platform)):
-            lowered = function.lower(*shapes)
-        return lowered.compile(compiler_options=options)
-
-    return executables.kept(make, shapes, (devices, *follows, plainly))
+    with platforms.use(platforms.of(platform)):
+        lowered = function.lower(*shapes)
+    return backend.compile_lowered(lowered, platform, **options)
 
 
 def _over_runs(

@@ -89,11 +89,9 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     for way, choices in (("cpu", platforms.CPU), ("gpu", GPU)):
         with platforms.use(choices):
             # A new function, or JAX would find what it traced the first time.
-            together = jax.jit(
-                jax.vmap(functools.partial(play)),
-                compiler_options=backend.compiler_options("cpu"),
-            )
-            runs[way] = together(jnp.asarray(SEEDS))
+            seeds = jnp.asarray(SEEDS)
+            lowered = jax.jit(jax.vmap(functools.partial(play))).lower(seeds)
+            runs[way] = backend.compile_lowered(lowered, "cpu")(seeds)
     ours, theirs = (jax.tree.leaves_with_path(runs[way]) for way in ("gpu", "cpu"))
     assert len(ours) > 5
     for (path, one), (_, other) in zip(ours, theirs, strict=True):

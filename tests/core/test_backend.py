@@ -1,4 +1,4 @@
-"""Where compiled programs are kept, and what is told of the machine."""
+"""How programs are compiled, where they are stored, and how the machine is described."""
 
 import os
 import pathlib
@@ -7,8 +7,12 @@ import sys
 import warnings
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import jaxlib
+import numpy as np
 import pytest
+from names import alike
 
 from cqbjax.core import backend, files
 from cqbjax.offline import fits
@@ -44,8 +48,6 @@ def test_programs_are_kept_where_the_environment_says_or_the_caller(monkeypatch,
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     backend.configure()
     assert pathlib.Path(told["jax_compilation_cache_dir"]).parent.name == "xla"
-    assert list(backend.compiler_options("cpu")) == ["xla_disable_hlo_passes"]
-    assert backend.compiler_options("gpu") == {}
 
 
 def test_without_a_home_that_can_be_written_the_cache_is_this_processs_and_said_once(
@@ -116,3 +118,46 @@ def test_the_processor_is_told_where_the_system_tells_it(monkeypatch, tmp_path):
     assert backend.describe()["cpu"] == "A CPU" and backend._cpuinfo("nothing") == ""
     assert backend._cpuinfo("flags", "Features") == "fp asimd"
     assert backend.programs_folder(PARENT) != elsewhere
+
+
+TABLE, ROWS = np.arange(40, dtype=np.float32), np.arange(12) * 7 % 23
+
+
+def slices(table, rows):
+    """Add slices that JAX names `dynamic_slice` and some that XLA makes, its `dynamic-slice`."""
+    of_jax = sum(jax.lax.dynamic_slice(table, (row,), (4,)) for row in rows)
+    of_xla = jax.vmap(lambda row: jax.lax.dynamic_slice(2 * table, (row,), (4,)))(rows[:1])
+    return of_jax + of_xla[0]
+
+
+@pytest.mark.parametrize("emitters", [True, False])
+def test_no_two_names_of_a_program_are_one_to_xlas_emitters(emitters):
+    lowered = jax.jit(slices).lower(TABLE, ROWS)
+    assert alike(lowered.compile().as_text()), "with JAX's names some are"
+    made = backend.compile_lowered(lowered, "cpu", emitters=emitters)
+    assert alike(made.as_text()) == []
+    expected = sum(TABLE[row : row + 4] for row in ROWS) + 2 * TABLE[:4]
+    np.testing.assert_array_equal(made(TABLE, ROWS), expected)
+
+
+def test_an_option_that_a_version_of_xla_does_not_know_is_left_out(monkeypatch):
+    def lowered():
+        return jax.jit(lambda x: x + 1).lower(jnp.float32(1))
+
+    monkeypatch.setattr(backend, "EMITTERS", "xla_cpu_an_option_of_a_later_version")
+    assert backend.compile_lowered(lowered(), "cpu", emitters=False)(np.float32(1)) == 2
+    monkeypatch.setattr(lowered().__class__, "compile", _refusing)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no memory"):
+        backend.compile_lowered(lowered(), "cpu", emitters=False)
+
+
+def _refusing(*_):
+    raise jax.errors.JaxRuntimeError("no memory")
+
+
+def test_what_is_not_for_a_cpu_keeps_its_names_and_has_no_options():
+    class Lowered:
+        def compile(self, *options):
+            return options
+
+    assert backend.compile_lowered(Lowered(), "gpu", barriers=False, emitters=False) == ()

@@ -4,6 +4,7 @@ import importlib
 import linecache
 import sys
 
+import numpy as np
 import pytest
 
 from cqbjax import policies, sources
@@ -170,3 +171,50 @@ def test_what_cannot_be_told_is_never_taken_for_another(untold):
         cell["RATE"] = object()
     mine = cell["Mine"]()
     assert code.digest([], mine) != code.digest([], mine)
+
+
+READS = """import dataclasses
+import pathlib
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    weights: str = "weights.npy"
+    folder: pathlib.Path = pathlib.Path("tables/here")
+    table: object = None
+class Plain:
+    def __init__(self, **told):
+        self.told = told
+"""
+
+
+def test_what_a_users_object_reads_counts(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own("reads.py", READS)
+    module = importlib.import_module("reads")
+    alone = code.digest([], module.Mine())
+    for name in ("weights.npy", "tables/here/deep.csv"):
+        before = code.digest([], module.Mine())
+        for content in ("1", "22"):
+            own(name, content)
+            after = code.digest([], module.Mine())
+            assert after not in (before, alone), name
+            assert after == code.digest([], module.Mine())
+            before = after
+    own("other.npy", "1")
+    assert code.digest([], module.Mine()) == before, "a file that no field names"
+    # One number in the middle of many, which are not written out by `repr`.
+    tables = [np.zeros(5000), np.zeros(5000)]
+    tables[1][2500] = 1e-12
+    for made in (
+        lambda table: module.Mine(table=table),
+        lambda table: module.Plain(inside=[table]),
+        lambda table: policies.OnContexts(policy=module.Mine(table=table), view=None),
+    ):
+        assert len({code.digest([], made(table)) for table in tables}) == 2
+    assert code.digest([], module.Plain(x="weights.npy")) != code.digest([], module.Plain(x="x"))
+
+
+def test_words_of_this_packages_objects_name_no_file(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = code.digest([], policies.Acqb(schedule="oldest"))
+    own("oldest", "a file of this name")
+    assert code.digest([], policies.Acqb(schedule="oldest")) == before

@@ -5,9 +5,11 @@ import importlib
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from composing import composed
+from composing import composed, script
 
+from cqbjax import results
 from cqbjax.commands._hydra import make, make_policies
 from cqbjax.core import code
 from cqbjax.datasets import dataset_source
@@ -156,3 +158,43 @@ def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
     others = [dataclasses.replace(data.table, **{key: value}) for key, value in names.items()]
     sources = [data, *(dataclasses.replace(data, table=table) for table in others)]
     assert len({content(source=source) for source in sources}) == 3
+
+
+READER = """import jax.numpy as jnp
+import numpy as np
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Action
+
+@pytree
+class Reader:
+    weights: str = static(default="w.npy")
+    informed = False
+    blind = True
+
+    def init(self, problem, contexts):
+        return jnp.asarray(int(np.load(self.weights)), jnp.int32)
+
+    def select(self, key, state, observation):
+        slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
+        return Action(slot, state[None], jnp.bool_(False))
+
+    def update(self, state, observation, action, feedback):
+        return state
+"""
+
+
+@pytest.mark.slow
+def test_a_policy_that_reads_a_file_runs_again_with_the_file_as_it_is(tmp_path):
+    """Its path stands in no configuration; programs on disk are those of the first study."""
+    (tmp_path / "reader.py").write_text(READER)
+    for server, name in ((0, "one"), (3, "one"), (3, "two")):
+        np.save(tmp_path / "w.npy", server)
+        done = script(
+            "policy=[random]", "+policy.mine={_target_: reader.Reader}", "num_seeds=2",
+            "horizon=60", "record=[traffic]", f"name={name}", "table_rounds=[60]", cwd=tmp_path,
+        )  # fmt: skip
+        assert not done.returncode, done.stderr
+        traffic = results.load(tmp_path / "results" / "data" / name).traffic
+        served = traffic.sel(policy="mine").isel(round=-1).mean(["seed", "arrival_rate"])
+        assert int(served.argmax("server")) == server, name

@@ -1,15 +1,19 @@
 """What compiles again: nothing, where a sweep differs in what is a number of a program."""
 
 import dataclasses
+import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import cqbjax
-from cqbjax.core import rng
-from cqbjax.policies import Acqb, OnContexts, Replaced
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Action
+from cqbjax.policies import Acqb, Linear, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.sources import Synthetic, rejection
 from cqbjax.sweeping import memory, plan, programs, rooms
 from cqbjax.sweeping.sweep import part
@@ -82,8 +86,8 @@ def test_a_program_with_room_for_more_plays_what_one_of_the_horizon_does(source,
     assert (explored.isel(round=-1) > explored.sel(round=7)).all(), "by the horizon's rate"
 
 
-def planned(policy, source=SOURCE, horizon=60, record=()):
-    one = part({"it": policy}, source, [0.4], 3, horizon, record=record)
+def planned(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
+    one = part({"it": policy}, source, [0.4], seeds, horizon, record=record, assortment_size=size)
     made = plan.make([one], devices=jax.devices()[:1])
     group = next(group for group in made.groups if "it" in group.labels)
     return made, group
@@ -112,3 +116,59 @@ def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
     card = type("Card", (), {"platform": "gpu"})()
     shape = dataclasses.replace(made, devices=(card,), chunk=2).shape(group, 64)
     assert shape.room is None and shape.told == shape and shape.every == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "source", "size", "emitted"),
+    [
+        (Acqb(), SOURCE, 1, False), (Acqb(schedule="oldest"), SOURCE, 2, False),
+        (Acqb(), dataclasses.replace(SOURCE, parameters="shared"), 1, True),
+        (Acqb(), unit_vectors(3, 4), 1, True), (Linear(), SOURCE, 1, True),
+        (Optimal(), SOURCE, 1, True), (RandomRouting(), SOURCE, 1, True),
+    ],
+)  # fmt: skip
+def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(
+    policy, source, size, emitted
+):
+    shapes = set()
+    for seeds in (1, 2, 3, 70):
+        made, group = planned(policy, source, seeds=seeds, size=size)
+        shapes.add(made.shape(group, 64))
+        shapes.add(dataclasses.replace(made, chunk=1).shape(group, 64))
+    assert len({shape.width for shape in shapes}) > 1
+    assert {programs._emitted(shape) for shape in shapes} == {emitted}
+
+
+MOST = 1
+
+
+@pytree
+class Constant:
+    """Answers by a server that a module's global names."""
+
+    informed = False
+    blind = True
+
+    def init(self, problem, contexts):
+        return ()
+
+    def select(self, key, state, observation):
+        slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
+        return Action(slot, jnp.int32([MOST]), jnp.bool_(False))
+
+    def update(self, state, observation, action, feedback):
+        return state
+
+
+@pytest.mark.slow
+def test_a_changed_global_is_seen_once_programs_are_forgotten(monkeypatch, fresh_programs):
+    def answering():
+        data = cqbjax.sweep({"it": Constant()}, SOURCE, **FIRST, record=["traffic"])
+        traffic = data.traffic.sel(policy="it").isel(round=-1)
+        return int(traffic.mean(["seed", "arrival_rate"]).argmax("server"))
+
+    assert answering() == 1
+    monkeypatch.setattr(sys.modules[__name__], "MOST", 2)
+    assert answering() == 1, "JAX's rule: what was traced runs, as docs/how_to/add_a_policy.md says"
+    programs.forget()
+    assert answering() == 2

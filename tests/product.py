@@ -1,0 +1,200 @@
+"""Does every policy start with every source? `python tests/product.py` tries the whole product.
+
+Each policy, source, K and number of seeds is compiled in a child process as a study compiles it,
+and plays a stretch of rounds; nothing is trained. A child that dies is counted under the name of
+what it tried, and another one tries what is left. Programs of one shape are compiled once a child.
+Outcomes are stored as they come: the same command goes on where it was interrupted, and several
+commands share the work by `--sources` and `--sizes`.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+TESTS = pathlib.Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+CONF = REPOSITORY / "conf"
+SOURCES = sorted(path.stem for path in (CONF / "source").glob("*.yaml"))
+POLICIES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))
+ROUTERS = sorted(path.stem for path in (CONF / "router").glob("*.yaml"))
+SIZES, SEEDS = (1, 2), (1, 2, 3)
+# Sources that bring no contexts of prompts, from which routers learn.
+DRAWN = ("coin", "synthetic")
+FINE = "compiled"
+
+
+class Case(NamedTuple):
+    """What is compiled.
+
+    Attributes:
+        source: its label.
+        size: K.
+        seeds: how many.
+        policy: its label.
+    """
+
+    source: str
+    size: int
+    seeds: int
+    policy: str
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the study."""
+        return [
+            f"source={self.source}", f"K={self.size}", f"num_seeds={self.seeds}",
+            f"policy=[{self.policy}]", "arrival_rate=0.6", "horizon=200", "table_rounds=[200]",
+        ]  # fmt: skip
+
+
+def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
+    """Return the product, what shares programs side by side."""
+    from cqbjax.commands._hydra import pairings
+
+    policies = [*POLICIES, *pairings()]
+    return [
+        Case(source, size, seeds, policy)
+        for source, size, seeds, policy in itertools.product(sources, sizes, SEEDS, policies)
+        if source not in DRAWN or policy in POLICIES
+    ]
+
+
+def part(sources: Sequence[str]) -> list[Case]:
+    """Return cases in which every policy, router, source, K and number of seeds occurs."""
+    prompts = [source for source in sources if source not in DRAWN]
+    rest = itertools.cycle(itertools.product(SEEDS, SIZES))
+    of_all = zip(POLICIES, itertools.cycle(sources), rest, strict=False)
+    of_prompts = zip(ROUTERS, itertools.cycle(prompts), rest, strict=False)
+    return sorted(
+        Case(source, size, seeds, policy)
+        for policy, source, (seeds, size) in itertools.chain(of_all, of_prompts)
+    )
+
+
+def tried(
+    cases: Sequence[Case], folder: pathlib.Path, words: Sequence[str], timeout: float = 900
+) -> Iterator[tuple[Case, str]]:
+    """Try cases in child processes, one after another.
+
+    Args:
+        cases: to try.
+        folder: where compiled programs are stored.
+        words: of every study, beside those of a case.
+        timeout: seconds after which a case is killed.
+
+    Yields:
+        A case, and `FINE` or what became of it.
+    """
+    left = list(cases)
+    while left:
+        environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+        environment |= {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(folder / "xla")}
+        child = subprocess.Popen(
+            [sys.executable, __file__, "--child", *words], env=environment, cwd=REPOSITORY,
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert child.stdin and child.stdout
+        for case in left:
+            print(json.dumps(case), file=child.stdin)
+        child.stdin.close()
+        number = 0
+        while number < len(left):
+            clock = threading.Timer(timeout, child.kill)
+            clock.start()
+            said = child.stdout.readline()
+            clock.cancel()
+            if not said:
+                break
+            yield left[number], json.loads(said)
+            number += 1
+        status = child.wait()
+        if number < len(left):
+            yield left[number], f"died, status {status}"
+            number += 1
+        left = left[number:]
+
+
+def be_child(words: Sequence[str]) -> None:
+    """Try the cases of standard input, and write a line for each."""
+    from names import alike
+
+    from cqbjax.commands import _multirun
+    from cqbjax.commands._hydra import make, make_policies
+    from cqbjax.core import backend
+    from cqbjax.studies import kinds
+    from cqbjax.sweeping.progress import Silent
+
+    backend.configure()
+    found, compile_lowered = list[str](), backend.compile_lowered
+
+    def compiled(*given, **options):
+        made = compile_lowered(*given, **options)
+        found.extend(map(str, alike(made.as_text())))
+        return made
+
+    backend.compile_lowered = compiled
+    kept: dict = {}
+    with _multirun.initialised():
+        for line in sys.stdin:
+            case = Case(*json.loads(line))
+            found.clear()
+            try:
+                (job,) = _multirun.compose([[*case.words, *words]])
+                ready = kinds.checked_points(job.config, make, make_policies, kept=kept)
+                ready[0].kind.reckon(ready, Silent())
+                outcome = f"names alike: {', '.join(found)}" if found else FINE
+            except (ValueError, OSError) as error:
+                outcome = f"refused: {str(error).splitlines()[0]}"
+            except Exception as error:  # anything else is a fault, and counted by its name
+                outcome = f"failed: {type(error).__name__} {str(error).splitlines()[0]}"
+            print(json.dumps(outcome), flush=True)
+
+
+def main() -> None:
+    """Try what was not tried, and count the outcomes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=pathlib.Path, default=REPOSITORY / ".pytest_cache" / "all")
+    parser.add_argument("--sources", nargs="*", default=SOURCES, choices=SOURCES)
+    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="K")
+    parser.add_argument("--part", action="store_true", help="every policy and source once")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given, words = parser.parse_known_args()
+    if given.child:
+        be_child(words)
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    file, known = given.folder / "outcomes.jsonl", {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        *case, outcome = json.loads(line)
+        known[Case(*case)] = outcome
+    cases = part(given.sources) if given.part else whole(given.sources, given.sizes)
+    left = [case for case in cases if case not in known]
+    print(f"{len(cases)} cases, {len(left)} to try", flush=True)
+    shares = [list(some) for _, some in itertools.groupby(left, lambda case: case[:3])]
+
+    def share(some: list[Case]) -> None:
+        for case, outcome in tried(some, given.folder, words):
+            known[case] = outcome
+            with file.open("a") as out:
+                out.write(json.dumps([*case, outcome]) + "\n")
+            if outcome != FINE:
+                print(*case, outcome, flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
+        list(pool.map(share, shares))
+    counts = collections.Counter(known[case].partition(":")[0] for case in cases)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+
+
+if __name__ == "__main__":
+    main()
