@@ -194,10 +194,11 @@ def choose(uniform: Array, utilities: Array) -> Array:
         [] int32 position of the chosen server; K is the outside option (a retrial).
     """
     p = choice_probabilities(utilities)
+    uniform = jnp.maximum(uniform, jnp.finfo(p.dtype).tiny)
     reached, choice = jnp.zeros_like(p[0]), jnp.int32(0)
     for k in range(p.shape[0]):
         reached = reached + p[k]
-        choice = choice + ((uniform > reached) | (reached <= 0))
+        choice = choice + (uniform > reached)
     return choice
 
 

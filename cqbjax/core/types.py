@@ -241,7 +241,7 @@ class Policy(Protocol):
 
 
 # What a policy may declare of itself; `Policy` says what each means.
-CAPABILITIES = frozenset({"informed", "blind", "retry_aware", "entry_aware", "mixed"})
+CAPABILITIES = frozenset({"informed", "blind", "retry_aware", "entry_aware", "mixed", "emitters"})
 
 
 class Wrapper:

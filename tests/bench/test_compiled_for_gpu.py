@@ -34,7 +34,7 @@ class Most(NamedTuple):
 IMAGE = 1000 * 384 * 4
 LIMITS = {
     ("d=5 N=5 K=1", "acqb"): Most(44, 27_200, None, 12 * 8 * 128 * 4),
-    ("d=5 N=5 K=2", "acqb"): Most(92, 198_000, None, 36 * 16 * 64 * 4),
+    ("d=5 N=5 K=2", "acqb"): Most(93, 198_000, None, 36 * 16 * 64 * 4),
     ("d=5 N=5 K=1", "random"): Most(12, 20_100, None, 20_000),
     ("d=384 N=14 K=1", "acqb"): Most(47, 7.97 * MB, (4, 0.79 * MB), IMAGE),
     ("d=384 N=14 K=2", "acqb"): Most(75, 20.6 * MB, (8, 2.38 * MB), IMAGE),
