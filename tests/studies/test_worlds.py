@@ -12,7 +12,10 @@ from cqbjax.studies import arriving, configs, kinds, settings, study
 from cqbjax.studies.study import drawn_from
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
-COIN, TABLES = "source=coin", {"gaps.csv": "gap\n3\n70\n", "times.csv": "a,b\n1,2\n3,4\n"}
+COIN, TABLES = (
+    "source=coin",
+    {"gaps.csv": "gap\n3\n70\n", "times.csv": "prompt_id,a,b\n0,1,2\n1,3,4\n"},
+)
 LATENCIES = ("service=[rounds]", "service.rounds.latencies=times.csv")
 REFUSED = {
     "slackness is not read by the source here, cqbjax.sources.Coin": (COIN, "slackness=0.1"),
@@ -40,7 +43,7 @@ REFUSED = {
     "prices are of a table's answers, and this source knows of no costs": ("service=[prices]",),
     "classes=[0.4, 1.8] must be a probability of each class":
         (COIN, "source.classes=[0.4,1.8]"),
-    "rounds of shape (2, 2) must be a number, one for each of 5 servers":
+    "times.csv: latencies are joined by prompt_id and LLM, and the source has no":
         (*LATENCIES, "service.rounds.round_seconds=1"),
     "delay=1.5 must be a whole number of rounds": ("service=[late]", "service.late.delay=1.5"),
     "since=[1.0, 2.0] must be a round, from 1 on, for each of 5 servers":
@@ -93,10 +96,10 @@ TOLD = {
         "source": "Coin", "source_settings": "success=0.6,num_servers=5",
         "users": "orbit (delays gaps.csv, column gap)",
     },
-    (COIN, "num_servers=2", "source.classes=[0.4,0.8]", *LATENCIES,
-     "service.rounds.round_seconds=2"): {
+    (COIN, "num_servers=2", "source.classes=[0.4,0.8]", "service=[rounds]",
+     "service.rounds.rounds=3"): {
         "source": "Coin", "source_settings": "classes=[0.4, 0.8],num_servers=2",
-        "service": "rounds (law fixed, latencies times.csv, round_seconds 2)",
+        "service": "rounds (rounds 3, law fixed)",
     },
     ("service=[late,outages]", "service.outages.until=[9,9,9,9,4]"): {
         "source": "synthetic", "slackness": 0.03,
