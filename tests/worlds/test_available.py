@@ -52,12 +52,15 @@ def run(policy, size, places):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_who_is_down_is_shown_only_where_too_few_are_up(case):
+def test_as_many_servers_are_shown_as_are_up_and_none_that_is_down(case):
     label, size, places = case
     servers, valid, there = run(POLICIES[label], size, places)
-    up = np.take_along_axis(there[:, None, :], servers, axis=-1).sum(axis=-1)
-    enough = np.minimum(there.sum(axis=-1), size)
-    np.testing.assert_array_equal(up[valid], np.broadcast_to(enough[:, None], up.shape)[valid])
+    shown = servers >= 0
+    up = np.take_along_axis(there[:, None, :], np.maximum(servers, 0), axis=-1)
+    assert not (shown & ~up)[valid].any() and not valid[~there.any(axis=-1)].any()
+    enough = np.broadcast_to(np.minimum(there.sum(axis=-1), size)[:, None], valid.shape)
+    np.testing.assert_array_equal(shown.sum(axis=-1)[valid], enough[valid])
     # The test sees rounds of every kind, and every server that joins and leaves.
-    assert {0, size} <= set(up[valid]) and not there[:39, 3].any() and not there[90:, 0].any()
+    assert {1, size} <= set(enough[valid]) and not there[:39, 3].any() and not there[90:, 0].any()
+    assert not there.any(axis=-1).all()
     assert (servers[valid] == 3).any() and valid.sum() > HORIZON / 2

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array
 from stationary import close, swept
@@ -11,13 +12,15 @@ from cqbjax.core import queueing
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation
 from cqbjax.policies import Optimal
-from cqbjax.sources import Coin
+from cqbjax.sources import Routing
 from cqbjax.testing import known, queues
-from cqbjax.worlds import Count, Orbit, Outages, Rounds
+from cqbjax.worlds import Count, Orbit, Rounds
 
 LOAD = 0.6
 M, RATE = known.M, LOAD * known.M
 ANY = {"optimal": Optimal()}
+# Server 0 satisfies everybody, server 1 nobody.
+BUSY = Routing(contexts=np.ones((1, 1)), utilities=np.array([[14.0, -40.0]]), pool_size=1)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 
@@ -45,7 +48,7 @@ class Busy(NamedTuple):
 
 @pytree
 class OneServer:
-    """Serve one query at a time by server 0, and send all others to server 1, which is not there.
+    """Serve one query at a time by server 0, and send all others to server 1, which fails them.
 
     Of two places one is the server's, and the other is where who finds it busy hears so.
     """
@@ -77,12 +80,9 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
     load, returns, short, horizon = 0.5, 0.5, 0.02, 42_000
     rate = load * short
     data = swept(
-        {"one": OneServer()}, Coin(success=1 - 1e-6), rate, seeds=128, horizon=horizon,
+        {"one": OneServer()}, BUSY, rate, seeds=128, horizon=horizon,
         burn_in=2000, every=100, users=[Orbit(return_rate=returns * short)],
-        service=[
-            Count(count=2), Rounds(rounds=[1 / short, 1], law="geometric"),
-            Outages(until=[horizon, 1]),
-        ],
+        service=[Count(count=2), Rounds(rounds=[1 / short, 1], law="geometric")],
         record=["away", "in_service"], capacity=32,
     ).sel(policy="one")  # fmt: skip
     close(data.away.mean("round").values, queues.retrial(load, returns))

@@ -156,7 +156,7 @@ def test_traffic_is_uniform_over_the_llms_that_answer():
     down = Outages(since=[1, 1, 10**6, 1, 1])
     data = cqbjax.sweep(
         {"random": RandomRouting(), "exploring": cqbjax.policies.Acqb(c1=1e4)},
-        cqbjax.sources.Synthetic(), arrival_rates=[0.9], seeds=8, horizon=1500, service=[down],
+        cqbjax.sources.Synthetic(), arrival_rates=[0.6], seeds=8, horizon=2500, service=[down],
         record=["traffic"],
     )  # fmt: skip
     shares = data.traffic.sel(policy=["random", "exploring"]).isel(round=-1, arrival_rate=0)
