@@ -18,7 +18,6 @@ LAYERS = (
     "offline figures theory",
     "paper",
     "page studies",
-    "bench",
     "commands",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}

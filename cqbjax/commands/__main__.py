@@ -16,7 +16,6 @@ COMMANDS = {
     "offline_value": "measure routers and the contrastive head without a queue",
     "estimator_error": "measure how far the running estimates are from the exact minimiser",
     "known_answers": "simulate worlds whose queue is known, and set both side by side",
-    "bench": "measure how fast the simulator is on this machine",
 }
 
 

@@ -33,7 +33,7 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from cqbjax import bench
+import benchmarks as bench
 from cqbjax.results import names
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from scipy import optimize
 from cqbjax import beliefs, datasets
 from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, running
 from cqbjax.beliefs.rows import Row
-from cqbjax.bench import estimator_error as study
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
+from cqbjax.studies import estimator_error as study
 from cqbjax.testing import reference
 
 # Percent of alpha: the bound that the estimator is held to.

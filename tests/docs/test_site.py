@@ -9,7 +9,8 @@ import pytest
 from absent import absent
 from pages import REPOSITORY
 
-from cqbjax import bench, datasets
+import benchmarks as bench
+from cqbjax import datasets
 
 CONF = """
 import sys

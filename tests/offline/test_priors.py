@@ -9,13 +9,13 @@ import pytest
 import scipy.optimize
 
 from cqbjax import datasets
-from cqbjax.bench import estimator_error
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Observation
 from cqbjax.offline import Trained, Warm, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import Acqb, OnContexts, Replaced
+from cqbjax.studies import estimator_error
 from cqbjax.testing import worlds
 
 LAMBDA0, WEIGHT, RIDGE = 0.7, 0.2, 0.5

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stationary import MOST_ERRORS, close, mean_queue
 
-from cqbjax.bench import peers
+from benchmarks import peers
 from cqbjax.testing import known
 
 LOAD, SEEDS, HORIZON = 0.8, 48, 6000

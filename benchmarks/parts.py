@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from benchmarks import floors
+from benchmarks.cases import ACQB
+from benchmarks.measure import least
 from cqbjax.beliefs import blocks, cubic, gaussian, likelihood, pages, running
 from cqbjax.beliefs.rows import Row
-from cqbjax.bench import floors
-from cqbjax.bench.cases import ACQB
-from cqbjax.bench.measure import least
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action

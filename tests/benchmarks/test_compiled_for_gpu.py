@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cqbjax.bench import compiled_for, gpu_target, hlo
-from cqbjax.bench.compiled_for import Compiled
+from benchmarks import compiled_for, gpu_target, hlo
+from benchmarks.compiled_for import Compiled
 
 MB = 1_000_000
 
@@ -49,7 +49,7 @@ BATCHED = (
 ALONE = """
 import json, sys
 import jax
-from cqbjax.bench import compiled_for, gpu_target
+from benchmarks import compiled_for, gpu_target
 
 jax.config.update("jax_default_matmul_precision", "highest")
 devices = gpu_target.devices(gpu_target.H100)
@@ -110,7 +110,7 @@ def test_a_round_stays_on_the_device_and_within_its_kernels_and_bytes(name, labe
 PLANTED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from cqbjax.bench import gpu_target
+from benchmarks import gpu_target
 
 device = gpu_target.devices(gpu_target.H100)
 whole = NamedSharding(Mesh(np.array(device), ("run",)), PartitionSpec())
@@ -252,7 +252,7 @@ def test_what_goes_through_the_host_is_seen(operation, said):
 
 
 def test_without_the_compiler_the_command_says_so(monkeypatch, capsys):
-    from cqbjax.commands import bench as command
+    from benchmarks import command
 
     monkeypatch.setattr(gpu_target, "_folder", lambda package, name: None)
     command.measure(command.ARGUMENTS.parse_args(["--compile-for", "h100"]))

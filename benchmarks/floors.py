@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import cases
+from benchmarks.measure import Case, least, measure
 from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, pages, running
-from cqbjax.bench import cases
-from cqbjax.bench.measure import Case, least, measure
 from cqbjax.core.types import Problem
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping.sweep import sweep

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cqbjax.bench.starting import timed
+from benchmarks.starting import timed
 from cqbjax.core.labels import OPTIMAL
 
 GRID = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench import (
+from benchmarks import (
     cases,
     costs,
     floors,
@@ -21,8 +21,8 @@ from cqbjax.bench import (
     report,
     starting,
 )
-from cqbjax.bench.measure import compile_again, copy_bytes_a_second, elsewhere, measure
-from cqbjax.bench.targets import compare
+from benchmarks.measure import compile_again, copy_bytes_a_second, elsewhere, measure
+from benchmarks.targets import compare
 from cqbjax.sweeping.sweep import sweep
 from cqbjax.testing import reference
 

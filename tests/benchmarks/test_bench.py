@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from stationary import close, mean_queue
 
-from cqbjax import bench, worlds
-from cqbjax.bench import (
+import benchmarks as bench
+from benchmarks import (
     cases,
     costs,
     floors,
@@ -26,7 +26,8 @@ from cqbjax.bench import (
     sections,
     targets,
 )  # fmt: skip
-from cqbjax.bench.measure import Case, Clock
+from benchmarks.measure import Case, Clock
+from cqbjax import worlds
 from cqbjax.core.recorders import NAMED
 from cqbjax.core.setting import Setting
 from cqbjax.policies import Optimal

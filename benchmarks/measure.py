@@ -30,7 +30,8 @@ from cqbjax.sweeping.sweep import estimates, part, sweep
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256
 COPY_BYTES = 2**30
-CALL = "from cqbjax.bench import measure; measure.called()"
+REPOSITORY = Path(__file__).resolve().parent.parent
+CALL = "from benchmarks import measure; measure.called()"
 
 
 class Span(NamedTuple):
@@ -224,8 +225,9 @@ def child(words: Sequence[str], failed: str, environment: Mapping[str, str] | No
         RuntimeError: it failed.
     """
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, env=environment
-    )
+        [sys.executable, *words], capture_output=True, text=True, check=False, env=environment,
+        cwd=REPOSITORY,
+    )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{failed} failed: {done.stderr.strip()[-300:]}")
     return done.stdout

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from cqbjax.bench import cases, gpu_target, hlo, report
-from cqbjax.bench.gpu_target import Target
-from cqbjax.bench.measure import Case
+from benchmarks import cases, gpu_target, hlo, report
+from benchmarks.gpu_target import Target
+from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.sweeping import memory, plan, programs
 

@@ -20,8 +20,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from rich.console import Console  # noqa: E402
 
-from cqbjax import bench  # noqa: E402
-from cqbjax.bench import compiled_for, gpu_target  # noqa: E402
+import benchmarks  # noqa: E402
+from benchmarks import compiled_for, gpu_target  # noqa: E402
 from cqbjax.commands import _hydra, _multirun  # noqa: E402
 from cqbjax.commands._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
@@ -32,7 +32,9 @@ ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
 _add = ARGUMENTS.add_argument
 _add("--quick", action="store_true", help="few, short cases: does all work?")
 _add("--json", type=Path, metavar="FILE", help="write the report here")
-_add("--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(bench.SECTIONS)}")
+_add(
+    "--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(benchmarks.SECTIONS)}"
+)
 _add("--study", action="store_true", help="time the offline study on a CPU too")
 _add("--table", type=Path, metavar="FILE",
      help="measure nothing: write a stored report as Markdown below results/bench")  # fmt: skip
@@ -50,7 +52,7 @@ def measure(asked: argparse.Namespace) -> None:
     """Measure, print, and write what is asked for."""
     wide = Console(width=None if sys.stdout.isatty() else 170)
     if asked.table:
-        print(bench.markdown(bench.load(asked.table)))
+        print(benchmarks.markdown(benchmarks.load(asked.table)))
         return
     if asked.json:
         check_writable(asked.json.parent, "--json")
@@ -71,10 +73,12 @@ def measure(asked: argparse.Namespace) -> None:
         if asked.compile_for:
             report = compiled_for.run(gpu_target.TARGETS[asked.compile_for], asked.quick, say)
         else:
-            report = bench.run(Path(cache), asked.quick, asked.only, asked.study, say, composing)
-    bench.show(report, wide)
+            report = benchmarks.run(
+                Path(cache), asked.quick, asked.only, asked.study, say, composing
+            )
+    benchmarks.show(report, wide)
     if asked.json:
-        bench.save(report, asked.json)
+        benchmarks.save(report, asked.json)
 
 
 def composing(words: Sequence[str]) -> float:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cqbjax.bench.cases import ACQB
-from cqbjax.bench.measure import Clock, elsewhere
+from benchmarks.cases import ACQB
+from benchmarks.measure import Clock, elsewhere
 from cqbjax.core.types import Source
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping.sweep import sweep

@@ -9,7 +9,7 @@ from typing import Any
 
 import xarray as xr
 
-from cqbjax.bench.measure import child
+from benchmarks.measure import child
 from cqbjax.results import stored as results
 
 # docs/notebook/performance.md sets their seconds beside those of earlier code.

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
 from cqbjax import worlds
-from cqbjax.bench.cases import ACQB, BASELINES, CROWDED_SLOTS
 from cqbjax.core.recorders import NAMED, Queries
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Policy, Source

@@ -1,6 +1,6 @@
 """The benchmark: what it runs, how it is timed, how it is shown. `scripts/bench.py` runs it."""
 
-from cqbjax.bench.report import heading, load, markdown, save, show, table
-from cqbjax.bench.sections import SECTIONS, run
+from benchmarks.report import heading, load, markdown, save, show, table
+from benchmarks.sections import SECTIONS, run
 
 __all__ = ["SECTIONS", "heading", "load", "markdown", "run", "save", "show", "table"]

@@ -31,13 +31,13 @@ class EstimatorError(Kind):
     case: str | None = None
 
     unread: ClassVar[tuple[str, ...]] = ("*", "kind.case")
-    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.bench.estimator_error",)
+    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.studies.estimator_error",)
 
     def compose(
         self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
     ) -> list[Point]:
         """Return a point for each case; those of prompts need their data."""
-        from cqbjax.bench import estimator_error
+        from cqbjax.studies import estimator_error
 
         del swept
         whole, made = points[0], []
@@ -52,7 +52,7 @@ class EstimatorError(Kind):
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Return a point with the policy whose estimates are judged."""
-        from cqbjax.bench import estimator_error
+        from cqbjax.studies import estimator_error
 
         del making
         case = estimator_error.cases(Path(point.config.data_dir))[str(self.case)]
@@ -65,7 +65,7 @@ class EstimatorError(Kind):
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
         """Solve exactly at sampled rounds of each run."""
-        from cqbjax.bench import estimator_error
+        from cqbjax.studies import estimator_error
 
         config = ready.point.config
         case = estimator_error.cases(Path(config.data_dir))[str(self.case)]

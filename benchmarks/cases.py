@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from cqbjax.bench.measure import Case
+from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting

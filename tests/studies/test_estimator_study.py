@@ -6,8 +6,8 @@ import pytest
 from composing import called
 
 from cqbjax import sources
-from cqbjax.bench import estimator_error
-from cqbjax.bench.estimator_error import Case
+from cqbjax.studies import estimator_error
+from cqbjax.studies.estimator_error import Case
 
 SOURCE = sources.Synthetic(num_servers=3, dim=2)
 CASES = {"one": Case(SOURCE, 1, 0.5, 60, 2, every=5), "pair": Case(SOURCE, 2, 0.6, 60, every=5)}

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from benchmarks import numpy_loop
+from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
+from benchmarks.measure import Case, measure
 from cqbjax import env
-from cqbjax.bench import numpy_loop
-from cqbjax.bench.cases import ACQB, BASELINES, CROWDED_SLOTS
-from cqbjax.bench.measure import Case, measure
 from cqbjax.core import rng
 from cqbjax.policies import Linear
 from cqbjax.sources import Synthetic
