@@ -12,7 +12,7 @@ from cqbjax.core.types import Policy, Source
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import memory
-from cqbjax.testing.worlds import unit_vectors
+from tests.reference.scenarios import unit_vectors
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)
 BASELINES: dict[str, Policy] = {

@@ -19,7 +19,7 @@ from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, pages, runnin
 from cqbjax.core.types import Problem
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.testing.worlds import unit_vectors
+from tests.reference.scenarios import unit_vectors
 
 FLOAT = 4  # bytes
 # Bytes that one measurement moves, and the least and most that it streams over again and again.

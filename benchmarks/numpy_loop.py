@@ -21,7 +21,7 @@ import threadpoolctl
 from cqbjax.beliefs import gaussian
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Source
-from cqbjax.testing import reference
+from tests import reference
 
 Floats = npt.NDArray[np.float64]
 TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact

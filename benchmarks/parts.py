@@ -24,7 +24,7 @@ from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action
 from cqbjax.policies.picking import best_answer
 from cqbjax.sources import Synthetic
-from cqbjax.testing.worlds import draw_instances
+from tests.reference.scenarios import draw_instances
 
 RUNS, RATE, SLOTS, HORIZON, MIDDLE, TURNS, REPEATS = 128, 0.7, 64, 1000, 500, 300, 7
 # Seconds that are timed at once, at least.

@@ -25,11 +25,11 @@ from cqbjax import env
 from cqbjax.core import rng
 from cqbjax.policies import Linear
 from cqbjax.sources import Synthetic
-from cqbjax.testing import known
+from tests.reference import known_queues
 
 EXTRA = "peers"
 # The world of Geo/Geo/1, and how loaded it is.
-GEO, LOAD = known.KNOWN[0], 0.8
+GEO, LOAD = known_queues.KNOWN[0], 0.8
 ALPHA = 0.25  # of LinTS, as in conf/config.yaml
 QUICK: dict[str, Any] = {"horizon": 100, "batch": 16, "chunks": 2}
 
@@ -106,7 +106,7 @@ def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: 
 def geo_geo(case: Case, runs: int) -> Play:
     """Return what plays Ciw's queue of the same law."""
     del runs
-    return lambda: ciw_records(0, case.arrival_rate, known.M, case.horizon)
+    return lambda: ciw_records(0, case.arrival_rate, known_queues.M, case.horizon)
 
 
 def scan(case: Case, runs: int) -> Play:

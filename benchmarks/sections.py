@@ -24,7 +24,7 @@ from benchmarks import (
 from benchmarks.measure import compile_again, copy_bytes_a_second, elsewhere, measure
 from benchmarks.targets import compare
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.testing import reference
+from tests import reference
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -19,7 +19,7 @@ from cqbjax.core import backend
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"
 # Commands that Hydra composes; those that set JAX up, since they simulate or train.
-SIMULATING = ("run", "sensitivity", "offline_value", "estimator_error")
+SIMULATING = ("run", "sensitivity", "offline_value")
 COMPOSED = (*SIMULATING, "prepare_data")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 

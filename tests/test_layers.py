@@ -59,7 +59,7 @@ def test_a_module_sees_only_the_layers_before_it(path):
     assert room(path) in RANK, f"give {room(path)} a layer in {Path(__file__).name}"
     allowed = {name for name, rank in RANK.items() if rank <= RANK[room(path)]}
     assert rooms(imports(path)) <= allowed
-    foreign = ("scripts", "tests") if room(path) == "commands" else ("scripts", "tests", "hydra")
+    foreign = ["scripts", "tests", "benchmarks"] + ["hydra"] * (room(path) != "commands")
     assert not any(name.split(".")[0] in foreign for name in imports(path))
 
 
@@ -91,6 +91,20 @@ def test_a_policy_or_source_does_not_lean_on_the_simulator():
         for path in (ROOT / "cqbjax" / folder).glob("*.py"):
             leaned_on = {"cqbjax.core.simulate", "cqbjax.core.metrics", "cqbjax.sweeping"}
             assert not {name for name in imports(path) if name.startswith(tuple(leaned_on))}
+
+
+REFERENCE = [
+    "__init__", "choice", "estimator", "policies", "queues", "records", "retries", "rounds",
+    "switching", "worlds",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_reference_shares_no_code_with_the_simulator(name):
+    names = imports(ROOT / "tests" / "reference" / f"{name}.py")
+    own = {one.split(".")[2] for one in names if one.startswith("tests.reference.")}
+    assert own <= set(REFERENCE)
+    assert not any(one.split(".")[0] in ("cqbjax", "jax") for one in names)
 
 
 def test_an_import_against_the_layers_would_be_seen(tmp_path):

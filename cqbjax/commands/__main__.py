@@ -14,8 +14,11 @@ COMMANDS = {
     "sensitivity": "study how ACQB depends on its constants (run kind=sensitivity)",
     "rank_settings": "rank settings over several sensitivity studies",
     "offline_value": "measure routers and the contrastive head without a queue",
-    "estimator_error": "measure how far the running estimates are from the exact minimiser",
-    "known_answers": "simulate worlds whose queue is known, and set both side by side",
+}
+# Retired commands, and what does their work now.
+RETIRED = {
+    "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
+    "known_answers": "`python -m tests.reference.known_answers` in a checkout",
 }
 
 
@@ -23,13 +26,16 @@ def main() -> None:
     """Run the command that the first word names, or list them all.
 
     Raises:
-        SystemExit: of status 2, for a word that names none.
+        SystemExit: of status 2, for a word that names none or a retired one.
     """
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print("usage: cqbjax COMMAND [key=value ...]\n")
         print("\n".join(f"  {one:<16} {what}" for one, what in COMMANDS.items()))
         return
+    if name in RETIRED:
+        print(f"error: the command {name} is retired: use {RETIRED[name]}", file=sys.stderr)
+        raise SystemExit(2)
     if name not in COMMANDS:
         print(f"error: no command {name}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         raise SystemExit(2)

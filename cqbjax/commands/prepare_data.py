@@ -19,7 +19,6 @@ from cqbjax.core.files import undone
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.datasets.embedding import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
-from cqbjax.datasets.readers import made_up
 from cqbjax.studies.configs import Config, select
 
 # What the catalogue drops from a dataset; nothing from a table of one's own.
@@ -47,19 +46,17 @@ def build(config: Config) -> None:
     if config.dataset == logs.NAME:
         chains_of_a_log(config)
         return
-    console = Console(markup=False)
-    entry, source, made = _entry(config), config.source, []
     if config.made_up is not None:
-        source = pathlib.Path(config.data_dir) / "made_up" / f"{entry.name}-{config.made_up}"
-        made = [source]
-    with undone(*made):
-        if made:
-            made_up.write(entry.name, source, config.made_up)
-        done = prepare(
-            entry, config.data_dir, source, config.revision, config.model or DEFAULT_MODEL,
-            config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
-            truncation_side=config.truncation_side,
-        )  # fmt: skip
+        raise ValueError(
+            f"made_up={config.made_up} generates a log of conversations: dataset=wildchat alone "
+            "takes it"
+        )
+    console, entry = Console(markup=False), _entry(config)
+    done = prepare(
+        entry, config.data_dir, config.source, config.revision, config.model or DEFAULT_MODEL,
+        config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
+        truncation_side=config.truncation_side,
+    )  # fmt: skip
     table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
     served = datasets.served_rates(_probabilities(entry, table))
     best = table.servers[served.best_assortment[0]]

@@ -16,7 +16,6 @@ Each module imports only those before it, and `tests/test_layers.py` keeps it so
 from cqbjax.datasets.catalogue import CATALOGUE, Dataset, dataset, own_table
 from cqbjax.datasets.load import load_dataset
 from cqbjax.datasets.rates import Served, rates_by_rule, served_rates
-from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.readers.compact import read_compact
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.routerbench import read_routerbench
@@ -36,7 +35,7 @@ from cqbjax.datasets.utility import (
 __all__ = [
     "CATALOGUE", "COST_RULES", "DEFAULT_COST_RULE", "Dataset", "Dropped", "DatasetSource",
     "RoutingTable", "Served", "Split", "TableError", "check_no_leak", "check_table", "complete",
-    "dataset", "departure_probabilities", "load_dataset", "made_up", "mnl_utilities",
+    "dataset", "departure_probabilities", "load_dataset", "mnl_utilities",
     "normalise_cost", "own_table", "rates_by_rule", "raw_utility", "read_compact", "read_embedllm",
     "read_routerbench", "read_sprout", "dataset_source", "served_rates", "split", "take",
     "without_twins",

@@ -1,4 +1,4 @@
-"""Checks that anybody can call: the contract, an independent reference, worlds of known answer."""
+"""Checks of the contract that users call on their own policies, sources, users and services."""
 
 from cqbjax.testing.contract import (
     ContractError,

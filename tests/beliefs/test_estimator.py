@@ -12,8 +12,8 @@ from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, running
 from cqbjax.beliefs.rows import Row
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
-from cqbjax.studies import estimator_error as study
-from cqbjax.testing import reference
+from tests import reference
+from tests.reference import estimator_error as study
 
 # Percent of alpha: the bound that the estimator is held to.
 LIMIT = 2.0

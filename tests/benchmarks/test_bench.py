@@ -34,8 +34,9 @@ from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
 from cqbjax.sweeping import plan, programs
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.testing import known, reference
-from cqbjax.testing.worlds import unit_vectors
+from tests import reference
+from tests.reference import known_queues
+from tests.reference.scenarios import unit_vectors
 
 NAME = "d=5 N=5 K=1"
 COLUMNS = {
@@ -330,7 +331,8 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
 def test_ciws_queue_has_the_known_mean():
     rate = peers.GEO.rate(peers.LOAD)
     means = [
-        mean_queue(peers.ciw_records(seed, rate, known.M, 2400), 400, 2000) for seed in range(24)
+        mean_queue(peers.ciw_records(seed, rate, known_queues.M, 2400), 400, 2000)
+        for seed in range(24)
     ]
     close(means, peers.GEO.expected(rate), widest=0.08)
 

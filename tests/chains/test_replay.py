@@ -20,8 +20,8 @@ from cqbjax.chains.shards import LogError
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Queue
 from cqbjax.policies import Acqb, Optimal, RandomRouting
-from cqbjax.testing import worlds
 from cqbjax.testing.contract import check_source
+from tests.reference import scenarios
 
 CHAINS, ROUNDS, LONGEST, RATE = 5, 12, 4, 0.5
 ROWS = CHAINS * LONGEST
@@ -56,11 +56,11 @@ def policy(by, tokens=()):
 
 def played(policy, source, seeds=0, capacity=CHAINS):
     problem = source.problem(1, ROUNDS)
-    return worlds.play(policy, source, RATE, problem, capacity, seeds, keep_all=True)
+    return scenarios.play(policy, source, RATE, problem, capacity, seeds, keep_all=True)
 
 
 def traced(policy, source, seed=0, capacity=CHAINS):
-    return worlds.first(played(policy, source, seed, capacity))
+    return scenarios.first(played(policy, source, seed, capacity))
 
 
 def shortest_queues(lengths, rounds):
@@ -374,7 +374,9 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     )  # fmt: skip
 
     def last_queue(policy, source):
-        played = worlds.play(policy, source, 0.7, source.problem(1, horizon), 400, np.arange(seeds))
+        played = scenarios.play(
+            policy, source, 0.7, source.problem(1, horizon), 400, np.arange(seeds)
+        )
         return played.length[:, -1]
 
     acqb = Acqb(alpha_scale=0.1, c1=0.25)

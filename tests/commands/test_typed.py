@@ -55,7 +55,6 @@ UNREAD = {
     "service.outages.length is read with service.outages.share alone":
         ("service=[outages]", "service.outages.share=0", "service.outages.length=5"),
     "source.shares is read with source.classes alone": ("source=coin", "source.shares=[1]"),
-    "num_seeds is not read by EstimatorError": ("kind=estimator_error", "num_seeds=3"),
     "horizon is not read by OfflineValue": ("kind=offline_value", "horizon=3"),
     "policy is not read by Sensitivity": ("kind=sensitivity", "policy=[acqb]"),
     "spread is not read by Slopes": ("kind=slopes", "kind.windows=[[1,9]]", "spread=sd"),

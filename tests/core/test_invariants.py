@@ -19,12 +19,12 @@ from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sweeping import groups, plan, programs
 from cqbjax.sweeping.sweep import part
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
 HORIZON, CAPACITY = 48, 48
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
 SHARED = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")
-POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
+POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 WORLDS = {
     "synthetic": (SYNTHETIC, SYNTHETIC.problem(1, HORIZON)),
     "pool": (POOL, POOL.problem(2, HORIZON)),
@@ -65,7 +65,9 @@ def run(case: str, seed: int = 0, rate: float = 0.5, horizon: int = HORIZON, **f
     problem = problem._replace(horizon=horizon)
     if not problem.pooled:
         problem = problem._replace(num_rows=horizon)
-    return worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed, keep_all=True))
+    return scenarios.first(
+        scenarios.play(policy, source, rate, problem, CAPACITY, seed, keep_all=True)
+    )
 
 
 @pytest.mark.parametrize("case", marked(CASES))
@@ -125,9 +127,11 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
 @given(seed=st.integers(0, 2**31 - 1), rate=st.floats(0.1, 1.0))
 def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate):
     """Who waits is who came and has not left, row by row; nobody is lost in so many slots."""
-    source = worlds.Batches(source=POOL)
+    source = scenarios.Batches(source=POOL)
     problem = source.problem(2, HORIZON)
-    played = worlds.first(worlds.play(policy, source, rate, problem, 2 * CAPACITY, seed, True))
+    played = scenarios.first(
+        scenarios.play(policy, source, rate, problem, 2 * CAPACITY, seed, True)
+    )
     seen, waiting = played.decision, collections.Counter()
     for i in range(HORIZON):
         assert bool(seen.valid[i]) == bool(waiting.total())
@@ -146,7 +150,7 @@ def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate)
 
 def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
     drawn = prepared(
-        3, worlds.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(arrivals_a_round=2)
+        3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(arrivals_a_round=2)
     )
     counts = np.bincount(drawn.arrives, minlength=3)
     assert abs(counts @ np.arange(3) / 4000 - 0.8) < 0.06 and counts.min() > 500
@@ -178,7 +182,7 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
 def test_the_first_round_that_finds_no_free_slot_is_told():
     problem, seeds = WORLDS["pool"][1], range(4)
     roomy = [run("random", seed, 0.9) for seed in seeds]
-    tight = worlds.play(RandomRouting(), POOL, 0.9, problem, 3, np.array(seeds))
+    tight = scenarios.play(RandomRouting(), POOL, 0.9, problem, 3, np.array(seeds))
     full = np.stack([played.length > 3 for played in roomy])
     assert full.any(axis=1).all() and not any(played.overflow for played in roomy)
     # The rounds before are the same, from the same draws.
@@ -186,7 +190,7 @@ def test_the_first_round_that_finds_no_free_slot_is_told():
 
 
 def prepared(seed, source, rate, problem):
-    return jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, rate, problem, seed))
+    return jax.tree.map(lambda leaf: leaf[0], scenarios.draw_instances(source, rate, problem, seed))
 
 
 @QUICK
@@ -249,7 +253,7 @@ def test_more_capacity_changes_nothing():
     world, policy = CASES["acqb_pair"]
     source, problem = WORLDS[world]
     small, large = (
-        worlds.first(worlds.play(policy, source, 0.45, problem, slots, 2, keep_all=True))
+        scenarios.first(scenarios.play(policy, source, 0.45, problem, slots, 2, keep_all=True))
         for slots in (CAPACITY, 99)
     )
     for name in ("query", "servers", "choice", "explored"):
@@ -313,9 +317,9 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, 
     source = sources.Synthetic(num_servers=4, dim=3, slackness=0.05, parameters=parameters)
     problem = source.problem(size, HORIZON)
     theta = jnp.atleast_2d(source.theta(rng.run_key(seed)))
-    planted = worlds.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
+    planted = scenarios.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
     mine, best = (
-        worlds.first(worlds.play(policy, source, rate, problem, CAPACITY, seed)).decision
+        scenarios.first(scenarios.play(policy, source, rate, problem, CAPACITY, seed)).decision
         for policy in (planted, Optimal())
     )
     for name in ("query", "servers", "choice"):
@@ -398,9 +402,9 @@ def batched_together(policies):
 
 @pytest.mark.slow
 def test_policies_that_differ_in_floats_share_a_group_and_a_program():
-    log = worlds.Log()
+    log = scenarios.Log()
     names = (ONLY, "b", "c")
-    three = {name: worlds.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
+    three = {name: scenarios.Traced(weight=float(i), log=log) for i, name in enumerate(names)}
     assert batched_together(three) == [names]
     # An integer in a float's place is the same policy, another static field is another program.
     mixed = {"int": Acqb(c1=1), "float": Acqb(c1=1.0), "ucb": Acqb(optimism="ucb")}
@@ -415,22 +419,22 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program():
 
 @pytest.mark.slow
 def test_changing_floats_does_not_trace_the_run_again():
-    log = worlds.Log()
+    log = scenarios.Log()
     for weight, rate, scale in ((0.0, 0.3, 1.0), (1.0, 0.6, 2.0), (2.0, 0.9, 0.5)):
-        source = worlds.routing(scale * POOL.utilities, POOL.contexts)
-        policy = worlds.Traced(weight=weight, log=log)
-        worlds.play(policy, source, rate, WORLDS["pool"][1], CAPACITY, 0)
+        source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
+        policy = scenarios.Traced(weight=weight, log=log)
+        scenarios.play(policy, source, rate, WORLDS["pool"][1], CAPACITY, 0)
         calls = len(log.calls)
     assert calls == 1
 
 
 @pytest.mark.slow
 def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
-    log = worlds.Log()
+    log = scenarios.Log()
 
     def play(weight, rate, seeds, scale):
-        source = worlds.routing(scale * POOL.utilities, POOL.contexts)
-        policies = {ONLY: worlds.Traced(weight=weight, log=log)}
+        source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
+        policies = {ONLY: scenarios.Traced(weight=weight, log=log)}
         return cqbjax.sweep(policies, source, arrival_rates=[rate], seeds=seeds, horizon=8, chunk=2)
 
     play(1.0, 0.3, [0, 1], 1.0)

@@ -15,9 +15,9 @@ from cqbjax.core.recorders.traffic import Traffic
 from cqbjax.core.types import Action
 from cqbjax.policies import RandomRouting
 from cqbjax.sweeping import keys, programs
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
-POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
+POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
 RUN: Any = {"arrival_rates": [0.3, 0.8], "seeds": 3, "horizon": 40, "record_every": 4}
 CHOSEN = {"fifo": RandomRouting(schedule="oldest"), "lifo": RandomRouting(schedule="newest")}
 

@@ -2,12 +2,12 @@
 
 import re
 
+import dataset_files as schemas
 import numpy as np
 import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.datasets.readers import made_up as schemas
 
 
 def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):

@@ -1,35 +1,31 @@
 """Preparing a dataset: from a stand-in of the hub, from a path, twice, killed, damaged."""
 
 import hashlib
-import http.server
-import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-import threading
 
+import dataset_files as schemas
 import hydra
 import numpy as np
 import omegaconf
 import polars as pl
 import pytest
-from composing import composed
+from composing import called, composed
+from hub import COMMIT, serving
 
 from cqbjax import datasets as ds
 from cqbjax.commands import _hydra, prepare_data
 from cqbjax.core import files
 from cqbjax.datasets import fetch
 from cqbjax.datasets.prepare import prepare
-from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
 from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.studies import configs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-JSON = {"Content-Type": "application/json"}
 pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
 
 
@@ -38,112 +34,13 @@ def embedder(prompts):
     return np.array([list(row) for row in rows], float) / 255
 
 
-class Hub(http.server.ThreadingHTTPServer):
-    """Speaks the few words of the hub's protocol that one dataset needs."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for file in folder.rglob("*")
-            if file.is_file()
-        }
-        self.digests = {k: hashlib.sha256(v).hexdigest() for k, v in self.files.items()}
-        git = {k: b"blob %d\0" % len(v) + v for k, v in self.files.items()}
-        self.blobs = {k: hashlib.sha1(v).hexdigest() for k, v in git.items()}
-        self.sizes = {k: len(v) for k, v in self.files.items()}
-        self.downloads: list[str] = []
-        self.cut: dict[str, int] = {}  # name -> bytes after which the connection breaks, once
-        self.ranges: list[tuple[str, str]] = []
-        self.listed = True  # whether it gives the tree of files, which comes before any file
-        self.small: set[str] = set()  # files that are not in LFS: the hub gives git's id alone
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Hub
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self.reply(body=True)
-
-    def do_HEAD(self):
-        self.reply(body=False)
-
-    def reply(self, body: bool) -> None:
-        path = self.path.split("?")[0]
-        if f"/tree/{COMMIT}" in path and self.server.listed:
-            return self.send(json.dumps(self.tree()).encode(), body, JSON)
-        if path.startswith("/api/datasets/") and "/tree/" not in path:
-            siblings = [self.sibling(name) for name in self.server.digests]
-            content = {"_id": "1", "id": "made/up", "sha": COMMIT, "siblings": siblings}
-            return self.send(json.dumps(content).encode(), body, JSON)
-        name = path.split(f"/resolve/{COMMIT}/")[-1]
-        if name not in self.server.files:
-            self.send_response(404)
-            return self.end_headers()
-        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.digests[name]}"'}
-        content, first = self.server.files[name], 0
-        if asked := self.headers.get("Range"):
-            self.server.ranges.append((name, asked))
-            first = int(asked.removeprefix("bytes=").rstrip("-"))
-            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
-        elif body:
-            self.server.downloads.append(name)
-        some = self.server.cut.pop(name, None) if body else None
-        return self.send(content[first:], body, headers, 206 if asked else 200, some)
-
-    def tree(self) -> list[dict]:
-        server, entries = self.server, []
-        for name, digest in server.digests.items():
-            entry = {"type": "file", "path": name, "oid": server.blobs[name]}
-            entry["size"] = server.sizes[name]
-            if name not in server.small:
-                entry["lfs"] = {"oid": digest, "size": server.sizes[name], "pointerSize": 130}
-            entries.append(entry)
-        return entries
-
-    def sibling(self, name: str) -> dict:
-        server = self.server
-        said = {"rfilename": name, "size": server.sizes[name], "blobId": server.blobs[name]}
-        if name not in server.small:
-            digest = server.digests[name]
-            said["lfs"] = {"sha256": digest, "size": server.sizes[name], "pointerSize": 130}
-        return said
-
-    def send(
-        self, content: bytes, body: bool, headers: dict[str, str], status=200, some=None
-    ) -> None:
-        self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(content[:some])
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     upstream = tmp_path / "upstream"
     upstream.mkdir()
     schemas.write_sprout(upstream)
-    server = Hub(upstream)
-    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
-    for name in (
-        "http_proxy",
-        "https_proxy",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "all_proxy",
-        "ALL_PROXY",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(upstream, monkeypatch) as server:
+        yield server
 
 
 def run(data_dir, name="sprout", **more):
@@ -537,11 +434,31 @@ def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
         run(tmp_path / "data", one, source=tmp_path)
 
 
-def test_made_up_files_of_what_is_refused_are_removed(tmp_path):
-    said = ("dataset=sprout", "made_up=12", f"data_dir={tmp_path / 'data'}", "prices=nowhere")
-    with pytest.raises(ValueError, match="nowhere"):
-        prepare_data.build(command(*said))
-    assert not (tmp_path / "data").exists()
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["embedllm", "sprout"])
+def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
+    """From the download to the table, as a user does it: the real data cannot be had here."""
+    schemas.write(name, tmp_path / "upstream", 200)
+    np.save(tmp_path / "own.npy", embedder(schemas.prompts(200)))
+    data = f"data_dir={tmp_path / 'data'}"
+    with serving(tmp_path / "upstream", monkeypatch) as server:
+        words = (f"dataset={name}", f"embeddings={tmp_path / 'own.npy'}", data)
+        done = called("prepare_data", *words, f"revision={COMMIT}", "progress=false")
+    assert done.returncode == 0, done.stderr
+    assert "made-up content" in done.stdout.replace("\n", " ")
+    assert sorted(server.downloads) == sorted(server.files)
+    done = called(
+        "run", f"experiment={name}", "policy=[optimal,acqb_cl,knn]", "K=1",
+        "source.pool_size=60", "source.offline_size=120", "num_seeds=2", "horizon=40", data,
+        f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "made-up content" in (tmp_path / "tables" / f"{name}.md").read_text()
+
+
+def test_only_a_log_can_be_generated():
+    with pytest.raises(ValueError, match="made_up=12 generates a log of .*: dataset=wildchat"):
+        prepare_data.build(command("dataset=sprout", "made_up=12"))
 
 
 @pytest.mark.parametrize("share", ("0", "2", "true", "much"))

@@ -22,7 +22,6 @@ from cqbjax.commands import (
     _multirun,
     _words,
     aggregate,
-    known_answers,
     rank_settings,
     report,
     stored,
@@ -38,7 +37,7 @@ EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project
 HEADS = REPOSITORY / "docs" / "notebook" / "projection.md"
 SEEDS = 2  # each draws an instance where a command is checked alone
 # Commands that are a kind of study.
-KINDS = ("sensitivity", "offline_value", "estimator_error")
+KINDS = ("sensitivity", "offline_value")
 
 
 def pages_with(*languages):
@@ -148,6 +147,15 @@ def script(call):
     return None, words
 
 
+def check_module(words):
+    """Check the arguments of a module of the checkout that a page runs by `python -m`."""
+    with open(REPOSITORY / f"{words[1].replace('.', '/')}.py") as file:
+        assert "__main__" in file.read()
+    arguments = getattr(importlib.import_module(words[1]), "ARGUMENTS", None)
+    if arguments is not None:
+        arguments.parse_args(words[2:])
+
+
 @pytest.mark.slow
 @pages_with("bash", "")
 def test_every_command_of_a_page_is_one_that_would_run(page, tmp_path, monkeypatch):
@@ -170,6 +178,8 @@ def check(call):
         checked(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
     elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
         check_pip(words)
+    elif words[0] == "-m" and words[1].startswith("tests."):
+        check_module(words)
     else:
         assert call[0] in ("pytest", "sphinx-build") or words[:2] in (
             ["-m", "venv"],
@@ -241,7 +251,6 @@ CHECKS = (
         "rank_settings": check_ranking,
         "report": report.ARGUMENTS.parse_args,
         "stored": stored.ARGUMENTS.parse_args,
-        "known_answers": known_answers.ARGUMENTS.parse_args,
     }
 )
 

@@ -14,7 +14,6 @@ import sys
 from typing import Any, NamedTuple
 
 import pytest
-
 from mutation.faults import REPOSITORY, planted
 
 # The rooms that faults are planted in, and the folders whose tests shall see them.

@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
+import dataset_files
 import hydra
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,6 @@ from cqbjax.datasets import (  # fmt: skip
     source,
 )
 from cqbjax.datasets.prepare import prepare
-from cqbjax.datasets.readers import made_up  # fmt: skip
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
@@ -47,15 +47,15 @@ SMALL_HEAD = ContrastiveConfig(hidden=6, outputs=3, epochs=3, iota_pos=0.2, iota
 @pytest.fixture
 def dataset(tmp_path) -> DatasetSource:
     """60 made-up RouterBench prompts with embeddings of 3 dimensions, a pool of 12."""
-    made_up.write("routerbench", tmp_path / "files", 60)
+    dataset_files.write("routerbench", tmp_path / "files", 60)
     prepare("routerbench", tmp_path, tmp_path / "files", embedder=embed)
     return source.dataset_source("routerbench", tmp_path, pool_size=12)
 
 
 def embed(prompts: tuple[str, ...]) -> np.ndarray:
     """Place a prompt by its topic and a little noise."""
-    topic = made_up.topics(len(prompts))
-    angle = 2 * np.pi * topic / len(made_up.TOPICS)
+    topic = dataset_files.topics(len(prompts))
+    angle = 2 * np.pi * topic / len(dataset_files.TOPICS)
     noise = np.random.default_rng(3).normal(scale=0.05, size=(len(prompts), 3))
     return np.stack([np.cos(angle), np.sin(angle), np.ones(len(angle))], axis=1) / 2 + noise
 
@@ -507,7 +507,7 @@ class Printed:
 @pytest.mark.slow
 def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path):
     name = "sprout"
-    made_up.write(name, tmp_path / "files", 60)
+    dataset_files.write(name, tmp_path / "files", 60)
     # Embeddings of the user's own, in 16 dimensions.
     turned = np.linalg.qr(np.random.default_rng(4).normal(size=(16, 3)))[0].T
     np.save(tmp_path / "own.npy", embed(("",) * 60) @ turned)

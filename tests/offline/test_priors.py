@@ -15,8 +15,7 @@ from cqbjax.offline import Trained, Warm, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import Acqb, OnContexts, Replaced
-from cqbjax.studies import estimator_error
-from cqbjax.testing import worlds
+from tests.reference import estimator_error, scenarios
 
 LAMBDA0, WEIGHT, RIDGE = 0.7, 0.2, 0.5
 
@@ -69,7 +68,7 @@ def test_logs_of_no_weight_leave_v_0_as_it_was():
 def world(pool):
     """Return a routing source on these contexts, every prompt in every run's pool."""
     draw = np.random.default_rng(8)
-    return worlds.routing(pool @ draw.normal(size=(pool.shape[1], 3)) + 0.3, pool)
+    return scenarios.routing(pool @ draw.normal(size=(pool.shape[1], 3)) + 0.3, pool)
 
 
 @pytest.mark.slow
@@ -131,7 +130,7 @@ def test_thompson_samples_begin_at_the_prior():
     queue = simulate.start(
         acqb,
         problem,
-        jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, 0.5, problem, [0])),
+        jax.tree.map(lambda leaf: leaf[0], scenarios.draw_instances(source, 0.5, problem, [0])),
         6,
     ).queue
     queue = queue._replace(row=jnp.arange(6), arrived=jnp.ones(6, jnp.int32))

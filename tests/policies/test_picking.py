@@ -18,7 +18,7 @@ from cqbjax.policies.picking import (
     uniform_assortment,
 )
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.testing.reference.policies import instead as plainly
+from tests.reference.policies import instead as plainly
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -14,7 +14,7 @@ from cqbjax.core import simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Feedback, Observation, Queue
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced, Routed, retries
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0
@@ -22,14 +22,14 @@ SCORES = np.random.default_rng(4).permutation(40).reshape(8, 5) / 10.0
 
 def hopeless(prompts=8, servers=5):
     """Nobody is ever satisfied, so that queries come back for ever."""
-    return worlds.routing(np.full((prompts, servers), -30.0))
+    return scenarios.routing(np.full((prompts, servers), -30.0))
 
 
 def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
     """Return what was shown at each attempt of the query that arrived first, and its row."""
     source = source or hopeless()
     problem = source.problem(size, horizon)
-    played = worlds.first(worlds.play(policy, source, rate, problem, horizon, seed))
+    played = scenarios.first(scenarios.play(policy, source, rate, problem, horizon, seed))
     seen = played.decision
     first = int(seen.query[seen.valid][0])
     mine = seen.valid & (seen.query == first)
@@ -55,7 +55,7 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
 
 
 def test_a_yardstick_without_repeats_asks_every_server_before_any_twice():
-    source = worlds.routing(SCORES - 30.0)
+    source = scenarios.routing(SCORES - 30.0)
     shown, row = attempts(Optimal(retry="fallback"), rate=0.03, source=source)
     assert shown[:10, 0].tolist() == np.argsort(-SCORES[row]).tolist() * 2
     same, row = attempts(Optimal(), rate=0.03, source=source)
@@ -88,12 +88,12 @@ def test_priority_goes_by_the_next_choice():
     """The query with the best first choice is served once; its second choice is the worst."""
     scores = np.asarray([[9.0, 1.0], [8.0, 7.0]])
     utilities = np.full((2, 2), -30.0)
-    source = worlds.routing(utilities)
+    source = scenarios.routing(utilities)
     policy = Routed(scores=scores, retry="fallback", schedule="joint")
     served = []
     for seed in range(30):
         problem = source.problem(1, 12)
-        played = worlds.first(worlds.play(policy, source, 1.0, problem, 12, seed))
+        played = scenarios.first(scenarios.play(policy, source, 1.0, problem, 12, seed))
         rows = played.world.arrival_rows
         if rows[0] == 0 and rows[1] == 0 and rows[2] == 1:
             served.append((played.decision.row[1:6], played.decision.servers[1:6, 0]))
@@ -138,15 +138,15 @@ def test_a_prompt_is_recalled_whoever_asks_it():
     utilities = np.full((2, 3), -30.0)
     utilities[[0, 1], good] = 30.0
     scores = np.asarray([[1.0, 0.5, -1.0], [-1.0, 0.5, 1.0]])
-    source = worlds.routing(utilities)
+    source = scenarios.routing(utilities)
     problem = source.problem(1, 80)
     for policy, repeats in (
         (Routed(scores=scores, retry="recall"), False),
         (Routed(scores=scores, retry="posterior"), True),
     ):
-        seen = worlds.first(worlds.play(policy, source, 0.25, problem, 80, 1)).decision
+        seen = scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).decision
         prompts = np.asarray(
-            worlds.first(worlds.play(policy, source, 0.25, problem, 80, 1)).world.prompts
+            scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).world.prompts
         )
         for row in (0, 1):
             mine = seen.valid & (seen.row == row)
@@ -201,10 +201,10 @@ def test_a_cache_asks_first_who_answered_the_prompt_and_then_falls_back():
     """The server that answered is put first; where it fails, the best not yet shown is next."""
     utilities = np.full((1, 3), -30.0)
     utilities[0, 2] = 30.0
-    source = worlds.routing(utilities)
+    source = scenarios.routing(utilities)
     policy = Routed(scores=np.asarray([[1.0, 0.5, -1.0]]), retry="cache")
     problem = source.problem(1, 60)
-    seen = worlds.first(worlds.play(policy, source, 0.25, problem, 60, 1)).decision
+    seen = scenarios.first(scenarios.play(policy, source, 0.25, problem, 60, 1)).decision
     servers = seen.servers[seen.valid, 0].tolist()
     assert servers[:3] == [0, 1, 2] and set(servers[3:]) == {2} and len(servers) > 6
     shown, row = attempts(Routed(scores=SCORES, retry="cache"))
@@ -272,7 +272,9 @@ def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
 def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
     source = hopeless()
     problem = source.problem(1, 8)
-    instance = jax.tree.map(lambda leaf: leaf[0], worlds.draw_instances(source, 0.5, problem, [0]))
+    instance = jax.tree.map(
+        lambda leaf: leaf[0], scenarios.draw_instances(source, 0.5, problem, [0])
+    )
 
     def shown(policy):
         return simulate.start(arrays(policy), problem, instance, 4).queue.shown

@@ -12,11 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from cqbjax.core import metrics, simulate
-from cqbjax.core.types import Problem
-from cqbjax.testing import reference
-from cqbjax.testing.compiling import QUICKLY
 from recorded.cases import (
     ACQB,
     BANDITS,
@@ -31,6 +26,11 @@ from recorded.cases import (
 )
 from recorded.draws import floats, instance_of, record
 from recorded.switched import Switched, switched
+
+from cqbjax.core import metrics, simulate
+from cqbjax.core.types import Problem
+from cqbjax.testing.compiling import QUICKLY
+from tests import reference
 
 __all__ = [
     "BANDITS", "KINDS", "MIXED", "OPTIMISTIC", "SIMPLE", "WINDOWED", "Case", "labels", "play",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from cqbjax.core.types import Problem, Source
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
-from cqbjax.testing import reference
+from tests import reference
 
 EXPLORE_ROUNDS = 40
 # Of `acqb_windowed`: it hops several times in a run.

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from recorded.cases import Case
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem
 from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
-from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
-from recorded.cases import Case
+from tests import reference
 
 _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from recorded.cases import Case, policy
+from recorded.draws import scores
 
 from cqbjax.core.pytree import kind_of, pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed
-from recorded.cases import Case, policy
-from recorded.draws import scores
 
 
 @pytree

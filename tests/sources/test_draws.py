@@ -14,8 +14,8 @@ from cqbjax.core import rng
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Problem
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
-from cqbjax.testing import worlds
 from cqbjax.testing.compiling import QUICKLY
+from tests.reference import scenarios
 
 ROUNDS, BLOCK = 20, 8
 
@@ -174,8 +174,8 @@ def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
 
 
 def test_drift_turns_utilities_towards_the_neighbours():
-    still = Drifting(source=worlds.constant(0.5))
-    jumps = Drifting(source=worlds.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4)
+    still = Drifting(source=scenarios.constant(0.5))
+    jumps = Drifting(source=scenarios.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4)
     problem = jumps.problem(1, 6)
     drift = world_of(arrays(jumps), 0.3, problem).drift
     angle = np.pi / 2 * (np.array([0, 0, 1, 1, 1, 1]) + np.arange(6) / 4)
@@ -190,7 +190,7 @@ def test_drift_turns_utilities_towards_the_neighbours():
         with pytest.raises(ValueError, match=said):
             Drifting(source=still.source, **wrong).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="drift goes inside"):
-        Drifting(source=worlds.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
+        Drifting(source=scenarios.Batches(source=still.source)).check(np.arange(2), 0.3, 1)
 
 
 @functools.partial(jax.jit, static_argnames="horizon")

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from types import SimpleNamespace
 
+import dataset_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ from composing import called
 from cqbjax.core import rng
 from cqbjax.datasets import DatasetSource, departure_probabilities, mnl_utilities
 from cqbjax.datasets.prepare import prepare
-from cqbjax.datasets.readers import made_up
 from cqbjax.datasets.table import RoutingTable
 from cqbjax.offline import Projected, Trained, fits, heads, projection, value, value_tables
 from cqbjax.offline.contrastive import ContrastiveConfig
@@ -281,7 +281,7 @@ def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
 
 @pytest.mark.slow
 def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_path):
-    made_up.write("sprout", tmp_path / "files", 120)
+    dataset_files.write("sprout", tmp_path / "files", 120)
     noise = np.random.default_rng(0)
     prepare(
         "sprout", tmp_path, tmp_path / "files", progress=False,

@@ -11,8 +11,8 @@ from cqbjax import QueueOverflow
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
 from cqbjax.sweeping import parts, programs
-from cqbjax.testing import worlds
 from cqbjax.worlds import Late
+from tests.reference import scenarios
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
@@ -176,7 +176,7 @@ def test_the_slackness_that_the_message_allows_is_allowed():
 @pytest.mark.slow
 def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
-    source, policies = worlds.constant(0.5), {"optimal": Optimal()}
+    source, policies = scenarios.constant(0.5), {"optimal": Optimal()}
     keys = {"arrival_rates": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
     with pytest.raises(QueueOverflow) as overflow:
         cqbjax.sweep(policies, source, capacity=3, **keys)

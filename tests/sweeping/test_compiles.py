@@ -17,7 +17,7 @@ from cqbjax.policies import Acqb, Linear, OnContexts, Optimal, RandomRouting, Re
 from cqbjax.sources import Synthetic, rejection
 from cqbjax.sweeping import memory, plan, programs, rooms
 from cqbjax.sweeping.sweep import part
-from cqbjax.testing.worlds import unit_vectors
+from tests.reference.scenarios import unit_vectors
 
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 SOURCE = Synthetic(num_servers=3, dim=2)

@@ -20,10 +20,10 @@ from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Bursty, Routing
 from cqbjax.sweeping import programs
-from cqbjax.testing import worlds
 from cqbjax.worlds import Orbit
+from tests.reference import scenarios
 
-POOL = worlds.routing(np.linspace(-1, 1, 15).reshape(5, 3))
+POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
 GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
 
 
@@ -200,7 +200,7 @@ def test_what_is_decided_for_an_empty_queue_is_no_breach():
 def test_who_is_watched():
     """Policies of this package are not, and one of another's inside a wrapper of it is."""
     assert not is_foreign(RandomRouting()) and is_foreign(Own())
-    assert is_foreign(worlds.Planted(policy=Own(), theta=jnp.zeros(1)))
+    assert is_foreign(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
     assert is_foreign(Arriving(source=Table(pool=POOL), process=Bursty()))
     assert not is_foreign(Arriving(source=POOL, process=Bursty()))
 
@@ -237,7 +237,7 @@ def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_co
 
 @pytest.mark.slow
 def test_a_sources_own_arrivals_keep_where_users_go_away():
-    several = worlds.Batches(source=Table(pool=POOL))
+    several = scenarios.Batches(source=Table(pool=POOL))
     data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
     assert (data.departures.isel(round=-1) > 0).all()
 
@@ -299,7 +299,7 @@ def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
 @pytest.mark.slow
 def test_a_trace_can_leave_the_states_out():
     """At the shapes of a dataset of eleven LLMs the states alone would take 85 GB."""
-    source = worlds.unit_vectors(11, 384, 1000)
+    source = scenarios.unit_vectors(11, 384, 1000)
     policy = Acqb()
     problem = source.problem(1, 5000)
 

@@ -12,10 +12,10 @@ from cqbjax.sources import Synthetic
 from cqbjax.sweeping import groups, plan, programs
 from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.sweep import part, sweep_parts
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
 TIMES = ["seconds_per_round", "compile_seconds"]
-TABLE = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
+TABLE = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
 
 
 def mixed():

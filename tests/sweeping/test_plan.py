@@ -13,7 +13,7 @@ from cqbjax.sweeping import groups, memory, plan, programs, runner
 from cqbjax.sweeping.memory import bytes_a_run
 from cqbjax.sweeping.parts import PerSeed
 from cqbjax.sweeping.sweep import part
-from cqbjax.testing.worlds import unit_vectors
+from tests.reference.scenarios import unit_vectors
 
 GB = 10**9
 

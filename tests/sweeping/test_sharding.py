@@ -18,12 +18,12 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 import numpy as np
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 import cqbjax
 from cqbjax.sweeping import programs
 from cqbjax.policies import Acqb
 
-source = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
+source = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
 devices = jax.devices()
 answers, made, compile_ = {}, [], programs._compile
 

@@ -9,9 +9,9 @@ import cqbjax
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sweeping import programs, snapshots
 from cqbjax.sweeping.progress import Silent
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
-POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
+POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 POLICIES = {"mine": EpsilonGreedy(epsilon=0.3)}
 # Three chunks of two runs, ten calls each; and as many of the yardstick.
 KEYS = {

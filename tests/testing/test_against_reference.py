@@ -8,7 +8,8 @@ import recorded
 from recorded import Case
 
 from cqbjax import sources
-from cqbjax.testing import reference, worlds
+from tests import reference
+from tests.reference import scenarios
 
 # Visits of every page, or Newton steps, to the end: with K > 1 blocks are coupled and need more.
 # Half of them suffice, but for `newton_cg` at K = 3, which needs more than 8.
@@ -39,7 +40,7 @@ def cases() -> dict[str, tuple[Case, str]]:
         made[f"routing-{size}"] = Case(pool(), size, rate, HORIZON, seed=6 + size), "newton_cg"
     # Fewer dimensions are fewer steps to the end of a system, written out in the program.
     made["small-1"] = Case(pool(3), 1, RATES[1], HORIZON, seed=7), "newton_cg"
-    two = worlds.Batches(source=pool())
+    two = scenarios.Batches(source=pool())
     made["batches-1"] = Case(two, 1, 0.6, HORIZON, seed=2), "newton_cg"
     made["batches-2"] = Case(two, 2, 0.7, HORIZON, seed=5), "newton_cg"
     return made

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import sem
 
 from cqbjax.policies import Acqb, Intercept, OnContexts, Optimal, QueueingBandit, RandomRouting
-from cqbjax.testing import worlds
+from tests.reference import scenarios
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 HORIZON, SEEDS, CAPACITY = 600, np.arange(64), 256
@@ -25,11 +25,11 @@ POLICIES = {
 }
 MIXED = np.tile(np.linspace(0.2, 0.9, 8)[:, None], (1, 3))
 SOURCES = {
-    "mu = 0.6": worlds.constant(0.6),
-    "mu = 0.5": worlds.constant(0.5),
-    "identical": worlds.identical_servers(),
-    "one best": worlds.one_best(),
-    "mixed": worlds.routing(worlds.log_odds(MIXED)),
+    "mu = 0.6": scenarios.constant(0.6),
+    "mu = 0.5": scenarios.constant(0.5),
+    "identical": scenarios.identical_servers(),
+    "one best": scenarios.one_best(),
+    "mixed": scenarios.routing(scenarios.log_odds(MIXED)),
 }
 
 
@@ -37,7 +37,7 @@ SOURCES = {
 def play(label, world, rate):
     source = SOURCES[world]
     problem = source.problem(1, HORIZON)
-    played = worlds.play(POLICIES[label], source, rate, problem, CAPACITY, SEEDS)
+    played = scenarios.play(POLICIES[label], source, rate, problem, CAPACITY, SEEDS)
     assert not played.overflow.any()
     return played
 
@@ -125,12 +125,12 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
     mu[:, 1] = 0.9
     half = np.random.default_rng(7).normal(size=(4, 2))
     half /= np.linalg.norm(half, axis=1, keepdims=True)
-    world = worlds.routing(worlds.log_odds(mu), np.concatenate([half, -half]))
+    world = scenarios.routing(scenarios.log_odds(mu), np.concatenate([half, -half]))
     plain = Acqb(alpha_scale=0.5)
 
     def late_regret(policy):
         problem = world.problem(1, HORIZON)
-        played = worlds.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
+        played = scenarios.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
         return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
 
     without, with_one = late_regret(plain), late_regret(OnContexts(policy=plain, view=Intercept()))
@@ -142,9 +142,9 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
 @pytest.mark.parametrize("label", ["random", "acqb", "optimal"])
 def test_one_assortment_leaves_nothing_to_regret(label):
     """With K = N there is a single assortment."""
-    source = worlds.routing(np.random.default_rng(1).normal(size=(8, 2)))
+    source = scenarios.routing(np.random.default_rng(1).normal(size=(8, 2)))
     problem = source.problem(2, 100)
-    played = worlds.play(POLICIES[label], source, 0.5, problem, 100, [0, 1])
+    played = scenarios.play(POLICIES[label], source, 0.5, problem, 100, [0, 1])
     assert played.decision.valid.sum() > 50
     assert (played.decision.servers == jnp.arange(2)).all()
     assert played.decision.regret.max() == 0.0

@@ -13,10 +13,10 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.world import Logged
 from cqbjax.policies import Acqb, RandomRouting
-from cqbjax.testing import worlds
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source
+from tests.reference import scenarios
 
-POOL = worlds.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
+POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
 
 
@@ -29,7 +29,7 @@ SYNTHETIC = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)
         sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared"),
         sources.Arriving(source=POOL, process=sources.Bursty()),
         sources.Arriving(source=POOL, process=sources.traced(np.arange(20.0))),
-        worlds.Batches(source=POOL),
+        scenarios.Batches(source=POOL),
     ],
     ids=["pool", "synthetic", "shared", "bursty", "traced", "batches"],
 )
@@ -60,7 +60,7 @@ class Faulty:
     draw: Any = static(default=lambda world: world)
     come: Any = static(default=lambda arrives: arrives)
 
-    good = worlds.Batches(source=POOL)
+    good = scenarios.Batches(source=POOL)
     check = good.check
     uniform_service = good.uniform_service
 
@@ -140,7 +140,7 @@ def test_without_a_fault_nothing_is_found():
 def test_several_arrivals_must_be_the_sources_own():
     @pytree
     class Silent:
-        good = worlds.Batches(source=POOL)
+        good = scenarios.Batches(source=POOL)
         problem, world = good.problem, good.world
         check, uniform_service = good.check, good.uniform_service
 

@@ -19,9 +19,9 @@ from cqbjax.core.setting import with_rules
 from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
 from cqbjax.sources import Arriving, Batches, Drifting
-from cqbjax.testing import reference
 from cqbjax.testing.compiling import QUICKLY
 from cqbjax.worlds import Count, Impatient, Late, Lost, Orbit, Outages, Rounds
+from tests import reference
 
 HORIZON, SLOTS = 90, 96
 SOURCE = sources.Synthetic(num_servers=4, dim=3)

@@ -15,8 +15,8 @@ from cqbjax import sources
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from cqbjax.testing import reference
 from cqbjax.theory import lemma, switching
+from tests import reference
 
 HORIZON = 20
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.0)

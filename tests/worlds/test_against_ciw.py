@@ -13,15 +13,15 @@ import pytest
 from stationary import MOST_ERRORS, close, mean_queue
 
 from benchmarks import peers
-from cqbjax.testing import known
+from tests.reference import known_queues
 
 LOAD, SEEDS, HORIZON = 0.8, 48, 6000
 BURN_IN, RUN_OUT = 400, 400
 WORLDS = {
-    "one success rate": {"m": known.M, "places": 1},
-    "three served a round": {"m": known.PLACES_M, "places": known.PLACES},
+    "one success rate": {"m": known_queues.M, "places": 1},
+    "three served a round": {"m": known_queues.PLACES_M, "places": known_queues.PLACES},
     "three served, leaving unserved": {
-        "m": known.PLACES_M, "places": known.PLACES, "leave": known.LEAVE,
+        "m": known_queues.PLACES_M, "places": known_queues.PLACES, "leave": known_queues.LEAVE,
     },
 }  # fmt: skip
 
@@ -47,9 +47,9 @@ def simulated(seed, rate, m, places, leave=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_another_simulator_has_the_same_mean_queue(name):
-    (world,) = (one for one in known.KNOWN if one.name == name)
+    (world,) = (one for one in known_queues.KNOWN if one.name == name)
     theirs = [simulated(seed, world.rate(LOAD), **WORLDS[name]) for seed in range(SEEDS)]
-    ours = known.simulated([world], LOAD, seeds=100, relaxations=100)[name]
+    ours = known_queues.simulated([world], LOAD, seeds=100, relaxations=100)[name]
     for each in (ours, theirs):
         close(each, world.expected(world.rate(LOAD)))
     errors = [np.std(each, ddof=1) / np.sqrt(len(each)) for each in (ours, theirs)]

@@ -14,7 +14,7 @@ from cqbjax.policies import (
     Routed,
     _template,
 )
-from cqbjax.testing import known, queues
+from tests.reference import known_queues, queues
 
 LOAD = 0.5
 SCORES = np.array([[0.3, -0.2], [-0.1, 0.4]])
@@ -51,11 +51,13 @@ POLICIES = {
 @pytest.mark.usefixtures("as_in_a_study")
 def test_work_is_conserved_whatever_the_policy():
     """sum_i EQ_i / m_i is the same for every policy that never idles."""
-    rate = LOAD / known.MIXED[0]
-    data = swept(POLICIES, known.TWO, rate, seeds=96, horizon=2000, burn_in=100, record=[Waiting()])
-    work = (a_round(data.waiting) / known.CLASSES).sum("row")
+    rate = LOAD / known_queues.MIXED[0]
+    data = swept(
+        POLICIES, known_queues.TWO, rate, seeds=96, horizon=2000, burn_in=100, record=[Waiting()]
+    )
+    work = (a_round(data.waiting) / known_queues.CLASSES).sum("row")
     assert len(work.policy) == len(POLICIES) + 1
     for label in work.policy.values:
-        close(work.sel(policy=label).values, queues.conserved(known.CLASSES, rate))
+        close(work.sel(policy=label).values, queues.conserved(known_queues.CLASSES, rate))
     # The same work in other queues: the test would see a policy that idles, not one order.
     assert len(set(data.queue_length.mean(("seed", "round")).values.round(3))) > 5

@@ -5,10 +5,10 @@ import pytest
 from stationary import close
 from tiers import cases
 
-from cqbjax.testing import known, queues
-from cqbjax.testing.known import KNOWN
+from tests.reference import known_queues, queues
+from tests.reference.known_queues import KNOWN
 
-LOAD, M = 0.6, known.M
+LOAD, M = 0.6, known_queues.M
 QUICK = ("one success rate", "two classes, likeliest first", "at most two attempts")
 
 
@@ -16,7 +16,7 @@ QUICK = ("one success rate", "two classes, likeliest first", "at most two attemp
     "world", cases(KNOWN, [one for one in KNOWN if one.name in QUICK]), ids=lambda one: one.name
 )
 def test_the_mean_queue_is_the_known_one(world):
-    means = known.simulated([world], LOAD, seeds=100, relaxations=60)
+    means = known_queues.simulated([world], LOAD, seeds=100, relaxations=60)
     close(means[world.name], world.expected(world.rate(LOAD)))
 
 
@@ -25,7 +25,7 @@ def test_a_queue_remembers_about_as_long_as_its_closed_form_says(load, within):
     """The longer it remembers, the closer: five such times are left out before anything counts."""
     rate = load * M
     apart = np.sqrt(M * (1 - rate)) - np.sqrt(rate * (1 - M))
-    assert known.KNOWN[0].relaxation(load) == pytest.approx(1 / apart**2, rel=within)
+    assert known_queues.KNOWN[0].relaxation(load) == pytest.approx(1 / apart**2, rel=within)
 
 
 @pytest.mark.parametrize("load", [0.6, 0.95])
@@ -48,7 +48,7 @@ def test_closed_forms_agree_where_worlds_coincide(load):
 
 @pytest.mark.slow
 def test_chains_agree_with_their_closed_forms():
-    c, m = known.PLACES, known.PLACES_M
+    c, m = known_queues.PLACES, known_queues.PLACES_M
     for load in (0.6, 0.95):
         chain = queues.law_of_places(m, c, 0.0, load * c * m)
         assert queues.mean(chain) == pytest.approx(queues.several(m, c, load * c * m))

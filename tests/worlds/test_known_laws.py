@@ -7,11 +7,11 @@ from stationary import Waiting, a_round, close, less, swept
 from cqbjax.core.recorders import queries
 from cqbjax.policies import Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
-from cqbjax.testing import known, queues
 from cqbjax.worlds import Count, Impatient
+from tests.reference import known_queues, queues
 
 LOAD = 0.6
-M, RATE = known.M, LOAD * known.M
+M, RATE = known_queues.M, LOAD * known_queues.M
 # Where any policy would do.
 ANY = {"optimal": Optimal()}
 
@@ -21,7 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 def test_first_in_first_out_every_law_is_the_known_one():
     """Geo/Geo/1: how often nobody waits, how the law falls off, and how long queries take."""
     data = swept(
-        {"oldest": known.OLDEST}, known.COIN, RATE, seeds=128, horizon=6000, queries=True
+        {"oldest": known_queues.OLDEST},
+        known_queues.COIN,
+        RATE,
+        seeds=128,
+        horizon=6000,
+        queries=True,
     ).sel(policy="oldest")
     length = data.queue_length.values
     shares = [(length == n).mean(axis=1) for n in range(4)]
@@ -42,46 +47,60 @@ def test_first_in_first_out_every_law_is_the_known_one():
 
 
 def test_each_class_waits_as_preemptive_priority_says():
-    rate = LOAD / known.MIXED[0]
+    rate = LOAD / known_queues.MIXED[0]
     data = swept(
-        {"oldest": known.OLDEST}, known.TWO, rate, seeds=100, horizon=4000, record=[Waiting()]
+        {"oldest": known_queues.OLDEST},
+        known_queues.TWO,
+        rate,
+        seeds=100,
+        horizon=4000,
+        record=[Waiting()],
     )
     slow, fast = a_round(data.waiting).sel(policy="optimal").values.T
-    for values, expected in zip((slow, fast), queues.preemptive(known.CLASSES, rate), strict=True):
+    for values, expected in zip(
+        (slow, fast), queues.preemptive(known_queues.CLASSES, rate), strict=True
+    ):
         close(values, expected)
 
 
 @pytest.mark.parametrize(
     ("users", "rate", "share"),
     [
-        (Impatient(attempts=known.MOST), LOAD / known.TRIED[0], (1 - M) ** known.MOST),
         (
-            Impatient(give_up=known.GIVE_UP), RATE,
-            (1 - M) * known.GIVE_UP / (M + (1 - M) * known.GIVE_UP),
+            Impatient(attempts=known_queues.MOST), LOAD / known_queues.TRIED[0],
+            (1 - M) ** known_queues.MOST,
+        ),
+        (
+            Impatient(give_up=known_queues.GIVE_UP), RATE,
+            (1 - M) * known_queues.GIVE_UP / (M + (1 - M) * known_queues.GIVE_UP),
         ),
     ],
     ids=["attempts", "chance"],
 )  # fmt: skip
 def test_as_many_give_up_as_is_known(users, rate, share):
-    data = swept(ANY, known.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"])
+    data = swept(
+        ANY, known_queues.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"]
+    )
     close(data.gave_up.isel(policy=0, round=-1).values, share)
 
 
 def test_what_leaves_unserved_and_served_is_what_comes():
     """The rate of arrivals is m P(Q > 0) + th E(Q - 1)^+."""
-    users = [Impatient(leave=known.LEAVE)]
-    data = swept(ANY, known.COIN, RATE, seeds=100, horizon=3000, users=users, record=["gave_up"])
+    users = [Impatient(leave=known_queues.LEAVE)]
+    data = swept(
+        ANY, known_queues.COIN, RATE, seeds=100, horizon=3000, users=users, record=["gave_up"]
+    )
     length = data.queue_length.isel(policy=0)
-    unserved = known.LEAVE * np.maximum(length - 1, 0).mean("round")
+    unserved = known_queues.LEAVE * np.maximum(length - 1, 0).mean("round")
     close((M * (length > 0).mean("round") + unserved).values, RATE)
-    law = queues.law_of_places(M, 1, known.LEAVE, RATE)
-    share = known.LEAVE * (queues.mean(law) - 1 + law[0]) / RATE
+    law = queues.law_of_places(M, 1, known_queues.LEAVE, RATE)
+    share = known_queues.LEAVE * (queues.mean(law) - 1 + law[0]) / RATE
     close(data.gave_up.isel(policy=0, round=-1).values, share, widest=0.03)
 
 
 def test_as_many_places_are_taken_as_work_comes():
     """Geo/Geo/c: E min(Q, c) = l / m."""
-    m, places = known.PLACES_M, known.PLACES
+    m, places = known_queues.PLACES_M, known_queues.PLACES
     data = swept(
         ANY, Coin(success=m), LOAD * places * m, seeds=64, horizon=2000,
         service=[Count(count=places)],
@@ -93,7 +112,7 @@ def test_as_many_places_are_taken_as_work_comes():
 @pytest.mark.parametrize("places", [16, 3], ids=["all served", "leaving as fast as served"])
 def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
     """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
-    m, rate = known.PLACES_M, 0.75
+    m, rate = known_queues.PLACES_M, 0.75
     users = [Impatient(leave=m)] if places == 3 else []
     source = Arriving(source=Coin(success=m), process=Batches(most=10))
     data = swept(
@@ -112,7 +131,7 @@ def test_impatient_users_at_several_places_abandon_as_often_as_known():
 
     `test_chains_agree_with_their_closed_forms` takes the chain to continuous time.
     """
-    m, leave, rate, places = 0.05, 0.03, 0.135, known.PLACES
+    m, leave, rate, places = 0.05, 0.03, 0.135, known_queues.PLACES
     law = queues.law_of_places(m, places, leave, rate)
     data = swept(
         ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,

@@ -13,11 +13,11 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation
 from cqbjax.policies import Optimal
 from cqbjax.sources import Routing
-from cqbjax.testing import known, queues
 from cqbjax.worlds import Count, Orbit, Rounds
+from tests.reference import known_queues, queues
 
 LOAD = 0.6
-M, RATE = known.M, LOAD * known.M
+M, RATE = known_queues.M, LOAD * known_queues.M
 ANY = {"optimal": Optimal()}
 # Server 0 satisfies everybody, server 1 nobody.
 BUSY = Routing(contexts=np.ones((1, 1)), utilities=np.array([[14.0, -40.0]]), pool_size=1)
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 @pytest.mark.parametrize("back", [0.2, 0.05, 0.01])
 def test_an_orbit_is_as_large_as_known_and_the_server_as_idle(back):
     data = swept(
-        ANY, known.COIN, RATE, seeds=100, horizon=4000, burn_in=600, record=["away"],
+        ANY, known_queues.COIN, RATE, seeds=100, horizon=4000, burn_in=600, record=["away"],
         users=[Orbit(return_rate=back)], capacity=96,
     ).isel(policy=0)  # fmt: skip
     failures = RATE * (1 - M) / M

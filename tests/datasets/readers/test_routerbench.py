@@ -3,12 +3,12 @@
 import pathlib
 import pickle
 
+import dataset_files as schemas
 import numpy as np
 import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.datasets.readers import made_up as schemas
 
 
 def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):

@@ -3,12 +3,12 @@
 import csv
 import re
 
+import dataset_files as schemas
 import numpy as np
 import polars as pl
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.datasets.readers import made_up as schemas
 from cqbjax.datasets.readers import prices
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cqbjax.testing.reference.choice import best_assortment, choose, departure_rate
-from cqbjax.testing.reference.policies import BaselinePolicy, OptimisticPolicy, make_policy
-from cqbjax.testing.reference.records import (
+from tests.reference.choice import best_assortment, choose, departure_rate
+from tests.reference.policies import BaselinePolicy, OptimisticPolicy, make_policy
+from tests.reference.records import (
     Assortment,
     Draws,
     Floats,

@@ -1,16 +1,18 @@
 """Small files in exactly the official schemas, at real N, with made-up content.
 
+    python -m tests.dataset_files sprout 2000 PATH
+    python scripts/prepare_data.py dataset=sprout source=PATH
+
 Prompts have topics, and every LLM is better at some of them, so that there is something to learn.
 Origins start with "synthetic", by which the loaders mark every table made of them.
 """
 
 import pathlib
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import polars as pl
-
-from cqbjax.datasets.table import TableError
 
 ROUTERBENCH_LLMS = (
     "WizardLM/WizardLM-13B-V1.2", "claude-instant-v1", "claude-v1", "claude-v2",
@@ -150,11 +152,8 @@ def write(name: str, folder: pathlib.Path, count: int) -> None:
 
     Args:
         name: `routerbench`, `embedllm` or `sprout`.
-        folder: is made if need be.
-        count: prompts.
-
-    Raises:
-        TableError: a dataset that has no schema of its own, or fewer than 12 prompts.
+        folder: created if it does not exist.
+        count: prompts, at least 12.
     """
     makers: dict[str, Callable[[pathlib.Path, int], object]] = {
         "routerbench": lambda where, many: routerbench_frame(many).write_csv(
@@ -163,9 +162,9 @@ def write(name: str, folder: pathlib.Path, count: int) -> None:
         "embedllm": write_embedllm,
         "sprout": write_sprout,
     }
-    if name not in makers:
-        raise TableError(f"made_up content is for {', '.join(makers)}, not for dataset={name}.")
-    if count < 12:
-        raise TableError(f"made_up={count} must be at least 12 prompts.")
     folder.mkdir(parents=True, exist_ok=True)
     makers[name](folder, count)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], pathlib.Path(sys.argv[3]), int(sys.argv[2]))

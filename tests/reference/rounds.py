@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from cqbjax.testing.reference.choice import best_assortment, choose, departure_rate
-from cqbjax.testing.reference.estimator import Estimator
-from cqbjax.testing.reference.policies import OptimisticPolicy, make_policy
-from cqbjax.testing.reference.records import Draws, Settings, Trajectory, Waiting, World, padded
+from tests.reference.choice import best_assortment, choose, departure_rate
+from tests.reference.estimator import Estimator
+from tests.reference.policies import OptimisticPolicy, make_policy
+from tests.reference.records import Draws, Settings, Trajectory, Waiting, World, padded
 
 
 def simulate(policy: str, world: World, draws: Draws, settings: Settings) -> Trajectory:

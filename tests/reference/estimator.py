@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from cqbjax.testing.reference.choice import choice_probabilities
-from cqbjax.testing.reference.records import (
+from tests.reference.choice import choice_probabilities
+from tests.reference.records import (
     Assortment,
     Floats,
     Integers,

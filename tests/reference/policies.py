@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from cqbjax.testing.reference.choice import best_pair
-from cqbjax.testing.reference.estimator import Estimator
-from cqbjax.testing.reference.records import Assortment, Draws, Floats, Settings, Waiting, World
-from cqbjax.testing.reference.retries import Tally, answer, next_assortment, pick_query
+from tests.reference.choice import best_pair
+from tests.reference.estimator import Estimator
+from tests.reference.records import Assortment, Draws, Floats, Settings, Waiting, World
+from tests.reference.retries import Tally, answer, next_assortment, pick_query
 
 BASELINE_POLICIES = ("optimal", "random", "rand_rout", "rand_rout_fallback", "q_ucb", "q_ths")
 # What routers do with a retry, and how they schedule.

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from cqbjax.testing.reference.choice import best_pair
-from cqbjax.testing.reference.records import Assortment, Floats, Settings, Waiting, World
+from tests.reference.choice import best_pair
+from tests.reference.records import Assortment, Floats, Settings, Waiting, World
 
 
 def pick_query(rule: str, waiting: list[Waiting], uniform: float) -> Waiting:

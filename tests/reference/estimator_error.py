@@ -1,31 +1,50 @@
-"""How far the running estimates are from the exact minimiser (docs/notebook/estimator.md).
+"""Measure how far the running estimates are from the exact minimiser (docs/notebook/estimator.md).
 
-Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are solved exactly
-in float64 by `cqbjax.testing.reference`, the other blocks staying where the run has them, and the
-distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
+    python -m tests.reference.estimator_error --data-dir PATH
+
+Writes `results/tables/estimator_error.{csv,md}`; cases of prompts are those whose data lie under
+the folder. Whole runs of ACQB in float32; at sampled rounds the blocks that the round moved are
+solved exactly in float64 by `tests.reference`, the other blocks staying where the run has them, and
+the distance is taken in the norm of each block's design matrix V, as a share of its radius alpha.
 """
 
+import argparse
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 
 from cqbjax import datasets
 from cqbjax.beliefs import gaussian
-from cqbjax.core import rng, simulate
+from cqbjax.commands._start import Arguments, start_plain
+from cqbjax.core import backend, rng, simulate
+from cqbjax.core.files import check_writable
 from cqbjax.core.types import Problem, Source
 from cqbjax.offline import Projected, fits, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.policies import Acqb, Intercept, OnContexts
+from cqbjax.results import tables
 from cqbjax.sources import Synthetic
+from cqbjax.studies import showing
 from cqbjax.sweeping.parts import PerSeed
-from cqbjax.testing import reference
-from cqbjax.testing.worlds import unit_vectors
+from tests import reference
+from tests.reference.scenarios import unit_vectors
 
+ARGUMENTS = Arguments(description="Measure the estimator's distance from the exact minimiser.")
+ARGUMENTS.add_argument(
+    "--data-dir", type=pathlib.Path, default=pathlib.Path("data"), metavar="PATH",
+    help="prepared datasets; without one its cases are left out",
+)  # fmt: skip
+ARGUMENTS.add_argument(
+    "--results", type=pathlib.Path, default=pathlib.Path("results"), metavar="FOLDER",
+    help="where to write",
+)  # fmt: skip
+CAPTION = "Distance from the minimiser, percent of the radius"
 Judged = Acqb | OnContexts
 DENSE = 40
 # As in conf/experiment.
@@ -281,3 +300,36 @@ def distances_of(case: Case, seed: int) -> list[Distance]:
         case.shown(policy, seed) if case.shown else policy,
     )  # fmt: skip
     return measure(run, sampled(case.horizon, DENSE, case.every))
+
+
+def table(named: Mapping[str, Case]) -> pl.DataFrame:
+    """Return the worst and the mean distance of each case, in percent of the radius."""
+    rows = []
+    for name, case in named.items():
+        runs = [distances_of(case, seed) for seed in range(case.seeds)]
+        shares = np.concatenate([percent(run, case.scale) for run in runs])
+        rows.append({
+            "case": name, "rounds": case.horizon, "seeds": case.seeds, "every": case.every,
+            "alpha_scale": case.scale, "max_percent": shares.max(), "mean_percent": shares.mean(),
+        })  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def write(asked: argparse.Namespace) -> None:
+    """Measure every case whose data are there, write the table and print it."""
+    check_writable(asked.results / "tables", "--results")
+    backend.configure()
+    made = table(cases(asked.data_dir))
+    written = tables.save_table(made, asked.results / "tables" / "estimator_error", CAPTION)
+    console = showing.console()
+    tables.print_table(made, CAPTION, console)
+    console.print(", ".join(map(str, written)), markup=False)
+
+
+def main() -> None:
+    """Measure the cases whose data lie in the folder that the command line names."""
+    start_plain(write, ARGUMENTS)
+
+
+if __name__ == "__main__":
+    main()

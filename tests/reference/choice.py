@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from cqbjax.testing.reference.records import Assortment, Floats, Waiting
+from tests.reference.records import Assortment, Floats, Waiting
 
 
 def choice_probabilities(utilities: Floats) -> Floats:

@@ -1,12 +1,14 @@
-"""The command that sets known queues beside simulated ones, and the table that it left."""
+"""The table of known and simulated mean queues: how it is made, and the one that is committed."""
+
+import subprocess
+import sys
 
 import polars as pl
 import pytest
 from composing import REPOSITORY
 
-from cqbjax.commands import known_answers
 from cqbjax.core import backend
-from cqbjax.testing import known
+from tests.reference import known_answers, known_queues
 
 WIDEST = 2.6  # percent, of half an interval
 
@@ -14,7 +16,7 @@ WIDEST = 2.6  # percent, of half an interval
 @pytest.mark.slow
 def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
-    monkeypatch.setattr(known, "KNOWN", (known.KNOWN[0], known.KNOWN[8]))
+    monkeypatch.setattr(known_queues, "KNOWN", (known_queues.KNOWN[0], known_queues.KNOWN[8]))
     words = ["--loads", "0.6", "0.4", "--seeds", "12", "--relaxations", "20"]
     words += ["--results", str(tmp_path)]
     known_answers.compare(known_answers.ARGUMENTS.parse_args(words))
@@ -34,7 +36,7 @@ def test_the_command_writes_a_table_and_a_figure(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_committed_table_is_of_these_worlds_and_holds_what_is_known():
     table = pl.read_csv(REPOSITORY / "results" / "tables" / "known_answers.csv")
-    worlds = {one.name: one for one in known.KNOWN}
+    worlds = {one.name: one for one in known_queues.KNOWN}
     assert sorted(zip(table["world"], table["load"], strict=True)) == sorted(
         (name, load) for name in worlds for load in (0.6, 0.8, 0.95)
     )
@@ -47,3 +49,26 @@ def test_the_committed_table_is_of_these_worlds_and_holds_what_is_known():
     outside = (table["apart_low"] > 0) | (table["apart_high"] < 0)
     # One in twenty is expected, and worlds of a load share their draws.
     assert outside.sum() <= 0.2 * len(table)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--loads", "1.2"], "error: --loads 1.2 must lie in (0, 0.99]"),
+        (["--seeds", "1"], "error: --seeds 1 must be at least 2"),
+        (["--relaxations", "0"], "error: --relaxations 0 must be at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["known_answers.py", *words])
+    with pytest.raises(SystemExit) as stopped:
+        known_answers.main()
+    assert stopped.value.code == 2 and capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["known_answers", "estimator_error"])
+def test_the_tables_are_made_from_a_checkout(name):
+    command = [sys.executable, "-m", f"tests.reference.{name}", "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0 and "--results" in done.stdout, done.stderr

@@ -4,12 +4,12 @@ Written from the paper's text alone and fed recorded draws, so that another simu
 compared with it decision for decision. Loops and enumeration: obvious, not fast.
 """
 
-from cqbjax.testing.reference.estimator import Estimator, minimise
-from cqbjax.testing.reference.policies import POLICIES, RETRIES, ROUTED
-from cqbjax.testing.reference.records import Draws, Floats, Settings, Trajectory, World
-from cqbjax.testing.reference.rounds import simulate
-from cqbjax.testing.reference.switching import switching_lengths
-from cqbjax.testing.reference.worlds import Played, Rules, simulate_world
+from tests.reference.estimator import Estimator, minimise
+from tests.reference.policies import POLICIES, RETRIES, ROUTED
+from tests.reference.records import Draws, Floats, Settings, Trajectory, World
+from tests.reference.rounds import simulate
+from tests.reference.switching import switching_lengths
+from tests.reference.worlds import Played, Rules, simulate_world
 
 __all__ = [
     "POLICIES",

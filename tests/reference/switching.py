@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from cqbjax.testing.reference.choice import best_pair, choose
-from cqbjax.testing.reference.records import Draws, Integers, Settings, Trajectory, Waiting, World
+from tests.reference.choice import best_pair, choose
+from tests.reference.records import Draws, Integers, Settings, Trajectory, Waiting, World
 
 
 def switching_lengths(

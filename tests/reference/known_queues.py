@@ -18,8 +18,8 @@ from cqbjax.sources import Arriving, Batches, Coin
 from cqbjax.sweeping.groups import most_slots
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.testing import queues
 from cqbjax.worlds import Count, Impatient, Orbit, Rounds
+from tests.reference import queues
 
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")
 # Probabilities: of success, of two classes too, and where several are served; to give up, to leave,

@@ -1,0 +1,1 @@
+"""Tests, and what they and the benchmarks compare the package with (`tests.reference`)."""

@@ -1,0 +1,134 @@
+"""Simulate scenarios whose mean queue is known, and write both numbers side by side.
+
+    python -m tests.reference.known_answers
+    python -m tests.reference.known_answers --loads 0.6 --seeds 30 --relaxations 40
+
+Writes `results/tables/known_answers.{csv,md}` and `results/figures/known_answers.png`: a row a
+scenario and load, with the 95% interval over seeds. The relaxation time of a queue grows with its
+load, and the runs grow with it.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import xarray as xr
+from matplotlib.figure import Figure
+
+from cqbjax.commands._start import Arguments, start_plain
+from cqbjax.core import backend
+from cqbjax.core.files import check_writable
+from cqbjax.figures import files
+from cqbjax.results import tables
+from cqbjax.results.summaries import mean_ci
+from cqbjax.studies import showing
+from cqbjax.sweeping.bars import bar
+from tests.reference import known_queues
+
+ARGUMENTS = Arguments(description="Compare simulated mean queues with known ones.")
+_add = ARGUMENTS.add_argument
+_add("--loads", nargs="+", type=float, default=[0.6, 0.8, 0.95], metavar="RHO", help="in (0, 0.99]")
+_add("--seeds", type=int, default=120, metavar="N", help="independent runs, at least 2")
+_add(
+    "--relaxations", type=int, default=100, metavar="N",
+    help="relaxation times that a run lasts; 5 more are left out at its start",
+)  # fmt: skip
+_add("--results", type=Path, default=Path("results"), metavar="FOLDER", help="where to write")
+# At higher loads the truncated chains have too few states.
+MOST_LOAD = 0.99
+CAPTION = "Mean queue length, known and simulated"
+WIDTH, ROW, REST = 10.0, 0.28, 1.4  # inches
+BLUE, GREY = "#0072B2", "#555555"
+
+
+def main() -> None:
+    """Simulate at the loads that the command line names."""
+    start_plain(compare, ARGUMENTS)
+
+
+def compare(asked: argparse.Namespace) -> None:
+    """Simulate, write, draw and print.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+    """
+    check(asked)
+    for name in ("tables", "figures"):
+        check_writable(asked.results / name, "--results")
+    backend.configure()
+    table = simulate_table(asked)
+    stem = asked.results / "tables" / "known_answers"
+    written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)
+    written += files.save(draw(table), asked.results / "figures" / "known_answers")
+    console = showing.console()
+    tables.print_table(table, CAPTION, console)
+    console.print(", ".join(map(str, written)), markup=False)
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Validate the arguments.
+
+    Raises:
+        ValueError: naming the argument and what is allowed.
+    """
+    for load in asked.loads:
+        if not 0 < load <= MOST_LOAD:
+            raise ValueError(f"--loads {load:g} must lie in (0, {MOST_LOAD}]")
+    if asked.seeds < 2:
+        raise ValueError(f"--seeds {asked.seeds} must be at least 2, for an interval")
+    if asked.relaxations < 1:
+        raise ValueError(f"--relaxations {asked.relaxations} must be at least 1")
+
+
+def simulate_table(asked: argparse.Namespace) -> pl.DataFrame:
+    """Return a row a scenario and load, the simulated mean with its 95% interval.
+
+    `apart` is the simulated mean minus the known one, in percent of the known one.
+    """
+    rows = []
+    with bar() as progress:
+        for load in sorted(set(asked.loads)):
+            means = known_queues.simulated(
+                known_queues.KNOWN, load, asked.seeds, asked.relaxations, progress
+            )
+            for one in known_queues.KNOWN:
+                interval = mean_ci(xr.DataArray(means[one.name], dims="seed"))
+                middle, low, high = (float(interval[end]) for end in ("mean", "low", "high"))
+                exact = one.expected(one.rate(load))
+                rows.append({
+                    "world": one.name, "closed_form": one.formula, "load": load,
+                    "arrival_rate": one.rate(load), "seeds": asked.seeds, "known": exact,
+                    "simulated": middle, "simulated_low": low, "simulated_high": high,
+                    "apart": 100 * (middle / exact - 1), "apart_low": 100 * (low / exact - 1),
+                    "apart_high": 100 * (high / exact - 1),
+                })  # fmt: skip
+    order = {one.name: place for place, one in enumerate(known_queues.KNOWN)}
+    return pl.DataFrame(rows).sort(pl.col("world").replace_strict(order), "load")
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """Draw by how many percent each simulated mean is off, with its interval: a panel a load."""
+    names = table["world"].unique(maintain_order=True).to_list()
+    loads = sorted(set(table["load"]))
+    figure = Figure(figsize=(WIDTH, ROW * len(names) + REST), layout="constrained")
+    panels = figure.subplots(1, len(loads), sharey=True, sharex=True, squeeze=False)[0]
+    at = np.arange(len(names))
+    for panel, load in zip(panels, loads, strict=True):
+        rows = table.filter(pl.col("load") == load)
+        middle, low, high = (rows[f"apart{end}"].to_numpy() for end in ("", "_low", "_high"))
+        panel.axvline(0, color=GREY, linewidth=0.8)
+        panel.errorbar(
+            middle, at, xerr=[middle - low, high - middle], fmt="o", color=BLUE, markersize=4
+        )
+        panel.set_title(f"load {load:g}", loc="left")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(at, names)
+    panels[0].invert_yaxis()
+    figure.supxlabel("simulated less known, in percent")
+    figure.suptitle(f"{CAPTION}: {table['seeds'][0]} seeds, 95% interval")
+    return figure
+
+
+if __name__ == "__main__":
+    main()
