@@ -35,6 +35,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import benchmarks as bench
 from cqbjax.results import names
+from cqbjax.results.readable import NONE, WHY_NONE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
@@ -75,7 +76,8 @@ class Stored(SphinxDirective):
         header, rows = self._grid(frame)
         text = f"| {' | '.join(header)} |\n|---{'|---:' * (len(header) - 1)}|\n"
         text += "".join(f"| {' | '.join(row)} |\n" for row in rows)
-        return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}\n")
+        why = f" {WHY_NONE}." if NONE in text else ""
+        return self.parse_text_to_nodes(f"{text}\n{self._caption(frame)}{why}\n")
 
     def _read(self, name: str) -> pl.DataFrame:
         file = RESULTS / "tables" / f"{name}.csv"
@@ -149,8 +151,9 @@ class Stored(SphinxDirective):
         if middle is None or isinstance(middle, str):
             return middle or "–"
         shown = self._number(column)
-        interval = "" if None in ends else f" [{shown(ends[0])}, {shown(ends[1])}]"
-        return f"{shown(middle)}{interval}"
+        if None not in ends:
+            return f"{shown(middle)} [{shown(ends[0])}, {shown(ends[1])}]"
+        return f"{shown(middle)} {NONE}" if parts[1] in own.columns else shown(middle)
 
     def _number(self, column: str) -> Callable[[float], str]:
         in_queries = any(word in column for word in ("gap", "length", "regret"))

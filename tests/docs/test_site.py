@@ -61,7 +61,7 @@ def test_a_page_shows_the_numbers_that_are_stored(build):
         middle, low, high = (f"{one:.3f}" for one in ends)
         assert f"<p>{name}</p>" in page and f"<p>{middle} [{low}, {high}]</p>" in page
     assert f"{rows['random']['acqb_minus']:.3f}" in page
-    assert "100 seeds; in brackets the 95% interval over seeds" in page
+    assert "100 seeds; in brackets the 95% interval over seeds" in page and "[–]" not in page
 
 
 def test_a_table_says_what_its_data_stand_in_for(build):
@@ -71,6 +71,15 @@ def test_a_table_says_what_its_data_stand_in_for(build):
     )
     page, _ = build(text.replace(":also: acqb_minus paper_throughput\n", ""))
     assert "standing in for a dataset with many LLMs" in page
+
+
+def test_a_page_marks_seeds_that_are_all_alike(build):
+    text = "```{stored} ablation_servers\n:where: K=1 round=last\n"
+    text += ":policies: optimal acqb\n:over: num_servers\n:value: gap_mean throughput\n```\n"
+    page, _ = build(text)
+    assert page.count("<p>0.0 [–]</p>") == 6 and page.count("[–]: of one seed, or of seeds") == 1
+    # Of throughput the table stores no interval.
+    assert page.count("[–]") == 7
 
 
 def test_a_table_of_other_rows_than_policies_shows_all_of_them(build):
