@@ -11,14 +11,14 @@ COMMANDS = {
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "stored": "list what is stored of an experiment, and drop what is outdated",
     "prepare_data": "build a dataset's table and embeddings, once",
-    "sensitivity": "study how ACQB depends on its constants (run kind=sensitivity)",
-    "rank_settings": "rank settings over several sensitivity studies",
-    "offline_value": "measure routers and the contrastive head without a queue",
 }
 # Retired commands, and what does their work now.
 RETIRED = {
     "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
     "known_answers": "`python -m tests.reference.known_answers` in a checkout",
+    "offline_value": "`cqbjax run kind=offline_value`",
+    "rank_settings": "the column mean_queue_regret in the tables of `cqbjax run kind=sensitivity`",
+    "sensitivity": "`cqbjax run kind=sensitivity`",
 }
 
 

@@ -42,7 +42,7 @@ FOLDERS = ("results_dir", "data_dir", "cache_dir")
 _COLLECTED_AT = 50_000
 
 
-def start(task: Callable[[Sequence[Job]], Any], *words: str, folder: Path = _hydra.CONF) -> None:
+def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> None:
     """Run a command on the configurations that the words of the command line make.
 
     The user's own choices (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules
@@ -51,14 +51,12 @@ def start(task: Callable[[Sequence[Job]], Any], *words: str, folder: Path = _hyd
     Args:
         task: takes the jobs: all of a multirun, or the only one. What it returns is a value for
             each where a search wants one.
-        words: that stand before those of the command line.
         folder: where the `config.yaml` is that the words change.
 
     Raises:
         SystemExit: of status 2, after one sentence, for what Hydra or the task refuses; of status
             130 after Ctrl-C.
     """
-    sys.argv[1:1] = words
     # Hydra's own answer to a wrong word is a page; its error alone is what `sentence` needs.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)

@@ -68,8 +68,9 @@ def run(jobs: Sequence[Job]) -> list[Any]:
     return values
 
 
-# What `cqbjax run`, and other commands with words of their own before the user's, start.
-main = functools.partial(start, run)
+def main() -> None:
+    """Run the studies that the command line names."""
+    start(run)
 
 
 @dataclasses.dataclass

@@ -22,7 +22,6 @@ from cqbjax.commands import (
     _multirun,
     _words,
     aggregate,
-    rank_settings,
     report,
     stored,
 )
@@ -36,8 +35,6 @@ EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project
 ])  # fmt: skip
 HEADS = REPOSITORY / "docs" / "notebook" / "projection.md"
 SEEDS = 2  # each draws an instance where a command is checked alone
-# Commands that are a kind of study.
-KINDS = ("sensitivity", "offline_value")
 
 
 def pages_with(*languages):
@@ -203,11 +200,10 @@ def check_pip(words):
             assert (REPOSITORY / word).is_file(), word
 
 
-def check_study(words, kind=None):
+def check_study(words):
     """Compose a study, or the first and last point of a sweep, and check it as a run would."""
     many = "-m" in words
     given = [word for word in words if not word.startswith("-") and word != "job"]
-    given = [*([f"kind={kind}"] if kind else []), *given]
     with _multirun.initialised():
         jobs = _multirun.combinations(given) if many else [given]
         composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
@@ -234,25 +230,14 @@ def check_preparing(words):
         OmegaConf.update(there, key, yaml.safe_load(value), merge=True)
 
 
-def check_ranking(words):
-    """Check that the tables are there."""
-    rank_settings.ARGUMENTS.parse_args(words)
-    assert all((REPOSITORY / "results" / "tables" / word).is_file() for word in words)
-
-
-CHECKS = (
-    {"run": check_study}
-    | {name: functools.partial(check_study, kind=name) for name in KINDS}
-    | {
-        "prepare_data": check_preparing,
-        "aggregate": aggregate.ARGUMENTS.parse_args,
-        "arena": _words.check,
-        "bench": command.ARGUMENTS.parse_args,
-        "rank_settings": check_ranking,
-        "report": report.ARGUMENTS.parse_args,
-        "stored": stored.ARGUMENTS.parse_args,
-    }
-)
+CHECKS = {"run": check_study} | {
+    "prepare_data": check_preparing,
+    "aggregate": aggregate.ARGUMENTS.parse_args,
+    "arena": _words.check,
+    "bench": command.ARGUMENTS.parse_args,
+    "report": report.ARGUMENTS.parse_args,
+    "stored": stored.ARGUMENTS.parse_args,
+}
 
 
 def test_yaml_of_the_pages_is_yaml():

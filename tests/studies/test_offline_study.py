@@ -294,9 +294,9 @@ def test_the_script_writes_its_tables_and_says_what_the_data_stand_in_for(tmp_pa
         f"data_dir={tmp_path}", f"results_dir={tmp_path}", f"cache_dir={tmp_path / 'fits'}",
         "source.pool_size=20",
     ]  # fmt: skip
-    done = called("offline_value", *words)
+    done = called("run", "kind=offline_value", *words)
     assert done.returncode == 0, done.stderr
-    again = called("offline_value", *words)
+    again = called("run", "kind=offline_value", *words)
     assert again.returncode == 0, again.stderr
     assert "8 of 8 policies at 1 points are stored: not run again" in again.stdout
     tables = tmp_path / "tables"

@@ -7,12 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 import xarray as xr
-from composing import called, composed
+from composing import REPOSITORY, called, composed
 
-from cqbjax.commands import rank_settings
 from cqbjax.commands._hydra import make
 from cqbjax.figures import sensitivity as sensitivity_figures
-from cqbjax.studies import grid, kinds, ranking, sensitivity
+from cqbjax.studies import grid, kinds, sensitivity
 from cqbjax.studies.sensitivity import Sensitivity, Setting
 
 PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
@@ -162,14 +161,15 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
 @pytest.mark.slow
 def test_one_command_writes_table_and_figure(tmp_path):
     words = (
-        "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12", "num_servers=2", "dim=2",
+        "kind=sensitivity", "experiment=synthetic", "K=1", "num_seeds=2", "horizon=12",
+        "num_servers=2", "dim=2",
         "arrival_rate=0.4", "kind.c1=[]", "kind.lambda0=[]", "kind.M=[]",
         f"results_dir={tmp_path}",
     )  # fmt: skip
-    reckoned = called("sensitivity", *words, "kind.alpha_scale=[0.6]", "dry_run=true")
+    reckoned = called("run", *words, "kind.alpha_scale=[0.6]", "dry_run=true")
     assert "1 points, 0 of them stored; 2 groups" in reckoned.stdout
     assert not list(tmp_path.rglob("*"))
-    done = called("sensitivity", *words, "kind.alpha_scale=[0.6]")
+    done = called("run", *words, "kind.alpha_scale=[0.6]")
     assert done.returncode == 0, done.stderr
     made = pl.read_csv(tmp_path / "tables" / "sensitivity_synthetic.csv")
     assert sorted(made["alpha_scale"]) == [0.2, 0.6] and made["seeds"].unique().to_list() == [2]
@@ -181,7 +181,7 @@ def test_one_command_writes_table_and_figure(tmp_path):
     folder = tmp_path / "data" / "sensitivity_synthetic"
     (first,) = folder.glob("*.json")
     written = first.stat().st_mtime_ns
-    wider = called("sensitivity", *words, "kind.alpha_scale=[0.6,0.9]")
+    wider = called("run", *words, "kind.alpha_scale=[0.6,0.9]")
     assert wider.returncode == 0, wider.stderr
     (second,) = set(folder.glob("*.json")) - {first}
     assert first.stat().st_mtime_ns == written
@@ -191,57 +191,29 @@ def test_one_command_writes_table_and_figure(tmp_path):
     assert again.filter(pl.col("alpha_scale") != 0.9).equals(made)
 
 
-def study_rows(sizes, preset, cells):
-    """Rows as `frame` has them: `cells` maps (K, rate) to alpha_scale -> mean of Q - Q*."""
-    rows = [
-        {"K": size, "arrival_rate": rate, "alpha_scale": alpha, "lambda0": 1.0, "c1": 0.25,
-         "M": sizes[size], "preset": alpha == preset, "mean_queue_regret": value}
-        for (size, rate), cell in cells.items() for alpha, value in cell.items()
-    ]  # fmt: skip
-    return pl.DataFrame(rows)
+TABLES = REPOSITORY / "results" / "tables"
+STUDIES = ("routerbench", "routerbench_K2", "mmlu_pro_K1", "mmlu_pro_K2")
+KEYS = ["alpha_scale", "lambda0", "c1"]
 
 
-def test_settings_are_ranked_by_the_geometric_mean_over_cells():
-    one = study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0, 0.5: 1.0, 0.9: 0.1}})
-    two = study_rows(
-        {1: 1, 2: 9}, 0.3, {(1, 0.5): {0.3: 10.0, 0.1: 5.0, 0.5: 40.0},
-                            (2, 0.7): {0.3: 1.0, 0.1: 0.5, 0.5: 1.0}},
-    )  # fmt: skip
-    other = two.with_columns(
-        M=pl.lit(27, pl.Int64), preset=pl.lit(False), mean_queue_regret=pl.lit(0.0)
-    )
-    made = ranking.ranked({"a": one, "b": pl.concat([two, other])})
-    assert made["alpha_scale"].to_list() == [0.1, 0.3, 0.5], "0.9 is not in all cells"
-    assert made["mean_ratio"].to_list() == pytest.approx([0.5 ** (1 / 3), 1.0, 2 ** (1 / 3)])
-    assert made["a K=1 λ=0.6"].to_list() == [2.0, 1.0, 0.5]
-    assert made["b K=2 λ=0.7"].to_list() == [0.5, 1.0, 1.0]
-    assert "stand_in" not in made.columns
-    sliced = ranking.ranked({"a": one.with_columns(stand_in=pl.lit("a slice")), "b": two})
-    assert sliced["stand_in"].unique().to_list() == ["a slice"]
-    with pytest.raises(ValueError, match="different presets"):
-        ranking.ranked({"a": one, "b": study_rows({1: 1}, 0.1, {(1, 0.5): {0.1: 1.0}})})
-    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: mean_queue_regret must be pos"):
-        ranking.ranked({"a": one.with_columns(mean_queue_regret=pl.lit(-1.0))})
-    with pytest.raises(ValueError, match="a, K=1, arrival rate 0.6: one row must be preset"):
-        ranking.ranked({"a": one.filter(pl.col("alpha_scale") < 0.3)})
-    with pytest.raises(ValueError, match="b: no column c1, is it a study's?"):
-        ranking.ranked({"b": two.drop("c1")})
-
-
-def test_ranking_from_files_and_what_they_may_be(tmp_path, capsys):
-    one, two = tmp_path / "sensitivity_a.csv", tmp_path / "other" / "sensitivity_a.csv"
-    two.parent.mkdir()
-    for file in (one, two):
-        study_rows({1: 1}, 0.3, {(1, 0.6): {0.3: 2.0, 0.1: 4.0}}).write_csv(file)
-    rank_settings.rank([one])
-    made = pl.read_csv(tmp_path / "sensitivity_ranked.csv")
-    assert (
-        made["mean_ratio"].to_list() == [1.0, 2.0]
-        and "sensitivity_ranked.md" in capsys.readouterr()[0]
-    )
-    with pytest.raises(ValueError, match="sensitivity_a.csv and .*sensitivity_a.csv have one name"):
-        rank_settings.rank([one, two])
-    two.write_text("a,b\n1,2\n1,2,3\n")
-    for files, said in (([two], "not readable"), ([tmp_path], "no such file")):
-        with pytest.raises(ValueError, match=said):
-            rank_settings.rank(files)
+def test_the_committed_ranking_follows_from_the_tables_of_the_studies():
+    """By the geometric mean over all cells of Q - Q* divided by the preset's."""
+    ranked, ratios = pl.read_csv(TABLES / "sensitivity_ranked.csv"), []
+    for name in STUDIES:
+        for (size, rate), cell in pl.read_csv(TABLES / f"sensitivity_{name}.csv").group_by(
+            "K", "arrival_rate"
+        ):
+            preset = cell.filter("preset")
+            # Another rho is another problem, and the paper's M depends on K.
+            same = cell.join(preset.select("M", "rho"), on=["M", "rho"])
+            ratio = pl.col("mean_queue_regret") / preset["mean_queue_regret"].item()
+            ratios.append(same.select(*KEYS, ratio=ratio))
+            column = ranked.select(*KEYS, expected=f"{name} K={size} λ={rate:g}")
+            joined = column.join(ratios[-1], on=KEYS)
+            assert joined.height == ranked.height
+            assert joined["ratio"].to_list() == pytest.approx(joined["expected"].to_list())
+    means = pl.concat(ratios).group_by(KEYS).agg(pl.col("ratio").log().mean().exp(), pl.len())
+    joined = ranked.join(means.filter(len=len(ratios)), on=KEYS, maintain_order="left")
+    assert joined.height == ranked.height and joined["mean_ratio"].is_sorted()
+    assert joined["ratio"].to_list() == pytest.approx(joined["mean_ratio"].to_list())
+    assert joined["preset"][0]
