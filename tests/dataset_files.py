@@ -27,11 +27,53 @@ SPROUT_LLMS = (
     "wxai-llama-3-1-8b-instruct", "wxai-llama-3-2-1b-instruct", "wxai-llama-3-2-3b-instruct",
     "wxai-llama-3-3-70b-instruct", "wxai-llama-3-405b-instruct", "wxai-mixtral-8x7b-instruct-v01",
 )  # fmt: skip
-_SIZES = ("1.3b", "3b", "7b", "8x7B", "13b", "34B", "40b", "70B")
-EMBEDLLM_LLMS = (
-    "microsoft/phi-2",
-    *(f"made-up/model-{k:03d}-{_SIZES[k % len(_SIZES)]}-chat" for k in range(111)),
-)
+# Appendix A.1 of EmbedLLM's paper (arXiv 2410.02223): 122 names, though it speaks of 112.
+PAPER_NAMES = """
+meta-llama/LlamaGuard-7b meta-llama/Llama-2-13b-chat-hf 01-ai/Yi-34B-Chat
+meta-llama/Llama-2-70b-chat-hf WizardLM/WizardLM-70B-V1.0 allenai/tulu-2-dpo-70b
+lmsys/vicuna-13b-v1.5 lmsys/vicuna-33b-v1.3 Qwen/Qwen-14B-Chat upstage/SOLAR-10.7B-Instruct-v1.0
+openchat/openchat-3.5-0106 openchat/openchat-3.5 berkeley-nest/Starling-LM-7B-alpha
+HuggingFaceH4/zephyr-7b-beta TheBloke/tulu-30B-fp16 mistralai/Mistral-7B-Instruct-v0.1
+tiiuae/falcon-40b-instruct lmsys/vicuna-13b-v1.5-16k codellama/CodeLlama-34b-Instruct-hf
+TheBloke/WizardLM-13B-V1.2-GGUF lmsys/vicuna-7b-v1.5 NousResearch/Nous-Hermes-13b
+project-baize/baize-v2-13b lmsys/vicuna-7b-v1.5-16k mosaicml/mpt-30b-instruct
+meta-llama/Llama-2-7b-chat-hf TheBloke/koala-13B-HF nomic-ai/gpt4all-13b-snoozy
+h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b mosaicml/mpt-7b-chat databricks/dolly-v2-12b
+stabilityai/stablelm-tuned-alpha-7b OpenAssistant/oasst-sft-4-pythia-12b-epoch-3.5
+deepseek-ai/deepseek-llm-67b-chat NousResearch/Nous-Hermes-2-Yi-34B CausalLM/34b-beta
+SUSTech/SUS-Chat-34B SUSTech/SUS-Chat-72B Qwen/Qwen-72B Intel/neural-chat-7b-v3-3
+ibivibiv/alpaca-dragon-72b-v1 JaeyeonKang/CCK-Asura-v1 ConvexAI/Luminex-34B-v0.2
+ConvexAI/Luminex-34B-v0.1 CorticalStack/pastiche-crown-clown-7b-dare-dpo
+eren23/ogno-monarch-jaskier-merge-7b-OH-PREF-DPO bardsai/jaskier-7b-dpo-v5.6
+FelixChao/Scorpio-7B dfurman/HermesBagel-34B-v0.1 kevin009/llamaRAGdrama sail/Sailor-7B
+AiMavenAi/Prometheus-1.3 Q-bert/Optimus-7B cognitivecomputations/yayi2-30b-llama
+zhengr/MixTAO-7Bx2-MoE-v8.1 fblgit/UNA-SimpleSmaug-34b-v1beta
+mistralai/Mixtral-8x7B-Instruct-v0.1 microsoft/Orca-2-13b EleutherAI/pythia-12b
+cloudyu/Mixtral-11Bx2-MoE-19B rishiraj/CatPPT-base Deci/DeciLM-7B microsoft/phi-2
+scb10x/typhoon-7b 01-ai/Yi-6B-200K 01-ai/Yi-6B TigerResearch/tigerbot-13b-base
+augmxnt/shisa-base-7b-v1 microsoft/phi-1.5 golaxy/gowizardlm bigscience/bloom-7b1
+mlabonne/AlphaMonarch-7B CultriX/NeuralTrix-bf16 shadowml/MBeagleX-7B yam-peleg/Experiment26-7B
+deepseek-ai/deepseek-math-7b-instruct meta-math/MetaMath-Mistral-7B
+kyujinpy/Sakura-SOLRCA-Math-Instruct-DPO-v1 FelixChao/llama2-13b-math1.2
+Plaban81/Moe-4x7b-math-reason-code MaziyarPanahi/WizardLM-Math-70B-v0.1
+abhishek/zephyr-beta-math meta-math/MetaMath-Llemma-7B EleutherAI/llemma-34b
+EleutherAI/llemma-7b FelixChao/vicuna-7B-physics Harshvir/Llama-2-7B-physics
+FelixChao/vicuna-7B-chemical BioMistral/BioMistral-7B BioMistral/BioMistral-7B-DARE
+PharMolix/BioMedGPT-LM-7B Biomimicry-AI/ANIMA-Nectar-v2 codellama/CodeLlama-7b-hf
+codellama/CodeLlama-13b-Instruct-hf deepseek-ai/deepseek-coder-1.3b-base
+deepseek-ai/deepseek-coder-6.7b-instruct OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16
+TheBloke/CodeLlama-70B-Instruct-AWQ AdaptLLM/medicine-chat AdaptLLM/medicine-LLM
+AdaptLLM/medicine-LLM-13B Writer/palmyra-med-20b SciPhi/SciPhi-Self-RAG-Mistral-7B-32k
+Neko-Institute-of-Science/metharme-7b Neko-Institute-of-Science/pygmalion-7b
+SciPhi/SciPhi-Mistral-7B-32k shleeeee/mistral-ko-tech-science-v1
+codefuse-ai/CodeFuse-DeepSeek-33B WizardLM/WizardCoder-Python-34B-V1.0 bigcode/octocoder
+meta-llama/Meta-Llama-3-8B meta-llama/Meta-Llama-3-8B-Instruct meta-llama/Meta-Llama-3-70B
+meta-llama/Meta-Llama-3-70B-Instruct meta-llama/Meta-Llama-Guard-2-8B Qwen/Qwen1.5-32B-Chat
+Qwen/Qwen1.5-4B-Chat Qwen/Qwen1.5-0.5B-Chat Qwen/Qwen1.5-7B-Chat Nexusflow/Starling-LM-7B-beta
+google/gemma-7b-it google/gemma-2b-it
+"""
+EMBEDLLM_PAPER = tuple(PAPER_NAMES.split())
+EMBEDLLM_LLMS = EMBEDLLM_PAPER[:112]
 TOPICS = tuple(
     words.split()
     for words in (

@@ -175,7 +175,7 @@ def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
     source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
     schemas.write("embedllm", source, 12)
     lines = prices.shipped("embedllm").read_text().splitlines()
-    dearer = [line.replace("microsoft/phi-2,0.1", "microsoft/phi-2,7") for line in lines]
+    dearer = [line.replace("microsoft/phi-2,0.1,0.1", "microsoft/phi-2,4,10") for line in lines]
     own.write_text("\n".join(dearer) + "\n")
     # Embeddings beside the files are read with the shipped prices until something is prepared.
     np.save(source / ds.catalogue.EMBEDDINGS_FILE, np.eye(12))

@@ -13,7 +13,7 @@ import polars as pl
 
 from cqbjax.datasets.progress import steps
 from cqbjax.datasets.readers.compact import check_columns, check_filled
-from cqbjax.datasets.readers.prices import prices_by_size, read_size_prices, shipped
+from cqbjax.datasets.readers.prices import prices_by_name, read_prices, shipped
 from cqbjax.datasets.table import RoutingTable, TableError, check_table
 
 SPLITS = ("train", "val", "test")
@@ -84,11 +84,12 @@ def read_embedllm(
 ) -> RoutingTable:
     """Read EmbedLLM from `train.csv`, `val.csv` and `test.csv` of a folder, or from one CSV.
 
-    cost = 1,000 tokens x the LLM's price, in USD a query: the same for every prompt.
+    cost = 1,000 tokens, half of them output, at the LLM's prices, in USD a query: the same for
+    every prompt.
 
     Args:
         path: the folder or file.
-        prices: a price list by size class; the shipped `prices/embedllm.csv` when None.
+        prices: a price list; the shipped `prices/embedllm.csv` when None.
         progress: draw a progress bar over the bytes read.
         block_bytes: bytes read at a time.
 
@@ -100,7 +101,8 @@ def read_embedllm(
         TableError: one sentence naming file, row and column, or all LLMs that cannot be priced.
     """
     path = pathlib.Path(path)
-    price_list = read_size_prices(prices if prices is not None else shipped("embedllm"))
+    price_file = pathlib.Path(prices) if prices is not None else shipped("embedllm")
+    listed = read_prices(price_file)
     files = _files(path)
     long = _Long()
     for file in files:
@@ -118,7 +120,8 @@ def read_embedllm(
     absent = [f"{part}.csv" for part in SPLITS if path / f"{part}.csv" not in files]
     if absent and path.is_dir():
         notes.append(f"read without {' and '.join(absent)}")
-    price = np.array(prices_by_size(servers, price_list))
+    priced = prices_by_name(servers, listed, price_file)
+    price = np.array([(one.input + one.output) / 2 for one in priced])
     table = RoutingTable(
         name="EmbedLLM",
         prompt_ids=tuple(long.prompts),

@@ -86,7 +86,7 @@ def test_embedllm_in_blocks_at_its_112_llms(tmp_path, block_bytes):
     assert table.prompts == texts
     np.testing.assert_array_equal(table.performance, labels)
     assert (table.cost == table.cost[0]).all()
-    # 8x7B is a mixture of 56 billion: 0.6 USD a million tokens, 1,000 tokens a query
+    # 0.6 USD a million tokens, 1,000 tokens a query.
     eight = next(j for j, name in enumerate(table.servers) if "8x7B" in name)
     assert table.cost[0, eight] == pytest.approx(0.6e-3)
     entry = ds.dataset("embedllm").read(tmp_path, None)
@@ -254,80 +254,35 @@ def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
         ds.read_embedllm(tmp_path)
 
 
-def test_shipped_prices_and_sizes(tmp_path):
-    assert set(prices.read_prices(prices.shipped("sprout"))) == set(schemas.SPROUT_LLMS)
-    sizes = prices.read_size_prices(prices.shipped("embedllm"))
-    names = {
-        "meta-llama/Llama-2-7b-chat-hf": 0.2, "mistralai/Mixtral-8x7B-v0.1": 0.6,
-        "x/Yi-34B": 0.8, "x/opt-1.3b": 0.1, "microsoft/phi-2": 0.1, "x/qwen-72B": 0.9,
-        "zhengr/MixTAO-7Bx2-MoE-v8.1": 0.6, "x/llama-2-70b": 0.9, "x/SOLAR-10.7B": 0.3,
-    }  # fmt: skip
-    assert dict(zip(names, prices.prices_by_size(list(names), sizes), strict=True)) == names
-    nameless = ["x/CatPPT-base", "x/Yi-34B", "x/grok-314b"]
+def test_shipped_prices_and_what_a_price_list_may_be(tmp_path):
+    shipped = prices.read_prices(prices.shipped("sprout"))
+    assert len(shipped) == len(prices.prices_by_name(schemas.SPROUT_LLMS, shipped, tmp_path)) == 14
     with pytest.raises(
-        ds.TableError, match=r"2 LLMs cannot be priced \('x/CatPPT-base', 'x/grok-314b'\).*prices="
+        ds.TableError, match=r"2 LLMs cannot be priced \('x/Yi-34B', 'x/grok-314b'\): .*prices="
     ):
-        prices.prices_by_size(nameless, sizes)
-    bad = tmp_path / "bad.csv"
-    bad.write_text("kind,key,usd_per_million_tokens,source,date\ndense,4,-1,x,y\n")
-    with pytest.raises(
-        ds.TableError, match="row 1, column 'usd_per_million_tokens' must be at least"
-    ):
-        prices.read_size_prices(bad)
-
-
-# Appendix A.1 of EmbedLLM's paper (arXiv 2410.02223): 122 names, though it speaks of 112.
-PAPER_NAMES = """
-meta-llama/LlamaGuard-7b meta-llama/Llama-2-13b-chat-hf 01-ai/Yi-34B-Chat
-meta-llama/Llama-2-70b-chat-hf WizardLM/WizardLM-70B-V1.0 allenai/tulu-2-dpo-70b
-lmsys/vicuna-13b-v1.5 lmsys/vicuna-33b-v1.3 Qwen/Qwen-14B-Chat upstage/SOLAR-10.7B-Instruct-v1.0
-openchat/openchat-3.5-0106 openchat/openchat-3.5 berkeley-nest/Starling-LM-7B-alpha
-HuggingFaceH4/zephyr-7b-beta TheBloke/tulu-30B-fp16 mistralai/Mistral-7B-Instruct-v0.1
-tiiuae/falcon-40b-instruct lmsys/vicuna-13b-v1.5-16k codellama/CodeLlama-34b-Instruct-hf
-TheBloke/WizardLM-13B-V1.2-GGUF lmsys/vicuna-7b-v1.5 NousResearch/Nous-Hermes-13b
-project-baize/baize-v2-13b lmsys/vicuna-7b-v1.5-16k mosaicml/mpt-30b-instruct
-meta-llama/Llama-2-7b-chat-hf TheBloke/koala-13B-HF nomic-ai/gpt4all-13b-snoozy
-h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b mosaicml/mpt-7b-chat databricks/dolly-v2-12b
-stabilityai/stablelm-tuned-alpha-7b OpenAssistant/oasst-sft-4-pythia-12b-epoch-3.5
-deepseek-ai/deepseek-llm-67b-chat NousResearch/Nous-Hermes-2-Yi-34B CausalLM/34b-beta
-SUSTech/SUS-Chat-34B SUSTech/SUS-Chat-72B Qwen/Qwen-72B Intel/neural-chat-7b-v3-3
-ibivibiv/alpaca-dragon-72b-v1 JaeyeonKang/CCK-Asura-v1 ConvexAI/Luminex-34B-v0.2
-ConvexAI/Luminex-34B-v0.1 CorticalStack/pastiche-crown-clown-7b-dare-dpo
-eren23/ogno-monarch-jaskier-merge-7b-OH-PREF-DPO bardsai/jaskier-7b-dpo-v5.6
-FelixChao/Scorpio-7B dfurman/HermesBagel-34B-v0.1 kevin009/llamaRAGdrama sail/Sailor-7B
-AiMavenAi/Prometheus-1.3 Q-bert/Optimus-7B cognitivecomputations/yayi2-30b-llama
-zhengr/MixTAO-7Bx2-MoE-v8.1 fblgit/UNA-SimpleSmaug-34b-v1beta
-mistralai/Mixtral-8x7B-Instruct-v0.1 microsoft/Orca-2-13b EleutherAI/pythia-12b
-cloudyu/Mixtral-11Bx2-MoE-19B rishiraj/CatPPT-base Deci/DeciLM-7B microsoft/phi-2
-scb10x/typhoon-7b 01-ai/Yi-6B-200K 01-ai/Yi-6B TigerResearch/tigerbot-13b-base
-augmxnt/shisa-base-7b-v1 microsoft/phi-1.5 golaxy/gowizardlm bigscience/bloom-7b1
-mlabonne/AlphaMonarch-7B CultriX/NeuralTrix-bf16 shadowml/MBeagleX-7B yam-peleg/Experiment26-7B
-deepseek-ai/deepseek-math-7b-instruct meta-math/MetaMath-Mistral-7B
-kyujinpy/Sakura-SOLRCA-Math-Instruct-DPO-v1 FelixChao/llama2-13b-math1.2
-Plaban81/Moe-4x7b-math-reason-code MaziyarPanahi/WizardLM-Math-70B-v0.1
-abhishek/zephyr-beta-math meta-math/MetaMath-Llemma-7B EleutherAI/llemma-34b
-EleutherAI/llemma-7b FelixChao/vicuna-7B-physics Harshvir/Llama-2-7B-physics
-FelixChao/vicuna-7B-chemical BioMistral/BioMistral-7B BioMistral/BioMistral-7B-DARE
-PharMolix/BioMedGPT-LM-7B Biomimicry-AI/ANIMA-Nectar-v2 codellama/CodeLlama-7b-hf
-codellama/CodeLlama-13b-Instruct-hf deepseek-ai/deepseek-coder-1.3b-base
-deepseek-ai/deepseek-coder-6.7b-instruct OpenBuddy/openbuddy-codellama2-34b-v11.1-bf16
-TheBloke/CodeLlama-70B-Instruct-AWQ AdaptLLM/medicine-chat AdaptLLM/medicine-LLM
-AdaptLLM/medicine-LLM-13B Writer/palmyra-med-20b SciPhi/SciPhi-Self-RAG-Mistral-7B-32k
-Neko-Institute-of-Science/metharme-7b Neko-Institute-of-Science/pygmalion-7b
-SciPhi/SciPhi-Mistral-7B-32k shleeeee/mistral-ko-tech-science-v1
-codefuse-ai/CodeFuse-DeepSeek-33B WizardLM/WizardCoder-Python-34B-V1.0 bigcode/octocoder
-meta-llama/Meta-Llama-3-8B meta-llama/Meta-Llama-3-8B-Instruct meta-llama/Meta-Llama-3-70B
-meta-llama/Meta-Llama-3-70B-Instruct meta-llama/Meta-Llama-Guard-2-8B Qwen/Qwen1.5-32B-Chat
-Qwen/Qwen1.5-4B-Chat Qwen/Qwen1.5-0.5B-Chat Qwen/Qwen1.5-7B-Chat Nexusflow/Starling-LM-7B-beta
-google/gemma-7b-it google/gemma-2b-it
-"""
-EMBEDLLM_PAPER = PAPER_NAMES.split()
+        prices.prices_by_name(
+            ["x/Yi-34B", "aws-claude-3-5-sonnet-v1", "x/grok-314b"], shipped, tmp_path
+        )
+    bad, header = tmp_path / "bad.csv", ",".join(prices.COLUMNS)
+    for rows, message in {
+        "a,1,-1,x,y": "row 1, column 'usd_per_million_output' must be at least 0, got -1.0",
+        "a,?,1,x,y": "row 1, column 'usd_per_million_input' must be a number, got '\\?'",
+        "a/b-1,1,1,x,y\nA__b_1,2,2,x,y": "row 2 names 'A__b_1' for the second time",
+    }.items():
+        bad.write_text(f"{header}\n{rows}\n")
+        with pytest.raises(ds.TableError, match=message):
+            prices.read_prices(bad)
+    bad.write_text("kind,key,usd_per_million_tokens,source,date\ndense,4,0.1,x,y\n")
+    with pytest.raises(ds.TableError, match="column 'model' is missing"):
+        prices.read_prices(bad)
 
 
 def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
-    sizes = prices.read_size_prices(prices.shipped("embedllm"))
-    assert len(set(EMBEDLLM_PAPER)) == 122
-    priced = dict(zip(EMBEDLLM_PAPER, prices.prices_by_size(EMBEDLLM_PAPER, sizes), strict=True))
+    file, names = prices.shipped("embedllm"), schemas.EMBEDLLM_PAPER
+    listed = prices.read_prices(file)
+    assert len(set(names)) == 122
+    priced = dict(zip(names, prices.prices_by_name(names, listed, file), strict=True))
+    assert all(price.input == price.output for price in priced.values())
     expected = {
         "Qwen/Qwen1.5-0.5B-Chat": 0.1, "google/gemma-2b-it": 0.1, "bigscience/bloom-7b1": 0.2,
         "h2oai/h2ogpt-gm-oasst1-en-2048-open-llama-13b": 0.3, "CausalLM/34b-beta": 0.8,
@@ -335,19 +290,11 @@ def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
         "bigcode/octocoder": 0.3, "Plaban81/Moe-4x7b-math-reason-code": 0.6,
         "cloudyu/Mixtral-11Bx2-MoE-19B": 0.6, "Qwen/Qwen-72B": 0.9, "01-ai/Yi-6B-200K": 0.2,
     }  # fmt: skip
-    assert {name: priced[name] for name in expected} == expected
+    assert {name: priced[name].input for name in expected} == expected
     # The files write "org__name", and some names with other dots and dashes than the paper does.
-    files = [name.replace("/", "__") for name in EMBEDLLM_PAPER]
-    assert prices.prices_by_size(files, sizes) == list(priced.values())
+    files = [name.replace("/", "__") for name in names]
+    assert prices.prices_by_name(files, listed, file) == list(priced.values())
     odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
            "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
-    assert prices.prices_by_size(odd, sizes) == [0.2, 0.1, 0.9, 0.6]
-
-
-def test_a_size_is_the_largest_that_a_name_states_and_of_a_mixture_that_of_all_experts():
-    for name, kind, size in (
-        ("org/llama-2-13b-chat", "dense", 13), ("a-7b-of-70b", "dense", 70),
-        ("qwen-1_8b", "dense", 1.8), ("mixtral-8x7b-instruct", "mixture", 56),
-        ("70b/small", "dense", None),
-    ):  # fmt: skip
-        assert prices.parameters(name) == (kind, size)
+    of_odd = prices.prices_by_name(odd, listed, file)
+    assert [price.input for price in of_odd] == [0.2, 0.1, 0.9, 0.6]
