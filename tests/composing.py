@@ -38,7 +38,8 @@ class Called(NamedTuple):
 
 
 def called(name, *words):
-    """Call a command in this process, which saves starting one."""
+    """Call a command in this process, which saves starting one: of the package, or a module."""
+    module, name = name if "." in name else f"cqbjax.commands.{name}", name.rpartition(".")[2]
     out, err, configured = io.StringIO(), io.StringIO(), []
     # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
     words += ("hydra/job_logging=none", "hydra/hydra_logging=none") if name in COMPOSED else ()
@@ -53,7 +54,7 @@ def called(name, *words):
         # Too late for a device a core; that a command asks for it is seen all the same.
         patch.setattr(backend, "configure", lambda *_: configured.append(name))
         try:
-            importlib.import_module(f"cqbjax.commands.{name}").main()
+            importlib.import_module(module).main()
             status = 0
         except SystemExit as stopped:
             status = stopped.code

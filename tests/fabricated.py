@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
+import pytest
 import xarray as xr
 
 DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -29,6 +31,12 @@ SKILL = {
     "routerdc": (0.48, 1.0),
     "carrot": (0.68, 1.0),
 }
+# A study on data in place of the paper's.
+SLICE: dict[str, Any] = {
+    "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
+    "stand_in": "a slice of 3,164 prompts [binary]",
+    "provenance": "stand-in",
+}  # fmt: skip
 
 
 def fabricate(
@@ -110,3 +118,9 @@ def _point(
         },
         attrs=dict(attributes),
     )
+
+
+def row_of(table: pl.DataFrame, **wanted: Any) -> dict[str, Any]:
+    """Return the only row of a table with some values."""
+    chosen = table.filter(*(pl.col(key) == value for key, value in wanted.items()))
+    return chosen.row(0, named=True) if chosen.height == 1 else pytest.fail(f"{chosen}")

@@ -16,7 +16,6 @@ LAYERS = (
     "datasets store",
     "chains results",
     "offline figures theory",
-    "paper",
     "page studies",
     "commands",
 )
@@ -59,7 +58,8 @@ def test_a_module_sees_only_the_layers_before_it(path):
     assert room(path) in RANK, f"give {room(path)} a layer in {Path(__file__).name}"
     allowed = {name for name, rank in RANK.items() if rank <= RANK[room(path)]}
     assert rooms(imports(path)) <= allowed
-    foreign = ["scripts", "tests", "benchmarks"] + ["hydra"] * (room(path) != "commands")
+    foreign = ["scripts", "tests", "benchmarks", "reproduction"]
+    foreign += ["hydra"] * (room(path) != "commands")
     assert not any(name.split(".")[0] in foreign for name in imports(path))
 
 

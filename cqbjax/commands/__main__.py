@@ -6,7 +6,7 @@ import sys
 # What each module of this room does. Here and not there: a list should not import them all.
 COMMANDS = {
     "run": "run a study; store, draw and print what came out",
-    "report": "draw stored studies again, beside the paper, and write the page",
+    "report": "draw the figures and tables of stored studies again",
     "arena": "run a policy in every task, and set it beside all others",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
     "stored": "list what is stored of an experiment, and drop what is outdated",

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     from cqbjax.studies.configs import Composed, Config
     from cqbjax.studies.grid import Point, Ready
+    from cqbjax.studies.showing import Show
 
 
-def run(jobs: Sequence[Job]) -> list[Any]:
+def run(jobs: Sequence[Job], show: "Show | None" = None) -> list[Any]:
     """Run the jobs, each study's in one loop.
 
     Args:
         jobs: the only one, all of a multirun, or those that a search tries next.
+        show: returns what a study shows, in place of its kind's own `show`.
 
     Returns:
         Each job's objective, or the error of one that cannot run; None where none is wanted.
@@ -57,7 +59,7 @@ def run(jobs: Sequence[Job]) -> list[Any]:
             study.leave_out(lost)
             if study.ready and not searching:
                 elsewhere = bool(left and study.config.get("cluster"))
-                _show(study, None if elsewhere else progress.simulated)
+                _show(study, None if elsewhere else progress.simulated, show)
         refused += study.refused
         if searching:
             for i, value in zip(numbers, _objectives(study), strict=True):
@@ -228,7 +230,7 @@ def _left(study: _Study) -> "list[Ready]":
     return left
 
 
-def _show(study: _Study, simulated: float | None) -> None:
+def _show(study: _Study, simulated: float | None, show: "Show | None") -> None:
     """Draw and print what is stored of points, and the seconds that were spent."""
     from cqbjax.studies import kinds, sharding, showing
 
@@ -236,7 +238,8 @@ def _show(study: _Study, simulated: float | None) -> None:
     kind = kinds.of(config, make)
     panels = sum(len(one.point.config.arrival_rate) for one in ready)
     points = sharding.read_back(ready, folder, kind.rounds_read(config, panels))
-    shown = kind.show(points, ready[0].point.config)
+    first = ready[0].point.config
+    shown = show(kind, points, first) if show else kind.show(points, first)
     written = showing.write(shown, config, config.name, console)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {folder}; {files}", markup=False)

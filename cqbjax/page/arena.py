@@ -16,7 +16,7 @@ from cqbjax.figures import files
 from cqbjax.page import template
 from cqbjax.results.names import style_of
 
-TEMPLATE = "arena.html.j2"
+TEMPLATE = Path(__file__).with_name("arena.html.j2")
 OWN = "tr.own > * { background: #fff3c4; } figure { margin: 1rem 0; }"
 # The columns of a task's table, and what stands above each.
 COLUMNS = {

@@ -14,11 +14,14 @@ def styles() -> str:
     return (HERE / "page.css").read_text()
 
 
-def filled(name: str, filters: dict[str, Callable[..., Any]] | None = None, **given: Any) -> str:
-    """Return a template of this folder, filled; what it names and is not given raises."""
+def filled(
+    template: Path, filters: dict[str, Callable[..., Any]] | None = None, **given: Any
+) -> str:
+    """Return a template, filled; what it names and is not given raises."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=jinja2.select_autoescape(["j2", "html"]),
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=jinja2.select_autoescape(["j2", "html"]),
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= filters or {}
-    return environment.get_template(name).render(**given)
+    return environment.get_template(template.name).render(**given)

@@ -12,7 +12,7 @@ from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.prepare import Log
 from cqbjax.chains.replay import Replay as Queries
 from cqbjax.chains.replay import replay
-from cqbjax.core.labels import GENERATED, OPTIMAL, PAPERS
+from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy
 from cqbjax.policies import Optimal
 from cqbjax.studies import grid, settings, study
@@ -153,21 +153,14 @@ class Replay(Sweep):
         return chosen
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
-        """Return the table and the curves; of several rules, how far each schedule is behind.
-
-        The paper's numbers stand beside ours where the log is the paper's, or generated in its
-        place: the table says which it is.
-        """
+        """Return the table and the curves; of several rules, how far each schedule is behind."""
         from cqbjax.figures import curves, sweeps
-        from cqbjax.paper import printed
         from cqbjax.results import tables
         from cqbjax.results.metrics import panels_of
 
         horizon = min(int(point.attrs["horizon"]) for point in points)
         rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
         made = tables.gap_table(points, rounds, config.compared)
-        of_paper = [one for one in points if one.attrs["provenance"] in (PAPERS, GENERATED)]
-        made = printed.beside(made, {str(one.attrs["source"]): prepare.TITLE for one in of_paper})
         if len(points) == 1:
             figure = curves.draw_curves(points, panels_of(points, config), config.spread)
         else:

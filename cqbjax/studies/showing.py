@@ -1,7 +1,7 @@
 """A study shown: its figure, its table, and where the time went."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,11 @@ import xarray as xr
 from rich.console import Console
 
 from cqbjax.studies.configs import Config
-from cqbjax.studies.kinds import Shown, Table
+from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.sweeping.runner import Estimate
+
+# Returns what a study shows: a caller of `run` or `report` may extend what its kind shows.
+Show = Callable[[Kind, Sequence[xr.Dataset], Config], Shown]
 
 # A figure of more pairs of panels cannot be read: it shows where they end instead.
 MOST_PANELS = 9
@@ -59,8 +62,6 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
 def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
     """Return the figure and the table of an ordinary study.
 
-    In a study of the report the paper's own numbers stand beside ours, wherever it has the setting.
-
     Args:
         points: from `results.load_points`.
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
@@ -81,22 +82,14 @@ def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
 
 
 def table(points: Sequence[xr.Dataset], config: Config) -> Any:
-    """Return the table of a study, the paper's numbers beside ours where it is of the report."""
-    from cqbjax.paper import catalogue, printed
+    """Return the table of a study."""
     from cqbjax.results import tables
-    from cqbjax.results.summaries import ALWAYS_VARIED, differing
 
     horizon = max(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
     reference = {"reference": config.compared} if config.get("compared") else {}
     made: Any = getattr(tables, f"{config.table}_table")
-    whole = made(points, rounds, **reference)
-    # A study of one's own has its own policies and machine, and the paper varies these keys alone:
-    # its numbers are of no other point of a sweep.
-    reported = config.name in {one.name for one in catalogue.studies()}
-    if not reported or not {*differing(points)} <= {*ALWAYS_VARIED}:
-        return whole
-    return printed.beside(whole, printed.answered(points))
+    return made(points, rounds, **reference)
 
 
 def few(points: Sequence[xr.Dataset]) -> bool:

@@ -1,4 +1,4 @@
-"""What the paper has, in the pages: read from `cqbjax/paper/items.yaml` when the site is built.
+"""What the paper has, in the pages: read from `reproduction/paper/items.yaml` at each build.
 
     ```{items} figure
     ```
@@ -14,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from cqbjax.paper import catalogue
+from reproduction.paper import catalogue
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_PAGES = {".png", ".csv", ".py", ".svg"}

@@ -89,7 +89,7 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert below(site / "cqbjax", "py") == below(package, "py")
     for ending in ("csv", "j2", "css"):
         assert below(site / "cqbjax", ending) == below(package, ending) != set()
-    assert below(site / "cqbjax" / "paper", "yaml") == below(package / "paper", "yaml") != set()
+    assert below(site / "cqbjax" / "results", "yaml") == below(package / "results", "yaml") != set()
     assert {path.name for path in site.iterdir()} - {"bin"} == {
         "cqbjax", "hydra_plugins", f"cqbjax-{cqbjax.__version__}.dist-info",
     }  # fmt: skip

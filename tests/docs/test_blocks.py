@@ -16,7 +16,6 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from benchmarks import command
-from cqbjax.commands import __main__ as console
 from cqbjax.commands import (
     _hydra,
     _multirun,
@@ -29,6 +28,7 @@ from cqbjax.core import backend
 from cqbjax.studies import grid, kinds
 from cqbjax.sweeping import memory
 from cqbjax.sweeping import sweep as sweeping
+from reproduction import report as of_paper
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
@@ -140,7 +140,7 @@ def script(call):
     if program.startswith("python") and words and words[0].endswith(".py"):
         file = REPOSITORY / "scripts" / words[0].rpartition("scripts/")[2]
         assert file.is_file(), f"{words[0]} is no script"
-        return file.stem, words[1:]
+        return file.name if file.name in CHECKS else file.stem, words[1:]
     return None, words
 
 
@@ -171,7 +171,7 @@ def check(call):
     """Refuse a call that would be refused, without running it."""
     name, words = script(call)
     if name is not None:
-        assert name in console.COMMANDS or name == "bench", f"{name} is no command"
+        assert name in CHECKS, f"{name} is no command"
         checked(name, tuple(words), Path.cwd() if Path("conf").is_dir() else None)
     elif call[0] == "pip" or words[:2] == ["-m", "pip"]:
         check_pip(words)
@@ -236,6 +236,7 @@ CHECKS = {"run": check_study} | {
     "arena": _words.check,
     "bench": command.ARGUMENTS.parse_args,
     "report": report.ARGUMENTS.parse_args,
+    "report.py": of_paper.ARGUMENTS.parse_args,  # which does more
     "stored": stored.ARGUMENTS.parse_args,
 }
 
@@ -269,6 +270,7 @@ def test_every_block_is_of_a_language_that_is_tested():
         "python scripts/aggregate.py results --nokey",
         "python scripts/rnu.py experiment=synthetic",
         "cqbjax rnu",
+        "cqbjax report --missing smoke",
         "cqbjax arena seeds=many policy=acqb",
         "pip install '.[nothing]'",
         "rm -r results",

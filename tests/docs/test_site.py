@@ -143,7 +143,7 @@ def test_links_to_stored_tables_lead_to_their_pages(build):
 
 @pytest.mark.slow
 def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
-    from cqbjax.paper import catalogue
+    from reproduction.paper import catalogue
 
     page, warned = build("```{states}\n```\n\n```{items} condition assumption\n```\n")
     some = [one for one in catalogue.items() if one.kind in ("condition", "assumption")]

@@ -11,13 +11,12 @@ import polars as pl
 import pytest
 import scipy.stats
 import xarray as xr
-from fabricated import SKILL, fabricate
+from fabricated import SKILL, SLICE, fabricate, row_of
 from markdown_it import MarkdownIt
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from omegaconf import OmegaConf
 from PIL import Image
 from rich.console import Console
 from tiers import cases
@@ -25,20 +24,13 @@ from tiers import cases
 from cqbjax.figures import arena, panels, sweeps, theory, vertical_scale
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.paper import printed
 from cqbjax.results import names, tables
 from cqbjax.results.aggregate import aggregated
 from cqbjax.results.readable import readable
-from cqbjax.studies import showing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LENGTH = ("queue_length", "regret")
 RIVALS = ("acqb", "acqb_fifo", "cqb_eps", "random")
-SLICE: dict[str, Any] = {
-    "experiment": "routerbench", "source": "RouterBench slice", "num_servers": 11,
-    "stand_in": "a slice of 3,164 prompts [binary]",
-    "provenance": "stand-in",
-}  # fmt: skip
 
 
 def lines(figure: Figure, panel: int) -> dict[str, Any]:
@@ -249,11 +241,6 @@ def test_nothing_to_draw_is_said() -> None:
         tables.gap_table([])
 
 
-def row_of(table: pl.DataFrame, **wanted: Any) -> dict[str, Any]:
-    chosen = table.filter(*(pl.col(key) == value for key, value in wanted.items()))
-    return chosen.row(0, named=True) if chosen.height == 1 else pytest.fail(f"{chosen}")
-
-
 def test_throughput_table_is_arithmetic_on_the_arrays() -> None:
     ds = fabricate(RIVALS, rates=(0.6, 0.7), num_seeds=9, horizon=100, every=10)
     table = tables.throughput_table([ds], rounds=(55, 100))
@@ -289,16 +276,6 @@ def test_an_interval_that_leaves_out_zero_is_seen_to(low, high, shown) -> None:
     row = {"acqb_minus": [(low + high) / 2], "acqb_minus_low": [low], "acqb_minus_high": [high]}
     (part,) = readable(pl.DataFrame(row), {})[1]
     assert part.rows[0][0].startswith(shown)
-
-
-def test_a_study_of_ones_own_has_no_column_of_the_papers() -> None:
-    """Though its setting is the paper's: neither a number nor a wall clock of it."""
-    point = fabricate(("acqb", "random"), horizon=1000, every=100, num_seeds=3)
-    config = {"name": "synthetic", "table": "throughput", "table_rounds": [500, 1000]}
-    of_report = showing.table([point], OmegaConf.create(config))
-    own = showing.table([point], OmegaConf.create(config | {"name": "mine"}))
-    paper = {"paper_throughput", "paper_seconds_per_round"}
-    assert set(of_report.columns) - set(own.columns) == paper
 
 
 def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
@@ -379,67 +356,6 @@ def test_gap_table_is_arithmetic_on_the_arrays() -> None:
 def test_a_round_before_the_first_recorded_is_refused() -> None:
     with pytest.raises(ValueError, match="round is 5: the first recorded round"):
         tables.gap_table([fabricate(every=10)], rounds=(5,))
-
-
-def test_the_papers_numbers_stand_beside_ours() -> None:
-    policies = ("acqb", "acqb_random", "cqb_eps", "q_ths", "random")
-    points = [
-        fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
-    ]
-    table = printed.beside(tables.throughput_table(points), printed.answered(points))
-    known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
-    for policy, value in known.items():
-        chosen = {"round": 1000, "policy": policy}
-        assert row_of(table, num_servers=5, **chosen)["paper_throughput"] == value
-        assert row_of(table, num_servers=3, **chosen)["paper_throughput"] is None
-    row = row_of(table, num_servers=5, round=500, policy="acqb")
-    assert row["paper_seconds_per_round"] == 0.013
-    columns = table.columns
-    assert columns.index("paper_throughput") == columns.index("throughput_high") + 1
-
-
-def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
-    ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
-    synthetic = {"synthetic": "Synthetic"}
-    assert printed.beside(ours, synthetic).columns == ours.columns
-    theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
-    assert printed.beside(theirs, synthetic)["paper_throughput"].to_list() == [0.68]
-
-
-def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
-    policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
-    ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
-    table = tables.gap_table([ds])
-    assert printed.answered([ds]) == {}
-    assert printed.answered([ds.assign_attrs(source="RouterBench")]) == {}
-    assert printed.beside(table, {}).columns == table.columns
-    told = printed.beside(table, datasets={"RouterBench slice": "RouterBench"})
-    assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
-    assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
-    real = ds.assign_attrs(source="RouterBench", stand_in="", provenance="paper")
-    assert printed.answered([real]) == {"RouterBench": "RouterBench"}
-
-
-def test_shared_parameters_are_not_the_papers_setting() -> None:
-    points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
-    table = tables.throughput_table(points, rounds=(1000,))
-    table = printed.beside(table, printed.answered(points))
-    assert row_of(table, parameters="shared")["paper_throughput"] is None
-    assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
-
-
-def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
-    table = tables.gap_table([fabricate()])
-    with pytest.raises(ValueError, match="is missing"):
-        printed.beside(table, {}, tmp_path / "absent.csv")
-    (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
-    with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        printed.beside(table, {}, tmp_path / "bad.csv")
-
-
-def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:
-    rows = printed.read().filter(pl.col("dataset") != "WildChat-1M")
-    assert set(rows["policy"]) <= set(names.STYLE)
 
 
 def test_saved_and_printed_tables_say_the_same(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ import pytest
 from fabricated import fabricate
 
 from cqbjax.figures import curves
-from cqbjax.paper import rules
-from cqbjax.results import aggregate, extracts, frame, tables
+from cqbjax.results import aggregate, frame, tables
 from cqbjax.results.metrics import STANDARD, metrics_of, panels_of
 from cqbjax.results.readable import readable
 from cqbjax.store.layout import Stored
+from reproduction import extracts
+from reproduction.paper import rules
 
 CONFIG = {"table_rounds": [30, 60]}
 WORDS = {"long_name": "Answered share", "units": "answers a round", "better": "more"}
@@ -53,8 +54,8 @@ def test_it_has_a_panel_of_its_own_in_the_figure():
 
 def test_it_is_on_the_page_under_its_own_name():
     pytest.importorskip("bokeh")
-    from cqbjax.page import plots
-    from cqbjax.page import tables as page_tables
+    from reproduction.page import plots
+    from reproduction.page import tables as page_tables
 
     made = extract()
     (drawn,) = plots.draw([made]).figures.values()

@@ -12,10 +12,10 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.commands._hydra import make, make_policies
-from cqbjax.paper import printed
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from cqbjax.studies import configs, grid, resolvers, settings
+from reproduction.paper import printed
 
 TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 

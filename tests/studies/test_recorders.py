@@ -10,9 +10,10 @@ from composing import called, refused
 from tiers import cases
 
 from cqbjax.figures.curves import draw_curves
-from cqbjax.page import plots, tables
-from cqbjax.results import extracts, stored_points
+from cqbjax.results import stored_points
 from cqbjax.results.aggregate import aggregated
+from reproduction import extracts
+from reproduction.page import plots, tables
 
 MODULE = inspect.getsource(waiting)
 WORDS = (

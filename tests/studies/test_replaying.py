@@ -25,12 +25,13 @@ from cqbjax.chains.linking import Chains, Rule
 from cqbjax.chains.replay import replay
 from cqbjax.commands import prepare_data
 from cqbjax.commands._hydra import CONF, make, make_policies
-from cqbjax.paper import catalogue, claims, comparison, printed
-from cqbjax.results import extracts
 from cqbjax.results import stored as results
 from cqbjax.store.layout import Stored
 from cqbjax.studies import configs, kinds, replaying, sharding, showing
 from cqbjax.sweeping.progress import Silent
+from reproduction import extracts
+from reproduction.paper import beside as of_paper
+from reproduction.paper import catalogue, claims, comparison, printed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
@@ -171,7 +172,7 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
         source=prepare.TITLE, provenance=whose, stand_in="a log" * (whose == "generated")
     )
     made = composed("experiment=wildchat")
-    frame = kinds.of(made, make).show([point], made).tables[""].frame
+    frame = of_paper.show(kinds.of(made, make), [point], made).tables[""].frame
     assert ("paper_gap_mean" in frame.columns) == beside
     extracted = {"wildchat": extracts.extract([Stored(point, {}, "")], configs.plain(made))}
     compared = comparison.beside(extracted, catalogue.studies()).filter(dataset=prepare.TITLE)

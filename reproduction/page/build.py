@@ -8,12 +8,13 @@ from typing import Any
 import polars as pl
 
 from cqbjax.core.files import write_atomic
-from cqbjax.page import packing, plots, tables, template
-from cqbjax.paper import claims, comparison
-from cqbjax.paper.catalogue import Listed
-from cqbjax.results.extracts import Extract
+from cqbjax.page import template
+from reproduction.extracts import Extract
+from reproduction.page import packing, plots, tables
+from reproduction.paper import claims, comparison
+from reproduction.paper.catalogue import Listed
 
-TEMPLATE = "page.html.j2"
+TEMPLATE = Path(__file__).with_name("page.html.j2")
 VERDICT_MARKS = {
     claims.HOLDS: "✓", claims.IN_PART: "◐", claims.FAILS: "✗", claims.UNDECIDED: "≈",
     claims.CANNOT: "–", claims.NOT_RUN: "…",

@@ -8,10 +8,10 @@ import polars as pl
 import yaml
 
 from cqbjax.core.labels import GENERATED, PAPERS
-from cqbjax.paper import printed, tabled
-from cqbjax.paper.rules import RULES, Found, is_own, ranks
-from cqbjax.results.extracts import Extract
 from cqbjax.results.names import style_of
+from reproduction.extracts import Extract
+from reproduction.paper import printed, tabled
+from reproduction.paper.rules import RULES, Found, is_own, ranks
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"

@@ -6,23 +6,22 @@ import sys
 
 import pytest
 import yaml
-from composing import EXPERIMENTS, composed, refused
+from composing import EXPERIMENTS, called, composed, refused
 from fabricated import fabricate
 
-from cqbjax.commands import _missing_studies, report
-from cqbjax.paper import catalogue
-from cqbjax.results import extracts
 from cqbjax.results import stored as results
 from cqbjax.studies import configs
 from cqbjax.studies.showing import console
+from reproduction import extracts, missing, report
+from reproduction.paper import catalogue
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 
 
-def stored(root, name="synthetic"):
+def stored(root, name="synthetic", horizon=100):
     """Store the arrays of a study, as a run of it would."""
-    config = composed(f"experiment={name}", "horizon=100", "K=1", f"results_dir={root}")
-    point = fabricate(LABELS, (0.7,), 4, 100, experiment=name, parameters="disjoint")
+    config = composed(f"experiment={name}", f"horizon={horizon}", "K=1", f"results_dir={root}")
+    point = fabricate(LABELS, (0.7,), 4, horizon, experiment=name, parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
     text = yaml.safe_dump(configs.plain(config))
     results.save(point, manifest, text, root / "data" / name / "K=1.nc")
@@ -45,7 +44,7 @@ def asked(root, *names, **keys):
 )
 def test_wrong_words_are_a_sentence(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = refused(words, "report")
+    message = refused(words, "reproduction.report")
     assert message.startswith(said) and len(message.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -63,6 +62,30 @@ def test_arrays_leave_an_extract_and_the_extract_is_enough_for_the_page(tmp_path
     page.unlink()
     report.report(asked(tmp_path))
     assert page.is_file() and (tmp_path / "tables" / "claims.csv").read_text() == first
+
+
+@pytest.mark.slow
+def test_the_package_draws_alone_without_the_papers_numbers(tmp_path):
+    stored(tmp_path, horizon=1000)
+    done = called("report", tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "tables" / "synthetic.csv").read_text()
+    assert (tmp_path / "figures" / "synthetic.png").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "tables", "figures"}
+    assert {path.stem for path in (tmp_path / "tables").iterdir()} == {"synthetic"}
+    report.report(asked(tmp_path))
+    whole = (tmp_path / "tables" / "synthetic.csv").read_text()
+    assert "paper_" in whole.splitlines()[0] and "paper_" not in table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "reproduction.run"])
+def test_a_run_from_a_checkout_alone_shows_the_papers_numbers(command, tmp_path):
+    words = ("K=1", "num_seeds=2", "horizon=500", "policy=[random]", f"results_dir={tmp_path}")
+    done = called(command, "experiment=synthetic", *words)
+    assert done.returncode == 0, done.stderr
+    header = (tmp_path / "tables" / "synthetic.csv").read_text().splitlines()[0]
+    assert ("paper_throughput" in header) == (command == "reproduction.run")
 
 
 @pytest.mark.slow
@@ -111,12 +134,12 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
 @pytest.mark.slow
 def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
     names = [one.name for one in catalogue.studies()]
-    assert [one.name for one in _missing_studies.missing(tmp_path, [])] == names
+    assert [one.name for one in missing.missing(tmp_path, [])] == names
     stored(tmp_path, "synthetic")
     (tmp_path / "report" / "extracts" / "wildchat").mkdir(parents=True)
-    left = [one.name for one in _missing_studies.missing(tmp_path, [])]
+    left = [one.name for one in missing.missing(tmp_path, [])]
     assert left == [name for name in names if name not in ("synthetic", "wildchat")]
-    assert [one.name for one in _missing_studies.missing(tmp_path, ["sprout"])] == ["sprout"]
+    assert [one.name for one in missing.missing(tmp_path, ["sprout"])] == ["sprout"]
 
 
 def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
@@ -126,14 +149,14 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 
     def fake(command, **_):
         calls.append(command)
-        print("ran", command[4])
+        print("ran", command[2])
         failed = "experiment=sprout" in command
         said = "50 of 60\nerror: sprout is not prepared\n" if failed else ""
         return subprocess.CompletedProcess(command, 2 if failed else 0, stderr=said)
 
     monkeypatch.setattr(subprocess, "run", fake)
     words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
-    lost = _missing_studies.run(words, console())
+    lost = missing.run(words, console())
     assert lost == {"sprout": "sprout is not prepared"}
     said = capsys.readouterr().out
     assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")

@@ -10,10 +10,10 @@ import polars as pl
 from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
-from cqbjax.results.extracts import Extract
 from cqbjax.results.frame import with_interval, without_points
 from cqbjax.results.metrics import described, shares_of
 from cqbjax.results.names import style_of
+from reproduction.extracts import Extract
 
 PAGES = [10, 25, 50, 100, 500]
 MARK = "stand-in"

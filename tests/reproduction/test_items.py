@@ -8,7 +8,7 @@ import pytest
 from absent import absent
 from composing import CONF, REPOSITORY
 
-from cqbjax.paper import catalogue
+from reproduction.paper import catalogue
 
 STATEMENTS = ("theorem", "lemma", "proposition", "assumption", "condition")
 FLOATS = ("figure", "table", "algorithm")

@@ -8,10 +8,10 @@ import pytest
 import scipy.stats
 from fabricated import fabricate
 
-from cqbjax.results import extracts
-from cqbjax.results.extracts import REFERENCES, ExtractError
 from cqbjax.results.frame import with_interval
 from cqbjax.store.layout import Stored
+from reproduction import extracts
+from reproduction.extracts import REFERENCES, ExtractError
 
 POLICIES = ("optimal", "acqb", "acqb_cl", "cqb_eps", "random")
 CONFIG = {"table_rounds": [200, 400], "queue": "regret", "figure_policies": ["acqb", "random"]}

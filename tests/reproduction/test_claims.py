@@ -10,10 +10,10 @@ from composing import CONF, REPOSITORY, composed
 from fabricated import fabricate
 from sklearn.metrics import cohen_kappa_score
 
-from cqbjax.paper import catalogue, claims, comparison
-from cqbjax.paper.rules import RULES
-from cqbjax.results import extracts
 from cqbjax.store.layout import Stored
+from reproduction import extracts
+from reproduction.paper import catalogue, claims, comparison
+from reproduction.paper.rules import RULES
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
 NOTHING = pl.DataFrame(schema=comparison.COLUMNS)

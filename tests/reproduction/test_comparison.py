@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 from fabricated import fabricate
 
-from cqbjax.paper import catalogue, comparison, printed
-from cqbjax.results import extracts
 from cqbjax.store.layout import Stored
+from reproduction import extracts
+from reproduction.paper import catalogue, comparison, printed
 
 SYNTHETIC = {"parameters": "disjoint"}
 LABELS = ("optimal", "acqb", "acqb_fifo", "acqb_rr", "acqb_random", "cqb_eps", "q_ths", "random")

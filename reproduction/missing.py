@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cqbjax.commands._hydra import quote
-from cqbjax.paper import catalogue
-from cqbjax.paper.catalogue import Listed
+from reproduction.paper import catalogue
+from reproduction.paper.catalogue import Listed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+RUN = Path(__file__).resolve().parents[1] / "scripts" / "run.py"
+
 
 def run(asked: Namespace, console: "Console") -> dict[str, str]:
-    """Run the studies that have neither arrays nor an extract, each as `cqbjax run` would.
+    """Run the studies that have neither arrays nor an extract, each as `scripts/run.py` would.
 
     How long they take is said first: about what it is on two cores. In a dry run each is asked
     for its own estimate, which compiles its programs here and runs next to nothing.
@@ -76,7 +78,7 @@ def _run(one: Listed, asked: Namespace) -> str:
     words = [f"experiment={one.name}", *one.sizes.get(asked.missing, ())]
     words += [quote("results_dir", asked.root), f"dry_run={str(asked.dry_run).lower()}"]
     words += [quote(k, v) for k in ("data_dir", "cache_dir") if (v := getattr(asked, k))]
-    command = [sys.executable, "-m", "cqbjax.commands", "run", *words]
+    command = [sys.executable, str(RUN), *words]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return ""

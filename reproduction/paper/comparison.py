@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 
 from cqbjax.core.labels import GENERATED, PAPERS
-from cqbjax.paper import printed
-from cqbjax.paper.catalogue import Listed
-from cqbjax.paper.rules import is_own
-from cqbjax.results.extracts import Extract
 from cqbjax.results.summaries import t_quantile
+from reproduction.extracts import Extract
+from reproduction.paper import printed
+from reproduction.paper.catalogue import Listed
+from reproduction.paper.rules import is_own
 
 RUNS = {"WildChat-1M": 5}
 MOST_RUNS = 10  # of the paper's other tables

@@ -1,0 +1,9 @@
+"""Run a study as `cqbjax run` does; its table has the paper's numbers beside ours."""
+
+import functools
+
+from cqbjax.commands import run
+from cqbjax.commands._start import start
+from reproduction.paper import beside
+
+main = functools.partial(start, functools.partial(run.run, show=beside.show))
