@@ -133,6 +133,7 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     return drawn.reshape(shape).astype(float)
 
 
+@jax.jit
 def threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
     """Return the two words of the threefry-2x32 block cipher.
 

@@ -185,6 +185,7 @@ def advance(
 
 def _repeated(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
     """Take a step for `first`, `first` + 1, and so on, `times` times, known or traced."""
+    step = jax.jit(step)
     if not isinstance(times, int):
         return jax.lax.fori_loop(first, first + times, step, carry)
     # Scanned, XLA fuses reading what belongs to a round with what follows: a GPU's kernel less.

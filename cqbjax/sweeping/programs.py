@@ -6,13 +6,16 @@ compile for their own batches is remembered here too (`compiled_batch`).
 """
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cqbjax.core import backend, extent, platforms, pytree, rng, simulate
 from cqbjax.core.contract import is_foreign
@@ -71,6 +74,43 @@ class Shape(NamedTuple):
         return self._replace(problem=self.room or self.problem, per_call=RECORDS, every=0)
 
 
+class Program:
+    """A jitted function, lowered for its devices and shapes, and compiled at most once.
+
+    Attributes:
+        out_info: the shapes of its results.
+        compiled: the compiled program; None before `compile`.
+    """
+
+    def __init__(
+        self, devices: tuple[jax.Device, ...], function: Any, shapes: tuple[Any, ...],
+        **options: bool,
+    ) -> None:  # fmt: skip
+        """Lower a function; options are those of `backend.compile_lowered`."""
+        begun, platform = time.perf_counter(), devices[0].platform
+        with platforms.use(platforms.of(platform)):
+            lowered = function.lower(*shapes)
+        self.compiled: Any = None
+        self.out_info, self._lock = lowered.out_info, threading.Lock()
+        self._compile = functools.partial(backend.compile_lowered, lowered, platform, **options)
+        self._seconds = time.perf_counter() - begun
+
+    def compile(self) -> Any:
+        """Return the compiled program, compiling it on first use."""
+        with self._lock:
+            if self.compiled is None:
+                begun = time.perf_counter()
+                self.compiled = self._compile()
+                del self._compile  # the lowered program is no longer needed
+                self._seconds += time.perf_counter() - begun
+        return self.compiled
+
+    def count(self) -> float:
+        """Return the seconds that lowering and compiling took; 0 from the second call on."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
 class Programs(NamedTuple):
     """What runs a batch.
 
@@ -79,12 +119,14 @@ class Programs(NamedTuple):
         start: (policies, instances) -> carries before round 1.
         advance: (policies, instances, carries, stretch) -> (carries, what was recorded).
         shape: what they run.
+        seconds: of lowering and compiling; a program counts where it is used first.
     """
 
     draw: Any
     start: Any
     advance: Any
     shape: Shape
+    seconds: float
 
     @property
     def until(self) -> tuple[extent.Extent, ...]:
@@ -102,15 +144,42 @@ class Programs(NamedTuple):
             yield simulate.Stretch(*map(np.int32, (first + done * every, every, few))), few
 
 
-@functools.lru_cache(MOST_KEPT)
 def compiled(shape: Shape) -> Programs:
     """Compile what a shape needs, or return what was compiled for it in this process."""
-    return _made(shape.told)._replace(shape=shape)
+    compile_all([shape])
+    draw, start, advance = _lowered(shape.told)
+    seconds = draw.count() + start.count() + advance.count()
+    return Programs(draw.compiled, start.compiled, advance.compiled, shape, seconds)
+
+
+def compile_all(shapes: Sequence[Shape], at: Callable[[int], None] = lambda number: None) -> None:
+    """Compile the programs of several shapes, as many at once as there are devices.
+
+    This thread lowers them in order, while others compile: XLA releases Python's lock. After an
+    error or Ctrl-C only programs that are being compiled already are waited for.
+
+    Args:
+        shapes: of the programs.
+        at: is called with the position of the shape that is lowered or waited for.
+    """
+    pool = ThreadPoolExecutor(max((len(shape.devices) for shape in shapes), default=1))
+    asked: dict[Program, Any] = {}
+    try:
+        for number, shape in enumerate(shapes):
+            at(number)
+            for program in _lowered(shape.told):
+                if program.compiled is None and program not in asked:
+                    asked[program] = number, pool.submit(program.compile)
+        for number, future in asked.values():
+            at(number)
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @functools.lru_cache(MOST_KEPT)
-def _made(shape: Shape) -> Programs:
-    """Compile the programs of a shape."""
+def _lowered(shape: Shape) -> tuple[Program, Program, Program]:
+    """Lower the programs of a shape: those that draw, start and advance."""
     roomy = shape.room is not None
     draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables, roomy)
 
@@ -132,14 +201,13 @@ def _made(shape: Shape) -> Programs:
     # XLA unrolls loops over so few slots, and cannot emit the barriers that it then fuses.
     options = {"barriers": shape.slots > UNROLLED, "emitters": _emitted(shape)}
     over_runs = _over_runs(devices, width, start, batched=2)
-    begun = _compile(devices, over_runs, (policies, instances), **options)
+    begun = Program(devices, over_runs, (policies, instances), **options)
     number = jax.ShapeDtypeStruct((), jnp.int32)
     told = number if shape.every else simulate.Stretch(number, number, number)
     # A carry gives its memory up to its successor.
     over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, told
-    advanced = _compile(devices, over_runs, shapes, **options)
-    return Programs(draw, begun, advanced, shape)
+    return draw, begun, Program(devices, over_runs, shapes, **options)
 
 
 def _emitted(shape: Shape) -> bool:
@@ -157,8 +225,8 @@ def _emitted(shape: Shape) -> bool:
 def _draw(
     devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind,
     roomy: bool,
-) -> Any:  # fmt: skip
-    """Compile the drawing of instances, the same for every policy of a width."""
+) -> Program:  # fmt: skip
+    """Lower the drawing of instances, the same for every policy of a width."""
 
     # The source is an argument, not a constant: another slackness or table then finds the same
     # program. What is a run's own is batched; tables are shared, never copied a run.
@@ -174,7 +242,7 @@ def _draw(
     until = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if roomy else []
     over_runs = _over_runs(devices, width, draw, batched=3, shared=1 + roomy)
     shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *until
-    return _compile(devices, over_runs, shapes)
+    return Program(devices, over_runs, shapes)
 
 
 @functools.lru_cache(MOST_KEPT)
@@ -193,7 +261,7 @@ def compiled_batch(
         A function of the arguments.
     """
     alone = jax.jit(functools.partial(function, devices, fixed))
-    return _compile(devices, alone, tuple(kind.shapes() for kind in kinds))
+    return Program(devices, alone, tuple(kind.shapes() for kind in kinds)).compile()
 
 
 def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
@@ -217,16 +285,6 @@ def united(numbers: Any, tables: Any) -> Any:
     )  # fmt: skip
 
 
-def _compile(
-    devices: tuple[jax.Device, ...], function: Any, shapes: tuple[Any, ...], **options: bool
-) -> Any:
-    """Compile a jitted function of these shapes; options are those of `backend.compile_lowered`."""
-    platform = devices[0].platform
-    with platforms.use(platforms.of(platform)):
-        lowered = function.lower(*shapes)
-    return backend.compile_lowered(lowered, platform, **options)
-
-
 def _over_runs(
     devices: tuple[jax.Device, ...], width: int, function: Callable[..., Any], batched: int,
     shared: int = 0, donated: int | None = None,
@@ -241,15 +299,18 @@ def _over_runs(
         shared: how many further ones all runs share.
         donated: which argument's memory the result may take.
     """
-    along, whole = PartitionSpec(AXIS), PartitionSpec()
+    along, whole, mesh = PartitionSpec(AXIS), PartitionSpec(), Mesh(np.asarray(devices), (AXIS,))
     sharded = jax.shard_map(
         _batch(function, width, batched),
-        mesh=Mesh(np.asarray(devices), (AXIS,)),
+        mesh=mesh,
         in_specs=(along,) * batched + (whole,) * shared,
         out_specs=along,
         check_vma=False,
     )
-    return jax.jit(sharded, donate_argnums=() if donated is None else donated)
+    # Said here, so that it is known of what is lowered: another program takes the result.
+    split = NamedSharding(mesh, along)
+    donate = () if donated is None else donated
+    return jax.jit(sharded, donate_argnums=donate, out_shardings=split)
 
 
 def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[..., Any]:
@@ -268,7 +329,6 @@ def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[.
 
 def forget() -> None:
     """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
-    compiled.cache_clear()
-    _made.cache_clear()
+    _lowered.cache_clear()
     _draw.cache_clear()
     compiled_batch.cache_clear()

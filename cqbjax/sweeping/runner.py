@@ -1,7 +1,7 @@
 """One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,8 @@ class Measured(NamedTuple):
     Attributes:
         recorded: name -> [L, S, R, ...], or [L, S, ...] of what is read at a run's end.
         seconds_per_round: run seconds a round-run.
-        compile_seconds: of its group's programs.
+        compile_seconds: of lowering and compiling its group's programs. Programs compile at once,
+            so that all groups together may take less.
     """
 
     recorded: Mapping[str, np.ndarray]
@@ -36,6 +37,14 @@ class Spent(NamedTuple):
 
     compiling: float
     running: float
+
+
+def compile_ahead(sweep: Plan, some: Sequence[Group], progress: Reporter) -> None:
+    """Compile what the first attempts of some groups need, before any of them runs."""
+    programs.compile_all(
+        [sweep.shape(group, group.first_slots()) for group in some],
+        lambda number: progress.doing("compiling", some[number].labels[0]),
+    )
 
 
 def run_group(
@@ -116,7 +125,7 @@ def attempt(
 ) -> tuple[Outcome, Spent]:  # fmt: skip
     """Run some runs of a group at this many slots, compiled if any was not done before."""
     shape, kept = sweep.shape(group, slots), kept or Snapshots(None)
-    begun, compiling = time.perf_counter(), 0.0
+    begun, waited, compiling = time.perf_counter(), 0.0, 0.0
     compiled: programs.Programs | None = None
     ran: list[tuple[Outcome, float]] = []
     for index, real in _chunks(len(runs.seed), shape.batch):
@@ -127,12 +136,12 @@ def attempt(
                 progress.doing("compiling", group.labels[0])
                 asked = time.perf_counter()
                 compiled = programs.compiled(shape)
-                compiling = time.perf_counter() - asked
+                waited, compiling = time.perf_counter() - asked, compiled.seconds
             done = chunks.run_chunk(compiled, group, some, real, progress, kept, slots)
         else:
             progress.advance(real * group.part.problem.horizon)
         ran.append(done)
-    running = time.perf_counter() - begun - compiling
+    running = time.perf_counter() - begun - waited
     progress.simulated += running
     earlier = sum(before for _, before in ran)
     return _joined([outcome for outcome, _ in ran]), Spent(compiling, running + earlier)

@@ -21,12 +21,15 @@ from cqbjax.sweeping.checks import check_sweep, with_yardstick
 from cqbjax.sweeping.groups import Member
 from cqbjax.sweeping.parts import Capacity, Part, PerSeed
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import Estimate, Measured, estimate, run_group
+from cqbjax.sweeping.runner import Estimate, Measured, compile_ahead, estimate, run_group
 from cqbjax.sweeping.snapshots import Snapshots
 
 # Where the paper's `optimal` need not be the best, it is a rule of ours.
 YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
 NO_REPEATS = ", no LLM twice for a query while others remain"
+
+# Groups whose programs are compiled at once, before the first of them runs.
+AHEAD = 8
 
 
 def sweep(
@@ -174,9 +177,13 @@ def sweep_parts(
         progress.expect(runs * group.part.problem.horizon)
         progress.note(whole.describe(group, group.first_slots(), runs))
     measured: dict[Member, Measured] = {}
+    resumed = resume is not None and any(resume.glob("*.snapshot"))
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
-        for group in whole.groups:
+        for number, group in enumerate(whole.groups):
+            # Of a sweep that goes on, a group that is done needs no program.
+            if number % AHEAD == 0 and not resumed:
+                compile_ahead(whole, whole.groups[number : number + AHEAD], progress)
             kept = None if resume is None else Snapshots(resume, keys.of_group(group))
             own = run_group(whole, group, progress, kept)
             measured |= own | {twin: own[member] for twin, member in group.twins.items()}

@@ -187,18 +187,19 @@ def test_a_sweep_is_measured_in_whole_chunks():
     spans = measure.listen(tiny(chunks=3))
     ours = [span for span in spans if span.label == "acqb"]
     full = 2 * len(jax.devices()) * 20
-    assert [span.doing for span in ours] == ["compiling", *["running"] * 6]
+    running = [span for span in ours if span.doing == "running"]
+    assert ours[0].doing == "compiling" and ours[-6:] == running
     # As many again for the optimal policy, which here is the same program.
-    assert [span.rounds for span in ours[1:4]] == [full] * 3
+    assert [span.rounds for span in running[:3]] == [full] * 3
 
 
 @pytest.mark.slow
 def test_what_is_compiled_again_is_what_a_sweep_of_the_case_runs():
     assert measure.compile_again(tiny()) > 0
-    compiled = programs.compiled.cache_info().misses
+    compiled = programs._lowered.cache_info().misses
     assert compiled > 0
     measure.listen(tiny())
-    assert programs.compiled.cache_info().misses == compiled
+    assert programs._lowered.cache_info().misses == compiled
 
 
 @pytest.mark.slow
@@ -468,6 +469,6 @@ def test_a_round_of_one_run_copies_nothing_that_grows_with_its_horizon(parameter
     case = cases.acqb("", Synthetic(parameters=parameters), horizon=100_000, batch=1, num_devices=1)
     group = case.group("acqb")
     shape = plan.Plan((), (group,), 1, tuple(case.devices), 0).shape(group, group.first_slots())
-    text = programs._made(shape.told).advance.as_text()
+    text = programs.compiled(shape).advance.as_text()
     copies = re.findall(r"= \w+\[([\d,]+)\]\S* copy\(", text)
     assert copies and not [one for one in copies if max(map(int, one.split(","))) >= 100_000 // 128]

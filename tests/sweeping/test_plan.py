@@ -180,5 +180,5 @@ def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
 
 
 def test_programs_are_kept_up_to_a_number():
-    for kept in (programs.compiled, programs._draw):
+    for kept in (programs._lowered, programs._draw):
         assert kept.cache_info().maxsize == programs.MOST_KEPT

@@ -20,12 +20,12 @@ jax.config.update("jax_platforms", "cpu")
 import numpy as np
 from tests.reference import scenarios
 import cqbjax
-from cqbjax.sweeping import programs
+from cqbjax.core import backend
 from cqbjax.policies import Acqb
 
 source = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 3)))
 devices = jax.devices()
-answers, made, compile_ = {}, [], programs._compile
+answers, made, compile_ = {}, [], backend.compile_lowered
 
 
 def spy(*args, **options):
@@ -33,7 +33,7 @@ def spy(*args, **options):
     return made[-1]
 
 
-programs._compile = spy
+backend.compile_lowered = spy
 ways = {"one": (devices[:1], None), "eight": (devices, None), "three": (devices[:3], 2)}
 for name, (some, chunk) in ways.items():
     data = cqbjax.sweep(

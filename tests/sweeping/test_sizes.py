@@ -175,18 +175,19 @@ def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
     sweep, clock = planned({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
     (group,), told = sweep.groups, Told()
-    once = {"queue_length": np.ones((2, 1))}
+    # Compiled ahead, they took longer than they are waited for.
+    made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
     def run_chunk(compiled, group, runs, real, progress, kept, slots):
-        assert compiled == "programs" and slots == 32
+        assert compiled is made and slots == 32
         return Outcome(once, np.zeros(2), np.zeros(2)), 0.5
 
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(programs, "compiled", lambda shape: "programs")
+    monkeypatch.setattr(programs, "compiled", lambda shape: made)
     monkeypatch.setattr(chunks, "run_chunk", run_chunk)
     outcome, spent = runner.attempt(sweep, group, group.runs, 32, told)
     assert len(outcome.peak) == 4, "two chunks"
-    assert spent == runner.Spent(3.0, 7.0 + 2 * 0.5) and told.simulated == 7.0
+    assert spent == runner.Spent(4.0, 7.0 + 2 * 0.5) and told.simulated == 7.0
 
 
 @pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
