@@ -1,1 +1,1 @@
-"""The paper again: its printed numbers and claims beside ours, and the page of the report."""
+"""The paper again: its numbers and claims beside ours, its theorems, the page of the report."""

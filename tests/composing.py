@@ -13,14 +13,16 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from cqbjax.commands import _multirun
+from cqbjax.commands import _hydra, _multirun
 from cqbjax.core import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONF = REPOSITORY / "conf"
 # Commands that Hydra composes.
 COMPOSED = ("run", "prepare_data")
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+# Files of experiments, by name: of the package, and of the paper's reproduction.
+FILES = {path.stem: path for one in _hydra.SHIPPED for path in one.glob("experiment/*.yaml")}
+EXPERIMENTS = sorted(FILES)
 
 
 def composed(*overrides):

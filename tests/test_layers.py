@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ LAYERS = (
     "testing",
     "datasets store",
     "chains results",
-    "offline figures theory",
+    "offline figures",
     "page studies",
     "commands",
 )
@@ -61,6 +62,15 @@ def test_a_module_sees_only_the_layers_before_it(path):
     foreign = ["scripts", "tests", "benchmarks", "reproduction"]
     foreign += ["hydra"] * (room(path) != "commands")
     assert not any(name.split(".")[0] in foreign for name in imports(path))
+
+
+def test_configurations_of_the_package_name_nothing_beside_it():
+    targets = {
+        target
+        for path in (ROOT / "conf").rglob("*.yaml")
+        for target in re.findall(r"_target_: *([\w.]+)", path.read_text())
+    }
+    assert {target.split(".")[0] for target in targets} == {"cqbjax", "hydra_plugins"}
 
 
 RUNS = ["core/simulate.py", "core/attempts.py", "core/metrics.py", "testing/contract/decisions.py"]
@@ -116,7 +126,8 @@ def test_an_import_against_the_layers_would_be_seen(tmp_path):
 
 def modules() -> dict[str, Path]:
     """Return the files of all modules by name; a package's is its `__init__.py`."""
-    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES}
+    paths = [*MODULES, *sorted((ROOT / "reproduction").rglob("*.py"))]
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # A wheel carries the folder inside the package; in a checkout it stands beside the package.
 _PACKAGE = Path(__file__).resolve().parents[1]
 CONF = next(path for path in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if path.is_dir())
+# A checkout has choices of the paper's reproduction too, which is no part of the wheel.
+SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
 
 # What stands in a router's label, and what it is in `offline.Trained`.
 RETRIES = {"": "same"} | {
@@ -144,12 +146,14 @@ def _is_key(path: str) -> bool:
 
 
 class OtherChoices(SearchPathPlugin):
-    """Let Hydra find the pairings, and the choices of the user's own `conf/`, after the shipped."""
+    """Let Hydra find all shipped choices, the pairings, and those of the user's own `conf/`."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the pairings, and the folder if there is one: for commands that have choices."""
+        """Append folders and pairings, for commands that have choices."""
         if str(CONF) not in [one.path for one in search_path.get_path()]:
             return
+        for folder in SHIPPED[1:]:
+            search_path.append("cqbjax", f"file://{folder}")
         search_path.append("cqbjax", "pairings://")
         own = _own_folder()
         if own is not None:
@@ -164,9 +168,9 @@ def offer() -> None:
 
 
 def _own_folder() -> Path | None:
-    """Return the `conf/` of the current folder, if it is not the shipped one."""
+    """Return the `conf/` of the current folder, if it is not a shipped one."""
     own = Path.cwd() / "conf"
-    return own if own.is_dir() and own.resolve() != CONF else None
+    return own if own.is_dir() and own.resolve() not in SHIPPED else None
 
 
 def check_own() -> None:
@@ -177,9 +181,9 @@ def check_own() -> None:
     """
     own = _own_folder()
     for path in sorted(own.glob("*/*.yaml")) if own else ():
-        shipped = CONF / path.parent.name / path.name
-        if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
-            raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
+        for shipped in (folder / path.parent.name / path.name for folder in SHIPPED):
+            if shipped.is_file() and shipped.read_bytes() != path.read_bytes():
+                raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
 def check_typed(words: Sequence[str], *configs: Composed) -> None:
@@ -342,9 +346,9 @@ def _choices(group: str) -> str:
 
 
 def _folders() -> list[Path]:
-    """Return the folders of choices: the shipped one, and the user's own if there is one."""
+    """Return the folders of choices: those shipped, and the user's own if there is one."""
     own = _own_folder()
-    return [CONF, own] if own else [CONF]
+    return [*SHIPPED, own] if own else SHIPPED
 
 
 def _listed(names: Iterable[str]) -> str:

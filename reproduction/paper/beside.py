@@ -17,8 +17,8 @@ def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Sho
     Only kinds of this project are extended: a user's own may have any columns.
     """
     from cqbjax.studies.replaying import Replay
-    from cqbjax.studies.slopes import Slopes
     from cqbjax.studies.sweeps import Sweep
+    from reproduction.studies.slopes import Slopes
 
     shown = kind.show(points, config)
     if type(kind) not in (Sweep, Slopes, Replay):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from cqbjax.theory import conditions, slopes
+from reproduction.theory import conditions, slopes
 
 BOUNDS = {
     "at_most": "at most", "at_least": "at least", "below": "below", "equals": "exactly",

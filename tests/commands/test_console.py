@@ -312,8 +312,20 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
     assert said.startswith("error: policy ours_fifo is unknown") and ", ours[_fallback|" in said
 
 
-def test_configurations_of_a_checkout_stand_beside_the_package():
-    assert _hydra.CONF == CONF
+def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
+    beside = REPOSITORY / "reproduction" / "conf"
+    assert _hydra.CONF == CONF and _hydra.SHIPPED == [CONF, beside]
+    for folder in (REPOSITORY, beside.parent):
+        monkeypatch.chdir(folder)
+        assert _hydra._own_folder() is None
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "conf" / "kind" / "slopes.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("_target_: nowhere.Mine\n")
+    assert (
+        refused(["horizon=abc"])
+        == f"error: {own} has the name of a file of cqbjax: give it another"
+    )
 
 
 # What a command must not wait for before it can show a configuration, refuse a word or list.

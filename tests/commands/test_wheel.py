@@ -53,13 +53,28 @@ policies.Acqb(alpha_scale="much")
 """
 WRONG = len(TYPED.splitlines())
 
+# Checks each experiment that the wheel lists as a run does before it starts; prints what is said.
+PLAN = """
+from cqbjax.commands import _hydra, _multirun
+from cqbjax.studies import kinds
+
+for path in sorted(_hydra.CONF.glob("experiment/*.yaml")):
+    with _multirun.initialised():
+        (job,) = _multirun.compose([[f"experiment={path.stem}", "num_seeds=1", "horizon=40"]])
+    try:
+        kinds.checked_points(job.config, _hydra.make, _hydra.make_policies)
+        print(path.stem)
+    except (ValueError, OSError) as error:
+        print(path.stem, error)
+"""
+
 
 def run(words, folder: Path, site: Path):
     """Run a command of the installed package, the checkout neither here nor on the path."""
     environment = {**os.environ, "PYTHONPATH": str(site)}
     return subprocess.run(
         [str(word) for word in words],
-        capture_output=True, text=True, cwd=folder, timeout=300, env=environment,
+        capture_output=True, text=True, cwd=folder, timeout=600, env=environment,
     )  # fmt: skip
 
 
@@ -128,8 +143,25 @@ def test_an_installed_command_runs_a_policy_and_an_experiment_of_the_users_own(s
     assert Path(where.stdout.strip()).is_relative_to(site), "the checkout was not what ran"
     again = run([command, "report"], tmp_path, site)
     assert again.returncode == 0, again.stderr
-    wrong = run([command, "run", "experiment=nothing"], tmp_path, site)
-    assert wrong.returncode == 2 and ", mine, mmlu_pro, " in wrong.stderr
+    for word, listed in (("experiment=nothing", ", mine, mmlu_pro, "), ("kind=nothing", "replay,")):
+        wrong = run([command, "run", word], tmp_path, site)
+        assert wrong.returncode == 2 and listed in wrong.stderr
+        assert not [name for name in ("theory_", "slopes", "switching") if name in wrong.stderr]
+
+
+@pytest.mark.slow
+def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site, tmp_path):
+    done = run([sys.executable, "-c", PLAN], tmp_path, site)
+    assert done.returncode == 0, done.stderr
+    said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    assert said.keys() == {path.stem for path in (CONF / "experiment").glob("*.yaml")}
+    runs = {name for name, why in said.items() if not why}
+    assert {name for name in said if name.startswith("synthetic")} <= runs
+    for name in said.keys() - runs:
+        named = ("nothing prepared in data/cache: run ", "no conversation log is prepared there: ")
+        assert any(one in said[name] for one in named) or (
+            said[name].startswith("data/") and said[name].endswith(": no such file.")
+        ), said[name]
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
 def test_a_simulation_is_what_it_imports():
     reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
     assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)
-    apart = ("page", "figures", "theory", "chains", "offline", "datasets", "beliefs")
+    apart = ("page", "figures", "chains", "offline", "datasets", "beliefs")
     assert not [name for name in reached if name.split(".")[1] in apart]
     acqb = code.modules([], policies.Acqb())
     assert {"cqbjax.beliefs.gaussian", "cqbjax.policies.acqb"} <= set(acqb)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from composing import REPOSITORY
 
-from cqbjax.theory import conditions, slopes
-from cqbjax.theory.conditions import Constants
+from reproduction.theory import conditions, slopes
+from reproduction.theory.conditions import Constants
 
 # K = 1, kappa = 4, every other constant one; sigma_0^2 as measured.
 SHARED = Constants(dim=5, assortment_size=1, arrival_rate=0.6, slackness=0.03, sigma=0.32)

@@ -17,7 +17,7 @@ from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.theory import eigenvalues
+from reproduction.theory import eigenvalues
 
 HORIZON, EVERY, RATE = 60, 12, 0.45
 SOURCES = {

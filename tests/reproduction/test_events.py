@@ -9,7 +9,7 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
-from cqbjax.theory import events
+from reproduction.theory import events
 
 HORIZON, RATE = 50, 0.4
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.0, parameters="shared")

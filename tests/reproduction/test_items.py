@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from absent import absent
-from composing import CONF, REPOSITORY
+from composing import FILES, REPOSITORY
 
 from reproduction.paper import catalogue
 
@@ -97,7 +97,7 @@ def test_an_item_says_what_became_of_it(one):
     words = shlex.split(one.command)
     if "experiment=" in one.command:
         (name,) = [word.removeprefix("experiment=") for word in words if "experiment=" in word]
-        assert (CONF / "experiment" / f"{name}.yaml").is_file(), name
+        assert name in FILES
         assert (REPOSITORY / words[1]).is_file()
     elif words:
         assert (REPOSITORY / words[-1]).is_file(), one.command

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cqbjax.commands._hydra import make
 from cqbjax.studies import kinds, showing
-from cqbjax.theory import slopes
+from reproduction.theory import slopes
 
 ROUNDS = np.arange(10, 10_001, 10)
 

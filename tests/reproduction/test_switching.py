@@ -15,7 +15,7 @@ from cqbjax import sources
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from cqbjax.theory import lemma, switching
+from reproduction.theory import lemma, switching
 from tests import reference
 
 HORIZON = 20

@@ -3,8 +3,8 @@
 import numpy as np
 import polars as pl
 
-from cqbjax.theory import slopes
 from reproduction.paper import claims, comparison
+from reproduction.theory import slopes
 
 SLOPE = {"tables": ["theory_slopes"], "where": {"policy": "acqb"}, "column": "slope"}
 

@@ -21,12 +21,13 @@ from PIL import Image
 from rich.console import Console
 from tiers import cases
 
-from cqbjax.figures import arena, panels, sweeps, theory, vertical_scale
+from cqbjax.figures import arena, panels, sweeps, vertical_scale
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.results import names, tables
 from cqbjax.results.aggregate import aggregated
 from cqbjax.results.readable import readable
+from reproduction.theory import figures as theory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LENGTH = ("queue_length", "regret")

@@ -6,7 +6,7 @@ from fractions import Fraction
 import hydra
 import polars as pl
 import pytest
-from composing import CONF, EXPERIMENTS, called, composed, refused, script
+from composing import CONF, EXPERIMENTS, FILES, called, composed, refused, script
 from omegaconf import OmegaConf
 from tiers import cases
 
@@ -22,7 +22,7 @@ TINY = ["num_seeds=2", "horizon=24", "policy=[random,optimal]"]
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_says_its_own_command(name):
-    second = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()[1]
+    second = FILES[name].read_text().splitlines()[1]
     command = rf"# python scripts/run\.py (-m )?experiment={name}\b"
     assert re.match(command, second)
 

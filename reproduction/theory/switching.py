@@ -21,7 +21,7 @@ from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
 from cqbjax.policies import Optimal
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import of_shown, played
+from reproduction.theory.playing import of_shown, played
 
 
 class Switching(NamedTuple):

@@ -10,19 +10,20 @@ import xarray as xr
 
 from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
-from cqbjax.studies import grid, study, theorems
+from cqbjax.studies import grid, study
 from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
 from cqbjax.sweeping.progress import Reporter
+from reproduction.studies import theorems
 
 
 @dataclasses.dataclass(frozen=True)
 class Events(Kind):
     """The events of the proofs, and what a round loses, in every round of every run."""
 
-    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.events",)
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.events",)
     unread: ClassVar[tuple[str, ...]] = (*theorems.UNREAD, "record_every")
 
     def ready(self, point: Point, making: Making) -> Ready:
@@ -45,7 +46,7 @@ class Events(Kind):
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
         """Look at every round of every run."""
-        from cqbjax.theory import events, playing
+        from reproduction.theory import events, playing
 
         config, source = ready.point.config, study.drawn_from(ready)
         problem, seeds = source.problem(config.K, config.horizon), np.asarray(grid.seeds(config))
@@ -64,7 +65,7 @@ class Events(Kind):
         """Return shares and means between the rounds of the table."""
         import polars as pl
 
-        from cqbjax.theory import events
+        from reproduction.theory import events
 
         tabulated = []
         for rate, point in theorems.cells(points):

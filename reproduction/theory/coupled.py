@@ -11,8 +11,8 @@ from cqbjax.core.types import Policy, Source
 from cqbjax.sweeping.parts import Capacity
 from cqbjax.sweeping.progress import Reporter
 from cqbjax.sweeping.sweep import sweep
-from cqbjax.theory import lemma, switching
-from cqbjax.theory.playing import with_room
+from reproduction.theory import lemma, switching
+from reproduction.theory.playing import with_room
 
 
 def measure(

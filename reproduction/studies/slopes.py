@@ -48,8 +48,8 @@ class Slopes(Sweep):
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the table of a sweep, the slopes, and both on log-log axes."""
-        from cqbjax.figures import theory as drawing
-        from cqbjax.theory import slopes
+        from reproduction.theory import figures as drawing
+        from reproduction.theory import slopes
 
         title = config.title or config.name
         fitted = slopes.table(points, self.windows)

@@ -25,7 +25,7 @@ from cqbjax.core import mnl, rng, simulate
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import of_shown, played
+from reproduction.theory.playing import of_shown, played
 
 
 class Matrices(NamedTuple):

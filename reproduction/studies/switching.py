@@ -7,12 +7,13 @@ from typing import ClassVar
 import numpy as np
 import xarray as xr
 
-from cqbjax.studies import grid, study, theorems
+from cqbjax.studies import grid, study
 from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
 from cqbjax.sweeping.progress import Reporter
+from reproduction.studies import theorems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Switching(Kind):
     block: int = 10
 
     for_show: ClassVar[tuple[str, ...]] = ("kind.block",)
-    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.coupled",)
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.coupled",)
     unread: ClassVar[tuple[str, ...]] = (*theorems.UNREAD, "record_every")
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class Switching(Kind):
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
         """Count the rules of Lemma 8 and what each switch leaves behind, path by path."""
-        from cqbjax.theory import coupled
+        from reproduction.theory import coupled
 
         config = ready.point.config
         source, seeds = study.drawn_from(ready), np.asarray(grid.seeds(config))
@@ -70,8 +71,8 @@ class Switching(Kind):
         """Return how often each sentence fails, and what a switch leaves behind by its round."""
         import polars as pl
 
-        from cqbjax.figures import theory as drawing
-        from cqbjax.theory import lemma
+        from reproduction.theory import figures as drawing
+        from reproduction.theory import lemma
 
         title, rules, left = config.title or config.name, [], []
         for rate, point in theorems.cells(points):

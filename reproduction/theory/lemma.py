@@ -12,7 +12,7 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.results.summaries import mean_ci
-from cqbjax.theory.switching import Switching
+from reproduction.theory.switching import Switching
 
 # States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
 # query in round i; S_0, S_2 and S_3 where both did or none.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from cqbjax.figures.panels import VERBATIM, legend
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import mean_ci
-from cqbjax.theory import eigenvalues, slopes
+from reproduction.theory import eigenvalues, slopes
 
 WIDTH, HEIGHT = 10.0, 3.9
 NAMES = {"regret": "Cumulative regret", "queue_regret": "Queue-length regret"}

@@ -14,7 +14,7 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.summaries import queue_regret
-from cqbjax.theory import conditions
+from reproduction.theory import conditions
 
 BINS_A_DECADE = 4
 DRAWS = 2000

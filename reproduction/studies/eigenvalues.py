@@ -10,20 +10,21 @@ import xarray as xr
 
 from cqbjax.core.pytree import arrays
 from cqbjax.policies import Acqb
-from cqbjax.studies import grid, study, theorems
+from cqbjax.studies import grid, study
 from cqbjax.studies.configs import Config
 from cqbjax.studies.grid import Point, Ready
 from cqbjax.studies.kinds import Kind, Shown, Table
 from cqbjax.studies.study import Making
 from cqbjax.sweeping.parts import choose_records
 from cqbjax.sweeping.progress import Reporter
+from reproduction.studies import theorems
 
 
 @dataclasses.dataclass(frozen=True)
 class Eigenvalues(Kind):
     """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
 
-    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.theory.eigenvalues",)
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.eigenvalues",)
     unread: ClassVar[tuple[str, ...]] = theorems.UNREAD
 
     def ready(self, point: Point, making: Making) -> Ready:
@@ -40,7 +41,7 @@ class Eigenvalues(Kind):
 
     def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
         """Measure the smallest eigenvalues of every run."""
-        from cqbjax.theory import eigenvalues, playing
+        from reproduction.theory import eigenvalues, playing
 
         config, source = ready.point.config, study.drawn_from(ready)
         every = choose_records(config.horizon, config.record_every).every
@@ -59,8 +60,8 @@ class Eigenvalues(Kind):
         """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
         import polars as pl
 
-        from cqbjax.figures import theory as drawing
-        from cqbjax.theory import eigenvalues
+        from reproduction.theory import eigenvalues
+        from reproduction.theory import figures as drawing
 
         title, tabulated, drawn = config.title or config.name, [], []
         for rate, point in theorems.cells(points):

@@ -29,7 +29,7 @@ from cqbjax.core.types import Problem, Source
 from cqbjax.policies import Acqb
 from cqbjax.results.summaries import mean_ci
 from cqbjax.sweeping.progress import Reporter
-from cqbjax.theory.playing import of_shown, played
+from reproduction.theory.playing import of_shown, played
 
 EVENTS = ("covered", "near", "optimistic")
 MEANS = ("loss", "squared", "drift")

@@ -1,0 +1,1 @@
+"""Kinds of study of the theorems and their proofs."""
