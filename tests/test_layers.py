@@ -68,7 +68,7 @@ def test_configurations_of_the_package_name_nothing_beside_it():
     targets = {
         target
         for path in (ROOT / "conf").rglob("*.yaml")
-        for target in re.findall(r"_target_: *([\w.]+)", path.read_text())
+        for target in re.findall(r"^[^#\n]*_target_: *([\w.]+)", path.read_text(), re.MULTILINE)
     }
     assert {target.split(".")[0] for target in targets} == {"cqbjax", "hydra_plugins"}
 

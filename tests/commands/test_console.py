@@ -314,7 +314,7 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
 
 def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
     beside = REPOSITORY / "reproduction" / "conf"
-    assert _hydra.CONF == CONF and _hydra.SHIPPED == [CONF, beside]
+    assert CONF == _hydra.CONF and [CONF, beside] == _hydra.SHIPPED
     for folder in (REPOSITORY, beside.parent):
         monkeypatch.chdir(folder)
         assert _hydra._own_folder() is None
@@ -322,10 +322,8 @@ def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeyp
     own = tmp_path / "conf" / "kind" / "slopes.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("_target_: nowhere.Mine\n")
-    assert (
-        refused(["horizon=abc"])
-        == f"error: {own} has the name of a file of cqbjax: give it another"
-    )
+    said = refused(["horizon=abc"])
+    assert said == f"error: {own} has the name of a file of cqbjax: give it another"
 
 
 # What a command must not wait for before it can show a configuration, refuse a word or list.
