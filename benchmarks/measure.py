@@ -181,9 +181,10 @@ def measure(case: Case) -> list[dict[str, Any]]:
 def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
     """Summarise one policy's spans."""
     problem = case.source.problem(case.assortment_size, case.horizon)
-    compiled = [i for i, span in enumerate(spans) if span.doing == "compiling"]
-    again = compiled[1] if len(compiled) > 1 else len(spans)
-    first, repeats = spans[compiled[0] + 1 : again], spans[again:]
+    running = [span.doing == "running" for span in spans]
+    begun = running.index(True)  # several programs may have been waited for before
+    again = running.index(False, begun) if False in running[begun:] else len(spans)
+    first, repeats = spans[begun:again], spans[again:]
     useful = sum(span.rounds for span in first)
     whole = sum(span.seconds for span in (*first, *repeats) if span.doing == "running")
     return {
@@ -193,7 +194,8 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
         "rounds_a_second": _steady(first, case.at_once * case.horizon),
         "whole_rounds_a_second": useful / whole,
         "repeated": sum(span.rounds for span in repeats) / useful,
-        "bytes_a_run": case.bytes_a_run(label), "compile_seconds": spans[compiled[0]].seconds,
+        "bytes_a_run": case.bytes_a_run(label),
+        "compile_seconds": sum(span.seconds for span in spans[:begun]),
     }  # fmt: skip
 
 
