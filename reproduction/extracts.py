@@ -18,7 +18,8 @@ import yaml
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import against, curves, growth, long, summarised
-from cqbjax.results.metrics import own_arrays, panels_of
+from cqbjax.results.metrics import STANDARD, Metric, own_arrays, panels_of
+from cqbjax.results.metrics import stored as stored_metric
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.summaries import stand_in_of
 from cqbjax.store.layout import Stored
@@ -133,6 +134,11 @@ def read(folder: Path) -> Extract:
 def read_all(folder: Path) -> dict[str, Extract]:
     """Read the extracts below a folder, by name; none where there is no such folder."""
     return {path.parent.name: read(path.parent) for path in sorted(folder.glob(f"*/{NOTES}"))}
+
+
+def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
+    """Return the standard metrics, and those that an extract describes."""
+    return STANDARD | {name: Metric(stored_metric(name), **words) for name, words in notes.items()}
 
 
 def _note(one: Stored) -> dict[str, Any]:

@@ -116,11 +116,6 @@ def _over_rounds(points: Sequence[xr.Dataset]) -> list[str]:
     ]  # fmt: skip
 
 
-def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
-    """Return the standard metrics, and those that an extract describes."""
-    return STANDARD | {name: Metric(stored(name), **words) for name, words in notes.items()}
-
-
 def check_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:
     """Refuse a metric that there is none of.
 

@@ -1,8 +1,7 @@
 """Compiled programs: `vmap` over the runs of a device, `shard_map` over devices.
 
 A program is remembered by its `Shape`, which holds all that it depends on, so that a second sweep
-of the process that differs in numbers, words, seeds or rates compiles nothing. What other rooms
-compile for their own batches is remembered here too (`compiled_batch`).
+of the process that differs in numbers, words, seeds or rates compiles nothing.
 """
 
 import functools
@@ -245,25 +244,6 @@ def _draw(
     return Program(devices, over_runs, shapes)
 
 
-@functools.lru_cache(MOST_KEPT)
-def compiled_batch(
-    function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any, *kinds: Kind
-) -> Any:
-    """Compile a function of a whole batch, or return what was compiled for it in this process.
-
-    Args:
-        function: of (devices, fixed, *arguments), which splits the batch over the devices itself.
-        devices: where it runs.
-        fixed: what it depends on besides its arguments, hashable.
-        kinds: of its arguments.
-
-    Returns:
-        A function of the arguments.
-    """
-    alone = jax.jit(functools.partial(function, devices, fixed))
-    return Program(devices, alone, tuple(kind.shapes() for kind in kinds)).compile()
-
-
 def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
     """Divide a source into what is a run's own and what is shared: None for the other's leaves.
 
@@ -331,4 +311,3 @@ def forget() -> None:
     """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
     _lowered.cache_clear()
     _draw.cache_clear()
-    compiled_batch.cache_clear()

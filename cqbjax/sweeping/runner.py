@@ -1,13 +1,12 @@
 """One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from cqbjax.core.pytree import kind_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping import chunks, groups, programs
 from cqbjax.sweeping.chunks import Outcome
@@ -145,34 +144,6 @@ def attempt(
     progress.simulated += running
     earlier = sum(before for _, before in ran)
     return _joined([outcome for outcome, _ in ran]), Spent(compiling, running + earlier)
-
-
-def run_batch(
-    function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any,
-    arguments: tuple[Any, ...], label: str, progress: Reporter,
-) -> tuple[Any, Spent]:  # fmt: skip
-    """Run a batch that no sweep makes: compiled, or taken as it was compiled, and run once.
-
-    Args:
-        function: of (devices, fixed, *arguments), as in `programs.compiled_batch`.
-        devices: where it runs.
-        fixed: what it depends on besides its arguments, hashable.
-        arguments: trees of arrays.
-        label: what is run, for the progress.
-        progress: is told; who calls says how many rounds these are.
-
-    Returns:
-        What the function returns, and the seconds that it took.
-    """
-    progress.doing("compiling", label)
-    begun = time.perf_counter()
-    program = programs.compiled_batch(function, devices, fixed, *map(kind_of, arguments))
-    ready = time.perf_counter()
-    progress.doing("running", label)
-    made = jax.block_until_ready(program(*arguments))
-    spent = Spent(ready - begun, time.perf_counter() - ready)
-    progress.simulated += spent.running
-    return made, spent
 
 
 def _measured(

@@ -32,9 +32,9 @@ from bokeh.resources import Resources
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.cells import LETTERS, Cell, arranged
 from cqbjax.results.frame import with_interval
-from cqbjax.results.metrics import described, shares_of
+from cqbjax.results.metrics import shares_of
 from cqbjax.results.names import Style, in_order, style_of
-from reproduction.extracts import DIGITS, Extract
+from reproduction.extracts import DIGITS, Extract, described
 
 HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes

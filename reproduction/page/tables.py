@@ -11,9 +11,9 @@ from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
 from cqbjax.results.frame import with_interval, without_points
-from cqbjax.results.metrics import described, shares_of
+from cqbjax.results.metrics import shares_of
 from cqbjax.results.names import style_of
-from reproduction.extracts import Extract
+from reproduction.extracts import Extract, described
 
 PAGES = [10, 25, 50, 100, 500]
 MARK = "stand-in"

@@ -12,9 +12,8 @@ import polars as pl
 
 from cqbjax.core.labels import OWN
 from cqbjax.results.frame import with_interval
-from cqbjax.results.metrics import described
 from cqbjax.results.names import style_of
-from reproduction.extracts import Extract
+from reproduction.extracts import Extract, described
 
 # Digits of what is said.
 _DIGITS = {"throughput": 4, "gap": 2, "regret": 2, "queue_length": 2}

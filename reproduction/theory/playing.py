@@ -1,5 +1,7 @@
 """Batches that the theory plays outside a sweep."""
 
+import functools
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,11 +10,12 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import types
+from cqbjax.core.pytree import Kind, kind_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
 from cqbjax.sweeping.parts import Capacity
+from cqbjax.sweeping.programs import MOST_KEPT, Program
 from cqbjax.sweeping.progress import Reporter, Silent
-from cqbjax.sweeping.runner import run_batch
 
 T = TypeVar("T")
 
@@ -50,9 +53,8 @@ def played(
     """Run a batch on one device.
 
     Args:
-        function: of (devices, fixed, *arguments), as in `programs.compiled_batch`; what it returns
-            has `overflow`, the first round in which a query found no free slot, 0 if there was
-            none.
+        function: of (devices, fixed, *arguments); what it returns has `overflow`, the first round
+            in which a query found no free slot, 0 if there was none.
         fixed: what it depends on besides its arguments, hashable; the queue's capacity last.
         arguments: trees of arrays.
         label: what is run, for the progress.
@@ -64,10 +66,33 @@ def played(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    alone = tuple(jax.devices()[:1])
-    made, _ = run_batch(function, alone, fixed, arguments, label, progress or Silent())
-    made = jax.tree.map(np.asarray, made)
+    progress = progress or Silent()
+    progress.doing("compiling", label)
+    program = _compiled(function, tuple(jax.devices()[:1]), fixed, *map(kind_of, arguments))
+    progress.doing("running", label)
+    begun = time.perf_counter()
+    made = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
+    progress.simulated += time.perf_counter() - begun
     lost = made.overflow[made.overflow > 0]
     if lost.size:
         raise QueueOverflow(f"capacity={fixed[-1]} overflowed in round {lost.min()}: raise it")
     return made
+
+
+@functools.lru_cache(MOST_KEPT)
+def _compiled(
+    function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any, *kinds: Kind
+) -> Any:
+    """Compile a function of a whole batch, once in a process.
+
+    Args:
+        function: of (devices, fixed, *arguments).
+        devices: where it runs.
+        fixed: what it depends on besides its arguments, hashable.
+        kinds: of its arguments.
+
+    Returns:
+        A function of the arguments.
+    """
+    alone = jax.jit(functools.partial(function, devices, fixed))
+    return Program(devices, alone, tuple(kind.shapes() for kind in kinds)).compile()
