@@ -179,8 +179,8 @@ class Synthetic:
         """
         wanted = _log_odds(arrival_rate + float(self.slackness))
         served = []
-        for _, pieces in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
-            utilities = np.concatenate(list(pieces), axis=1)
+        for pieces in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
+            utilities = np.concatenate([utilities for _, utilities in pieces], axis=1)
             arrives = _best_score(utilities, assortment_size) >= wanted
             rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
             total = np.sum(np.where(arrives, rounds, 0.0), axis=1)
@@ -203,8 +203,8 @@ class Synthetic:
 
     def _probe(
         self, seeds: np.ndarray, blocks: int
-    ) -> Iterator[tuple[np.ndarray, Iterator[np.ndarray]]]:
-        """Yield theta* [s, ...] of some seeds at a time, with utilities [s, p, N], piece by piece.
+    ) -> Iterator[Iterator[tuple[np.ndarray, np.ndarray]]]:
+        """Yield pieces of some seeds at a time: theta* [s, ...], and utilities [s, p, N].
 
         About `MOST_DRAWN` numbers are there at once, or one block of one seed where that has more.
         """
@@ -218,19 +218,17 @@ class Synthetic:
             # The last ones are padded, so that one program draws all.
             index = np.minimum(start + np.arange(width), len(seeds) - 1)
             some = np.asarray(seeds[index], np.int32)
-            theta = np.asarray(_thetas(self, some))
-            pieces = (
-                self._of_candidates(np.asarray(_candidates(self, some, first, at_once)), theta)
-                for first in range(0, blocks, at_once)
-            )
-            real = len(seeds) - start
-            yield theta[:real], (utilities[:real] for utilities in pieces)
+            drawn = (_candidates(self, some, first, at_once) for first in range(0, blocks, at_once))
+            yield (self._utilities_of(*given, len(seeds) - start) for given in drawn)
 
-    def _of_candidates(self, contexts: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return utilities on the host: [S, P, ...] and [S, ...] -> [S, P, N]."""
+    def _utilities_of(
+        self, theta: Array, contexts: Array, real: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return theta* and utilities of seeds that are no padding, on the host."""
+        theta, contexts = np.asarray(theta)[:real], np.asarray(contexts)[:real]
         if self.parameters == "disjoint":
-            return contexts @ np.swapaxes(theta, 1, 2)
-        return np.einsum("spnd,sd->spn", contexts, theta)
+            return theta, contexts @ np.swapaxes(theta, 1, 2)
+        return theta, np.einsum("spnd,sd->spn", contexts, theta)
 
     def _largest_score(self, theta: np.ndarray, size: int) -> np.ndarray:
         """Return the largest score of any context, or a bound of it from above: [S, ...] -> [S]."""
@@ -245,20 +243,14 @@ class Synthetic:
         return _best_score(np.sum(np.abs(theta), axis=-1), size)
 
 
-@jax.jit
-def _thetas(source: Synthetic, seeds: Array) -> Array:
-    """Draw theta* of every seed: [S, ...]."""
-    return jax.vmap(lambda seed: source.theta(rng.run_key(seed)))(seeds)
-
-
 @functools.partial(jax.jit, static_argnums=3)
-def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> Array:
-    """Draw blocks of candidates of every seed: [S, P, ...]."""
+def _candidates(source: Synthetic, seeds: Array, first: int, blocks: int) -> tuple[Array, Array]:
+    """Draw theta* of every seed and blocks of candidates: [S, ...] and [S, P, ...]."""
 
-    def one(seed: Array) -> Array:
+    def one(seed: Array) -> tuple[Array, Array]:
         key = rng.run_key(seed)
         drawn = jax.vmap(lambda block: source.candidates(key, block))(first + jnp.arange(blocks))
-        return drawn.reshape(-1, *drawn.shape[2:])
+        return source.theta(key), drawn.reshape(-1, *drawn.shape[2:])
 
     return jax.vmap(one)(seeds)
 
@@ -271,10 +263,11 @@ def _scores_of(
     """Return `Synthetic._scores`, computed once; `enough` candidates reach the first."""
     source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
     reached, largest = [], []
-    for theta, pieces in source._probe(np.frombuffer(seeds, np.int32), blocks):
-        top = np.empty((len(theta), 0), np.float32)
-        for utilities in pieces:
-            top = np.concatenate([top, _best_score(utilities, size)], axis=1)
+    for pieces in source._probe(np.frombuffer(seeds, np.int32), blocks):
+        top = np.empty(0, np.float32)
+        for theta, utilities in pieces:  # noqa: B007 - that of the last is read below
+            score = _best_score(utilities, size)
+            top = np.concatenate([top, score], axis=1) if top.size else score
             if top.shape[1] > enough:
                 top = np.partition(top, -enough, axis=1)[:, -enough:]
         fewer = np.full(len(theta), -np.inf, np.float32)
