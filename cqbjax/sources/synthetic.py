@@ -219,13 +219,11 @@ class Synthetic:
             index = np.minimum(start + np.arange(width), len(seeds) - 1)
             some = np.asarray(seeds[index], np.int32)
             drawn = (_candidates(self, some, first, at_once) for first in range(0, blocks, at_once))
-            yield (self._utilities_of(*given, len(seeds) - start) for given in drawn)
+            yield (self._utilities_of(given, len(seeds) - start) for given in drawn)
 
-    def _utilities_of(
-        self, theta: Array, contexts: Array, real: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return theta* and utilities of seeds that are no padding, on the host."""
-        theta, contexts = np.asarray(theta)[:real], np.asarray(contexts)[:real]
+    def _utilities_of(self, drawn: tuple[Array, Array], real: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return theta* and utilities of the seeds that are not padding, on the host."""
+        theta, contexts = (np.asarray(one)[:real] for one in drawn)
         if self.parameters == "disjoint":
             return theta, contexts @ np.swapaxes(theta, 1, 2)
         return theta, np.einsum("spnd,sd->spn", contexts, theta)
@@ -264,7 +262,7 @@ def _scores_of(
     source = Synthetic(num_servers=num_servers, dim=dim, parameters=parameters)
     reached, largest = [], []
     for pieces in source._probe(np.frombuffer(seeds, np.int32), blocks):
-        top = np.empty(0, np.float32)
+        top = np.empty((0, 0), np.float32)
         for theta, utilities in pieces:  # noqa: B007 - that of the last is read below
             score = _best_score(utilities, size)
             top = np.concatenate([top, score], axis=1) if top.size else score
