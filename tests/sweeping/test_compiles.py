@@ -50,7 +50,7 @@ def lowered():
 
 
 @pytest.mark.slow
-def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered):
+def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered, fresh_programs):
     cqbjax.sweep(POLICIES, SOURCE, **FIRST)
     assert lowered, "the first one compiles"
     for what, keys in OTHERS.items():
