@@ -12,6 +12,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,9 @@ FOLDERS = ("results_dir", "data_dir", "cache_dir")
 # objects that stay: looking at all of them again and again took a tenth of a study's start.
 _COLLECTED_AT = 50_000
 
+# Whether Ctrl-C was pressed: a compiler that it reaches may raise an error of its own instead.
+_pressed = threading.Event()
+
 
 def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> None:
     """Run a command on the configurations that the words of the command line make.
@@ -60,6 +64,8 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
     # Hydra's own answer to a wrong word is a page; its error alone is what `sentence` needs.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     gc.set_threshold(_COLLECTED_AT)
+    _pressed.clear()
+    signal.signal(signal.SIGINT, _press)
     resolvers.register()
     if folder != _hydra.CONF:
         _hydra.offer_multirun()
@@ -84,6 +90,11 @@ def start(task: Callable[[Sequence[Job]], Any], folder: Path = _hydra.CONF) -> N
         hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(
             refusing_task
         )()
+
+
+def _press(number: int, frame: types.FrameType | None) -> None:
+    _pressed.set()
+    signal.default_int_handler(number, frame)
 
 
 def _here() -> str:
@@ -162,13 +173,15 @@ def refusing(
     kinds = (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError)
     try:
         yield
-    except KeyboardInterrupt:
-        # Whoever is impatient presses it twice: the second must not begin a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(_stopped(kept), file=sys.stderr)
-        raise SystemExit(STOPPED) from None
-    except kinds as error:
-        if os.environ.get("CQBJAX_TRACEBACK"):
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or _pressed.is_set():
+            # Whoever is impatient presses it twice: the second must not begin a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print(_stopped(kept), file=sys.stderr)
+            raise SystemExit(STOPPED) from None
+        if not isinstance(error, kinds) or os.environ.get("CQBJAX_TRACEBACK"):
             raise
         name = getattr(error, "filename", None)
         places = [Path(name), *Path(name).parents] if isinstance(name, str) else []

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -14,7 +15,7 @@ from composing import CONF, REPOSITORY, composed, refused
 from tiers import cases
 
 from cqbjax.commands import __main__ as console
-from cqbjax.commands import _hydra
+from cqbjax.commands import _hydra, _start
 from cqbjax.commands._start import refusing
 from cqbjax.studies import settings
 
@@ -370,6 +371,17 @@ def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_error_that_ctrl_c_causes_is_no_error(monkeypatch, capsys):
+    """A compiler that is interrupted may raise one of its own."""
+    monkeypatch.setattr(_start, "_pressed", threading.Event())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="130"), refusing():
+        with pytest.raises(KeyboardInterrupt):
+            _start._press(signal.SIGINT, None)
+        raise RuntimeError("incompatible function arguments")
+    assert capsys.readouterr().err.startswith("stopped; ")
 
 
 @pytest.mark.slow

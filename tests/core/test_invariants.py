@@ -14,7 +14,7 @@ from tiers import cases
 
 import cqbjax
 from cqbjax import sources
-from cqbjax.core import rng, simulate
+from cqbjax.core import backend, rng, simulate
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sweeping import groups, plan, programs
@@ -413,6 +413,7 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
     alone = len(log.calls)
     programs.forget()
+    jax.clear_caches()
     cqbjax.sweep(three, POOL, **keys)
     assert len(log.calls) - alone == alone > 0
 
@@ -439,7 +440,7 @@ def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
 
     play(1.0, 0.3, [0, 1], 1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(programs, "_compile", lambda *_: pytest.fail("a program was compiled"))
+        patch.setattr(backend, "compile_lowered", lambda *_, **__: pytest.fail("compiled"))
         again = play(2.0, 0.6, [4, 5, 6], 0.5)
     programs.forget()
     assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))
