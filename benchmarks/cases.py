@@ -9,9 +9,9 @@ import jax
 from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
+from cqbjax.engine import memory
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
-from cqbjax.sweeping import memory
 from tests.reference.scenarios import unit_vectors
 
 ACQB = Acqb(alpha_scale=0.2, c1=0.25)

@@ -22,11 +22,11 @@ from rich.console import Console  # noqa: E402
 
 import benchmarks  # noqa: E402
 from benchmarks import compiled_for, gpu_target  # noqa: E402
-from cqbjax.commands import _hydra, _multirun  # noqa: E402
-from cqbjax.commands._start import Arguments, start_plain  # noqa: E402
+from cqbjax.cli import _hydra, _multirun  # noqa: E402
+from cqbjax.cli._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
-from cqbjax.studies import kinds  # noqa: E402
+from cqbjax.experiments import kinds  # noqa: E402
 
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
 _add = ARGUMENTS.add_argument

@@ -21,7 +21,7 @@ from benchmarks import cases, gpu_target, hlo, report
 from benchmarks.gpu_target import Target
 from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.sweeping import memory, plan, programs
+from cqbjax.engine import memory, plan, programs
 
 # The model: starting a kernel, and the share of a memory's bandwidth that kernels reach.
 KERNEL_SECONDS = 2.2e-6

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
-from cqbjax import worlds
+from cqbjax import dynamics
 from cqbjax.core.recorders import NAMED, Queries
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Policy, Source
+from cqbjax.engine import chunks, plan, programs
+from cqbjax.engine.sweep import part
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
-from cqbjax.sweeping import chunks, plan, programs
-from cqbjax.sweeping.sweep import part
 
 # The round that costs are judged by, and the lightest there is, each with the slots that it needs.
 POLICIES: Mapping[str, tuple[Policy, int]] = {
@@ -74,13 +74,13 @@ def costings() -> list[Costing]:
     """Return every kind of world beside the paper's, every recorder alone, and rows of queries."""
     paper = Synthetic()
     users = {
-        "orbit": worlds.Orbit(return_rate=0.1), "impatient": worlds.Impatient(attempts=5),
-        "impatient, patience": worlds.Impatient(leave=0.01),
+        "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatient(attempts=5),
+        "impatient, patience": dynamics.Impatient(leave=0.01),
     }  # fmt: skip
     service = {
-        "count=2": worlds.Count(count=2), "count=4": worlds.Count(count=4),
-        "rounds": worlds.Rounds(rounds=2), "outages": worlds.Outages(share=0.1),
-        "lost": worlds.Lost(lost=0.1), "late": worlds.Late(delay=10),
+        "count=2": dynamics.Count(count=2), "count=4": dynamics.Count(count=4),
+        "rounds": dynamics.Rounds(rounds=2), "outages": dynamics.Outages(share=0.1),
+        "lost": dynamics.Lost(lost=0.1), "late": dynamics.Late(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
         "drift": Drifting(source=paper, quarter=HORIZON),
@@ -90,7 +90,7 @@ def costings() -> list[Costing]:
     made = [Costing(f"users={k}", ROUND, with_rules(paper, [u], [])) for k, u in users.items()]
     made += [Costing(f"service={k}", ROUND, with_rules(paper, [], [s])) for k, s in service.items()]
     made += [Costing(name, ROUND, source) for name, source in sources.items()]
-    priced = with_rules(table(), [], [worlds.Prices(spread=0.01)])
+    priced = with_rules(table(), [], [dynamics.Prices(spread=0.01)])
     made.append(Costing("service=prices", POOL, priced))
     for name in NAMED:
         against = POOL if name in OF_TABLE else ROUND

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks import cases
 from benchmarks.measure import Case, least, measure
-from cqbjax.beliefs import cubic, gaussian, likelihood, newton_cg, pages, running
 from cqbjax.core.types import Problem
+from cqbjax.engine.sweep import sweep
+from cqbjax.estimation import cubic, gaussian, likelihood, newton_cg, pages, running
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping.sweep import sweep
 from tests.reference.scenarios import unit_vectors
 
 FLOAT = 4  # bytes

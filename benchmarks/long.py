@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.cases import ACQB
 from benchmarks.measure import Clock, elsewhere
 from cqbjax.core.types import Source
+from cqbjax.engine.sweep import sweep
 from cqbjax.sources import Routing, Synthetic
-from cqbjax.sweeping.sweep import sweep
 
 HORIZONS, PROMPTS = (10_000, 100_000, 1_000_000), (10_000, 100_000)
 # A table of EmbedLLM's LLMs whose embeddings are as long as those of a large sentence encoder.

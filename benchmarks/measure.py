@@ -22,10 +22,10 @@ import jax.numpy as jnp
 
 from cqbjax.core import backend
 from cqbjax.core.types import Policy, Source
-from cqbjax.sweeping import groups, plan, programs
-from cqbjax.sweeping.parts import Capacity, Part
-from cqbjax.sweeping.progress import Activity, Silent
-from cqbjax.sweeping.sweep import estimates, part, sweep
+from cqbjax.engine import groups, plan, programs
+from cqbjax.engine.parts import Capacity, Part
+from cqbjax.engine.progress import Activity, Silent
+from cqbjax.engine.sweep import estimates, part, sweep
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl
 
-from cqbjax.beliefs import gaussian
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Source
+from cqbjax.estimation import gaussian
 from tests import reference
 
 Floats = npt.NDArray[np.float64]

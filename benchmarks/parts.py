@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from benchmarks import floors
 from benchmarks.cases import ACQB
 from benchmarks.measure import least
-from cqbjax.beliefs import blocks, cubic, gaussian, likelihood, pages, running
-from cqbjax.beliefs.rows import Row
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action
+from cqbjax.estimation import blocks, cubic, gaussian, likelihood, pages, running
+from cqbjax.estimation.rows import Row
 from cqbjax.policies.picking import best_answer
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import draw_instances

@@ -23,7 +23,7 @@ from benchmarks import (
 )
 from benchmarks.measure import compile_again, copy_bytes_a_second, elsewhere, measure
 from benchmarks.targets import compare
-from cqbjax.sweeping.sweep import sweep
+from cqbjax.engine.sweep import sweep
 from tests import reference
 
 Row = dict[str, Any]

@@ -67,5 +67,5 @@ def timed(words: list[str], cache: Path) -> float:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     begun = time.perf_counter()
-    child(["-m", "cqbjax.commands", *words], " ".join(words), environment)
+    child(["-m", "cqbjax.cli", *words], " ".join(words), environment)
     return time.perf_counter() - begun

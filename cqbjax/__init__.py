@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from cqbjax import results
     from cqbjax.core import backend
     from cqbjax.core.queueing import QueueOverflow
+    from cqbjax.engine.parts import PerSeed
+    from cqbjax.engine.sweep import sweep
     from cqbjax.results import summaries
-    from cqbjax.sweeping.parts import PerSeed
-    from cqbjax.sweeping.sweep import sweep
 
 __version__ = "0.1.0"  # the one place; the wheel reads it here
 
 # Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
 # command starts with this package, and shows a configuration or refuses a word without JAX.
 _HOMES = {
-    "PerSeed": "cqbjax.sweeping.parts:PerSeed",
+    "PerSeed": "cqbjax.engine.parts:PerSeed",
     "QueueOverflow": "cqbjax.core.queueing:QueueOverflow",
     "backend": "cqbjax.core.backend",
     "results": "cqbjax.results",
     "summaries": "cqbjax.results.summaries",
-    "sweep": "cqbjax.sweeping.sweep:sweep",
+    "sweep": "cqbjax.engine.sweep:sweep",
 }
 
 __all__ = ["PerSeed", "QueueOverflow", "backend", "results", "summaries", "sweep"]

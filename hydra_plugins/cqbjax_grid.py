@@ -28,7 +28,7 @@ class Grid(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Launch all combinations of the words."""
-        from cqbjax.commands import _multirun
+        from cqbjax.cli import _multirun
 
         params = [f"{key}={values}" for key, values in self._params.items()]
         self._launcher.launch(_multirun.combinations([*params, *arguments]), 0)
@@ -45,6 +45,6 @@ class Together(Launcher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> list[JobReturn]:
         """Run the task on the jobs, and return what it returned for each."""
-        from cqbjax.commands import _multirun
+        from cqbjax.cli import _multirun
 
         return _multirun.launch(self._task, self._config, job_overrides)

@@ -18,11 +18,11 @@ import yaml
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import against, curves, growth, long, summarised
+from cqbjax.results.layout import Stored
 from cqbjax.results.metrics import STANDARD, Metric, own_arrays, panels_of
 from cqbjax.results.metrics import stored as stored_metric
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.summaries import stand_in_of
-from cqbjax.store.layout import Stored
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress

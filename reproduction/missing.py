@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cqbjax.commands._hydra import quote
+from cqbjax.cli._hydra import quote
 from reproduction.paper import catalogue
 from reproduction.paper.catalogue import Listed
 

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cqbjax.commands._start import SOME_LEFT_OUT, start_plain
-from cqbjax.commands.report import ReportArguments, draw_again, say
+from cqbjax.cli._start import SOME_LEFT_OUT, start_plain
+from cqbjax.cli.report import ReportArguments, draw_again, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cqbjax.store.layout import Stored
-    from cqbjax.studies.configs import Config
+    from cqbjax.experiments.configs import Config
+    from cqbjax.results.layout import Stored
 
 
 # Of the page alone: the extra `report`.
@@ -52,7 +52,7 @@ def report(asked: argparse.Namespace) -> None:
         SystemExit: of status `SOME_LEFT_OUT`, where a study could not run or be drawn, or the
             page's libraries are not installed.
     """
-    from cqbjax.studies import showing
+    from cqbjax.experiments import showing
 
     console, left_out = showing.console(), False
     alone = [key for key in ("dry_run", "data_dir", "cache_dir") if getattr(asked, key)]
@@ -85,7 +85,7 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> bool:
     Raises:
         ValueError: neither arrays nor an extract are stored, or nothing of the names.
     """
-    from cqbjax.studies import configs
+    from cqbjax.experiments import configs
     from reproduction import extracts
     from reproduction.paper import beside, catalogue
 

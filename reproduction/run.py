@@ -2,8 +2,8 @@
 
 import functools
 
-from cqbjax.commands import run
-from cqbjax.commands._start import start
+from cqbjax.cli import run
+from cqbjax.cli._start import start
 from reproduction.paper import beside
 
 main = functools.partial(start, functools.partial(run.run, show=beside.show))

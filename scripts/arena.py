@@ -1,6 +1,6 @@
 """Let a policy enter the arena: python scripts/arena.py policy=my_policy.py:Mine."""
 
-from cqbjax.commands.arena import main
+from cqbjax.cli.arena import main
 
 if __name__ == "__main__":
     main()

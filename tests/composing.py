@@ -13,7 +13,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from cqbjax.commands import _hydra, _multirun
+from cqbjax.cli import _hydra, _multirun
 from cqbjax.core import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -41,7 +41,7 @@ class Called(NamedTuple):
 
 def called(name, *words):
     """Call a command in this process, which saves starting one: of the package, or a module."""
-    module, name = name if "." in name else f"cqbjax.commands.{name}", name.rpartition(".")[2]
+    module, name = name if "." in name else f"cqbjax.cli.{name}", name.rpartition(".")[2]
     out, err, configured = io.StringIO(), io.StringIO(), []
     # Hydra's set-up of logging would close the stream that pytest had when JAX was imported.
     words += ("hydra/job_logging=none", "hydra/hydra_logging=none") if name in COMPOSED else ()

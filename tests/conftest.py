@@ -32,7 +32,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import jax  # noqa: E402
 
 from cqbjax.core import backend  # noqa: E402
-from cqbjax.sweeping import programs  # noqa: E402
+from cqbjax.engine import programs  # noqa: E402
 
 jax.config.update(
     "jax_compilation_cache_dir",
@@ -145,9 +145,9 @@ def fresh_programs():
 @pytest.fixture(scope="session")
 def generated(shared_data, tmp_path_factory):
     """A small generated log of conversations, prepared: its data folder, its shards below `log`."""
-    from logs import EMBEDDER
+    from log_files import EMBEDDER
 
-    from cqbjax.chains import generate, prepare
+    from cqbjax.logs import generate, prepare
 
     folder = tmp_path_factory.mktemp("generated")
     settings = generate.Settings(2500, longer=4.0, early=0.03, follow_ups=0.08)

@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
     """Return the product, what shares programs side by side."""
-    from cqbjax.commands._hydra import pairings
+    from cqbjax.cli._hydra import pairings
 
     policies = [*POLICIES, *pairings()]
     return [
@@ -127,11 +127,11 @@ def be_child(words: Sequence[str]) -> None:
     """Try the cases of standard input, and write a line for each."""
     from names import alike
 
-    from cqbjax.commands import _multirun
-    from cqbjax.commands._hydra import make, make_policies
+    from cqbjax.cli import _multirun
+    from cqbjax.cli._hydra import make, make_policies
     from cqbjax.core import backend
-    from cqbjax.studies import kinds
-    from cqbjax.sweeping.progress import Silent
+    from cqbjax.engine.progress import Silent
+    from cqbjax.experiments import kinds
 
     backend.configure()
     found, compile_lowered = list[str](), backend.compile_lowered

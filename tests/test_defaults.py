@@ -8,16 +8,16 @@ import inspect
 import pytest
 
 import cqbjax
-from cqbjax import policies, sources, worlds
-from cqbjax.chains import generate, linking
+from cqbjax import dynamics, policies, sources
 from cqbjax.core.recorders import ALWAYS, NAMED
 from cqbjax.datasets import source as datasets
 from cqbjax.datasets import splits, utility
 from cqbjax.env import Env
+from cqbjax.experiments.sensitivity import Sensitivity
+from cqbjax.logs import generate, linking
 from cqbjax.offline import routers
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.results import metrics, scores, summaries, tables
-from cqbjax.studies.sensitivity import Sensitivity
 
 NEVER = float("inf")
 DEFAULTS = [
@@ -35,14 +35,14 @@ DEFAULTS = [
     (sources.Drifting, dict(jump_at=NEVER, quarter=NEVER)),
     (sources.Routing, dict(pool_size=1000, repeats=True, outcome="attempt")),
     (sources.Synthetic, dict(slackness=0.03, num_servers=5, dim=5, parameters="disjoint")),
-    (worlds.Count, dict(count=1)),
-    (worlds.Impatient, dict(attempts=NEVER, give_up=0, patience=NEVER, leave=0, pretends=0)),
-    (worlds.Late, dict(delay=10)),
-    (worlds.Lost, dict(lost=0.1)),
-    (worlds.Orbit, dict(return_rate=0.1, delays=None)),
-    (worlds.Outages, dict(share=0, length=100, servers=None, since=None, until=None)),
-    (worlds.Prices, dict(factors=None, since=1, spread=0)),
-    (worlds.Rounds, dict(rounds=1, law="fixed")),
+    (dynamics.Count, dict(count=1)),
+    (dynamics.Impatient, dict(attempts=NEVER, give_up=0, patience=NEVER, leave=0, pretends=0)),
+    (dynamics.Late, dict(delay=10)),
+    (dynamics.Lost, dict(lost=0.1)),
+    (dynamics.Orbit, dict(return_rate=0.1, delays=None)),
+    (dynamics.Outages, dict(share=0, length=100, servers=None, since=None, until=None)),
+    (dynamics.Prices, dict(factors=None, since=1, spread=0)),
+    (dynamics.Rounds, dict(rounds=1, law="fixed")),
     (linking.Rule, dict(threshold=0.995, min_gap=0, among="open")),
     (generate.Settings, dict(longer=2.5, days=120, users=6, retyped=0.3, early=0.01,
                              follow_ups=0.04, close=False, seed=0)),

@@ -10,15 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "core",
-    "beliefs clusters",
-    "sources policies worlds",
-    "sweeping env",
+    "estimation",
+    "dynamics policies sources",
+    "engine env",
     "testing",
-    "datasets store",
-    "chains results",
-    "offline figures",
-    "page studies",
-    "commands",
+    "datasets results",
+    "logs",
+    "figures offline",
+    "arena experiments",
+    "cli",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
 MODULES = sorted((ROOT / "cqbjax").rglob("*.py"))
@@ -60,7 +60,7 @@ def test_a_module_sees_only_the_layers_before_it(path):
     allowed = {name for name, rank in RANK.items() if rank <= RANK[room(path)]}
     assert rooms(imports(path)) <= allowed
     foreign = ["scripts", "tests", "benchmarks", "reproduction"]
-    foreign += ["hydra"] * (room(path) != "commands")
+    foreign += ["hydra"] * (room(path) != "cli")
     assert not any(name.split(".")[0] in foreign for name in imports(path))
 
 
@@ -74,7 +74,7 @@ def test_configurations_of_the_package_name_nothing_beside_it():
 
 
 RUNS = ["core/simulate.py", "core/attempts.py", "core/metrics.py", "testing/contract/decisions.py"]
-RUNS += [f"sweeping/{path.name}" for path in sorted((ROOT / "cqbjax" / "sweeping").glob("*.py"))]
+RUNS += [f"engine/{path.name}" for path in sorted((ROOT / "cqbjax" / "engine").glob("*.py"))]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -82,24 +82,22 @@ def test_the_simulator_knows_protocols_alone(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
-    assert known == (
-        {"cqbjax.policies.baselines.Optimal"} if name == "sweeping/checks.py" else set()
-    )
+    assert known == ({"cqbjax.policies.baselines.Optimal"} if name == "engine/checks.py" else set())
 
 
 def test_the_engine_shows_nothing_by_itself():
     """A terminal's library is imported by who shows a bar alone, when one is asked for."""
-    paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/sweeping").glob("*.py")]
+    paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/engine").glob("*.py")]
     shows = {path.name for path in paths if "rich" in {x.split(".")[0] for x in imports(path)}}
-    leans = {path.name for path in paths if "cqbjax.sweeping.bars.bar" in imports(path)}
+    leans = {path.name for path in paths if "cqbjax.engine.bars.bar" in imports(path)}
     assert shows == {"bars.py"} and leans == {"sweep.py"}
-    assert "cqbjax.sweeping.bars.bar" not in imports(ROOT / "cqbjax/sweeping/sweep.py", False)
+    assert "cqbjax.engine.bars.bar" not in imports(ROOT / "cqbjax/engine/sweep.py", False)
 
 
 def test_a_policy_or_source_does_not_lean_on_the_simulator():
-    for folder in ("policies", "sources", "beliefs"):
+    for folder in ("policies", "sources", "estimation"):
         for path in (ROOT / "cqbjax" / folder).glob("*.py"):
-            leaned_on = {"cqbjax.core.simulate", "cqbjax.core.metrics", "cqbjax.sweeping"}
+            leaned_on = {"cqbjax.core.simulate", "cqbjax.core.metrics", "cqbjax.engine"}
             assert not {name for name in imports(path) if name.startswith(tuple(leaned_on))}
 
 
@@ -171,7 +169,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 ORDER = {
     "datasets": "table progress, utility rates splits, readers, catalogue delays, cache, load, "
     "source, fetch embedding, prepare",
-    "chains": "shards, schema reading, linking, prepare, generate, instance, rules replay",
+    "logs": "shards, schema reading, linking, prepare, generate, instance, rules replay",
     "offline": "contrastive, projection routers, fits, heads, priors, policies, training value, "
     "value_tables",
 }

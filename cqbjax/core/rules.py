@@ -2,7 +2,7 @@
 
 In the paper's world a user who is not satisfied waits on, and one query is served a round, by LLMs
 that are always there. `Users` and `Service` are what a kind of user or of service is made from (a
-file each in `cqbjax.worlds`); `core.setting` puts a source together with some of them. All that a
+file each in `cqbjax.dynamics`); `core.setting` puts a source together with some of them. All that a
 kind draws it draws before the first round, by the run's key: every policy meets the same.
 """
 

@@ -9,7 +9,7 @@ import polars as pl
 from cqbjax.core.given import TableNames
 from cqbjax.datasets.readers.compact import numbers, read_frame, texts
 from cqbjax.datasets.table import TableError, check_unique
-from cqbjax.worlds import Orbit, Rounds, in_rounds
+from cqbjax.dynamics import Orbit, Rounds, in_rounds
 
 MINUTE = 60.0
 # The columns of a trace in which prompts that come again can be told, and the least blocks of one.
@@ -26,7 +26,7 @@ def orbit(
     """Return users who come back with a rate, or after delays of a table.
 
     Args:
-        return_rate: as in `worlds.Orbit`; not read where there are delays.
+        return_rate: as in `dynamics.Orbit`; not read where there are delays.
         delays: a `.parquet` or `.csv` file of delays in seconds; None: the rate.
         column: its column, in seconds; None for a trace whose prompts come again.
         round_seconds: how long a round is, for delays; None is a minute.
@@ -51,7 +51,7 @@ def rounds(
     """Return attempts that take some rounds, or as long as a table says.
 
     Args:
-        rounds: as in `worlds.Rounds`; not read where there are latencies.
+        rounds: as in `dynamics.Rounds`; not read where there are latencies.
         law: as there.
         latencies: a `.parquet` or `.csv` file of seconds (`read_latencies`); None: `rounds`.
         round_seconds: how long a round is, for latencies.

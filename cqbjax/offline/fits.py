@@ -27,8 +27,8 @@ from cqbjax.core.files import (
     keep,
     user_cache,
 )
+from cqbjax.engine.progress import Reporter, Silent
 from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
-from cqbjax.sweeping.progress import Reporter, Silent
 
 if TYPE_CHECKING:  # how a dataset is read decides no fit, what was read does
     from cqbjax.datasets import DatasetSource

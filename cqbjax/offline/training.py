@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource
+from cqbjax.engine.parts import PerSeed
+from cqbjax.engine.progress import Reporter
 from cqbjax.offline.fits import read
 from cqbjax.offline.policies import Learnt
-from cqbjax.sweeping.parts import PerSeed
-from cqbjax.sweeping.progress import Reporter
 
 
 def per_seed(

@@ -15,6 +15,7 @@ import xarray as xr
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
+from cqbjax.engine.progress import Reporter, Silent
 from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data
@@ -22,7 +23,6 @@ from cqbjax.offline.policies import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import TIED, mean_of_nearest
 from cqbjax.policies import Intercept, with_intercept
-from cqbjax.sweeping.progress import Reporter, Silent
 
 NEIGHBOURS = (1, 10, 100)
 # Of no reported study: the one tuning that tuning on every seed's own split is compared with.

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax import beliefs
-from cqbjax.beliefs import gaussian
-from cqbjax.beliefs.rows import Row
+from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.estimation import gaussian
+from cqbjax.estimation.rows import Row
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
 from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
@@ -39,7 +39,7 @@ class AcqbState(NamedTuple):
         tally: what became of every prompt's attempts, for `retry="recall"`, else None.
     """
 
-    belief: beliefs.State
+    belief: estimation.State
     turn: Array
     tally: Tally | None = None
 
@@ -89,7 +89,7 @@ class Acqb(Retrying):
         precision: of `posterior` and `recall`.
         recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
             `embedding`.
-        window: W: what it knows is the last W / 2 to W attempts (`beliefs.Windowed`), for tastes
+        window: W: what it knows is the last W / 2 to W attempts (`estimation.Windowed`), for tastes
             that change; an even number. In eta, t then counts from when the younger belief began.
             None is the paper's: nothing is forgotten. What `recall` counts never is.
         exploit_size: how many of the K servers exploitation rounds show, the best of them; rounds
@@ -110,7 +110,7 @@ class Acqb(Retrying):
     explore_query: queueing.Rule | Array = word(default="newest")
     optimism: Optimism = static(default="thompson")
     num_samples: int | None = static(default=None)
-    estimator: beliefs.Estimator = static(default="auto")
+    estimator: estimation.Estimator = static(default="auto")
     exact_steps: int = static(default=0)
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
@@ -120,7 +120,7 @@ class Acqb(Retrying):
     offset: Array | None = None
 
     informed = False
-    emitters = False  # XLA's fusion emitters do not make it faster (`sweeping.programs`)
+    emitters = False  # XLA's fusion emitters do not make it faster (`engine.programs`)
 
     @property
     def mixed(self) -> bool:
@@ -165,7 +165,7 @@ class Acqb(Retrying):
     def _check_samples(self, problem: Problem) -> None:
         """Refuse samples of which a program could not be made: each is written into it."""
         products = (self.num_samples or 0) * problem.num_blocks
-        pool = isinstance(beliefs.choose(self.estimator, problem), beliefs.Pool)
+        pool = isinstance(estimation.choose(self.estimator, problem), estimation.Pool)
         if self.optimism == "thompson" and products > MOST_PRODUCTS and not pool:
             raise ValueError(
                 f"num_samples={self.num_samples} takes {products:,} products a query, each a part "
@@ -182,7 +182,7 @@ class Acqb(Retrying):
                 f"offset has shape {list(offset.shape)}; it must be finite numbers {list(rows)}, "
                 "one for each row of a run's table and server"
             )
-        if not isinstance(beliefs.choose(self.estimator, problem), beliefs.Pool):
+        if not isinstance(estimation.choose(self.estimator, problem), estimation.Pool):
             raise ValueError("offset needs estimator=newton_cg")
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
@@ -192,9 +192,9 @@ class Acqb(Retrying):
         tally = retries.begin(self.retry, problem, contexts, self.recall_by)
         return AcqbState(begun, jnp.zeros((), jnp.int32), tally)
 
-    def belief(self, problem: Problem) -> beliefs.Belief:
+    def belief(self, problem: Problem) -> estimation.Belief:
         """Return how the estimate and the posterior are kept."""
-        return beliefs.choose(self.estimator, problem, self.exact_steps, self.window)
+        return estimation.choose(self.estimator, problem, self.exact_steps, self.window)
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
@@ -238,7 +238,7 @@ class Acqb(Retrying):
     def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Decide whether this round explores: [] bool."""
         t = since = observation.round
-        if isinstance(state.belief, beliefs.WindowedState):
+        if isinstance(state.belief, estimation.WindowedState):
             # The younger belief begins as ACQB does, and needs to be shown as much.
             since = state.belief.attempts + 1
         kind = number(Exploration, self.exploration, "exploration")

@@ -12,9 +12,9 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.layout import shape
 from cqbjax.results.metrics import STANDARD, metrics_of
 from cqbjax.results.summaries import ALIKE, at_round, share_interval, t_quantile
-from cqbjax.store.layout import shape
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
 LAST = 2**62  # a round that none is later than: of a result, the last one recorded

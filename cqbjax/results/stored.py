@@ -15,10 +15,10 @@ import xarray as xr
 import yaml
 
 from cqbjax.core.given import is_number, rounded
+from cqbjax.results import pieces
+from cqbjax.results.layout import VARIABLES, ResultError, Stored
+from cqbjax.results.pieces import ENDING, read, write
 from cqbjax.results.summaries import combine
-from cqbjax.store import pieces
-from cqbjax.store.layout import VARIABLES, ResultError, Stored
-from cqbjax.store.pieces import ENDING, read, write
 
 __all__ = [
     "ENDING", "VARIABLES", "ResultError", "count_points", "load", "load_points", "read_config",

@@ -9,7 +9,7 @@ You learn how to put such a world together, and why its queue length alone says 
 import matplotlib.pyplot as plt
 
 import cqbjax
-from cqbjax import backend, policies, sources, worlds
+from cqbjax import backend, dynamics, policies, sources
 
 backend.configure()  # every core, and compiled programs kept on disk
 
@@ -20,9 +20,9 @@ backend.configure()  # every core, and compiled programs kept on disk
 
 never = float("inf")
 kinds = {
-    "wait on": [worlds.Impatient(attempts=never), worlds.Orbit(return_rate=1.0)],
-    "give up": [worlds.Impatient(attempts=2), worlds.Orbit(return_rate=1.0)],
-    "come later": [worlds.Impatient(attempts=never), worlds.Orbit(return_rate=0.02)],
+    "wait on": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=1.0)],
+    "give up": [dynamics.Impatient(attempts=2), dynamics.Orbit(return_rate=1.0)],
+    "come later": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=0.02)],
 }
 chosen = {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)}
 results = {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from cqbjax.arena import template
 from cqbjax.core.files import write_atomic
-from cqbjax.page import template
 from reproduction.extracts import Extract
 from reproduction.page import packing, plots, tables
 from reproduction.paper import claims, comparison

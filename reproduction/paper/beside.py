@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     import polars as pl
     import xarray as xr
 
-    from cqbjax.studies.configs import Config
-    from cqbjax.studies.kinds import Kind, Shown
+    from cqbjax.experiments.configs import Config
+    from cqbjax.experiments.kinds import Kind, Shown
 
 
 def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Shown":
@@ -16,8 +16,8 @@ def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Sho
 
     Only kinds of this project are extended: a user's own may have any columns.
     """
-    from cqbjax.studies.replaying import Replay
-    from cqbjax.studies.sweeps import Sweep
+    from cqbjax.experiments.replaying import Replay
+    from cqbjax.experiments.sweeps import Sweep
     from reproduction.studies.slopes import Slopes
 
     shown = kind.show(points, config)
@@ -50,8 +50,8 @@ def of_replay(
     frame: "pl.DataFrame", points: "Sequence[xr.Dataset]", config: "Config"
 ) -> "pl.DataFrame":
     """Return the table of a replay, extended where the log is the paper's or generated in place."""
-    from cqbjax.chains import prepare
     from cqbjax.core.labels import GENERATED, PAPERS
+    from cqbjax.logs import prepare
     from reproduction.paper import printed
 
     del config

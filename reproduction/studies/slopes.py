@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-from cqbjax.studies import showing
-from cqbjax.studies.configs import Config
-from cqbjax.studies.grid import Ready
-from cqbjax.studies.kinds import Shown, Table
-from cqbjax.studies.sweeps import Sweep
+from cqbjax.experiments import showing
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Ready
+from cqbjax.experiments.kinds import Shown, Table
+from cqbjax.experiments.sweeps import Sweep
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import xarray as xr
 
-from cqbjax.studies import grid, study
-from cqbjax.studies.configs import Config
-from cqbjax.studies.grid import Point, Ready
-from cqbjax.studies.kinds import Kind, Shown, Table
-from cqbjax.studies.study import Making
-from cqbjax.sweeping.progress import Reporter
+from cqbjax.engine.progress import Reporter
+from cqbjax.experiments import grid, study
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.kinds import Kind, Shown, Table
+from cqbjax.experiments.study import Making
 from reproduction.studies import theorems
 
 

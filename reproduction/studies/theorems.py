@@ -7,8 +7,8 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.datasets import DatasetSource
-from cqbjax.studies.configs import Config
-from cqbjax.studies.grid import Ready
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Ready
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cqbjax.beliefs.gaussian import num_samples
+from cqbjax.estimation.gaussian import num_samples
 
 # Rounds beyond this are not looked at: no number of theirs means anything.
 FARTHEST = 1e60

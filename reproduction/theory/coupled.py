@@ -8,9 +8,9 @@ import xarray as xr
 
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Policy, Source
-from cqbjax.sweeping.parts import Capacity
-from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.sweep import sweep
+from cqbjax.engine.parts import Capacity
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.sweep import sweep
 from reproduction.theory import lemma, switching
 from reproduction.theory.playing import with_room
 

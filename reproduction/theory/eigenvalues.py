@@ -23,8 +23,8 @@ from jax import Array
 
 from cqbjax.core import mnl, rng, simulate
 from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.engine.progress import Reporter
 from cqbjax.results.summaries import mean_ci
-from cqbjax.sweeping.progress import Reporter
 from reproduction.theory.playing import of_shown, played
 
 

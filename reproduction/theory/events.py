@@ -23,12 +23,12 @@ import polars as pl
 import xarray as xr
 from jax import Array
 
-from cqbjax.beliefs.gaussian import num_samples
 from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.types import Problem, Source
+from cqbjax.engine.progress import Reporter
+from cqbjax.estimation.gaussian import num_samples
 from cqbjax.policies import Acqb
 from cqbjax.results.summaries import mean_ci
-from cqbjax.sweeping.progress import Reporter
 from reproduction.theory.playing import of_shown, played
 
 EVENTS = ("covered", "near", "optimistic")

@@ -12,10 +12,10 @@ from jax import Array
 from cqbjax.core import types
 from cqbjax.core.pytree import Kind, kind_of
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.sweeping.groups import START_CAPACITY, more_slots, most_slots
-from cqbjax.sweeping.parts import Capacity
-from cqbjax.sweeping.programs import MOST_KEPT, Program
-from cqbjax.sweeping.progress import Reporter, Silent
+from cqbjax.engine.groups import START_CAPACITY, more_slots, most_slots
+from cqbjax.engine.parts import Capacity
+from cqbjax.engine.programs import MOST_KEPT, Program
+from cqbjax.engine.progress import Reporter, Silent
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from jax import Array
 
 from cqbjax.core import mnl, queueing, rng, simulate
 from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
+from cqbjax.engine.progress import Reporter
 from cqbjax.policies import Optimal
-from cqbjax.sweeping.progress import Reporter
 from reproduction.theory.playing import of_shown, played
 
 

@@ -27,13 +27,13 @@ from benchmarks import (
     targets,
 )  # fmt: skip
 from benchmarks.measure import Case, Clock
-from cqbjax import worlds
+from cqbjax import dynamics
 from cqbjax.core.recorders import NAMED
 from cqbjax.core.setting import Setting
+from cqbjax.engine import plan, programs
+from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
-from cqbjax.sweeping import plan, programs
-from cqbjax.sweeping.sweep import sweep
 from tests import reference
 from tests.reference import known_queues
 from tests.reference.scenarios import unit_vectors
@@ -224,7 +224,7 @@ def test_every_kind_and_every_recorder_has_its_cost():
     assert named == {(name,) for name in NAMED}
     settings = [one.source for one in every if isinstance(one.source, Setting)]
     kinds = {type(kind) for one in settings for kind in (*one.users, *one.service)}
-    there = {getattr(worlds, name) for name in worlds.__all__ if name[0].isupper()}
+    there = {getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()}
     assert kinds == {kind for kind in there if not kind.of_paper}
     assert len({one.what for one in every}) == len(every)
     for one in every:

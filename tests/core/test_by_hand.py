@@ -16,8 +16,8 @@ from cqbjax.core.rules import Users
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Action, Problem
 from cqbjax.core.world import Billed, World
+from cqbjax.dynamics import Count, Impatient, Late, Orbit, Outages, Prices, Rounds
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.worlds import Count, Impatient, Late, Orbit, Outages, Prices, Rounds
 
 ROUNDS, SLOTS, NAN = 8, 8, np.nan
 # A choice among such utilities is certain in float32.

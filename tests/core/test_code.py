@@ -10,7 +10,7 @@ import pytest
 from cqbjax import policies, sources
 from cqbjax.core import code
 
-ENGINE = "cqbjax.sweeping.sweep"
+ENGINE = "cqbjax.engine.sweep"
 HEAD = "import dataclasses\nimport numpy as np\n"
 CLASS = "@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.0\n"
 
@@ -47,10 +47,10 @@ def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
 def test_a_simulation_is_what_it_imports():
     reached = code.modules([ENGINE], sources.Synthetic(num_servers=3, dim=2, slackness=0.1))
     assert {"cqbjax.core.simulate", "cqbjax.core.mnl", "cqbjax.sources.synthetic"} <= set(reached)
-    apart = ("page", "figures", "chains", "offline", "datasets", "beliefs")
+    apart = ("arena", "figures", "logs", "offline", "datasets", "estimation")
     assert not [name for name in reached if name.split(".")[1] in apart]
     acqb = code.modules([], policies.Acqb())
-    assert {"cqbjax.beliefs.gaussian", "cqbjax.policies.acqb"} <= set(acqb)
+    assert {"cqbjax.estimation.gaussian", "cqbjax.policies.acqb"} <= set(acqb)
     assert "cqbjax.policies.queueing_bandits" not in acqb
 
 

@@ -15,10 +15,10 @@ from tiers import cases
 import cqbjax
 from cqbjax import sources
 from cqbjax.core import backend, rng, simulate
+from cqbjax.engine import groups, plan, programs
+from cqbjax.engine.sweep import part
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
-from cqbjax.sweeping import groups, plan, programs
-from cqbjax.sweeping.sweep import part
 from tests.reference import scenarios
 
 HORIZON, CAPACITY = 48, 48

@@ -13,8 +13,8 @@ import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
 from cqbjax.core.recorders.traffic import Traffic
 from cqbjax.core.types import Action
+from cqbjax.engine import keys, programs
 from cqbjax.policies import RandomRouting
-from cqbjax.sweeping import keys, programs
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))

@@ -11,11 +11,11 @@ import cqbjax
 from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders import NAMED, TimeInSystem, queries
 from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
+from cqbjax.dynamics import Count, Impatient, Orbit, Rounds
 from cqbjax.policies import RandomRouting
 from cqbjax.results.rows import queries as rows_of
 from cqbjax.results.rows import save_queries
 from cqbjax.sources import Arriving, Batches, Routing, Synthetic
-from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 
 HORIZON = 120
 DRAW = np.random.default_rng(4)

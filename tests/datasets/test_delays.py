@@ -13,8 +13,8 @@ from cqbjax.datasets.delays import orbit, read_delays, read_latencies, rounds
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.source import dataset_source
 from cqbjax.datasets.table import TableError
+from cqbjax.dynamics import Orbit, Rounds
 from cqbjax.sources import Arriving, Bursty, Synthetic
-from cqbjax.worlds import Orbit, Rounds
 
 
 def test_delays_of_a_column_are_rounded_up(tmp_path):

@@ -17,13 +17,13 @@ from composing import called, composed
 from hub import COMMIT, serving
 
 from cqbjax import datasets as ds
-from cqbjax.commands import _hydra, prepare_data
+from cqbjax.cli import _hydra, prepare_data
 from cqbjax.core import files
 from cqbjax.datasets import fetch
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import prices
 from cqbjax.datasets.readers.embeddings import read_embeddings
-from cqbjax.studies import configs
+from cqbjax.experiments import configs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 pytest.importorskip("huggingface_hub", reason="the extra 'embed' is not installed")
@@ -378,7 +378,7 @@ class NotInstalled:
 
 sys.meta_path.insert(0, NotInstalled())
 
-from cqbjax.commands.prepare_data import main
+from cqbjax.cli.prepare_data import main
 
 main()
 """

@@ -16,7 +16,7 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from benchmarks import command
-from cqbjax.commands import (
+from cqbjax.cli import (
     _hydra,
     _multirun,
     _words,
@@ -25,9 +25,9 @@ from cqbjax.commands import (
     stored,
 )
 from cqbjax.core import backend
-from cqbjax.studies import grid, kinds
-from cqbjax.sweeping import memory
-from cqbjax.sweeping import sweep as sweeping
+from cqbjax.engine import memory
+from cqbjax.engine import sweep as sweeping
+from cqbjax.experiments import grid, kinds
 from reproduction import report as of_paper
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
@@ -129,7 +129,7 @@ def really_run(call, monkeypatch):
     name, words = script(call)
     words = [*words, f"num_seeds={SEEDS}"] if name == "run" else words
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
-    importlib.import_module(f"cqbjax.commands.{name}").main()
+    importlib.import_module(f"cqbjax.cli.{name}").main()
 
 
 def script(call):

@@ -8,12 +8,12 @@ from composing import composed
 from fabricated import fabricate
 from matplotlib.colors import to_hex
 
-from cqbjax.commands import report
+from cqbjax.cli import report
 from cqbjax.core.recorders.time_in_system import bin_of, values
+from cqbjax.experiments import configs
 from cqbjax.figures import quality, times, users
 from cqbjax.results import stored as results
 from cqbjax.results.names import style_of
-from cqbjax.studies import configs
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
 HORIZON = 60

@@ -18,13 +18,13 @@ from mutation.faults import REPOSITORY, planted
 
 # The rooms that faults are planted in, and the folders whose tests shall see them.
 CHOSEN = {
-    "core": "core testing sweeping beliefs policies sources worlds chains",
-    "beliefs": "beliefs testing core policies",
+    "core": "core testing engine estimation policies sources dynamics logs",
+    "estimation": "estimation testing core policies",
     "policies": "policies testing core offline",
-    "sources": "sources core testing sweeping",
-    "sweeping": "sweeping core studies",
-    "store": "store results studies",
-    "worlds": "worlds testing core",
+    "sources": "sources core testing engine",
+    "engine": "engine core experiments",
+    "results": "results experiments",
+    "dynamics": "dynamics testing core",
 }
 TIERS = {"quick": "not slow", "slow": "slow"}
 # Which lines each file of tests executes, for as long as it and the modules stay what they are.

@@ -29,15 +29,15 @@ from cqbjax.datasets import (  # fmt: skip
     source,
 )
 from cqbjax.datasets.prepare import prepare
+from cqbjax.engine.checks import check_sweep
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import grid, kinds, resolvers, sharding, showing, study
+from cqbjax.experiments.configs import Config
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
 from cqbjax.sources import Routing
-from cqbjax.studies import grid, kinds, resolvers, sharding, showing, study
-from cqbjax.studies.configs import Config
-from cqbjax.sweeping.checks import check_sweep
-from cqbjax.sweeping.progress import Silent
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SEEDS = [5, 2, 9]

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.beliefs import WindowedState
 from cqbjax.core import rng
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Observation, Problem, Queue
+from cqbjax.estimation import WindowedState
 from cqbjax.policies import Acqb
 from cqbjax.policies.acqb import AcqbState
 from cqbjax.testing.compiling import QUICKLY

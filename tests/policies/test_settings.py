@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax import beliefs
-from cqbjax.beliefs import Blocks, Pool, cubic, running
+from cqbjax import estimation
 from cqbjax.core import rng
 from cqbjax.core.types import (
     CAPABILITIES,
@@ -17,6 +16,7 @@ from cqbjax.core.types import (
     is_entry_aware,
     is_retry_aware,
 )
+from cqbjax.estimation import Blocks, Pool, cubic, running
 from cqbjax.policies import (
     Acqb,
     ByLlm,
@@ -77,13 +77,13 @@ def test_an_estimator_is_chosen_by_what_it_can_do():
     small_shared, large_shared = shared
     assert not running.is_small(large_shared)
     for problem in (small, small_shared, large_shared, changing):
-        assert beliefs.choose("auto", problem, 3) == Blocks(problem, 3)
-        assert beliefs.choose("running", problem) == Blocks(problem)
-    assert beliefs.choose("auto", large, 2) == Pool(large, 2)
-    assert beliefs.choose("newton_cg", small) == Pool(small)
+        assert estimation.choose("auto", problem, 3) == Blocks(problem, 3)
+        assert estimation.choose("running", problem) == Blocks(problem)
+    assert estimation.choose("auto", large, 2) == Pool(large, 2)
+    assert estimation.choose("newton_cg", small) == Pool(small)
     for problem, said in ((changing, "features that stay"), (large_shared, "parameters=disjoint")):
         with pytest.raises(ValueError, match=f"estimator=newton_cg needs {said}"):
-            beliefs.choose("newton_cg", problem)
+            estimation.choose("newton_cg", problem)
 
 
 def test_second_derivatives_are_kept_up_to_a_number():

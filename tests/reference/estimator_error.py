@@ -20,18 +20,18 @@ import numpy as np
 import polars as pl
 
 from cqbjax import datasets
-from cqbjax.beliefs import gaussian
-from cqbjax.commands._start import Arguments, start_plain
+from cqbjax.cli._start import Arguments, start_plain
 from cqbjax.core import backend, rng, simulate
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Problem, Source
+from cqbjax.engine.parts import PerSeed
+from cqbjax.estimation import gaussian
+from cqbjax.experiments import showing
 from cqbjax.offline import Projected, fits, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.results import tables
 from cqbjax.sources import Synthetic
-from cqbjax.studies import showing
-from cqbjax.sweeping.parts import PerSeed
 from tests import reference
 from tests.reference.scenarios import unit_vectors
 

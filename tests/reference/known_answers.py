@@ -16,14 +16,14 @@ import polars as pl
 import xarray as xr
 from matplotlib.figure import Figure
 
-from cqbjax.commands._start import Arguments, start_plain
+from cqbjax.cli._start import Arguments, start_plain
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
+from cqbjax.engine.bars import bar
+from cqbjax.experiments import showing
 from cqbjax.figures import files
 from cqbjax.results import tables
 from cqbjax.results.summaries import mean_ci
-from cqbjax.studies import showing
-from cqbjax.sweeping.bars import bar
 from tests.reference import known_queues
 
 ARGUMENTS = Arguments(description="Compare simulated mean queues with known ones.")

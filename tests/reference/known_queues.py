@@ -13,12 +13,12 @@ import numpy as np
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Policy, Source
+from cqbjax.dynamics import Count, Impatient, Orbit, Rounds
+from cqbjax.engine.groups import most_slots
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
-from cqbjax.sweeping.groups import most_slots
-from cqbjax.sweeping.progress import Reporter
-from cqbjax.sweeping.sweep import sweep
-from cqbjax.worlds import Count, Impatient, Orbit, Rounds
 from tests.reference import queues
 
 OLDEST, NEWEST = RandomRouting(schedule="oldest"), RandomRouting(schedule="newest")

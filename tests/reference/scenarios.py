@@ -9,11 +9,11 @@ import numpy as np
 from jax import Array
 
 from cqbjax import policies, sources
-from cqbjax.beliefs import BlocksState
 from cqbjax.core import metrics, queueing, rng, simulate
 from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source
 from cqbjax.core.world import World
+from cqbjax.estimation import BlocksState
 
 
 class Played(NamedTuple):

@@ -10,7 +10,7 @@ from composing import REPOSITORY, composed
 from fabricated import fabricate
 from sklearn.metrics import cohen_kappa_score
 
-from cqbjax.store.layout import Stored
+from cqbjax.results.layout import Stored
 from reproduction import extracts
 from reproduction.paper import catalogue, claims, comparison
 from reproduction.paper.rules import RULES

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from fabricated import fabricate
 
-from cqbjax.store.layout import Stored
+from cqbjax.results.layout import Stored
 from reproduction import extracts
 from reproduction.paper import catalogue, comparison, printed
 

@@ -9,7 +9,7 @@ import scipy.stats
 from fabricated import fabricate
 
 from cqbjax.results.frame import with_interval
-from cqbjax.store.layout import Stored
+from cqbjax.results.layout import Stored
 from reproduction import extracts
 from reproduction.extracts import REFERENCES, ExtractError
 

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-from cqbjax.store.layout import Stored  # noqa: E402
+from cqbjax.results.layout import Stored  # noqa: E402
 from reproduction import extracts  # noqa: E402
 from reproduction.page import build, packing, tables  # noqa: E402
 from reproduction.paper import catalogue, claims, comparison  # noqa: E402

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 from fabricated import SLICE, fabricate, row_of
 
+from cqbjax.experiments import configs, showing
+from cqbjax.experiments.kinds import Shown, Table
+from cqbjax.experiments.sweeps import Sweep
 from cqbjax.results import names, tables
-from cqbjax.studies import configs, showing
-from cqbjax.studies.kinds import Shown, Table
-from cqbjax.studies.sweeps import Sweep
 from reproduction.paper import beside, printed
 
 

@@ -9,9 +9,9 @@ import yaml
 from composing import EXPERIMENTS, called, composed, refused
 from fabricated import fabricate
 
+from cqbjax.experiments import configs
+from cqbjax.experiments.showing import console
 from cqbjax.results import stored as results
-from cqbjax.studies import configs
-from cqbjax.studies.showing import console
 from reproduction import extracts, missing, report
 from reproduction.paper import catalogue
 

@@ -7,8 +7,8 @@ from composing import composed
 from fabricated import fabricate
 from rich.console import Console
 
-from cqbjax.commands._hydra import make
-from cqbjax.studies import kinds, showing
+from cqbjax.cli._hydra import make
+from cqbjax.experiments import kinds, showing
 from reproduction.theory import slopes
 
 ROUNDS = np.arange(10, 10_001, 10)

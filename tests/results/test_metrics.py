@@ -6,9 +6,9 @@ from fabricated import fabricate
 
 from cqbjax.figures import curves
 from cqbjax.results import aggregate, frame, tables
+from cqbjax.results.layout import Stored
 from cqbjax.results.metrics import STANDARD, metrics_of, panels_of
 from cqbjax.results.readable import readable
-from cqbjax.store.layout import Stored
 from reproduction import extracts
 from reproduction.paper import rules
 

@@ -13,9 +13,9 @@ import xarray as xr
 from fabricated import fabricate
 from tiers import cases
 
+from cqbjax.results import pieces
 from cqbjax.results import stored as results
-from cqbjax.store import pieces
-from cqbjax.store.layout import Stored
+from cqbjax.results.layout import Stored
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:

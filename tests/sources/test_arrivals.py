@@ -15,9 +15,9 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.table import TableError
+from cqbjax.experiments.arriving import queries, told
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Arriving, Bursty, Synthetic, traced
-from cqbjax.studies.arriving import queries, told
 from reproduction.paper import printed
 
 SOURCE = Synthetic(num_servers=2, dim=2, slackness=-1.0)

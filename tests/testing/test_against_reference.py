@@ -71,7 +71,7 @@ REMEMBER = ("acqb_recall", "optimal", "routed", "routed_fallback_rr", "routed_re
             "routed_cache_priority")  # fmt: skip
 # The quick tier compares what is one program of ACQB, its words being numbers, the yardstick and
 # the bandits: a fault in the round, in a policy or in what it learns shows here. The estimators
-# have programs of their own (beliefs/test_plain_loops.py); so have other forms of ACQB: slow.
+# have programs of their own (estimation/test_plain_loops.py); so have other forms of ACQB: slow.
 WORDS = ("acqb", "acqb_fifo", "acqb_rr", "acqb_random", "acqb_explore_fifo", "cqb_eps")
 QUICK = {"small-1": (*WORDS, *recorded.SIMPLE, *recorded.BANDITS)}
 

@@ -15,7 +15,7 @@ import pytest
 from composing import CONF, composed
 from tiers import cases
 
-from cqbjax.commands._hydra import pairings
+from cqbjax.cli._hydra import pairings
 from cqbjax.core.pytree import kind_of, pytree, static
 from cqbjax.core.types import Problem
 from cqbjax.offline import Learnt, Projected, Warm

@@ -10,29 +10,29 @@ import pytest
 from tiers import cases
 
 import cqbjax
-from cqbjax import worlds
+from cqbjax import dynamics
 from cqbjax.core.pytree import pytree, static
 from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.dynamics._template import BacksOff
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
 from cqbjax.testing import ContractError, check_service, check_users
 from cqbjax.testing.contract import PROBLEM
-from cqbjax.worlds._template import BacksOff
 
 BILLED = PROBLEM._replace(billed=True)
 KINDS = {
-    "orbit": worlds.Orbit(return_rate=0.3),
-    "delays": worlds.Orbit(delays=[1, 4, 9]),
-    "impatient": worlds.Impatient(attempts=3, give_up=0.1, leave=0.1, pretends=0.5),
+    "orbit": dynamics.Orbit(return_rate=0.3),
+    "delays": dynamics.Orbit(delays=[1, 4, 9]),
+    "impatient": dynamics.Impatient(attempts=3, give_up=0.1, leave=0.1, pretends=0.5),
     "template": BacksOff(),
-    "count": worlds.Count(count=3),
-    "rounds": worlds.Rounds(rounds=[1, 2, 3, 4]),
-    "geometric": worlds.Rounds(rounds=2.5, law="geometric"),
-    "table": worlds.Rounds(rounds=1 + np.arange(48.0).reshape(12, 4) % 3),
-    "outages": worlds.Outages(share=0.2, length=5, since=[1, 9, 1, 1]),
-    "lost": worlds.Lost(),
-    "late": worlds.Late(delay=3),
-    "prices": worlds.Prices(spread=0.2, factors=[1, 2, 3, 4]),
+    "count": dynamics.Count(count=3),
+    "rounds": dynamics.Rounds(rounds=[1, 2, 3, 4]),
+    "geometric": dynamics.Rounds(rounds=2.5, law="geometric"),
+    "table": dynamics.Rounds(rounds=1 + np.arange(48.0).reshape(12, 4) % 3),
+    "outages": dynamics.Outages(share=0.2, length=5, since=[1, 9, 1, 1]),
+    "lost": dynamics.Lost(),
+    "late": dynamics.Late(delay=3),
+    "prices": dynamics.Prices(spread=0.2, factors=[1, 2, 3, 4]),
 }
 
 

@@ -16,11 +16,11 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
+from cqbjax.dynamics import Count, Impatient, Late, Lost, Orbit, Outages, Rounds
 from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
 from cqbjax.sources import Arriving, Batches, Drifting
 from cqbjax.testing.compiling import QUICKLY
-from cqbjax.worlds import Count, Impatient, Late, Lost, Orbit, Outages, Rounds
 from tests import reference
 
 HORIZON, SLOTS = 90, 96

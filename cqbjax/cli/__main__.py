@@ -1,0 +1,47 @@
+"""The console command: `cqbjax NAME [words]` is `python scripts/NAME.py [words]`."""
+
+import importlib
+import sys
+
+# What each module of this room does. Here and not there: a list should not import them all.
+COMMANDS = {
+    "run": "run a study; store, draw and print what came out",
+    "report": "draw the figures and tables of stored studies again",
+    "arena": "run a policy in every task, and set it beside all others",
+    "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
+    "stored": "list what is stored of an experiment, and drop what is outdated",
+    "prepare_data": "build a dataset's table and embeddings, once",
+}
+# Retired commands, and what does their work now.
+RETIRED = {
+    "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
+    "known_answers": "`python -m tests.reference.known_answers` in a checkout",
+    "offline_value": "`cqbjax run kind=offline_value`",
+    "rank_settings": "the column mean_queue_regret in the tables of `cqbjax run kind=sensitivity`",
+    "sensitivity": "`cqbjax run kind=sensitivity`",
+}
+
+
+def main() -> None:
+    """Run the command that the first word names, or list them all.
+
+    Raises:
+        SystemExit: of status 2, for a word that names none or a retired one.
+    """
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print("usage: cqbjax COMMAND [key=value ...]\n")
+        print("\n".join(f"  {one:<16} {what}" for one, what in COMMANDS.items()))
+        return
+    if name in RETIRED:
+        print(f"error: the command {name} is retired: use {RETIRED[name]}", file=sys.stderr)
+        raise SystemExit(2)
+    if name not in COMMANDS:
+        print(f"error: no command {name}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv = [f"cqbjax {name}", *words]
+    importlib.import_module(f"cqbjax.cli.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,0 @@
-"""Where the shards of a sweep run beside this process: engines that exist, behind one call."""
-
-from cqbjax.clusters.engine import Cluster, Done
-from cqbjax.clusters.on_ray import Ray
-from cqbjax.clusters.on_slurm import Slurm
-
-__all__ = ["Cluster", "Done", "Ray", "Slurm"]

@@ -1,0 +1,112 @@
+"""Belief by blocks: a root of V inverse and a running estimate of each."""
+
+import dataclasses
+from functools import reduce
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import linalg
+from cqbjax.core.types import Observation, Problem
+from cqbjax.estimation import gaussian, running
+from cqbjax.estimation.gaussian import Posterior
+from cqbjax.estimation.rows import Row
+from cqbjax.estimation.running import Estimate
+
+
+class BlocksState(NamedTuple):
+    """Posterior and estimate.
+
+    Attributes:
+        posterior: W and the counts of every block.
+        estimate: the estimator's own state; its `theta` is [B, d].
+    """
+
+    posterior: Posterior
+    estimate: Estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The belief by blocks (`Belief`), estimated by `running`.
+
+    Attributes:
+        problem: shapes.
+        exact_steps: 0 for the estimator's own visits, n > 0 for n visits of every page.
+    """
+
+    problem: Problem
+    exact_steps: int = 0
+
+    least_lambda0 = running.LEAST_LAMBDA0
+
+    def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> BlocksState:
+        """Return V = lambda0 I and theta = 0; the context table is not looked at."""
+        del contexts
+        assert offset is None, "an offset is kept by `Pool` alone"
+        posterior = gaussian.init(self.problem, lambda0)
+        return BlocksState(posterior, running.init(self.problem, lambda0))
+
+    def learnt(self, state: BlocksState) -> Array:
+        """Return in how many rounds each block was learnt from: [B]."""
+        return state.posterior.learnt
+
+    def theta(self, state: BlocksState, contexts: Array) -> Array:
+        """Return the estimates: [B, d]; any leading axes of the state are kept."""
+        del contexts
+        return state.estimate.theta
+
+    def sampled(
+        self, state: BlocksState, observation: Observation, alpha: Array, normal: Array
+    ) -> Array:
+        """Return the largest of M sampled utilities of every slot and server: [C, N]."""
+        drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
+        return largest_inner(observation.features, drawn)
+
+    def bounded(self, state: BlocksState, observation: Observation, alpha: Array) -> Array:
+        """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}: [C, N]."""
+        features = observation.features
+        spread = gaussian.spread(state.posterior, features)
+        return inner(features, state.estimate.theta) + alpha * spread
+
+    def update(self, state: BlocksState, new: Row) -> BlocksState:
+        """Absorb one round: V first, then the estimate."""
+        posterior = gaussian.observe(state.posterior, self.problem, new)
+        estimate = running.update(state.estimate, self.problem, new, self.exact_steps)
+        return BlocksState(posterior, estimate)
+
+
+def inner(features: Array, theta: Array) -> Array:
+    """Return x_c' theta_j for every slot and server: [C, N].
+
+    Args:
+        features: [C, d] (disjoint) or [C, N, d] (shared).
+        theta: [B, d].
+    """
+    if features.shape[-1] > linalg.SMALL:
+        if features.ndim == 3:
+            return features @ theta[0]
+        return features @ theta.T
+    slots_last = jnp.moveaxis(features, 0, -1)
+    if features.ndim == 2:
+        slots_last = slots_last[None]
+    parts = [slots_last[:, i] * theta[:, i, None] for i in range(theta.shape[-1])]
+    return linalg.settle(reduce(jnp.add, parts)).T
+
+
+def largest_inner(features: Array, drawn: Array) -> Array:
+    """Return max_m x_c' theta~_mj of every slot and server: [C, N].
+
+    Args:
+        features: [C, d] (disjoint) or [C, N, d] (shared).
+        drawn: [M, B, d].
+    """
+    if features.shape[-1] > linalg.SMALL or features.ndim == 3:
+        return reduce(jnp.maximum, [inner(features, one) for one in drawn])
+    # A server at a time, so that one kernel runs along the slots with a server's samples at hand.
+    servers = [
+        reduce(jnp.maximum, [linalg.vecmat(one, features.T) for one in samples])
+        for samples in jnp.swapaxes(drawn, 0, 1)
+    ]
+    return linalg.settle(jnp.stack(servers)).T

@@ -1,0 +1,111 @@
+"""The model of the loss: its gradient as a polynomial of second degree in theta.
+
+With c, H and T of docs/notebook/estimator.md, the gradient of the loss by theta_j is modelled as
+
+    g_j(theta) = c_j + sum_m H_jm theta_m + 1/2 sum_lm T_jlm[theta_l, theta_m],
+
+written about theta = 0, so that models of different rows add up whatever estimates they were
+expanded about; `move` writes it about another point.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg
+from cqbjax.core.types import Problem
+from cqbjax.estimation import triangles
+
+# T is kept while it is no more numbers than this a block; beyond, models are without it.
+MOST_NUMBERS = 4096
+
+
+class Cubic(NamedTuple):
+    """The model of one block j: its gradient depends on the W blocks m that its rows couple.
+
+    Symmetric matrices are kept as their P upper elements (`triangles`).
+
+    Attributes:
+        value: [d] c_j, the gradient at theta = 0.
+        first: [W, P] H_jm, its derivatives there by theta_m.
+        second: [D, W, d, P] T_jlm, its second derivatives by theta_l and theta_m, l in 1 .. D = W;
+            where a row couples two blocks, D = 2: T_jmm, and T_jjm (zero at m = j). D = 0 for a
+            model without them.
+    """
+
+    value: Array
+    first: Array
+    second: Array
+
+
+def width(problem: Problem) -> int:
+    """Return W: how many blocks one block's gradient can depend on (1 stands for itself)."""
+    coupled = problem.parameters == "disjoint" and problem.assortment_size > 1
+    return problem.num_servers if coupled else 1
+
+
+def paired(problem: Problem) -> bool:
+    """Tell whether rows couple two blocks: others than those two never meet in one row."""
+    return problem.parameters == "disjoint" and problem.assortment_size == 2
+
+
+def depth(problem: Problem) -> int:
+    """Return D, the leading size of the second derivatives that a model keeps."""
+    wide, dim = width(problem), problem.dim
+    deep = 2 if paired(problem) else wide
+    return deep if deep * wide * dim * triangles.count(dim) <= MOST_NUMBERS else 0
+
+
+def vector_size(problem: Problem) -> int:
+    """Return G, how many numbers `value` and `first` are together."""
+    return problem.dim + width(problem) * triangles.count(problem.dim)
+
+
+def second_shape(problem: Problem) -> tuple[int, ...]:
+    """Return the shape of `second`: [D, W, d, P]."""
+    dim = problem.dim
+    return depth(problem), width(problem), dim, triangles.count(dim)
+
+
+def to_vector(model: Cubic) -> Array:
+    """Return `value` and `first` as one vector, which is how they are stored: [G]."""
+    return jnp.concatenate([model.value, model.first.reshape(-1)])
+
+
+def from_vector(problem: Problem, vector: Array, second: Array) -> Cubic:
+    """Return the model of a vector [G] and second derivatives."""
+    dim = problem.dim
+    return Cubic(vector[:dim], vector[dim:].reshape(width(problem), -1), second)
+
+
+def move(problem: Problem, model: Cubic, theta: Array, own: Array) -> Cubic:
+    """Write the model of block j about another point: `value` is then the gradient there.
+
+    Args:
+        problem: shapes.
+        model: of block j.
+        theta: [W, d] the point.
+        own: [W] one at j, else zero.
+    """
+    change = jnp.zeros(())
+    if depth(problem):
+        change = linalg.settle(_change(problem, model.second, theta, own))
+    first = linalg.settle(model.first + change)
+    mean = 0.5 * (model.first + first)
+    met = linalg.settle(linalg.matmul(theta.T, mean))  # [d, P]
+    dim = problem.dim
+    value = model.value + linalg.total(met[np.arange(dim), triangles.places(dim)], axis=1)
+    return Cubic(value, first, model.second)
+
+
+def _change(problem: Problem, second: Array, theta: Array, own: Array) -> Array:
+    """Return sum_l T_jlm[theta_l, .], by which `first` differs between zero and theta: [W, P]."""
+    if not paired(problem):
+        return linalg.total(linalg.vecmat(theta[:, None], second), axis=0)
+    here = linalg.settle(linalg.vecmat(own, theta))
+    both = jnp.stack([theta, jnp.broadcast_to(here, theta.shape)])
+    change = linalg.settle(linalg.total(linalg.vecmat(both, second), axis=0))
+    met = linalg.settle(linalg.total(linalg.vecmat(theta, second[1]), axis=0))
+    return change + own[:, None] * met

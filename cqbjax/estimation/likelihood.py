@@ -1,0 +1,187 @@
+"""What rows of feedback add to the model of the loss (`cubic`), about an estimate.
+
+docs/notebook/estimator.md derives it. With u_m = x'theta_m, a row adds (p_j - y_j) x to the
+gradient of block j, and p_j is expanded in the utilities by its derivatives
+
+    h_m  = dp_j/du_m       = p_j (1{j = m} - p_m),
+    k_lm = d2p_j/du_l du_m = p_j ((1{j = l} - p_l) (1{j = m} - p_m) - p_l (1{l = m} - p_m)).
+
+h is taken at the estimate of the latest visit, k at the estimate when the row came (`p_then`), so
+that the sum of all k x x x' needs no visit.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import linalg, mnl, platforms
+from cqbjax.core.types import DOWN, Problem, along
+from cqbjax.estimation import cubic, triangles
+from cqbjax.estimation.cubic import Cubic
+from cqbjax.estimation.rows import Row
+
+# The probability that is stored of a server that did not answer.
+ABSENT = -1.0
+
+
+def row_size(problem: Problem) -> int:
+    """Return F, how many numbers one stored row has."""
+    if problem.parameters == "shared":
+        return problem.assortment_size * (problem.dim + 2) + 1
+    return problem.dim + 1 + 2 * cubic.width(problem)
+
+
+def stored(problem: Problem, new: Row, theta: Array) -> Array:
+    """Return a round as each block it touches stores it: [A, F], zero where it is not valid.
+
+    Disjoint: context x [d], whether the block's server was chosen, which blocks the row couples
+    [W], and their probabilities [W]. Shared: features [K d], the chosen position [K], a one, and
+    the probabilities [K], `ABSENT` where a server did not answer. They are those of the estimate
+    given here, for good.
+    """
+    size, dtype = problem.assortment_size, new.features.dtype
+    chosen = (jnp.arange(size) == new.choice).astype(dtype)
+    if problem.parameters == "shared":
+        utilities = new.of_shown(linalg.matvec(new.features, theta[0]), DOWN)
+        p_then = new.of_shown(mnl.choice_probabilities(utilities), ABSENT)
+        parts = [new.features.reshape(-1), chosen, jnp.ones(1, dtype), p_then]
+        return jnp.where(new.valid, jnp.concatenate(parts), 0.0)[None]
+    utilities = new.of_shown(linalg.matvec(theta[new.servers], new.features), DOWN)
+    p_then = mnl.choice_probabilities(utilities)
+    member = jnp.ones(1, dtype)
+    if cubic.width(problem) > 1:
+        spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
+        spread = new.of_shown(spread, 0.0)
+        member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
+    common = linalg.joined(new.features, jnp.zeros(1, dtype), member, p_then)
+    rows = common + chosen[:, None] * (jnp.arange(common.shape[0]) == problem.dim)
+    return jnp.where(along(new.learns, rows), rows, 0.0)
+
+
+def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
+    """Return the model of some rows of a block j.
+
+    Args:
+        problem: shapes.
+        rows: [F, L] as `stored` gives them; zero rows add nothing.
+        theta: [W, d] the estimates that the block's gradient depends on.
+        own: [W] one at j, else zero.
+    """
+    if problem.parameters == "shared":
+        return _expand_shared(problem, rows, theta, own)
+    dim, wide = problem.dim, cubic.width(problem)
+    features, chosen = rows[:dim], rows[dim]
+    member, p_then = rows[dim + 1 : dim + 1 + wide], rows[dim + 1 + wide :]
+    utilities = linalg.settle(linalg.matmul(theta, features))
+    p = linalg.settle(_probabilities(utilities, member))
+    accepted = linalg.vecmat(own, p)  # p_j
+    h = accepted * (own[:, None] - p)
+    k = _second_derivatives(problem, p_then, own[:, None])
+    change = _change(problem, k, utilities, own[:, None]) if len(k) else jnp.zeros(())
+    h_zero = h - change
+    residual = accepted - chosen - 0.5 * linalg.total((h + h_zero) * utilities, axis=0)
+    residual, h_zero = linalg.settle((residual, h_zero))
+    second = jnp.zeros(cubic.second_shape(problem))
+    if len(k):
+        along = (k[:, :, None] * features).reshape(-1, rows.shape[1])
+        second = triangles.weighted(along, features).reshape(second.shape)
+    return Cubic(*_sums(h_zero, residual, features), second)
+
+
+def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
+    """Return c = sum_l r_l x_l and H_m = sum_l h_ml x_l x_l', as its upper elements.
+
+    By one product for one m; for several, products x_l x_l' of their own cost less.
+
+    Args:
+        h: [W, L].
+        residual: [L] r.
+        features: [d, L] x.
+
+    Returns:
+        [d] and [W, P].
+    """
+    dim = len(features)
+    if platforms.current().fused and len(h) == 1 and dim <= linalg.SMALL:
+        row, column = triangles.indices(dim)
+        terms = [residual * x for x in features]
+        terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]
+        sums = linalg.sums(terms)
+        return sums[:dim], sums[None, dim:]
+    if len(h) > 1:
+        return linalg.settle(features @ residual), triangles.weighted(h, features)
+    left = linalg.settle(jnp.concatenate([h * features, residual[None]]))
+    met = linalg.settle(left @ features.T)
+    return met[-1], triangles.upper(met[None, :-1])
+
+
+def _second_derivatives(problem: Problem, p: Array, own: Array) -> Array:
+    """Return k of every row, as `Cubic.second` lists it: [D, W, L]."""
+    deep, apart = cubic.depth(problem), own - p
+    accepted = linalg.total(own * p, axis=0)
+    if deep == 0:
+        return jnp.zeros((0, *p.shape))
+    if cubic.paired(problem):
+        twice = accepted * (apart * apart - p * (1.0 - p))
+        return jnp.stack([twice, (1.0 - own) * accepted * p * (2.0 * accepted - 1.0)])
+    same = jnp.eye(deep)[:, :, None]
+    return accepted * (apart[:, None] * apart - p * (same - p[:, None]))
+
+
+def _change(problem: Problem, k: Array, utilities: Array, own: Array) -> Array:
+    """Return sum_l k_lm u_l, by which h_m differs between utilities of zero and these: [W, L]."""
+    if not cubic.paired(problem):
+        return linalg.total(k * utilities[:, None], axis=0)
+    here = linalg.total(own * utilities, axis=0)
+    met = linalg.total(k[1] * utilities, axis=0)
+    return k[0] * utilities + k[1] * here + own * met
+
+
+def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
+    """Return the model of rows of K feature vectors each.
+
+    Derivatives of the log of the row's sum of exponentials are cumulants of the chosen feature
+    vector: its mean less the chosen one, its covariance, its third central moment.
+    """
+    size, dim = problem.assortment_size, problem.dim
+    features = rows[: size * dim].reshape(size, dim, -1)
+    chosen, here, p_then = jnp.split(rows[size * dim :], [size, size + 1])
+    utilities = linalg.vecmat(jnp.broadcast_to(theta, (size, dim)), features)
+    member = jnp.broadcast_to(here, utilities.shape)
+    if size > 1:
+        # Of one server there is nobody who might be left out.
+        member, p_then = member * (p_then >= 0), jnp.maximum(p_then, 0.0)
+    p = linalg.settle(_probabilities(utilities, member))
+    chance, apart = _outcomes(features, p, here)
+    first = triangles.weighted(chance, apart)
+    second = jnp.zeros(cubic.second_shape(problem))
+    if cubic.depth(problem):
+        chance, apart = _outcomes(features, p_then, here)
+        second = triangles.weighted(chance * apart, apart)[None, None]
+    gradient = jnp.sum(linalg.total((p - chosen)[:, None] * features, axis=0), axis=-1)
+    return cubic.move(problem, Cubic(gradient, first, second), -theta, own)
+
+
+def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
+    """List the outcomes of every row, the outside option being one with features zero.
+
+    Args:
+        features: [K, d, L].
+        p: [K, L].
+        here: [1, L] one, or zero where there is no row.
+
+    Returns:
+        [1, (K + 1) L] probabilities, and [d, (K + 1) L] features less the row's mean.
+    """
+    mean = linalg.total(p[:, None] * features, axis=0)
+    apart = jnp.concatenate([features - mean, -mean[None]])
+    apart = jnp.moveaxis(apart, 1, 0).reshape(features.shape[1], -1)
+    chance = jnp.concatenate([p, here - linalg.total(p, axis=0)]).reshape(1, -1)
+    return linalg.settle((chance, apart))
+
+
+def _probabilities(utilities: Array, member: Array) -> Array:
+    """Return p [W, L] of the members of each row's assortment, zero for the others."""
+    masked = jnp.where(member > 0, utilities, -jnp.inf)
+    top = jnp.maximum(linalg.largest(masked, axis=0), 0.0)
+    weights = jnp.exp(masked - top)
+    return weights / (jnp.exp(-top) + linalg.total(weights, axis=0))

@@ -1,0 +1,1 @@
+"""Experiments: which points they have, how they run, what they measure and store."""

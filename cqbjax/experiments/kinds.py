@@ -1,0 +1,261 @@
+"""A kind of study: its points, what fixes their numbers, how they run, what they show.
+
+One loop serves every kind: points are composed and checked, the store is asked which of them are
+there, what is missing runs here or on a cluster, shard by shard, and what is stored is shown, now
+and by `cqbjax report`. An ordinary sweep (`sweeps.py`) is one of them; how to add another is told
+in docs/how_to/add_a_kind_of_study.md.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import xarray as xr
+
+from cqbjax.core.types import Policy
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.runner import Estimate
+from cqbjax.experiments import grid, manifests, settings, study
+from cqbjax.experiments.configs import Composed, Config
+from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.manifests import Content
+from cqbjax.experiments.study import Making
+from cqbjax.offline import Learnt
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cqbjax.results.metrics import Metric
+
+
+class Table(NamedTuple):
+    """A table that a study shows.
+
+    Attributes:
+        frame: of it.
+        caption: above it; without one only the numbers are written, as CSV.
+        printed: whether it is printed too.
+        apart: columns of it that have tables of their own where they are many.
+    """
+
+    frame: "pl.DataFrame"
+    caption: str
+    printed: bool = True
+    apart: "Mapping[str, Metric] | None" = None
+
+
+class Shown(NamedTuple):
+    """What a study shows; a name ends a file's name, and the study's own has none: "".
+
+    Attributes:
+        tables: name -> table.
+        figures: name -> Matplotlib's figure.
+        lines: that are printed below.
+    """
+
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Any]
+    lines: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of study; a subclass says `measure` and `show`, and whatever else is its own.
+
+    Its fields are the keys `kind.NAME` of a configuration. One of the study's is asked to `compose`
+    and to `show`; each point has its own, made of the point's configuration, which does the rest.
+
+    Attributes:
+        prefix: put before a study's name, where its files must not be those of the sweep of that
+            name.
+    """
+
+    prefix: str = ""
+
+    # Keys that no number follows from beside those of `manifests.FOR_SHOW`; `kind.NAME` is a field.
+    for_show: ClassVar[tuple[str, ...]] = ()
+    # Keys that it does not read, `*` for all others; and those that it reads by itself, not only
+    # through policies and a source.
+    unread: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
+    # Whether its arrays are those of a sweep, which `results.load` combines.
+    sweeps: ClassVar[bool] = False
+    # Modules where its computation begins; None: the kind's own.
+    computes: ClassVar[tuple[str, ...] | None] = None
+
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
+        """Return the points that run: here, each combination of the lists of the grid.
+
+        Args:
+            points: these combinations, from `grid.compose`.
+            config: of the study.
+            swept: key -> value, what tells this configuration from others of its sweep.
+
+        Raises:
+            ValueError: a key has a value that it may not have.
+        """
+        del config, swept
+        return list(points)
+
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Return a point with what runs at it; its `policies` are what is stored one by one."""
+        source = making.once(point.config.source)
+        policies = making.policies(point.config.policy)
+        return study.ready_of(grid.settle(point, source), source, policies, making, self)
+
+    def check(self, ready: Ready) -> None:
+        """Refuse what a point cannot run, before anything is trained or compiled.
+
+        Raises:
+            ValueError: in one sentence.
+        """
+        settings.check_plain(ready.point.config, type(self).__name__)
+        study.check_point(ready)
+
+    def content(self, ready: Ready) -> Content:
+        """Return what a point's numbers follow from, hashed; see `manifests.content_of`."""
+        return manifests.content_of(ready)
+
+    def rounds(self, ready: Ready) -> int:
+        """Return the rounds that a point simulates: of each policy, rate and seed the horizon."""
+        config = ready.point.config
+        runs = len(ready.policies) * len(config.arrival_rate) * config.num_seeds
+        return int(runs * config.horizon)
+
+    def reckon(self, left: Sequence[Ready], progress: Reporter) -> list[Estimate]:
+        """Say what running points would take.
+
+        Args:
+            left: points, each with the policies that are to run.
+            progress: told what is being done.
+        """
+        del progress
+        return [Estimate(f"{one.point.name}: {self.rounds(one):,} rounds", 0, 0) for one in left]
+
+    def size(self, ready: Ready) -> int:
+        """Return the bytes of a point's arrays, as far as they are known beforehand."""
+        del ready
+        return 0
+
+    def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+        """Divide points into what is run and stored together, and can be lost: here, a policy.
+
+        Args:
+            ready: points, each with the policies that are to run.
+            fewest: shards to make, where there is enough to divide.
+        """
+        del fewest
+        return [
+            [one._replace(policies={label: policy})]
+            for one in ready for label, policy in one.policies.items()
+        ]  # fmt: skip
+
+    def run(
+        self, shard: Sequence[Ready], progress: Reporter, resume: Path | None = None
+    ) -> list[xr.Dataset]:
+        """Run the points of a shard.
+
+        Args:
+            shard: of `shards`.
+            progress: told of compiling and of rounds done.
+            resume: a folder where what is finished of the shard can be kept until it is stored.
+
+        Returns:
+            A dataset a point, whose attributes say the experiment and the source.
+        """
+        del resume
+        return [
+            self.measure(one, progress).assign_attrs(
+                experiment=one.point.config.name, K=one.point.config.K, **study.origin(one)
+            )
+            for one in shard
+        ]
+
+    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+        """Run the policies of one point.
+
+        Args:
+            ready: a checked point; policies that learn offline are untrained (`study.train`).
+            progress: told of compiling and of rounds done.
+
+        Returns:
+            Any variables, over a dimension `policy` of the policies' labels and over others, each
+            with its coordinate; text and numbers as attributes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say how a point is measured")
+
+    def tuned(self, ready: Ready) -> dict[str, Any]:
+        """Return what was chosen for a point before it ran, by label: a note beside its arrays."""
+        del ready
+        return {}
+
+    def rounds_read(self, config: Config, panels: int) -> list[int] | None:
+        """Return the rounds that are read to be shown; None is all.
+
+        Args:
+            config: of the study.
+            panels: points and arrival rates together.
+        """
+        del config, panels
+        return None
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return tables and figures of stored points.
+
+        Args:
+            points: as they were measured; what was varied is among their attributes.
+            config: of the study.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what is shown")
+
+
+def of(config: Config, make: Callable[[Config], Any]) -> Kind:
+    """Return the kind of study of a configuration.
+
+    Raises:
+        ValueError: it is none.
+    """
+    made = make(config.kind)
+    if not isinstance(made, Kind):
+        raise ValueError(f"kind={config.kind} must be made from {Kind.__module__}.Kind")
+    return made
+
+
+def checked_points(
+    config: Composed,
+    make: Callable[[Config], Any],
+    make_policies: Callable[[Config], Mapping[str, Policy | Learnt]],
+    swept: Mapping[str, Any] | None = None,
+    kept: dict[str, Any] | None = None,
+    points: Sequence[Point] | None = None,
+) -> list[Ready]:
+    """Compose and check every point of a configuration.
+
+    Args:
+        config: of the study.
+        make: makes an object of its configuration.
+        make_policies: makes policies, by label.
+        swept: key -> value, what tells this configuration from others of its sweep.
+        kept: what was made before, by its configuration; new things are added.
+        points: of `grid.compose`, where it was asked before.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range at any point.
+    """
+    making = Making(make, make_policies, {} if kept is None else kept)
+    swept = swept or {}
+    combined = grid.compose(config, swept) if points is None else points
+    ready = []
+    for point in of(config, making.once).compose(combined, config, swept):
+        ready.append(ready_at(point, making))
+        ready[-1].kind.check(ready[-1])
+    return ready
+
+
+def ready_at(point: Point, making: Making) -> Ready:
+    """Return a point with what runs at it, all made of its configuration."""
+    kind: Kind = making.once(point.config.kind)
+    return kind.ready(point, making)

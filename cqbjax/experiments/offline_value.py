@@ -1,0 +1,134 @@
+"""A kind of study: what routers and the contrastive head are worth before any queue."""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import xarray as xr
+
+from cqbjax.core.files import content_key
+from cqbjax.datasets import DatasetSource
+from cqbjax.engine.progress import Reporter
+from cqbjax.experiments import grid, manifests
+from cqbjax.experiments.configs import Composed, Config, select
+from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.kinds import Kind, Shown, Table
+from cqbjax.experiments.manifests import Content
+from cqbjax.experiments.settings import listed
+from cqbjax.experiments.study import Making
+from cqbjax.offline import Trained, fits
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineValue(Kind):
+    """The error of features and the value of routers, each learnt on a seed's offline split.
+
+    Attributes:
+        head: settings of the head; None: those of the policy that has one, or the key `head`.
+    """
+
+    head: Any = None
+
+    # Nothing queues here.
+    for_show: ClassVar[tuple[str, ...]] = (
+        "K", "arrival_rate", "arrivals", "horizon", "record_every", "capacity", "explore_rounds",
+        "burst", "burst_rounds", "batch_most", "batch_sizes", "trace", "trace_column", "kind.head",
+    )  # fmt: skip
+    unread: ClassVar[tuple[str, ...]] = ("*",)
+    reads: ClassVar[tuple[str, ...]] = (
+        "policy", "policies_by_K", "source", "head", "num_seeds", "first_seed", "tuning_seed",
+    )  # fmt: skip
+    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.offline.value",)
+
+    def compose(
+        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
+    ) -> list[Point]:
+        """Return a point for each combination of the source's lists alone."""
+        del points
+        keys = [key for key in config.get("grid") or () if not key.startswith("source.")]
+        config = config.at({key: listed(select(config, key))[0] for key in keys})
+        config["grid"] = [key for key in config.get("grid") or () if key not in keys]
+        return grid.compose(config, swept)
+
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Return a point with its yardsticks and routers, each of these once."""
+        from cqbjax.offline import value
+
+        config = point.config
+        source, policies = making.once(config.source), making.policies(config.policy)
+        chosen = value.chosen_of(policies)
+        judged = dict.fromkeys(value.YARDSTICKS) | {
+            label: Trained(router) for label, router in chosen.routers.items()
+        }
+        own = dataclasses.replace(self, head=chosen.head or making.one(config.head))
+        told = None
+        if isinstance(source, DatasetSource):
+            table = source.table
+            size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
+            told = {"source": table.name, "stand_in": table.stand_in, **size}
+            told["provenance"] = table.provenance
+        return Ready(grid.settle(point, source), source, judged, kind=own, told=told)
+
+    def check(self, ready: Ready) -> None:
+        """Refuse a source that has no offline split."""
+        if not isinstance(ready.source, DatasetSource):
+            raise ValueError(
+                "kind=offline_value is of a dataset: pick a source, source=routerbench"
+            )
+
+    def content(self, ready: Ready) -> Content:
+        """Return what a point's numbers follow from; the head's settings are among it."""
+        made = manifests.content_of(ready)
+        return made._replace(point=content_key(made.point, repr(self.head)))
+
+    def rounds(self, ready: Ready) -> int:
+        """Return that no round is simulated."""
+        del ready
+        return 0
+
+    def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+        """Divide points one by one: fits are kept by themselves."""
+        del fewest
+        return [[one] for one in ready]
+
+    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+        """Fit and judge, seed by seed."""
+        from cqbjax.offline import value
+
+        config, seeds = ready.point.config, grid.seeds(ready.point.config)
+        routers = {k: one.router for k, one in ready.policies.items() if one is not None}
+        one_seed = value.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
+        fixed = ready.source, seeds, fits.cache_folder(config.cache_dir)
+        # The table shows what every seed chose.
+        warnings.filterwarnings("ignore", message=".*of its grid")
+        head = value.of_head(*fixed, self.head, progress)
+        made = value.of_routers(ready.source, routers, *fixed[1:], one_seed, progress)
+        return made.assign(head=head)
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return the error of features, the value of routers, and that seed by seed."""
+        import polars as pl
+
+        from cqbjax.offline import value_tables as tables
+        from cqbjax.results.summaries import differing
+
+        title, keys = f"{config.title or config.name}, trained offline", differing(points)
+        told = dict.fromkeys((*keys, "source", "stand_in", "prompts", "num_servers"))
+        parts: dict[str, list[pl.DataFrame]] = {"head": [], "routers": [], "seeds": []}
+        for point in points:
+            origin = {key: point.attrs.get(key) for key in told}
+            by_seed = tables.seed_table(point)
+            parts["head"].append(tables.head_table(point["head"], origin))
+            parts["routers"].append(tables.router_table(by_seed, origin))
+            varied = (pl.lit(point.attrs.get(key)).alias(key) for key in keys)
+            parts["seeds"].append(by_seed.select(*varied, pl.all()))
+        whole = {name: pl.concat(each) for name, each in parts.items()}
+        return Shown(
+            {
+                "head": Table(whole["head"], title),
+                "routers": Table(whole["routers"], title),
+                "seeds": Table(whole["seeds"], "", printed=False),
+            },
+            {},
+        )

@@ -1,0 +1,165 @@
+"""A study shown: its figure, its table, and where the time went."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+from rich.console import Console
+
+from cqbjax.engine.runner import Estimate
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.kinds import Kind, Shown, Table
+
+# Returns what a study shows: a caller of `run` or `report` may extend what its kind shows.
+Show = Callable[[Kind, Sequence[xr.Dataset], Config], Shown]
+
+# A figure of more pairs of panels cannot be read: it shows where they end instead.
+MOST_PANELS = 9
+
+
+def console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
+    return Console(width=None if sys.stdout.isatty() else 150)
+
+
+def write(shown: Shown, config: Config, stem: str, console: Console | None = None) -> list[Path]:
+    """Write what a study shows, and print it.
+
+    Args:
+        shown: of `Kind.show`.
+        config: of the study; `results_dir` is read.
+        stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
+        console: where tables are printed.
+
+    Returns:
+        The files written.
+    """
+    from cqbjax.figures import files as figure_files
+    from cqbjax.results import tables
+    from cqbjax.results.frame import without_points
+
+    written: list[Path] = []
+    folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
+    for name, table in shown.tables.items():
+        path = folders[0] / "_".join(filter(None, (stem, name)))
+        frame = without_points(table.frame)
+        if table.caption:
+            written += tables.save_table(frame, path, table.caption, table.apart)
+        else:
+            written.append(path.with_name(f"{path.name}.csv"))
+            tables.write_csv(written[-1], frame)
+        if table.printed:
+            tables.print_table(frame, table.caption, console, table.apart)
+    for name, figure in shown.figures.items():
+        written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
+    for line in shown.lines:
+        (console or Console()).print(line, markup=False)
+    return written
+
+
+def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
+    """Return the figure and the table of an ordinary study.
+
+    Args:
+        points: from `results.load_points`.
+        config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
+    """
+    # Matplotlib and Polars are not waited for before the first round.
+    from cqbjax.figures import curves, sweeps, users
+    from cqbjax.results.metrics import own_arrays, panels_of
+
+    drawn = [_only(point, config.figure_policies) for point in points]
+    if few(points):
+        panels = [name for name in panels_of(drawn, config) if name not in users.ELSEWHERE]
+        figure = curves.draw_curves(drawn, panels, config.spread)
+    else:
+        figure = sweeps.draw_over_keys(drawn)
+    main = Table(table(points, config), config.title or config.name, apart=own_arrays(points))
+    others = dict(users.of_users(drawn, few(points), config.spread))
+    return Shown({"": main}, {"": figure, **others})
+
+
+def table(points: Sequence[xr.Dataset], config: Config) -> Any:
+    """Return the table of a study."""
+    from cqbjax.results import tables
+
+    horizon = max(int(point.attrs["horizon"]) for point in points)
+    rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
+    reference = {"reference": config.compared} if config.get("compared") else {}
+    made: Any = getattr(tables, f"{config.table}_table")
+    return made(points, rounds, **reference)
+
+
+def few(points: Sequence[xr.Dataset]) -> bool:
+    """Tell whether points are so few that each has a panel of its own."""
+    return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
+
+
+def _only(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
+    """Keep the policies to draw."""
+    if labels is None:
+        return point
+    kept = [label for label in point.policy.values if label in labels]
+    return point.sel(policy=kept) if kept else point
+
+
+def objective(points: Sequence[xr.Dataset], config: Config) -> float:
+    """Return what a search is to make small or large: a mean over seeds, rates and points.
+
+    Args:
+        points: of one job.
+        config: of it; `objective` names metric and policy.
+    """
+    from cqbjax.results.aggregate import aggregated
+
+    asked = config.objective
+    table = aggregated(points, [asked.metric])
+    return float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
+
+
+def rounds_shown(config: Config) -> list[int]:
+    """Return the rounds that the table of a study shows, and its last one."""
+    return [*(int(t) for t in config.table_rounds), int(config.horizon)]
+
+
+def print_estimates(
+    ready: int, left: int, estimates: Sequence[Estimate], prepared: float, recorded: int,
+    console: Console,
+) -> None:  # fmt: skip
+    """Say what a sweep would run, and how long that would take.
+
+    Args:
+        ready: how many points it has.
+        left: how many of them are not stored yet.
+        estimates: of these.
+        prepared: seconds that composing and checking took.
+        recorded: bytes of the arrays that are in memory together until they are stored.
+        console: where it is said.
+    """
+    for one in estimates:
+        took = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
+        console.print(f"{one.told}: {took}", markup=False, soft_wrap=True)
+    compiling = sum(one.compiling for one in estimates)
+    running = sum(one.running for one in estimates)
+    console.print(
+        f"{ready} points, {ready - left} of them stored; {len(estimates)} groups, a program each; "
+        f"about {prepared + compiling + running:.0f} s: composing and checking {prepared:.0f}, "
+        f"compiling {compiling:.0f} (done now, and kept), running {running:.0f}; fits of routers "
+        f"and heads, storing and drawing not counted; arrays of up to {recorded / 1e6:,.0f} MB "
+        "are in memory until they are stored",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def time_spent(simulated: float | None, wall: float) -> str:
+    """Say how much of a study's time was simulation.
+
+    Args:
+        simulated: seconds in which this process simulated, compiling apart; None: others did.
+        wall: seconds of the study, from the start of its command.
+    """
+    if simulated is None:
+        return f"{wall:.1f} s, simulation in other processes"
+    return f"simulation {simulated:.1f} s of {wall:.1f} s ({simulated / wall:.0%})"

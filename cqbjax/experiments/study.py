@@ -1,0 +1,208 @@
+"""The points of a study: what their configuration names is made, checked and trained.
+
+What is done with them is their kind's (`kinds.py`). Composing them (`grid.py`), running them shard
+by shard (`sharding.py`), storing (`storing.py`, `manifests.py`) and showing (`showing.py`) are
+apart.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cqbjax.core.labels import OWN, PAPERS, SERVERS
+from cqbjax.core.types import Policy, Source
+from cqbjax.datasets import DatasetSource
+from cqbjax.engine.arguments import check_batch
+from cqbjax.engine.checks import check_sweep, named, with_yardstick
+from cqbjax.engine.parts import PerSeed
+from cqbjax.engine.progress import Reporter
+from cqbjax.experiments.arriving import queries, settings_of, told
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Point, Ready, seeds
+from cqbjax.experiments.grid import told as told_of_grid
+from cqbjax.offline import Learnt, Trained, fits, training
+from cqbjax.sources import Synthetic
+
+# Settings of a dataset's source that are said where they are not the paper's.
+OF_PAPER = {"min_max": True, "repeats": True, "outcome": "attempt"}
+
+
+def check_point(ready: Ready) -> None:
+    """Refuse what a point cannot run, before anything is trained or compiled.
+
+    Args:
+        ready: a settled point, with all that is made of its configuration.
+
+    Raises:
+        ValueError: in one sentence, for anything out of range.
+    """
+    point, source, policies, recorders, *_ = ready
+    config, untrained = point.config, learnt(policies)
+    if untrained and not isinstance(source, DatasetSource):
+        label = next(iter(untrained))
+        raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
+    drawn = drawn_from(ready)
+    wanted = with_yardstick(policies)
+    others = {label: policy for label, policy in wanted.items() if label not in untrained}
+    check_batch(config.chunk, config.memory_gb)
+    checked = check_sweep(
+        others, drawn, list(config.arrival_rate), seeds(config), config.horizon, config.K,
+        config.capacity, config.record_every, list(recorders), config.memory_gb,
+    )  # fmt: skip
+    for policy in untrained.values():
+        policy.check(checked.problem)
+    first = checked.records.every
+    if min(config.table_rounds) < min(first, config.horizon):
+        raise ValueError(
+            f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
+            "recorded: raise it, or lower record_every"
+        )
+
+
+def drawn_from(ready: Ready) -> Source:
+    """Return what a point's sweep draws from."""
+    return queries(ready.point.config, ready.source, ready.users, ready.service)
+
+
+def learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+    """Return those of the policies that are trained offline."""
+    return {label: policy for label, policy in policies.items() if isinstance(policy, Learnt)}
+
+
+def train(
+    point: Point,
+    source: Source | DatasetSource,
+    policies: Mapping[str, Policy | Learnt],
+    progress: Reporter | None = None,
+) -> dict[str, Policy | PerSeed]:
+    """Return the policies of a point, those that learn offline trained for each of its seeds.
+
+    Args:
+        point: from `settle`.
+        source: made from `point.config.source`.
+        policies: label -> policy, made from `point.config.policy`; `check_point` has passed them.
+        progress: told of the fits.
+    """
+    if not learnt(policies):
+        ready: dict[str, Any] = dict(policies)
+        return ready
+    assert isinstance(source, DatasetSource)
+    config = point.config
+    return training.per_seed(
+        policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
+        config.tuning_seed, progress,
+    )  # fmt: skip
+
+
+def tuned(
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
+) -> dict[str, Any]:
+    """Return label -> the routers that `train` fitted, as they were tuned.
+
+    A router is a list of settings, each with how many `seeds` were fitted with it.
+    """
+    config = point.config
+    if not isinstance(source, DatasetSource):
+        return {}
+    routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
+    if not routers:
+        return {}
+    data = fits.read(source, fits.cache_folder(config.cache_dir))
+    splits = [config.tuning_seed if config.tuning_seed is not None else s for s in seeds(config)]
+    # Both pairings of a router share its fits, and so its tuning.
+    counts = {
+        router: Counter(fits.tuned(router, data, split) for split in splits)
+        for router in set(routers.values())
+    }
+    return {
+        label: [
+            {"router": type(one).__name__, "seeds": count} | dataclasses.asdict(one)  # type: ignore[call-overload]
+            for one, count in counts[router].most_common()
+        ]
+        for label, router in routers.items()
+    }
+
+
+def origin(ready: Ready) -> dict[str, Any]:
+    """Return the attributes that say where a point's queries come from."""
+    if ready.told is not None:
+        return dict(ready.told)
+    source, config = ready.source, ready.point.config
+    own = told(config)
+    if isinstance(source, DatasetSource):
+        table = source.table
+        named = {"provenance": table.provenance, SERVERS: ", ".join(table.servers)}
+        # An axis of the grid says so itself.
+        odd = {
+            key: config.source[key] for key, usual in OF_PAPER.items()
+            if config.source.get(key, usual) != usual and f"source.{key}" not in ready.point.varied
+        }  # fmt: skip
+        named |= {"source_settings": told_of_grid(odd)} if odd else {}
+        return {"source": table.name, "stand_in": table.stand_in, **named, **own}
+    if type(source) is Synthetic:
+        slackness = float(config.slackness)
+        named = {"source": "synthetic", "stand_in": "", "provenance": PAPERS}
+        return {**named, "slackness": slackness, **own}
+    # A source of one's own has its module in its name, so that it is never taken for the paper's.
+    kind = type(source)
+    own_name = f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
+    values = told_of_grid(settings_of(config.source))
+    named = {"source": name, "stand_in": "", "provenance": OWN}
+    return {**named, "source_settings": values, **own}
+
+
+class Making(NamedTuple):
+    """What makes objects of configurations; how that is done the commands alone know.
+
+    Attributes:
+        one: makes an object of its configuration.
+        policies: makes policies of theirs, by label.
+        kept: what was made once for all points, by its configuration; new things are added.
+    """
+
+    one: Callable[[Config], Any]
+    policies: Callable[[Config], Mapping[str, Policy | Learnt]]
+    kept: dict[str, Any]
+
+    def once(self, node: Config) -> Any:
+        """Return what a configuration makes, made once: points of a dataset share one table."""
+        return self.keep(str(node), lambda: self.one(node))
+
+    def keep(self, key: str, make: Callable[[], Any]) -> Any:
+        """Return what was kept under a key, or make it and keep it."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+
+def ready_of(
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt],
+    making: Making, kind: Any,
+) -> Ready:  # fmt: skip
+    """Return a settled point with what is made of its configuration.
+
+    Args:
+        point: from `settle`.
+        source: of it.
+        policies: label -> policy.
+        making: makes recorders, users and service.
+        kind: of study.
+    """
+    config, make = point.config, making.once
+    users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
+    asked = [*config.record, *(["queries"] if config.queries else [])]
+    recorders = tuple(named(one) if isinstance(one, str) else make(one) for one in asked)
+    return Ready(point, source, policies, recorders, users, service, kind)
+
+
+def told_of(ready: Ready) -> Iterator[str]:
+    """Yield what a point leaves out, and what is known of its dataset."""
+    point, source = ready.point, ready.source
+    for reason in sorted(set(point.left_out.values())):
+        names = ", ".join(label for label, why in point.left_out.items() if why == reason)
+        yield f"{point.name}: {names} left out ({reason})"
+    if isinstance(source, DatasetSource):
+        yield source.describe(point.config.K, point.config.arrival_rate)
+    yield from ready.lines

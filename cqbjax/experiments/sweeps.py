@@ -1,0 +1,142 @@
+"""The ordinary kind of study: policies on the same draws, as a figure or a table of the paper has.
+
+Points of one program share a batch; a shard holds as many as memory allows.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import xarray as xr
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.engine import memory
+from cqbjax.engine.chunks import recorded_bytes
+from cqbjax.engine.parts import Part, PerSeed, choose_records
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.runner import Estimate
+from cqbjax.engine.sweep import estimates, part, sweep_parts
+from cqbjax.experiments import grid, showing, study
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Ready
+from cqbjax.experiments.kinds import Kind, Shown
+
+# Of the arrays of a shard, in bytes.
+MOST_BYTES = 500_000_000
+BYTES_A_RECORD = 17  # queue length, regret, departures, explored, and a share of the optimal one
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(Kind):
+    """Policies, arrival rates and seeds, run by the simulator."""
+
+    for_show: ClassVar[tuple[str, ...]] = ("kind",)
+    sweeps: ClassVar[bool] = True
+    computes: ClassVar[tuple[str, ...] | None] = ()
+
+    def check(self, ready: Ready) -> None:
+        """Refuse what a point cannot run, or could not show."""
+        if set(ready.policies) <= {OPTIMAL}:
+            raise ValueError(
+                "policy names only optimal, and there is nothing to compare with it: name another"
+            )
+        study.check_point(ready)
+
+    def rounds(self, ready: Ready) -> int:
+        """Return the round-runs of a point's policies, the optimal one's included."""
+        return len({*ready.policies, OPTIMAL}) * _runs(ready) * int(ready.point.config.horizon)
+
+    def reckon(self, left: Sequence[Ready], progress: Reporter) -> list[Estimate]:
+        """Compile each program and run it for a moment; nothing is trained, and nothing stored."""
+        if not left:
+            return []
+        config = left[0].point.config
+        parts = [_part(_blank(each)) for each in left]
+        return estimates(parts, config.chunk, config.memory_gb, None, progress)
+
+    def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+        """Divide points into shards, in their order.
+
+        The first one's `shard_runs` says how many runs of a policy a shard has at most.
+        """
+        most_runs = _most_runs(ready, fewest)
+        shards: list[list[Ready]] = []
+        runs, size = 0, 0
+        for one in ready:
+            own, own_size = _runs(one), self.size(one)
+            if not shards or runs + own > most_runs or size + own_size > MOST_BYTES:
+                shards.append([])
+                runs, size = 0, 0
+            shards[-1].append(one)
+            runs, size = runs + own, size + own_size
+        return shards
+
+    def size(self, ready: Ready) -> int:
+        """Return the bytes of a point's arrays."""
+        config = ready.point.config
+        records = choose_records(config.horizon, config.record_every)
+        size = BYTES_A_RECORD * records.rounds.size
+        if ready.recorders:
+            problem = study.drawn_from(ready).problem(config.K, config.horizon)
+            size += recorded_bytes(ready.recorders, problem, records)
+        return size * (len(ready.policies) + 1) * _runs(ready)
+
+    def run(
+        self, shard: Sequence[Ready], progress: Reporter, resume: Path | None = None
+    ) -> list[xr.Dataset]:
+        """Train what learns, and run the points, all that can be in one batch."""
+        config = shard[0].point.config
+        parts = [
+            _part(one._replace(policies=study.train(one.point, one.source, one.policies, progress)))
+            for one in shard
+        ]
+        made = sweep_parts(parts, config.chunk, config.memory_gb, None, progress, resume)
+        return [
+            data.assign_attrs(experiment=one.point.config.name, **study.origin(one))
+            for data, one in zip(made, shard, strict=True)
+        ]
+
+    def tuned(self, ready: Ready) -> dict[str, Any]:
+        """Return label -> the routers that were fitted, as they were tuned."""
+        return study.tuned(ready.point, ready.source, ready.policies)
+
+    def rounds_read(self, config: Config, panels: int) -> list[int] | None:
+        """Return the rounds of the table, where there are too many points to draw their curves."""
+        return None if panels <= showing.MOST_PANELS else showing.rounds_shown(config)
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return the table and the curves; of many points, where these end over the keys."""
+        return showing.sweep(points, config)
+
+
+def _runs(one: Ready) -> int:
+    """Return the runs of each policy of a point."""
+    return len(one.point.config.arrival_rate) * int(one.point.config.num_seeds)
+
+
+def _most_runs(ready: Sequence[Ready], fewest: int) -> int:
+    """Return how many runs of a policy a shard has at most."""
+    asked = ready[0].point.config.get("shard_runs") if ready else None
+    share = -(-sum(map(_runs, ready)) // fewest)
+    return int(asked or min(memory.shard_runs(jax.devices()), max(1, share)))
+
+
+def _part(trained: Ready) -> Part:
+    """Return what the simulator is to run of a point."""
+    config = trained.point.config
+    return part(
+        trained.policies, study.drawn_from(trained),
+        config.arrival_rate, grid.seeds(config), config.horizon, config.K, config.record_every,
+        config.capacity, trained.recorders,
+    )  # fmt: skip
+
+
+def _blank(ready: Ready) -> Ready:
+    """Return a point with policies of the right shapes in place of those that are to be trained."""
+    config, each = ready.point.config, dict(ready.policies)
+    problem = study.drawn_from(ready).problem(config.K, config.horizon)
+    for label, policy in study.learnt(each).items():
+        each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
+    return ready._replace(policies=each)

@@ -1,1 +1,0 @@
-"""Where results are kept: pieces named by their keys."""

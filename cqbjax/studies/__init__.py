@@ -1,1 +1,0 @@
-"""Studies: which points they have, how they run, what they measure."""

@@ -1,0 +1,128 @@
+"""The arena's page in a real Chromium: wide and narrow, nothing cut off, nothing asked of a net."""
+
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+from absent import absent
+from composing import called
+
+from cqbjax.arena import page
+from cqbjax.cli import _shown
+from cqbjax.experiments import showing
+from cqbjax.results import board as boards
+
+pytestmark = pytest.mark.slow  # a browser starts
+LABELS = ("optimal", "acqb", "linucb", "random", "Mine")
+TASKS = ("paper", "drift", "retries")
+
+
+def board():
+    """Runs of five policies in three tasks, made up."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {
+            "task": task, "policy": label, "seed": seed, "gap": gap * 10 + float(draw.normal()),
+            "queue": 1.0, "served": 9, "time": 3.0, "attempts": 1.5, "gave_up": 0.0,
+            "dollars": 0.002 if task == "retries" else None,
+        }
+        for task in TASKS for gap, label in enumerate(LABELS) for seed in range(10)
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, schema=boards.SCHEMA)
+    frame = frame.with_columns(gap=pl.when(policy="optimal").then(0.0).otherwise("gap"))
+    note = {
+        "version": 1, "content": "c", "policies": dict.fromkeys(LABELS, "k"), "known": [],
+        "seeds": 10, "horizon": 40, "first_seed": 2_000_000, "seconds": {}, "by": {},
+        "looks": {"Mine": 3},
+    }  # fmt: skip
+    return boards.Board(frame, dict.fromkeys(TASKS, note))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arena")
+    none = boards.Board(pl.DataFrame(schema=boards.SCHEMA), {})
+    _shown.write(board(), none, folder, "Mine", showing.console())
+    return folder / "index.html"
+
+
+def test_the_page_says_who_stands_where(written):
+    text = written.read_text()
+    assert "<script" not in text and "http://" not in text and "https://" not in text
+    assert "Mine in the arena" in text and "Tastes that jump" in text
+    assert "3 policies of this name have been run on the seeds that are reported" in text
+    assert text.count('class="own"') == 2 + len(TASKS)
+    table = pl.read_csv(written.parent / "table.csv").filter(task="paper").sort("gap")
+    assert table["policy"].to_list() == ["optimal", "acqb", "linucb", "random", "Mine"]
+    assert table["group"].to_list() == [None, 1, 2, 3, 4]
+    (row,) = table.filter(policy="acqb").to_dicts()
+    ends = [row["score"], row["score_low"], row["score_high"]]
+    assert f'<td class="n">{page.interval(ends)}</td>' in text
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The page of the board that comes with the package."""
+    folder = tmp_path_factory.mktemp("shown")
+    done = called("arena", "show", f"out={folder}")
+    assert done.returncode == 0, done.stderr
+    return folder / "shown" / "index.html"
+
+
+def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
+    text, known = shown.read_text(), boards.read()
+    labels = {*known.rows["policy"]} - {"optimal"}
+    assert text.count("<h3 id=") == len(known.notes) and text.count("<dt>Sees</dt>") == len(labels)
+    assert text.count("<img ") == 2 + len(known.notes) + len(labels)
+    assert "whom to serve is all there is to choose" in text, "what a task's file says of it"
+    assert "ACQB&#39;s routing, oldest query first." in text, "what a policy's does"
+    assert {*pl.read_csv(shown.parent / "table.csv")["by"]} == {"board"}
+    assert shown.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("which", ["written", "shown"])
+def test_the_page_fits_a_screen(which, width, request):
+    written = request.getfixturevalue(which)
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if binary is None:
+        absent("no Chromium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(word)
+    with webdriver.Chrome(options) as browser:
+        browser.set_window_size(width, 900)
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        browser.get(written.as_uri())
+        over = browser.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert over <= 0, "the page itself does not scroll sideways"
+        sizes = browser.execute_script(
+            "return [...document.images].map(one => one.complete ? one.naturalWidth : 0)"
+        )
+        labels = {*boards.read().rows["policy"]} - {"optimal"}
+        cards = len(boards.read().notes) + len(labels)
+        assert len(sizes) == 2 + (len(TASKS) if which == "written" else cards)
+        assert min(sizes) > 400
+        browser.get_screenshot_as_file(str(written.parent / f"page_{width}.png"))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((None, None, None), "–"),
+        ((-1e-17, -0.004, 0.004), "0.00 [0.00, 0.00]"),
+        ((0.5, None, None), "0.50 [–]"),
+        ((12.34, 10.0, 15.0), "12.3 [10.0, 15.0]"),
+        ((0.00234, 0.0021, 0.0026), "0.0023 [0.0021, 0.0026]"),
+    ],
+)
+def test_a_number_stands_with_its_interval(ends, said):
+    assert page.interval(ends) == said

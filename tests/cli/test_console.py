@@ -1,0 +1,405 @@
+"""The console command, the thin scripts over the same mains, and how each of them refuses."""
+
+import importlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from composing import CONF, REPOSITORY, composed, refused
+from tiers import cases
+
+from cqbjax.cli import __main__ as console
+from cqbjax.cli import _hydra, _start
+from cqbjax.cli._start import refusing
+from cqbjax.experiments import settings
+
+# The benchmarks and the paper's reproduction stand beside the package.
+BESIDE = {"bench": "benchmarks.command", "report": "reproduction.report", "run": "reproduction.run"}
+SCRIPTS = sorted(
+    path.stem for path in (REPOSITORY / "scripts").glob("*.py") if path.stem != "bench"
+)
+
+
+def test_every_command_has_a_thin_script_and_a_line_in_the_list(monkeypatch, capsys):
+    modules = (REPOSITORY / "cqbjax" / "cli").glob("[!_]*.py")
+    assert sorted(console.COMMANDS) == SCRIPTS == sorted(path.stem for path in modules)
+    monkeypatch.setattr(sys, "argv", ["cqbjax"])
+    console.main()
+    listed = capsys.readouterr().out
+    for name, what in console.COMMANDS.items():
+        assert f"  {name:<16} {what}\n" in listed
+        module = BESIDE.get(name, f"cqbjax.cli.{name}")
+        assert callable(importlib.import_module(module).main)
+        text = (REPOSITORY / "scripts" / f"{name}.py").read_text()
+        assert re.search(rf"^from {re.escape(module)} import main\b", text, re.MULTILINE)
+        assert len(text.splitlines()) == (12 if name in BESIDE else 6)
+
+
+def test_a_word_that_is_no_command_is_refused_and_those_there_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["cqbjax", "rnu", "experiment=synthetic"])
+    with pytest.raises(SystemExit) as stopped:
+        console.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said == f"error: no command rnu; there are {', '.join(console.COMMANDS)}\n"
+
+
+@pytest.mark.parametrize(("name", "instead"), console.RETIRED.items())
+def test_a_retired_command_is_a_sentence_that_names_what_to_use(name, instead, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["cqbjax", name, "experiment=synthetic"])
+    with pytest.raises(SystemExit) as stopped:
+        console.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and name not in console.COMMANDS
+    assert said == f"error: the command {name} is retired: use {instead}\n"
+    words = instead.split("`")[1].split()
+    if words[:2] == ["python", "-m"]:
+        assert callable(importlib.import_module(words[2]).main)
+    else:
+        assert words[1] in console.COMMANDS
+        composed(*words[2:])
+
+
+COMMANDS = ("run", "prepare_data")
+
+
+@pytest.mark.parametrize("name", cases(COMMANDS, ["run"]))
+def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
+    said = refused(["nokey=1"], name)
+    assert said.startswith("error: nokey is no key; choose from ")
+    assert ("batch_size" if name == "prepare_data" else "arrival_rate") in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("prepare_data", [], "error: dataset=NAME is missing"),
+        ("prepare_data", ["dataset=none"], "error: "),
+        ("prepare_data", ["dataset=compact", "data_dir=3"], "error: data_dir=3 must be a folder"),
+        ("prepare_data", ["dataset=compact", "data_dir=null"], "error: data_dir=None must be a f"),
+        (
+            "run",
+            ["kind=sensitivity", "kind.beta=[1]"],
+            "error: kind.beta is no key; kind has M, alpha",
+        ),
+        ("run", ["kind=sensitivity", "c1=fast"], "error: c1=fast must be a number"),
+        ("run", ["experiment=x"], "error: experiment x is unknown; choose from ablation"),
+        ("report", ["nowhere"], "error: nowhere: no such folder of results; report FOLDER NAME"),
+        ("report", [".", "mine"], "error: no stored experiment mine under data; there: none"),
+        (
+            "aggregate",
+            ["data/x", "--over", "K", "K"],
+            "error: --over K K must name nothing",
+        ),
+        (
+            "aggregate",
+            ["data/x", "--over", "K", "c1", "dim"],
+            "error: --over K c1 dim must name",
+        ),
+        ("aggregate", ["results/data/x", "--rounds", "3", "3"], "error: --rounds 3 3 must name"),
+        (
+            "prepare_data",
+            ["dataset=sprout", "made_up=x"],
+            "error: made_up=x must be a whole",
+        ),
+        ("prepare_data", ["dataset=sprout", "progress=no"], "error: progress=no must be true or"),
+        ("prepare_data", ["dataset=sprout", "batch_size=0"], "error: batch_size=0 must be a whole"),
+        ("prepare_data", ["~batch_size"], "error: ~batch_size: batch_size cannot be left out"),
+        ("stored", [], "error: the following arguments are required: folder; --help says"),
+        ("run", ["-m", "tries=1,100"], "error: tries is read by nothing here, but by best_llm"),
+        ("run", ["policy=[linucb]", "linucb_alpha=-1"], "error: linucb_alpha=-1 must be a finite"),
+        ("run", ["~name"], "error: ~name: name cannot be left out"),
+        ("run", ["~horizon=1000"], "error: ~horizon=1000: horizon cannot be left out"),
+        ("run", ["policy=null"], "error: policy=null must choose from acqb, "),
+        ("aggregate", ["here", "--round"], "error: argument --rounds: expected at least one"),
+        ("aggregate", ["results"], "error: results is not results/data/NAME: name one, or"),
+        ("aggregate", ["results/data/.."], "error: results/data/.. is not results/data/NAME"),
+    ],
+)
+def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = refused(words, name)
+    assert message.startswith(said) and len(message.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "/abs", "a/b", "a\\b", ".hidden", 3, ["a", "b"], " a", None])
+def test_what_can_name_no_file_is_no_name(name):
+    with pytest.raises(ValueError, match="name=.* must be a word that can name a file"):
+        settings.check_name(name)
+
+
+NAMES = ("../escape", "''", "/abs", "a/b", "a\\\\b", ".hidden", "3", "[a,b]")
+# One command reads them all; of the others it is seen that they ask.
+NAMED = [*(("run", name) for name in NAMES), *((command, "../escape") for command in COMMANDS[1:])]
+
+
+@pytest.mark.parametrize("named", cases(NAMED, [("run", "../escape")]), ids="-".join)
+def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch):
+    command, name = named
+    monkeypatch.chdir(tmp_path)
+    words = ["dataset=compact"] if command == "prepare_data" else []
+    said = refused([f"name={name}", *words], command)
+    assert said.startswith("error: name=") and "must be a word that can name a file" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_error_is_no_sentence_and_a_sentence_can_be_a_traceback(monkeypatch):
+    with pytest.raises(ZeroDivisionError), refusing():
+        print(1 / 0)
+    monkeypatch.setenv("CQBJAX_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="as it is"), refusing():
+        raise ValueError("as it is")
+
+
+def test_broken_yaml_of_the_users_own_is_named_with_its_line(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine:\n  epsilon: [0.1\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["policy=[mine]"])
+    assert said.startswith(f"error: {own}, line 3: ") and len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_choice_of_the_users_own_is_found_and_may_not_hide_a_shipped_one(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine:\n  _target_: nowhere.Mine\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["policy=[mine]"])
+    assert said.startswith("error: nowhere.Mine cannot be made: Error loading 'nowhere.Mine'")
+    said = refused(["policy=[other]"])
+    assert said.startswith("error: policy other is unknown; choose from acqb, ")
+    assert ", mine, mlp[_fallback|" in said
+    taken = own.with_name("acqb.yaml")
+    own.rename(taken)
+    said = refused(["policy=[acqb]"])
+    assert said == f"error: {taken} has the name of a file of cqbjax: give it another"
+
+
+# Folders of a user's `conf/` that have the names of keys.
+KEYS = ("name", "K", "alpha_scale", "source.success", "data_dir", "dataset", "source")
+
+
+def test_a_key_keeps_its_meaning_whatever_the_users_own_conf_holds(tmp_path, monkeypatch):
+    for key in KEYS:
+        (tmp_path / "conf" / key).mkdir(parents=True)
+        (tmp_path / "conf" / key / "mine.yaml").write_text("a: 1\n")
+    # Hidden by no check: what another project's folder has is none of this command's.
+    (tmp_path / "conf" / "source" / "compact.yaml").write_text("a: 1\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused(["dataset=compact", "source=no.csv"], "prepare_data")
+    assert said == "error: no.csv: no such file or folder."
+    (tmp_path / "conf" / "source" / "compact.yaml").unlink()
+    words = ("name=mine", "K=2", "alpha_scale=0.5")
+    config = composed(*words, "source=coin", "source.success=[0.5]", "data_dir=elsewhere")
+    assert (config.name, config.K, config.alpha_scale) == ("mine", 2, 0.5)
+    assert (config.data_dir, config.source.success) == ("elsewhere", [0.5])
+    assert refused(["K=mine", "name=mine"]) == "error: K=mine must be a whole number"
+    # What the package has as a group, the folder adds to.
+    assert composed("source=mine").source == {"a": 1}
+
+
+ODD_NAMES = (
+    "a,b=c", "a b", "ünï", "it's", "a\\", "a\\'b", "${x}", "[x]", "{a:b}", "-d", "3", "null", "$a$",
+    "# x", 'q"q',
+)  # fmt: skip
+
+
+def test_a_folder_of_any_name_can_be_handed_to_a_study():
+    for name in ODD_NAMES:
+        assert composed(_hydra.quote("results_dir", name)).results_dir == name
+
+
+def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for folder, key in ((tmp_path / "file", "data_dir="), (tmp_path / "other", "")):
+        with (
+            pytest.raises(SystemExit),
+            refusing((), {"cache_dir": "None", "data_dir": str(folder)}),
+        ):
+            (tmp_path / "file" / "x.json").read_text()
+        said = capsys.readouterr().err
+        assert said == f"error: {key}{tmp_path}/file/x.json: Not a directory\n"
+
+
+@pytest.mark.parametrize("name", ["run", "report"])
+def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    os.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    assert refused([], name) == "error: the current folder is not there any more: go to another"
+
+
+def test_letters_that_hydra_does_not_read_are_told_to_be_quoted():
+    said = refused(["name=ü"])
+    assert said == "error: name=ü must have its value in quotes of its own: \"name='ü'\""
+    assert composed("name='ü'").name == "ü"
+
+
+def test_a_choice_that_is_no_text_is_named(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(bytes(range(256)))
+    monkeypatch.chdir(tmp_path)
+    assert refused(["policy=[mine]"]) == f"error: {own} is no text in UTF-8"
+
+
+RAISING = """
+from cqbjax.core.pytree import pytree
+
+
+class Plain:
+    pass
+
+
+class Raises:
+    def __init__(self):
+        raise RuntimeError("no luck\\ntwice")
+
+
+@pytree
+class Inside:
+    informed = False
+
+    def init(self, problem, contexts):
+        raise KeyError("lost")
+
+    def select(self, key, state, observation):
+        return None
+
+    def update(self, state, observation, action, feedback):
+        return state
+"""
+
+
+OF_ONES_OWN = [
+    ("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
+    ("Raises", "raising.Raises cannot be made: no luck twice"),
+    ("Inside", "policy mine: Inside.init raises KeyError, in line 19 of raising.py: 'lost'"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), cases(OF_ONES_OWN, ["Inside"], several=True))
+def test_code_of_the_users_own_that_raises_is_a_sentence(name, said, tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "policy" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"mine:\n  _target_: raising.{name}\n")
+    (tmp_path / "raising.py").write_text(RAISING)
+    monkeypatch.chdir(tmp_path)
+    assert refused(["policy=[mine]", "num_seeds=2", "horizon=9"]).startswith(f"error: {said}")
+
+
+@pytest.mark.slow
+def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule(
+    tmp_path, monkeypatch
+):
+    own = tmp_path / "conf" / "router" / "ours.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("_target_: nowhere.Ours\n")
+    monkeypatch.chdir(tmp_path)
+    for label in ("ours", "ours_fallback_least_served", "ours_priority"):
+        assert "nowhere.Ours" in refused([f"policy=[{label}]"])
+    said = refused(["policy=[ours_fifo]"])
+    assert said.startswith("error: policy ours_fifo is unknown") and ", ours[_fallback|" in said
+
+
+def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
+    beside = REPOSITORY / "reproduction" / "conf"
+    assert CONF == _hydra.CONF and [CONF, beside] == _hydra.SHIPPED
+    for folder in (REPOSITORY, beside.parent):
+        monkeypatch.chdir(folder)
+        assert _hydra._own_folder() is None
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "conf" / "kind" / "slopes.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("_target_: nowhere.Mine\n")
+    said = refused(["horizon=abc"])
+    assert said == f"error: {own} has the name of a file of cqbjax: give it another"
+
+
+# What a command must not wait for before it can show a configuration, refuse a word or list.
+HEAVY = ("jax", "numpy", "xarray", "pandas", "scipy", "sklearn", "matplotlib", "polars", "flax")
+
+
+SHOWN = {
+    "cqbjax.cli": 0, "cqbjax.cli run experiment=routerbench --cfg job": 0,
+    "scripts/run.py horizon=abc": 2, "cqbjax.cli run -m nokey=1,2": 2,
+    "cqbjax.cli run K=[1,2] arrival_rate=fast": 2, "cqbjax.cli run c1=[] name=t": 2,
+    "cqbjax.cli run explore_rounds=abc policy=[cqb_eps]": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", cases(SHOWN, list(SHOWN)[1:3]))
+def test_showing_a_configuration_or_refusing_it_imports_nothing_heavy(words):
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = {words.split()!r}\n"
+        "status = 0\n"
+        "try:\n"
+        "    run = runpy.run_path if sys.argv[0].endswith('.py') else runpy.run_module\n"
+        "    run(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as stopped:\n"
+        "    status = stopped.code\n"
+        f"assert status == {SHOWN[words]}, status\n"
+        f"assert not set({HEAVY!r}) & set(sys.modules), sorted(set({HEAVY!r}) & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
+    late = ("sklearn", "matplotlib", "flax", "optax", "scipy.stats", "huggingface_hub")
+    code = (
+        "import sys\n"
+        "import cqbjax.cli.run, cqbjax.policies, cqbjax.sources, cqbjax.experiments.study\n"
+        f"assert not set({late!r}) & set(sys.modules), sorted(set({late!r}) & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_that_ctrl_c_causes_is_no_error(monkeypatch, capsys):
+    """A compiler that is interrupted may raise one of its own."""
+    monkeypatch.setattr(_start, "_pressed", threading.Event())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="130"), refusing():
+        with pytest.raises(KeyboardInterrupt):
+            _start._press(signal.SIGINT, None)
+        raise RuntimeError("incompatible function arguments")
+    assert capsys.readouterr().err.startswith("stopped; ")
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_is_stored_and_says_how_to_go_on(tmp_path):
+    """To the whole group, as a terminal sends it, once the first shard is stored."""
+    words = ["-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=20000", "shard_runs=2"]
+    words += ["arrival_rate=" + ",".join(f"0.{rate}" for rate in range(100, 200))]
+    command = [sys.executable, str(REPOSITORY / "scripts" / "run.py"), *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        start_new_session=True,
+    )  # fmt: skip
+    while process.poll() is None and not list(tmp_path.rglob("*.nc")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    lines = process.communicate(timeout=120)[0].splitlines()
+    assert process.returncode == 130
+    stopped = next(number for number, line in enumerate(lines) if line.startswith("stopped; "))
+    assert lines[stopped].startswith("stopped; kept: results/data/grid (")
+    assert lines[stopped + 1 :] == [f"go on with: python {shlex.join(command[1:])}"]
+    assert not any("Traceback" in line or "KeyboardInterrupt" in line for line in lines)

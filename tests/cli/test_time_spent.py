@@ -1,0 +1,19 @@
+"""What a command says of its time: each study's own share, and whose simulation it was."""
+
+import time
+
+from cqbjax.cli import Watch
+from cqbjax.experiments.showing import time_spent
+
+
+def test_a_study_is_timed_from_the_end_of_the_one_before():
+    watch = Watch()
+    time.sleep(0.02)
+    first = watch.stop()
+    assert first >= 0.02 and watch.running() < first
+    assert watch.stop() < first
+
+
+def test_the_share_is_of_what_this_process_simulated():
+    assert time_spent(1.0, 4.0) == "simulation 1.0 s of 4.0 s (25%)"
+    assert time_spent(None, 3.04) == "3.0 s, simulation in other processes"

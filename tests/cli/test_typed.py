@@ -1,0 +1,209 @@
+"""What is typed is read by something that runs, or refused by its name before work starts."""
+
+import dataclasses
+import re
+
+import pytest
+from composing import EXPERIMENTS
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cqbjax import dynamics
+from cqbjax.cli import _hydra, _multirun
+from cqbjax.core.pytree import check_numbers
+from cqbjax.experiments import grid, kinds, settings
+from cqbjax.sources import Synthetic
+from cqbjax.testing.contract import fair
+
+SMALL = ("num_seeds=2", "horizon=40")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started():
+    """Hydra, initialised once: a test of it takes as long as all of these."""
+    with _multirun.initialised():
+        yield
+
+
+def check(*words):
+    """Check words as a command does, those of a sweep where one has several values."""
+    jobs = _multirun.compose(_multirun.combinations([*words]))
+    _hydra.check_typed(jobs[0].words, *(job.config for job in jobs))
+    return jobs
+
+
+UNREAD = {
+    "tries is read by nothing here, but by best_llm": ("policy=[acqb]", "tries=1,100"),
+    "tries is read by nothing": ("policy=[thompson]", "tries=[1,100]"),
+    "linucb_alpha is read by nothing here, but by linucb": ("linucb_alpha=nan",),
+    "head.epochs is read by nothing here, but by acqb_cl": ("head.epochs=3",),
+    "head is read by nothing here": ("head=sprout",),
+    "warm.weight is read by nothing": ("warm.weight=3",),
+    "preset is read by nothing": ("policy=[random]", "preset=theory"),
+    "+mine is read by nothing: leave it out": ("+mine=3",),
+    "precision is read with policy.acqb.retry=posterior or recall alone":
+        ("policy=[acqb]", "precision=9"),
+    "num_samples is read with policy.acqb_ucb.optimism=thompson alone":
+        ("policy=[acqb_ucb]", "num_samples=4"),
+    "c1 is read with policy.cqb_eps.exploration=": ("policy=[cqb_eps]", "c1=0.4"),
+    "c1 is read by nothing": ("policy=[acqb]", "policy.acqb.c1=0.2", "c1=0.4"),
+    "rates_by_K is read with arrival_rate=by_rule": ("rates_by_K={1: [0.4]}",),
+    "service.prices.since is read with service.prices.factors alone":
+        ("service=[prices]", "service.prices.since=20"),
+    "users.impatient.pretends is read with users.impatient.attempts or give_up alone":
+        ("users=[impatient]", "users.impatient.pretends=0.5"),
+    "service.outages.length is read with service.outages.share alone":
+        ("service=[outages]", "service.outages.share=0", "service.outages.length=5"),
+    "source.shares is read with source.classes alone": ("source=coin", "source.shares=[1]"),
+    "horizon is not read by OfflineValue": ("kind=offline_value", "horizon=3"),
+    "policy is not read by Sensitivity": ("kind=sensitivity", "policy=[acqb]"),
+    "spread is not read by Slopes": ("kind=slopes", "kind.windows=[[1,9]]", "spread=sd"),
+    "record_every is not read by Events": ("kind=events", "record_every=2"),
+    "policy=[acqb,acqb] must name nothing twice": ("policy=[acqb,acqb]",),
+    "users=[stay, stay] must name nothing twice": ("users=[stay, stay]",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", UNREAD)
+def test_what_is_typed_and_read_by_nothing_is_refused(said):
+    with pytest.raises(ValueError) as refusal:
+        check(*UNREAD[said])
+    assert str(refusal.value).startswith(said)
+
+
+READ = [
+    ("policy=[best_llm]", "tries=3"), ("policy=[acqb],[linucb]", "linucb_alpha=3"),
+    ("policy=[acqb_recall]", "precision=9"), ("policy=[knn_posterior]", "precision=9"),
+    ("policy=[cqb_eps]", "explore_rounds=stabilised", "c1=3"), ("policy=[acqb_cl]", "head=sprout"),
+    ("preset=theory",), ("kind=sensitivity", "kappa=2"),
+    ("users=[impatient]", "users.impatient.attempts=2", "users.impatient.pretends=0.5"),
+    ("+horizon2=40", "+policy.random.x=${horizon2}"), ("~policy.random",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READ, ids=" ".join)
+def test_what_anything_reads_is_not_refused(words):
+    check(*words)
+
+
+def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
+    """By the files themselves: a new constant is refused without being named anywhere else."""
+    shipped, takers = _hydra._shipped()
+    assert {"tries", "linucb_alpha", "kappa", "head", "warm", "window"} <= takers.keys()
+    (job,) = _multirun.compose([["source=coin", "policy=[random]"]])
+    for key in takers.keys() - {"num_servers"}:
+        with pytest.raises(ValueError, match=f"^{key} is (read by nothing|not read)"):
+            _hydra.check_typed([f"{key}=3"], job.config)
+    for key in shipped - takers.keys() - settings.ONLY_WITH.keys() - {"preset"}:
+        _hydra.check_typed([f"{key}={job.config.get(key)}"], job.config)
+
+
+@pytest.mark.slow
+def test_what_an_experiments_file_says_is_never_refused():
+    for name in EXPERIMENTS:
+        check(f"experiment={name}")
+    check("experiment=routerbench", "kind=offline_value")
+
+
+def checked(*words):
+    """Check words and all that is made of them; return the points, or the refusal."""
+    try:
+        (job,) = check(*words)
+        settings.stem_of(job.config)
+        try:
+            return kinds.checked_points(job.config, _hydra.make, _hydra.make_policies)
+        except ValueError as error:
+            return settings.as_typed(str(error), job.words, job.config)
+    except ValueError as error:
+        return str(error)
+
+
+VALUES = {
+    "title=3": "title=3 must be a word, or null", "results_dir=3": "results_dir=3 must be a folder",
+    "data_dir=null": "data_dir=None must be a folder",
+    "cache_dir=[a]": "cache_dir=['a'] must be a folder, or null",
+    "kappa=1e39": "kappa=1e+39 must be at most 3.40282e+38, what float32 holds",
+    "memory_gb=1e39": "memory_gb=1e+39 must be at most",
+    "num_seeds=2147483648": "what is recorded takes",
+    "horizon=2147483647": "horizon=2147483647 must be a whole number of rounds",
+    "horizon=1073741824": "memory_gb must allow a run of",
+    "first_seed=-1": "first_seed=-1 must be at least 0",
+    "drift.quarter=no": "drift.quarter=no must be a number of rounds, or null",
+    "num_samples=100000": "num_samples=100000 takes 500,000 products a query",
+    "service=[late] service.late.delay=100000000":
+        "service.late.delay=100000000 must be at most horizon=40 rounds",
+    "policy=[linucb] linucb_alpha=-1": "linucb_alpha=-1 must be",
+    "arrivals=batches batch_most=0": "batch_most=0 must be",
+    "policy.acqb.c1=null": "policy.acqb.c1=None must be",
+    "users=[impatient] users.impatient.give_up=null":
+        "users.impatient.give_up=None must be a number",
+    "service=[count] service.count.count=many": "service.count.count=many must be a whole number",
+    "service=[count] service.count.count=1000000000000": "service.count.count=1000000000000 times",
+    "source=coin source.classes=0.5": "source.classes=0.5 must be a list of numbers",
+    "users=[orbit] users.orbit.delays=3": "users.orbit.delays=3 must be a Parquet or CSV file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", VALUES)
+def test_a_value_that_cannot_be_is_refused_by_the_key_that_was_typed(words):
+    given = {word.partition("=")[0] for word in words.split()}
+    small = [word for word in SMALL if word.partition("=")[0] not in given]
+    said = checked(*words.split(), *small)
+    assert str(said).startswith(VALUES[words]), said
+
+
+def leaves(node, above=""):
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def test_a_switch_is_true_or_false():
+    (job,) = _multirun.compose([["source=paretobandit", "policy=[random]"]])
+    switches = [key for key, value in leaves(job.config) if isinstance(value, bool)]
+    assert {"rerun", "dry_run", "fail_fast", "queries", "source.min_max"} <= {*switches}
+    for key in switches:
+        for word in ("no", "x", "1"):
+            said = checked("source=paretobandit", "policy=[random]", *SMALL, f"{key}={word}")
+            assert said == f"{key}={word} must be true or false"
+
+
+WRONG = ("many", "-1", "2.5", "[]", "null", "1e39", "nan", "true", "{a: 1}")
+
+
+def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
+    """All of them, as far as the configuration shows it by itself; the slow tier makes objects."""
+    (job,) = _multirun.compose([[*SMALL, "policy=[random]"]])
+    keys = [key for key, _ in leaves(job.config) if key != "grid" and "_target_" not in key]
+    assert len(keys) > 50
+    for key in keys:
+        for value in WRONG:
+            given = OmegaConf.to_container(OmegaConf.create(f"x: {value}"))["x"]
+            try:
+                config = job.config.at({key: given})
+                settings.stem_of(config)
+                grid.compose(config)
+            except (ValueError, OmegaConfBaseException) as refusal:
+                assert re.match(r"[^\n]+$", _hydra.sentence(refusal))
+
+
+KINDS_OF_WORLD = [getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()]
+
+
+def test_a_field_of_several_numbers_holds_them():
+    check_numbers(dynamics.Outages(servers=[0, 2]))
+    check_numbers(fair.reordered(Synthetic(), (1, 2, 0)))
+    with pytest.raises(ValueError, match="^servers=True must be a list of numbers"):
+        check_numbers(dynamics.Outages(servers=True))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_WORLD)
+def test_a_field_of_one_number_holds_no_word_no_switch_and_no_mapping(kind):
+    one = kind()
+    check_numbers(one)
+    for field in dataclasses.fields(kind):
+        for value in () if isinstance(field.default, str) else ("many", True, {"a": 1}):
+            with pytest.raises(ValueError, match=f"^{field.name}=.* must be "):
+                check_numbers(dataclasses.replace(one, **{field.name: value}))

@@ -1,0 +1,186 @@
+"""What comes is what leaves and what is there, exactly, in any combination of kinds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
+from cqbjax.core.setting import with_rules
+from cqbjax.dynamics import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay
+from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
+
+HORIZON, SLOTS, RATE = 60, 128, 0.6
+COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers=3, dim=2)
+
+WORLDS = {
+    "paper": (SYNTHETIC, [], []),
+    "paper's kinds": (SYNTHETIC, [Stay()], [One()]),
+    "orbit": (COIN, [Orbit(return_rate=0.3)], []),
+    "delays": (COIN, [Orbit(delays=[1, 4, 9])], []),
+    "impatient": (COIN, [Impatient(attempts=3, give_up=0.2, leave=0.1, pretends=0.5)], []),
+    "patience": (Arriving(source=COIN, process=Batches(most=6)), [Impatient(patience=4)], []),
+    "both": (COIN, [Orbit(return_rate=0.4), Impatient(attempts=2, patience=7)], []),
+    "three places": (Arriving(source=COIN, process=Batches(most=6)), [], [Count(count=3)]),
+    "lasting": (COIN, [], [Rounds(rounds=3)]),
+    "all of service": (
+        SYNTHETIC, [],
+        [Count(count=2), Rounds(rounds=2.5, law="geometric"), Outages(share=0.3, length=4), Lost()],
+    ),
+    "everything": (
+        Arriving(source=Drifting(source=SYNTHETIC, quarter=30), process=Batches(sizes=[1, 2])),
+        [Orbit(return_rate=0.5), Impatient(give_up=0.2, leave=0.1)],
+        [Count(count=3), Rounds(rounds=[1, 2, 3]), Outages(share=0.2, length=5), Lost(lost=0.5)],
+    ),
+    "late": (COIN, [Orbit(return_rate=0.4)], [Late(delay=6), Count(count=2), Rounds(rounds=2)]),
+    "bursts": (Arriving(source=COIN, process=Bursty(burst=0.5)), [Orbit()], [Rounds(rounds=2)]),
+}  # fmt: skip
+POLICIES = {
+    "random": RandomRouting(),
+    "optimal": Optimal(),
+    "acqb": Acqb(),
+    "fallback": Acqb(retry="fallback"),
+}
+
+
+def played(world, policy, slots=SLOTS, seeds=3, size=1, first=0):
+    """Return what happened round by round, leaves [S, T, ...], and what is left [S, ...]."""
+    source, users, service = WORLDS[world]
+    source = arrays(with_rules(source, users, service))
+    return _played(source, arrays(policy), slots, seeds, size, first)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _played(source, policy, slots, seeds, size, first):
+    problem = source.problem(size, HORIZON)
+
+    def one(seed):
+        instance = simulate.draw_instance(rng.run_key(seed), source, jnp.float32(RATE), problem)
+        carry = simulate.start(policy, problem, instance, slots)
+
+        def step(carry, t):
+            after, decision = simulate.run_round(policy, problem, instance, carry, t)
+            return after, (decision._replace(state=()), after._replace(state=()))
+
+        left, told = jax.lax.scan(step, carry, jnp.arange(1, HORIZON + 1))
+        arrives = jnp.broadcast_to(instance.arrives.astype(jnp.int32), (HORIZON,))
+        return told, arrives, left._replace(state=())
+
+    return jax.vmap(one)(first + jnp.arange(seeds))
+
+
+def status(after, round_):
+    """Return how many wait, are away and are in service after a round: each a number."""
+    there = after.queue.arrived > 0
+    if after.open is None:
+        return there.sum(), 0, 0
+    waits = there & (after.open.back <= round_ + 1)
+    held = there & (after.open.back == np.iinfo(np.int32).max)
+    return waits.sum(), there.sum() - waits.sum() - held.sum(), held.sum()
+
+
+def books(world, policy, size=1):
+    """Return per seed: arrivals, accepted, those who are gone, and what is there, by round."""
+    (decision, after), arrives, _ = jax.tree.map(np.asarray, played(world, policy, size=size))
+    for seed in range(len(arrives)):
+        rounds = []
+        for t in range(1, HORIZON + 1):
+            at = jax.tree.map(lambda leaf, t=t, seed=seed: leaf[seed, t - 1], after)
+            rounds.append(status(at, t))
+        told = jax.tree.map(lambda leaf, seed=seed: leaf[seed], (decision, after))
+        yield told, arrives[seed], np.array(rounds)
+
+
+CASES = [(world, "random") for world in WORLDS]
+CASES += [
+    ("everything", "acqb"),
+    ("late", "acqb"),
+    ("all of service", "optimal"),
+    ("both", "fallback"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
+def test_what_comes_is_what_leaves_and_what_is_there(case):
+    """In every round: arrivals = satisfied + gave up + waiting + away + in service."""
+    world, label = case
+    for (decision, after), arrives, there in books(world, POLICIES[label]):
+        came = np.cumsum(arrives)
+        satisfied = after.recorded["departures"]
+        gone = came - satisfied - there.sum(axis=1)
+        assert (gone >= 0).all() and (np.diff(gone) >= 0).all()
+        assert (np.diff(satisfied) >= 0).all()
+        np.testing.assert_array_equal(after.recorded["queue_length"], there[:, 0])
+        impatient = any(isinstance(one, Impatient) for one in WORLDS[world][1])
+        assert impatient or (gone == 0).all()
+        assert not impatient or gone[-1] > 0
+        # Who is satisfied was served: a choice that is none of the outside option's.
+        chosen = decision.valid & (decision.choice < decision.servers.shape[-1])
+        own = chosen.reshape(HORIZON, -1).sum(axis=1)
+        assert (np.cumsum(own) == satisfied).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
+def test_the_time_of_those_who_left_and_of_those_who_wait_is_the_sum_of_the_queue(case):
+    """Sum over t of the number in the system = sojourns of who left + ages of who is there."""
+    world, label = case
+    for (_, after), arrives, there in books(world, POLICIES[label]):
+        t = np.arange(1, HORIZON + 1)
+        arrived = after.queue.arrived
+        total = sojourns = 0
+        previous = np.zeros(SLOTS, int)
+        for now, round_ in zip(arrived, t, strict=True):
+            left = (previous > 0) & (now != previous)
+            sojourns += (round_ - previous[left]).sum()
+            total += (previous > 0).sum()
+            previous = now
+        ages = (HORIZON - previous[previous > 0]).sum()
+        assert total == sojourns + ages
+        assert total == there[:-1].sum()
+        assert (previous > 0).sum() == there[-1].sum() <= np.sum(arrives)
+
+
+# What is in these is in the others too.
+SIMPLER = ("orbit", "both", "three places", "lasting", "paper's kinds")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [one for one in WORLDS if one not in SIMPLER])
+def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
+    wide, _, end = played(world, RandomRouting())
+    alone, _, _ = played(world, RandomRouting(), slots=96, seeds=1, first=1)
+    assert int(end.peak.max()) < 96 and not end.overflow.any()
+    for one, other in zip(jax.tree.leaves(wide[0]), jax.tree.leaves(alone[0]), strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[1], np.asarray(other)[0])
+
+
+def test_the_kinds_of_the_paper_are_the_papers_source():
+    assert with_rules(COIN, [Stay()], [One()]) is COIN
+
+
+@pytest.mark.slow
+def test_the_kinds_of_the_paper_are_the_papers_program():
+    (decision, after), _, _ = played("paper", RandomRouting())
+    (same, again), _, _ = played("paper's kinds", RandomRouting())
+    for one, other in zip(
+        jax.tree.leaves((decision, after)), jax.tree.leaves((same, again)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_who_is_away_in_service_or_taken_is_not_served():
+    """Each served query waited: nobody is at two places, and nobody is served while away."""
+    (decision, after), _, _ = jax.tree.map(np.asarray, played("everything", RandomRouting()))
+    assert (decision.query[decision.valid] > 0).all()
+    busy = after.open.places.here
+    held = (after.open.back == np.iinfo(np.int32).max) & (after.queue.arrived > 0)
+    np.testing.assert_array_equal(busy.sum(axis=-1), held.sum(axis=-1))
+    slots = np.where(busy, after.open.places.action.slot, -1 - np.arange(3))
+    assert all(len(set(row)) == 3 for row in slots.reshape(-1, 3))

@@ -1,0 +1,353 @@
+"""What each kind of users and of service draws, says and refuses, beside plain words."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cqbjax.core import rng, rules, simulate
+from cqbjax.core.rules import Reaction, Rules, Service, Users
+from cqbjax.core.setting import Setting, is_ours, with_rules
+from cqbjax.core.types import Problem
+from cqbjax.dynamics import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay, orbit
+from cqbjax.dynamics._template import BacksOff
+from cqbjax.sources import Arriving, Batches, Coin
+
+HORIZON, KEY = 3000, rng.run_key(1)
+PROBLEM = Problem(3, 1, 1, 1, HORIZON, "disjoint", True, places=2, arrivals_a_round=2)
+DRAWS = HORIZON * 2
+INFINITE = float("inf")
+
+
+def drawn(kind):
+    """Draw what a kind draws."""
+    kind.check(PROBLEM)
+    return jax.tree.map(np.asarray, kind.draw(KEY, PROBLEM))
+
+
+def near(share, known, number=DRAWS):
+    """Hold a share to a probability within five standard errors."""
+    return abs(share - known) <= 5 * math.sqrt(known * (1 - known) / number)
+
+
+def test_who_orbits_is_away_for_geometric_rounds_or_for_one_of_a_table():
+    away = drawn(Orbit(return_rate=0.25))
+    assert away.shape == (HORIZON, 2) and away.dtype == np.int32 and away.min() == 1
+    for rounds in (1, 2, 3):
+        assert near((away == rounds).mean(), 0.25 * 0.75 ** (rounds - 1))
+    assert (drawn(Orbit(return_rate=1.0)) == 1).all()
+    table = drawn(Orbit(delays=[1, 4, 4, 9]))
+    assert [near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))]
+    assert set(np.unique(table)) == {1, 4, 9}
+    said = Orbit().reacts(jnp.int32(5), jnp.int32(2))
+    assert (bool(said.leaves), bool(said.pretends), int(said.away)) == (False, False, 5)
+
+
+def test_trials_up_to_a_success_follow_their_uniform():
+    uniform = jnp.asarray([0.0, 0.5, 0.75 - 1e-4, 0.75 + 1e-4, 0.999])
+    known = 1 + np.floor(np.log1p(-np.asarray(uniform)) / np.log(0.5))
+    np.testing.assert_array_equal(orbit.geometric(uniform, 0.5), known)
+    assert orbit.geometric(jnp.float32(0.9), 1e-30) == orbit.LONGEST
+
+
+def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
+    assert orbit.in_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
+    for seconds, length, said in (
+        ([1.0], 0, "round_seconds=0 must be above 0"),
+        ([], 1, "must be finite seconds"),
+        ([-1.0], 1, "must be finite seconds"),
+        ([np.nan], 1, "must be finite seconds"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            orbit.in_rounds(np.array(seconds), length)
+
+
+def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
+    kind = Impatient(attempts=3, give_up=0.2, pretends=0.6)
+    uniforms = drawn(kind)
+    assert uniforms.shape == (HORIZON, 2, 2)
+    for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
+        said = kind.reacts(jnp.asarray([own, pretending]), jnp.int32(attempts))
+        assert bool(said.leaves) == (attempts >= 3 or own < 0.2)
+        assert bool(said.pretends) == (pretending < 0.6) and said.away == 1
+    assert drawn(Stay()) == () and not Stay().reacts((), jnp.int32(9)).leaves
+
+
+def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
+    bears = np.asarray(Impatient(patience=4).bears(KEY, PROBLEM))
+    assert bears.shape == (HORIZON, 2) and (bears == 4).all()
+    assert (np.asarray(Impatient().bears(KEY, PROBLEM)) == orbit.LONGEST).all()
+    some = np.asarray(Impatient(leave=0.5, patience=3).bears(KEY, PROBLEM))
+    assert near((some == 1).mean(), 0.5) and near((some == 3).mean(), 0.25) and some.max() == 3
+
+
+def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
+    servers = jnp.asarray([0, 2])
+    uniforms = drawn(Rounds(rounds=2))
+    assert uniforms.shape == (HORIZON, 2) and Rounds.lasting and not Service.lasting
+    assert Rounds(rounds=2).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
+    assert Rounds(rounds=[3, 9, 2]).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 3
+    taken = Rounds(rounds=4, law="geometric").rounds_of(
+        jnp.asarray(uniforms[:, 1]), jnp.int32(0), servers
+    )
+    assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
+    assert abs(np.mean(taken) - 4) < 5 * math.sqrt(12 / HORIZON)
+    average = Rounds(rounds=4, law="geometric")
+    alone = average.takes(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
+    assert alone == taken[5]
+
+
+def test_servers_are_down_for_their_share_of_rounds_in_stretches():
+    there = drawn(Outages(share=0.25, length=5.0))
+    assert there.shape == (HORIZON, 3) and there.dtype == bool
+    ends = there[1:] & ~there[:-1]
+    assert abs((~there).mean() - 0.25) < 0.04
+    assert abs((~there[:-1]).sum() / ends.sum() - 5.0) < 0.7
+    assert not (there[:, 0] == there[:, 1]).all()
+    some = drawn(Outages(share=0.5, length=3.0, servers=[1]))
+    assert some[:, [0, 2]].all() and not some[:, 1].all()
+    assert drawn(Outages(share=0.0)).all() and (~drawn(Outages(share=0.5, servers=[]))).any()
+    joins = drawn(Outages(since=[1, 7, 1], until=[9, HORIZON, HORIZON]))
+    rounds = np.arange(1, HORIZON + 1)
+    np.testing.assert_array_equal(joins[:, 0], rounds <= 9)
+    np.testing.assert_array_equal(joins[:, 1], rounds >= 7)
+    assert joins[:, 2].all() and Outages().available(joins[0]).tolist() == [True, False, True]
+
+
+def test_feedback_is_lost_with_its_probability():
+    heard = drawn(Lost(lost=0.3))
+    assert heard.shape == (HORIZON, 2) and near(heard.mean(), 0.7)
+    assert drawn(Lost(lost=0.0)).all() and not drawn(Lost(lost=1.0)).any()
+    assert bool(Lost().hears(jnp.asarray([True, False]), jnp.int32(0)))
+
+
+def test_the_template_backs_off():
+    assert drawn(BacksOff()).shape == (HORIZON, 2)
+    said = BacksOff(rounds=2.0).reacts(jnp.float32(0.5), jnp.int32(3))
+    assert int(said.away) == 9 and not said.leaves
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Orbit(return_rate=0.0), r"return_rate=0 must lie in \(0, 1\] a round"),
+        (Orbit(return_rate=1.1), r"return_rate=1.1 must lie in \(0, 1\] a round"),
+        (Orbit(delays=[0, 2]), "delays must be a list of rounds, each at least 1"),
+        (Orbit(delays=[[2]]), "delays must be a list of rounds"),
+        (Orbit(delays=[2e9]), "delays must be a list of rounds"),
+        (Impatient(attempts=0), "attempts=0 must be a whole number, at least 1, or infinite"),
+        (Impatient(attempts=1.5), "attempts=1.5 must be a whole number"),
+        (Impatient(patience=0.5), "patience=0.5 must be a whole number"),
+        (Impatient(give_up=1.2), r"give_up=1.2 must lie in \[0, 1\]"),
+        (Impatient(leave=-0.1), r"leave=-0.1 must lie in \[0, 1\]"),
+        (Impatient(pretends=2), r"pretends=2 must lie in \[0, 1\]"),
+        (Rounds(rounds=[1, 2]), "must be a number, one for each of 3 servers"),
+        (Rounds(rounds=0.5), "rounds=0.5 must be at least 1 round"),
+        (Rounds(rounds=INFINITE), "rounds=inf must be at least 1 round"),
+        # A word that was read in a file is an object of its own.
+        (Rounds(rounds=1.5, law="".join("fixed")), "rounds=1.5 must be whole where law=fixed"),
+        (Rounds(law="never"), "law=never must be one of fixed, geometric"),
+        (Outages(share=1.0), r"share=1 must lie in \[0, 1\)"),
+        (Outages(share=-0.1), r"share=-0.1 must lie in \[0, 1\)"),
+        (Outages(share=0.75, length=2.9), "length=2.9 must be at least 3 rounds"),
+        (Outages(length=0.5), "length=0.5 must be at least 1 rounds"),
+        (Outages(length=INFINITE), "length=inf must be"),
+        (Outages(servers=[3]), r"servers=\[3.0\] must be numbers in 0..2"),
+        (Outages(since=[1, 2]), "must be a round, from 1 on, for each of 3 servers"),
+        (Outages(until=[1]), "must be a round, from 1 on, for each of 3 servers"),
+        (Lost(lost=1.5), r"lost=1.5 must lie in \[0, 1\]"),
+        (Lost(lost=-0.5), r"lost=-0.5 must lie in \[0, 1\]"),
+        (Count(count=0), "count=0 must be a whole number of queries, at least 1"),
+        (Count(count=2.0), "count=2.0 must be a whole number"),
+        (BacksOff(rounds=0.5), "rounds=0.5 must be at least 1"),
+    ],
+)
+def test_what_is_out_of_range_is_one_sentence(kind, said):
+    with pytest.raises(ValueError, match=said):
+        kind.check(PROBLEM)
+
+
+def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
+    table = Rounds(rounds=np.ones((7, 3)))
+    plain = PROBLEM._replace(pooled=False)
+    table.check(plain._replace(pooled=True, num_rows=7))
+    table.check(plain._replace(num_prompts=7))
+    for other in (plain._replace(num_rows=7), plain._replace(pooled=True, num_rows=8)):
+        with pytest.raises(ValueError, match=r"rounds of shape \(7, 3\) must be a number"):
+            table.check(other)
+
+
+def test_what_is_at_the_edge_is_allowed():
+    for kind in (
+        Orbit(return_rate=1), Orbit(delays=[1, 1e9]),
+        Impatient(), Impatient(attempts=1, patience=1),
+        Impatient(give_up=1, leave=1, pretends=1), Rounds(), Rounds(rounds=1.5, law="geometric"),
+        Outages(share=0.75, length=3), Outages(servers=[0, 2], since=[1, 1, 1], until=[5, 5, 5]),
+        Lost(lost=0), Lost(lost=1), Count(), Count(count=3), BacksOff(rounds=1), One(), Stay(),
+    ):  # fmt: skip
+        kind.check(PROBLEM)
+    assert Count(count=3).places == 3 and One().places == 1
+    assert One.of_paper and Stay.of_paper and not Users.of_paper
+
+
+class Says(Service):
+    """A kind that says what it is told to."""
+
+    def __init__(self, there, takes, hears):
+        self.said = there, takes, hears
+
+    def available(self, drawn):
+        return None if self.said[0] is None else jnp.asarray(self.said[0])
+
+    def takes(self, drawn, place, prompt, servers):
+        return self.said[1]
+
+    def hears(self, drawn, place):
+        return self.said[2]
+
+
+class Reacts(Users):
+    """A kind whose users do what it is told."""
+
+    def __init__(self, *said):
+        self.said = Reaction(*said)
+
+    def reacts(self, drawn, attempts):
+        return self.said
+
+
+def rules_of(users=(), service=()):
+    return Rules(tuple(users), tuple(service), ((),) * len(users), ((),) * len(service), None)
+
+
+def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_feedback_count():
+    t, place, servers = jnp.int32(1), jnp.int32(0), jnp.zeros(1, jnp.int32)
+    both = rules_of(service=[
+        Says([True, True, False], 2, True),
+        Says([True, False, True], 5, False),
+        Says(None, 3, None),
+    ])  # fmt: skip
+    assert both.available(t).tolist() == [True, False, False]
+    assert both.takes(t, place, place, servers) == 5 and not both.hears(t, place)
+    none = rules_of(service=[Service(), Service()])
+    assert none.available(t) is None and none.hears(t, place) is None
+    assert none.takes(t, place, place, servers) == 1
+    assert not none.lasting and rules_of(service=[Service(), Rounds()]).lasting
+
+
+class Priced(Service):
+    """A kind whose prices and delay are what it is told."""
+
+    def __init__(self, prices, delay):
+        self.said, self.delay = prices, delay
+
+    def prices(self, drawn):
+        return None if self.said is None else jnp.asarray(self.said)
+
+
+def test_of_several_kinds_of_service_prices_are_multiplied_and_the_longest_delay_counts():
+    kinds = Priced([1.0, 2.0, 3.0], 4), Priced([2.0, 0.5, 4.0], 7), Priced(None, 0)
+    both = rules_of(service=kinds)
+    assert both.prices(jnp.int32(1)).tolist() == [2, 1, 12] and both.delay == 7
+    assert rules_of(service=kinds[2:]).prices(jnp.int32(1)) is None
+
+
+def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
+    for service, ours in (([Lost(), Late()], False), ([Lost(), Outages()], True)):
+        assert is_ours(with_rules(Coin(), [], service)) == ours
+    assert is_ours(with_rules(Coin(), [Orbit()], [Lost()])) and not is_ours(Coin())
+
+
+def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
+    t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
+
+    def said(*kinds):
+        leaves, pretends, away = rules_of(users=[Reacts(*one) for one in kinds]).reacts(
+            t, place, attempts
+        )
+        return bool(leaves), bool(pretends), int(away)
+
+    assert said() == (False, False, 1)
+    assert said((False, True, 4), (True, False, 2)) == (True, False, 4), (
+        "who stays pretends nothing"
+    )
+    assert said((True, True, 1), (False, False, 9)) == (True, True, 9)
+    table = np.arange(6).reshape(3, 2)
+    assert rules.at({"a": table}, 2)["a"].tolist() == [2, 3]
+
+
+def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
+    coin = Coin(classes=[0.2, 0.5])
+    several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
+    setting = with_rules(several, [Stay(), Orbit()], [One(), Count(count=2)])
+    assert isinstance(setting, Setting) and len(setting.users) == len(setting.service) == 1
+    assert setting.problem(1, 5).places == 2
+    assert with_rules(coin, [Orbit()], []).problem(1, 5).places == 1
+    served = coin.uniform_service(None, 0.3, 1)
+    assert setting.uniform_service(None, 0.6, 1) == pytest.approx(2 * served)
+    setting.check(np.arange(2), 1.5, 1)
+    with pytest.raises(ValueError, match=r"arrival_rate=1.6 must be at most 1.5"):
+        setting.check(np.arange(2), 1.6, 1)
+    with pytest.raises(ValueError, match="return_rate=2 must lie"):
+        with_rules(coin, [Orbit(return_rate=2)], []).check(np.arange(2), 0.3, 1)
+    with pytest.raises(ValueError, match="count=0 must be"):
+        with_rules(coin, [], [Count(count=0)]).check(np.arange(2), 0.3, 1)
+    made = with_rules(coin, [Impatient(patience=4), Impatient(patience=2), Orbit()], [Lost()])
+    patience = made.rules(KEY, made.problem(1, 5)).patience
+    assert np.asarray(patience).tolist() == [[2]] * 5
+    assert Setting(source=coin).rules(KEY, coin.problem(1, 5)) is None
+    for users, service, said in (
+        ([Lost()], [], "users: Lost must be made from core.rules.Users"),
+        ([], [Orbit()], "service: Orbit must be made from core.rules.Service"),
+        ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            with_rules(coin, users, service)
+
+
+class Told(Coin):
+    """Coins whose contexts are the rate that the world is drawn for."""
+
+    def world(self, key, arrival_rate, problem):
+        world = super().world(key, arrival_rate, problem)
+        return world._replace(contexts=jnp.broadcast_to(arrival_rate, world.contexts.shape))
+
+
+def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
+    monkeypatch.setattr(Coin, "uniform_service", lambda self, seeds, rate, size: rate + size)
+    made = with_rules(Coin(), [], [Count(count=3)])
+    assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
+    source = with_rules(Told(), [Orbit()], [Count(count=places)])
+    problem = source.problem(1, 40)
+    draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
+    drawn = draw(jnp.float32(0.9))
+    np.testing.assert_allclose(drawn.world.contexts, 0.9 / places, rtol=1e-6)
+    assert np.asarray(drawn.arrives).mean() > 0.6
+
+
+class Ageing(Coin):
+    """Coins whose contexts grow while they wait, as those of a log do."""
+
+    def problem(self, assortment_size, horizon):
+        return super().problem(assortment_size, horizon)._replace(age_column=0)
+
+
+def test_a_log_is_served_at_one_place():
+    with_rules(Ageing(), [Orbit()], [Lost()]).check(np.arange(2), 0.3, 1)
+    with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
+        with_rules(Ageing(), [], [Count(count=2)]).check(np.arange(2), 0.3, 1)
+
+
+def test_kinds_draw_by_keys_of_their_own():
+    made = with_rules(Coin(), [Orbit(), Orbit()], [Lost(lost=0.5), Lost(lost=0.5)])
+    drawn = made.rules(KEY, made.problem(1, 60))
+    (one, two), (three, four) = drawn.of_users, drawn.of_service
+    assert (one != two).any() and (three != four).any()
+    again = with_rules(Coin(), [Orbit()], []).rules(KEY, made.problem(1, 60))
+    np.testing.assert_array_equal(again.of_users[0], one)

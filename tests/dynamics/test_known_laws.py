@@ -1,0 +1,158 @@
+"""Worlds with known answers: laws, classes, who gives up, what is best, beside the mean queue."""
+
+import numpy as np
+import pytest
+from stationary import Waiting, a_round, close, less, swept
+
+from cqbjax.core.recorders import queries
+from cqbjax.dynamics import Count, Impatient
+from cqbjax.policies import Optimal, RandomRouting
+from cqbjax.sources import Arriving, Batches, Coin
+from tests.reference import known_queues, queues
+
+LOAD = 0.6
+M, RATE = known_queues.M, LOAD * known_queues.M
+# Where any policy would do.
+ANY = {"optimal": Optimal()}
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
+
+
+def test_first_in_first_out_every_law_is_the_known_one():
+    """Geo/Geo/1: how often nobody waits, how the law falls off, and how long queries take."""
+    data = swept(
+        {"oldest": known_queues.OLDEST},
+        known_queues.COIN,
+        RATE,
+        seeds=128,
+        horizon=6000,
+        queries=True,
+    ).sel(policy="oldest")
+    length = data.queue_length.values
+    shares = [(length == n).mean(axis=1) for n in range(4)]
+    close(shares[0], 1 - RATE / M)
+    ratio = RATE * (1 - M) / (M * (1 - RATE))
+    for n in (1, 2):
+        apart = shares[n + 1] - ratio * shares[n]
+        close(ratio + apart / shares[n].mean(), ratio)
+    rows = queries.columns(data.queries.values)
+    # Of those who came early enough to have left, and late enough to have met a usual queue.
+    whole = (rows["arrival"] > 300) & (rows["arrival"] < 5800)
+    assert (rows["outcome"][whole] == 1).all()
+    waits = np.where(whole, rows["departure"] - rows["arrival"], np.nan)
+    close(np.nanmean(waits, axis=1), (1 - RATE) / (M - RATE))
+    for k in (1, 2, 3):
+        longer = np.where(whole, waits > k, np.nan)
+        close(np.nanmean(longer, axis=1), ((1 - M) / (1 - RATE)) ** k)
+
+
+def test_each_class_waits_as_preemptive_priority_says():
+    rate = LOAD / known_queues.MIXED[0]
+    data = swept(
+        {"oldest": known_queues.OLDEST},
+        known_queues.TWO,
+        rate,
+        seeds=100,
+        horizon=4000,
+        record=[Waiting()],
+    )
+    slow, fast = a_round(data.waiting).sel(policy="optimal").values.T
+    for values, expected in zip(
+        (slow, fast), queues.preemptive(known_queues.CLASSES, rate), strict=True
+    ):
+        close(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("users", "rate", "share"),
+    [
+        (
+            Impatient(attempts=known_queues.MOST), LOAD / known_queues.TRIED[0],
+            (1 - M) ** known_queues.MOST,
+        ),
+        (
+            Impatient(give_up=known_queues.GIVE_UP), RATE,
+            (1 - M) * known_queues.GIVE_UP / (M + (1 - M) * known_queues.GIVE_UP),
+        ),
+    ],
+    ids=["attempts", "chance"],
+)  # fmt: skip
+def test_as_many_give_up_as_is_known(users, rate, share):
+    data = swept(
+        ANY, known_queues.COIN, rate, seeds=100, horizon=2000, users=[users], record=["gave_up"]
+    )
+    close(data.gave_up.isel(policy=0, round=-1).values, share)
+
+
+def test_what_leaves_unserved_and_served_is_what_comes():
+    """The rate of arrivals is m P(Q > 0) + th E(Q - 1)^+."""
+    users = [Impatient(leave=known_queues.LEAVE)]
+    data = swept(
+        ANY, known_queues.COIN, RATE, seeds=100, horizon=3000, users=users, record=["gave_up"]
+    )
+    length = data.queue_length.isel(policy=0)
+    unserved = known_queues.LEAVE * np.maximum(length - 1, 0).mean("round")
+    close((M * (length > 0).mean("round") + unserved).values, RATE)
+    law = queues.law_of_places(M, 1, known_queues.LEAVE, RATE)
+    share = known_queues.LEAVE * (queues.mean(law) - 1 + law[0]) / RATE
+    close(data.gave_up.isel(policy=0, round=-1).values, share, widest=0.03)
+
+
+def test_as_many_places_are_taken_as_work_comes():
+    """Geo/Geo/c: E min(Q, c) = l / m."""
+    m, places = known_queues.PLACES_M, known_queues.PLACES
+    data = swept(
+        ANY, Coin(success=m), LOAD * places * m, seeds=64, horizon=2000,
+        service=[Count(count=places)],
+    )  # fmt: skip
+    taken = np.minimum(data.queue_length.isel(policy=0), places)
+    close(taken.mean("round").values, LOAD * places)
+
+
+@pytest.mark.parametrize("places", [16, 3], ids=["all served", "leaving as fast as served"])
+def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
+    """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
+    m, rate = known_queues.PLACES_M, 0.75
+    users = [Impatient(leave=m)] if places == 3 else []
+    source = Arriving(source=Coin(success=m), process=Batches(most=10))
+    data = swept(
+        ANY, source, rate, seeds=64, horizon=2500, users=users, service=[Count(count=places)]
+    )
+    length, mean = data.queue_length.isel(policy=0), rate / m
+    close(length.mean("round").values, mean)
+    close(((length - mean) ** 2).mean("round").values, mean)
+    law = mean ** np.arange(6) / np.cumprod([1, 1, 2, 3, 4, 5]) * np.exp(-mean)
+    for n in (1, 2, 3, 4):
+        close((length == n).mean("round").values, law[n])
+
+
+def test_impatient_users_at_several_places_abandon_as_often_as_known():
+    """Erlang-A in small rounds: its mean, and who abandons, th E(Q - c)^+ / l, by the chain.
+
+    `test_chains_agree_with_their_closed_forms` takes the chain to continuous time.
+    """
+    m, leave, rate, places = 0.05, 0.03, 0.135, known_queues.PLACES
+    law = queues.law_of_places(m, places, leave, rate)
+    data = swept(
+        ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,
+        users=[Impatient(leave=leave)], service=[Count(count=places)], record=["gave_up"],
+    )  # fmt: skip
+    close(data.queue_length.isel(policy=0).mean("round").values, queues.mean(law))
+    beyond = np.maximum(np.arange(len(law)) - places, 0) @ law
+    close(data.gave_up.isel(policy=0, round=-1).values, leave * beyond / rate)
+
+
+def test_the_largest_success_rate_first_is_the_shortest_queue():
+    """The c-mu rule; where success rates are hidden, whoever has failed least has the largest."""
+    chances = np.array([0.4, 0.8])
+    rules = ("least_served", "random", "oldest", "newest")
+    data = swept(
+        {rule: RandomRouting(schedule=rule) for rule in rules}, Coin(classes=chances),
+        LOAD / queues.mixed(chances)[0], seeds=100, horizon=4000,
+    )  # fmt: skip
+    mean = data.queue_length.mean("round")
+    best, index = mean.sel(policy="optimal"), mean.sel(policy="least_served")
+    for rule in rules:
+        less(best, mean.sel(policy=rule))
+    for rule in ("random", "oldest", "newest"):
+        less(index, mean.sel(policy=rule))

@@ -1,0 +1,111 @@
+"""Kinds that change only what is learnt or paid: late feedback, lost feedback, prices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import cqbjax
+from cqbjax.core import rng, simulate
+from cqbjax.core.pytree import arrays
+from cqbjax.core.setting import with_rules
+from cqbjax.dynamics import Late, Lost, Orbit, Prices, Rounds
+from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.sources import Routing
+
+HORIZON, SEEDS = 240, 3
+DRAW = np.random.default_rng(4)
+DOLLARS = DRAW.uniform(size=(30, 3))
+POOL = Routing(
+    contexts=DRAW.normal(size=(30, 4)) / 2, utilities=DRAW.normal(size=(30, 3)) + 0.3,
+    pool_size=20, dollars=DOLLARS, scores=DRAW.uniform(size=(30, 3)),
+)  # fmt: skip
+CHANGED = Prices(factors=[1, 0, 2], since=100, spread=0.05)
+
+
+def swept(service, **more):
+    return cqbjax.sweep(
+        {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rates=[0.5], seeds=SEEDS,
+        horizon=HORIZON, record_every=1, capacity=128, service=service, **more,
+    ).isel(arrival_rate=0)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return swept([])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Late(delay=5), Lost(lost=0.5), CHANGED], ids=str)
+def test_who_does_not_learn_fares_as_without_it(kind, plain):
+    """And ACQB's queue is another one but for prices, which it does not see."""
+    other = swept([kind])
+    for name in ("queue_length", "regret", "departures"):
+        for label in ("random", "optimal"):
+            one, two = (data.sel(policy=label)[name].values for data in (plain, other))
+            np.testing.assert_array_equal(one, two)
+    same = np.array_equal(*(data.sel(policy="acqb").queue_length for data in (plain, other)))
+    assert same == isinstance(kind, Prices)
+    assert "yardstick" not in plain.attrs and "yardstick" not in other.attrs
+
+
+def paid(kind, users, service):
+    """Return what each round's answers cost at the round's prices, by hand: [S, T]."""
+    source = arrays(with_rules(POOL, users, [kind, *service]))
+    problem = source.problem(1, HORIZON)
+
+    @jax.jit
+    def one(seed):
+        key = rng.run_key(seed)
+        instance = simulate.draw_instance(key, source, jnp.float32(0.5), problem)
+        decision, _ = simulate.every_round(key, RandomRouting(), source, 0.5, problem, 128)
+        return (
+            instance.world.prompts[decision.row],
+            decision.servers,
+            decision.valid,
+            instance.rules,
+        )
+
+    sums = []
+    for seed in range(SEEDS):
+        prompts, servers, valid, rules = jax.tree.map(np.asarray, one(seed))
+        factors = rules.of_service[0]
+        each = DOLLARS[prompts, servers[:, 0]] * factors[np.arange(HORIZON), servers[:, 0]]
+        sums.append(np.where(valid, each, 0.0))
+    return np.array(sums)
+
+
+@pytest.mark.slow
+def test_dollars_are_paid_at_the_prices_of_the_round():
+    users, service = (Orbit(return_rate=0.5),), (Rounds(rounds=2),)
+    data = swept([CHANGED, *service], users=users, record=["dollars"], queries=True)
+    data = data.sel(policy="random")
+    total = paid(CHANGED, users, service).cumsum(axis=1)
+    some = data.departures.values > 0
+    told = (data.dollars * data.departures).values[some]
+    np.testing.assert_allclose(told, total[some], rtol=1e-4)
+    rows = data.queries.isel(field=6).sum("query").values
+    np.testing.assert_allclose(rows, total[:, -1], rtol=1e-4)
+
+
+def test_prices_walk_round_by_round_each_servers_its_own_way():
+    problem, t = POOL.problem(1, 2000), np.arange(1, 2001)[:, None]
+    one, twice = (np.log(Prices(spread=s).draw(rng.run_key(0), problem)) for s in (0.02, 0.04))
+    # s W(t) - s^2 t / 2, of one walk W whatever s.
+    np.testing.assert_allclose((2 * one - twice) / t, 0.02**2, rtol=0.01)
+    steps = np.diff(one + 0.02**2 * t / 2, axis=0, prepend=0.0) / 0.02
+    np.testing.assert_allclose(np.cov(steps.T), np.eye(3), atol=5 * np.sqrt(2 / 2000))
+
+
+@pytest.mark.slow
+def test_prices_are_factors_from_a_round_on_and_walk_about_one():
+    problem = POOL.problem(1, 2000)
+    step = np.asarray(Prices(factors=[1, 0, 2], since=100).draw(rng.run_key(0), problem))
+    np.testing.assert_array_equal(step[:99], 1)
+    np.testing.assert_array_equal(step[99:], np.broadcast_to([1, 0, 2], (1901, 3)))
+    draw = jax.vmap(lambda seed: Prices(spread=0.02).draw(rng.run_key(seed), problem))
+    walks = np.asarray(draw(jnp.arange(400)))[:, -1].ravel()
+    # A log-normal of mean 1; its logarithm has variance 2000 * 0.02^2.
+    error = walks.std(ddof=1) / np.sqrt(len(walks))
+    assert abs(walks.mean() - 1) < 4 * error < 0.2
+    assert np.log(walks).std() == pytest.approx(0.02 * np.sqrt(2000), rel=0.1)

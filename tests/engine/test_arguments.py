@@ -1,0 +1,143 @@
+"""Arguments of a sweep of another type than asked for: one sentence that names them."""
+
+import jax
+import numpy as np
+import pytest
+from tiers import cases
+
+import cqbjax
+from cqbjax.core import given
+from cqbjax.engine import arguments, memory, parts, programs
+from cqbjax.policies import Acqb, RandomRouting
+from cqbjax.sources import Routing, Synthetic
+
+RANDOM = {"random": RandomRouting()}
+SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
+GOOD = {"policies": RANDOM, "source": SOURCE, "arrival_rates": [0.4], "seeds": 2, "horizon": 16}
+ROWS = {"utilities": [[1.0, 2.0]] * 4, "pool_size": 4}
+# argument: (wrong values, what is said of each)
+WRONG = {
+    "policies": ([[RandomRouting()], "random", RandomRouting(), None], "policies must map a label"),
+    "policies ": ([{one: RandomRouting()} for one in (1, None, "", " ", "a\nb")], "must be a word"),
+    "policies  ": ([{"a": RandomRouting}], "policy a: RandomRouting is a class: give an instance"),
+    "source": ([Synthetic], "source: Synthetic is a class: give an instance"),
+    "source ": ([Synthetic(num_servers=n) for n in (2.5, "3", True, 0)], "num_servers=.* must be"),
+    "source  ": ([Synthetic(slackness=one) for one in ("0.1", [0.1], None, True)], "slackness="),
+    "source   ": ([Routing(contexts=[1.0, 2.0], **ROWS)], "contexts .* must have a row a prompt"),
+    "source    ": ([Routing(contexts=[[1e30, 0.0]] * 4, **ROWS)], "row 0 has length 1e"),
+    "arrival_rates": (
+        [0.4, np.float64(0.4), [[0.4]], "0.4", ["0.4"], None, [True]], "arrival_rate=.* a list of",
+    ),
+    "arrival_rates ": ([[0.3, 0.1 + 0.2], [0.3, 0.3]], "to 12 digits two are the same"),
+    "seeds": ([True, [True], 2.0, "2", None, [[1, 2]], {1, 2}], "seeds=.* must be integers"),
+    "seeds ": ([10**12, range(3, 10**10)], "seeds must be below 2"),
+    "horizon": ([40.0, "40", True, 0, 2**31], "horizon=.* must be a whole number"),
+    "assortment_size": ([1.0, True, "1", [1]], "K=.* must be a whole number"),
+    "record_every": ([2.0, "2", True], "record_every=.* must divide"),
+    "capacity": ([True, None, 0, 2**31, "64"], "capacity=.* must be `auto` or a whole number"),
+    "chunk": ([2.5, "2", True, 0], "chunk=.* must be a whole number"),
+    "memory_gb": (["2", float("nan"), True], "memory_gb=.* must be a number above 0"),
+    "devices": ([[], "cpu", ["cpu"], 1, jax.devices()[0]], "devices=.* must be a list of devices"),
+    "progress": ([3, "yes"], "progress=.* must be True, False"),
+    "resume": ([3, True], "resume=.* must be a folder"),
+    "record": (["attempts", None], "record=.* must be a list"),
+    "queries": (["no", 1], "queries=.* must be True or False"),
+}  # fmt: skip
+CASES = [(key, value, said) for key, (values, said) in WRONG.items() for value in values]
+
+
+@pytest.mark.parametrize(("key", "value", "said"), CASES)
+def test_an_argument_of_another_type_is_one_sentence(key, value, said, monkeypatch):
+    monkeypatch.setattr(programs, "_over_runs", None)  # nothing compiles
+    with pytest.raises(ValueError, match=said) as refusal:
+        cqbjax.sweep(**{**GOOD, key.strip(): value})
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_least_and_the_most_that_is_allowed_is_not_refused():
+    for number in (1, parts.MOST_SEED - 1):
+        arguments.check_runs(min(number, arguments.MOST_ROUNDS), number)
+        arguments.check_batch(number, 1e-9)
+    arguments.check_seeds(np.array([0, parts.MOST_SEED - 1]))
+    arguments.check_rates([0.0, 3.0], 3)
+    for size in (1, 3):
+        arguments.check_assortments(3, size)
+
+
+def test_a_number_of_numpy_is_a_number_and_truth_is_none():
+    assert all(map(given.is_whole, (1, np.int64(1), np.int32(1))))
+    assert not any(map(given.is_whole, (True, np.bool_(True), 1.0, "1", None, [1])))
+    assert all(map(given.is_number, (1, 0.5, np.float32(1), np.array(0.5), jax.numpy.ones(()))))
+    assert not any(map(given.is_number, (True, np.array(True), "1", None, [1.0], np.ones(1))))
+
+
+def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
+    """Whether arrays of many seeds, or a run of many servers."""
+    monkeypatch.setattr(Synthetic, "_probe", None)
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 10**8)
+    with pytest.raises(ValueError, match="what is recorded takes 0.256 GB, and .* has 0.1: lower"):
+        cqbjax.sweep(**{**GOOD, "seeds": 10**6})
+    large = {
+        "source": Synthetic(num_servers=10**5, dim=100),
+        "policies": {"acqb": Acqb()},
+        "horizon": 1000,
+    }
+    with pytest.raises(ValueError, match=r"memory_gb must allow a run of 4\d\.\d GB on each"):
+        cqbjax.sweep(**{**GOOD, **large})
+    with pytest.raises(ValueError, match=r"memory_gb must allow a run of \d\d GB on each"):
+        cqbjax.sweep(**{**GOOD, "horizon": 10**9})
+    assert parts.choose_records(10**9) == parts.Records(4 * 10**6, 25, 10)
+
+
+@pytest.mark.slow
+def test_seeds_are_looked_at_some_at_a_time_with_the_same_answer(monkeypatch):
+    from cqbjax.sources import synthetic
+
+    source, seeds = Synthetic(num_servers=3, dim=2), np.arange(7)
+    whole = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
+    synthetic._scores_of.cache_clear()
+    monkeypatch.setattr(synthetic, "MOST_DRAWN", 2 * 8 * 128 * 3)  # two seeds
+    drawn, candidates = [], synthetic._candidates
+    monkeypatch.setattr(
+        synthetic, "_candidates", lambda *some: drawn.append(len(some[1])) or candidates(*some)
+    )
+    pieces = source._scores(seeds, 1), source.uniform_service(seeds, 0.5, 1)
+    assert set(drawn) == {2} and len(drawn) == 4 * (8 + 1)
+    np.testing.assert_array_equal(pieces[0], whole[0])
+    assert pieces[1] == pytest.approx(whole[1], rel=1e-6)
+    synthetic._scores_of.cache_clear()
+    monkeypatch.setattr(synthetic, "MOST_DRAWN", 1)  # a block of a seed
+    np.testing.assert_allclose(source._scores(seeds[:2], 1)[0], whole[0][0][:2], rtol=1e-6)
+
+
+def test_many_seeds_are_drawn_no_further_than_they_need(monkeypatch):
+    """Nearly all are told by a block of candidates, where 64 a seed were drawn."""
+    from cqbjax.sources import synthetic
+
+    blocks, candidates = [], synthetic._candidates
+    monkeypatch.setattr(
+        synthetic, "_candidates",
+        lambda *some: blocks.append(len(some[1]) * some[3]) or candidates(*some),
+    )  # fmt: skip
+    synthetic._scores_of.cache_clear()
+    monkeypatch.setattr(synthetic, "MOST_DRAWN", 2**18)
+    source, seeds = Synthetic(slackness=0.1), np.arange(600)
+    source.check(seeds, 0.5, 1)
+    drawn = sum(blocks)
+    assert 600 <= drawn < 2 * 600, "one block each, and of few more"
+    source.uniform_service(seeds, 0.5, 1)
+    assert sum(blocks) - drawn == 256 * synthetic.SERVICE_BLOCKS
+
+
+@pytest.mark.parametrize("number", cases([7, 300], [7]))
+def test_the_seed_that_is_refused_is_that_of_all_its_candidates(number, monkeypatch):
+    """Just below what the least of all reaches every seed passes, and just above that one not."""
+    from cqbjax.sources import synthetic
+
+    monkeypatch.setattr(synthetic, "LEAST_ACCEPTANCE", 0.05)
+    source, seeds = Synthetic(num_servers=3, dim=2, slackness=0.0), 5 + np.arange(number)
+    score, _ = source._scores(seeds, 1)
+    border = float(synthetic._departs(score.min()))
+    source.check(seeds, border - 1e-5, 1)
+    with pytest.raises(ValueError, match=rf"contexts of seed {seeds[np.argmin(score)]};"):
+        source.check(seeds, border + 1e-5, 1)

@@ -1,0 +1,157 @@
+"""Programs that are compiled before their groups run: the same, each once, and stopped at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+import xarray as xr
+
+import cqbjax
+from cqbjax.core import backend
+from cqbjax.engine import plan, programs, sweep
+from cqbjax.engine.progress import Silent
+from cqbjax.policies import ByLlm, RandomRouting
+from cqbjax.sources import Synthetic
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Synthetic(num_servers=3, dim=2)
+POLICIES = {"linucb": ByLlm(), "random": RandomRouting()}
+KEYS = {"arrival_rates": [0.4], "seeds": 2, "horizon": 30}
+TIMES = ["seconds_per_round", "compile_seconds"]
+# One draws for all; each of three groups starts and advances.
+PROGRAMS = 1 + 2 * 3
+
+
+@pytest.fixture
+def compiling(monkeypatch, fresh_programs):
+    """List the platforms of what is compiled; `compiling.fault` is called before each."""
+    compile_lowered = backend.compile_lowered
+
+    class Compiling(list):
+        fault = staticmethod(lambda number: None)
+
+    made = Compiling()
+
+    def spied(lowered, platform, **options):
+        made.append(platform)
+        made.fault(len(made))
+        return compile_lowered(lowered, platform, **options)
+
+    monkeypatch.setattr(backend, "compile_lowered", spied)
+    return made
+
+
+def shapes():
+    whole = plan.make([sweep.part(POLICIES, SOURCE, [0.4], 2, 30)], devices=jax.devices()[:2])
+    return [whole.shape(group, group.first_slots()) for group in whole.groups]
+
+
+class AtFirstRound(Silent):
+    """Count what is compiled before the first group runs."""
+
+    def __init__(self, compiling):
+        self.compiling, self.compiled = compiling, None
+
+    def doing(self, activity, label):
+        if activity == "running" and self.compiled is None:
+            self.compiled = len(self.compiling)
+
+
+def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeypatch):
+    told = AtFirstRound(compiling)
+    ahead = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told)
+    assert told.compiled == len(compiling) == PROGRAMS, "each once"
+    assert (ahead.compile_seconds > 0).all()
+    again = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+    assert len(compiling) == PROGRAMS and (again.compile_seconds == 0).all()
+    programs.forget()
+    monkeypatch.setattr(sweep, "compile_ahead", lambda *given: None)
+    demanded = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+    assert len(compiling) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
+    for other in (again, demanded):
+        xr.testing.assert_identical(other.drop_vars(TIMES), ahead.drop_vars(TIMES))
+
+
+def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
+    one, two, _ = shapes()
+    assert programs.compiled(one).seconds > 0 == programs.compiled(one).seconds
+    programs.compile_all([one, two])
+    assert programs.compiled(two).seconds > 0 and len(compiling) == PROGRAMS - 2
+
+
+def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
+    """Else programs of several devices refuse what they are given."""
+    for program in programs._lowered(shapes()[0].told):
+        known, made = program.out_info, program.compile().out_info
+        for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(made), strict=True):
+            assert (one.shape, one.dtype, one.sharding) == (
+                other.shape,
+                other.dtype,
+                other.sharding,
+            )
+
+
+def test_an_error_of_the_compiler_is_raised_and_not_remembered(compiling):
+    def fault(number):
+        raise jax.errors.JaxRuntimeError("no room for it")
+
+    compiling.fault = fault
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no room for it"):
+        cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+    compiling.fault = lambda number: None
+    cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+
+
+def test_what_waits_is_not_compiled_after_an_interruption(compiling):
+    """The next call compiles what is missing."""
+    compiling.fault = lambda number: time.sleep(1.0)
+
+    def interrupt(number):
+        if number == 1:
+            raise KeyboardInterrupt
+
+    one, two, _ = shapes()
+    with pytest.raises(KeyboardInterrupt):
+        programs.compile_all([one, two], interrupt)
+    assert 0 < len(compiling) <= len(one.devices) < 3, "draws, starts and advances"
+    compiling.fault = lambda number: None
+    programs.compile_all([one])
+    assert len(compiling) == 3
+
+
+STUDY = """
+import time
+from cqbjax.core import backend
+from cqbjax.cli.run import main
+
+def compile_lowered(lowered, platform, **options):
+    print("compiling", flush=True)
+    time.sleep(2)
+
+backend.compile_lowered = compile_lowered
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_command_ends_soon_after_ctrl_c_while_it_compiles(tmp_path):
+    words = ["policy=[acqb,random,q_ucb,q_ths]", "num_seeds=2", f"results_dir={tmp_path}"]
+    command = subprocess.Popen(
+        [sys.executable, "-c", STUDY, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, text=True,
+    )  # fmt: skip
+    try:
+        assert command.stdout.readline() == "compiling\n"
+        command.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        told, errors = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == 130, errors
+    assert told.count("compiling") <= (os.cpu_count() or 1), "what waits is left"
+    assert time.monotonic() - begun < 30

@@ -1,0 +1,357 @@
+"""A user's own policies and sources: what of the contract a sweep itself holds them to."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiers import cases
+
+import cqbjax
+from cqbjax.core import rng, shapes, simulate
+from cqbjax.core.contract import ContractError, is_foreign
+from cqbjax.core.faults import of_draws
+from cqbjax.core.pytree import arrays, pytree, static
+from cqbjax.core.queueing import QueueOverflow
+from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.core.setting import with_rules
+from cqbjax.dynamics import Orbit
+from cqbjax.engine import programs
+from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.sources import Arriving, Bursty, Routing
+from tests.reference import scenarios
+
+POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
+GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
+
+
+@pytree
+class Own:
+    """Random routing of the oldest query, with one part exchanged."""
+
+    act: Any = static(default=lambda action, seen: action)
+    learn: Any = static(default=lambda state: state)
+    informed = False
+
+    def init(self, problem, contexts):
+        return jnp.zeros(2)
+
+    def select(self, key, state, seen):
+        return self.act(RandomRouting(schedule="oldest").select(key, (), seen), seen)
+
+    def update(self, state, seen, action, feedback):
+        return self.learn(state)
+
+
+@pytree
+class Numbering:
+    """Random routing that adds up the numbers of the attempts."""
+
+    informed = False
+
+    def init(self, problem, contexts):
+        return jnp.int32(0)
+
+    def select(self, key, state, seen):
+        return RandomRouting().select(key, (), seen)
+
+    def update(self, state, seen, action, feedback):
+        return state + feedback.number
+
+
+@pytree
+class Table:
+    """The pool as a source, with one part exchanged."""
+
+    pool: Routing
+    made: Any = static(default=lambda world: world)
+    own: Any = static(default=lambda arrives: arrives)
+
+    def problem(self, size, horizon):
+        return self.pool.problem(size, horizon)
+
+    def check(self, seeds, rate, size):
+        pass
+
+    def uniform_service(self, seeds, rate, size):
+        return 1.0
+
+    def world(self, key, rate, problem):
+        return self.made(self.pool.world(key, rate, problem))
+
+    def arrives(self, key, rate, horizon):
+        return self.own(jnp.arange(horizon) % 2 == 0)
+
+
+def refused(policies, source=POOL, **more):
+    with pytest.raises(ContractError) as refusal:
+        cqbjax.sweep(policies, source, **GOOD, **more)
+    message = str(refusal.value)
+    assert "\n" not in message and not re.search(r"[.!?]\s+[A-Z]", message), "two sentences"
+    return message
+
+
+def test_a_policy_is_told_the_number_of_an_attempt_where_several_end_in_a_round():
+    shapes.check_policy(Numbering(), POOL.problem(2, 40)._replace(places=2))
+    with pytest.raises(TypeError):
+        shapes.check_policy(Numbering(), POOL.problem(2, 40))
+
+
+@pytest.fixture
+def nothing_compiles(monkeypatch, fresh_programs):
+    """Fail the moment that a sweep compiles a program."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a program was compiled before the input was refused")
+
+    monkeypatch.setattr(programs, "_over_runs", refuse)
+
+
+TRACED = {
+    "Action.slot must be int32[], and select returns float": dict(
+        act=lambda a, o: a._replace(slot=a.slot * 1.0)
+    ),
+    "Action.servers must be int32[2], and select returns int32[1]": dict(
+        act=lambda a, o: a._replace(servers=a.servers[:1])
+    ),
+    "Action.explored must be bool[], and select returns int32[]": dict(
+        act=lambda a, o: a._replace(explored=jnp.int32(0))
+    ),
+    "select must return an Action, and it returns tuple": dict(act=lambda a, o: tuple(a)),
+    "update must keep shapes and types, and state turns from float": dict(
+        learn=lambda state: state.astype(jnp.int32)
+    ),
+    "update must return a state of the structure that init returns": dict(
+        learn=lambda state: (state, state)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", TRACED)
+def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, nothing_compiles):
+    said = refused({"random": RandomRouting(), "mine": Own(**TRACED[message])})
+    assert said.startswith(f"policy mine: {message}"), said
+
+
+def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
+    class Plain:
+        informed = False
+
+    @pytree
+    class Silent(Own):
+        informed = None
+
+    assert "policy mine: Plain must be registered as a pytree" in refused({"mine": Plain()})
+    assert "Silent.informed must be True or False" in refused({"mine": Silent()})
+
+
+PLAYED = {
+    r"select must return 2 distinct server numbers in 0\.\.2, increasing, and in round (\d+) it "
+    r"returns \[0, 99\]": lambda a, o: a._replace(servers=jnp.asarray([0, 99], jnp.int32)),
+    r"in round (\d+) it returns \[-1, 1\]": lambda a, o: a._replace(
+        servers=jnp.asarray([-1, 1], jnp.int32)
+    ),
+    r"in round (\d+) it returns \[2, 1\]": lambda a, o: a._replace(
+        servers=jnp.asarray([2, 1], jnp.int32)
+    ),
+    r"slot \d+ of round (\d+) holds none": lambda a, o: a._replace(
+        slot=jnp.argmin(o.queue.arrived).astype(jnp.int32)
+    ),
+    r"slot -1 of round (\d+) holds none": lambda a, o: a._replace(slot=jnp.int32(-1)),
+    r"slot 9999 of round (\d+) holds none": lambda a, o: a._replace(slot=jnp.int32(9999)),
+}
+
+
+QUICK = [*PLAYED][-1], "utilities must be finite numbers"
+
+
+def late(act):
+    """Break the contract from round 13 on, so that the round which is told is seen to be found."""
+
+    def changed(action, seen):
+        broken = act(action, seen)
+        return jax.tree.map(lambda a, b: jnp.where(seen.round > 12, b, a), action, broken)
+
+    return changed
+
+
+@pytest.mark.parametrize("message", cases(PLAYED, QUICK))
+def test_an_action_that_only_a_run_shows_is_refused_by_label_after_it(message):
+    said = refused({"mine": Own(act=late(PLAYED[message]))})
+    named = re.match(rf"policy mine, seed (4|9), arrival_rate 0\.[36]: .*{message}$", said)
+    assert named, said
+    # The first round after the twelfth in which a query waits.
+    assert 13 <= int(named[2]) <= 20
+
+
+@pytest.mark.slow
+def test_what_is_decided_for_an_empty_queue_is_no_breach():
+    def careless(action, seen):
+        empty = ~jnp.any(seen.queue.arrived > 0)
+        return action._replace(slot=jnp.where(empty, 9999, action.slot))
+
+    data = cqbjax.sweep({"mine": Own(act=careless)}, POOL, **GOOD)
+    plain = cqbjax.sweep({"mine": Own()}, POOL, **GOOD)
+    np.testing.assert_array_equal(data.queue_length, plain.queue_length)
+
+
+def test_who_is_watched():
+    """Policies of this package are not, and one of another's inside a wrapper of it is."""
+    assert not is_foreign(RandomRouting()) and is_foreign(Own())
+    assert is_foreign(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
+    assert is_foreign(Arriving(source=Table(pool=POOL), process=Bursty()))
+    assert not is_foreign(Arriving(source=POOL, process=Bursty()))
+
+
+def poisoned(field, value):
+    return lambda world: world._replace(
+        **{field: getattr(world, field).at[3].set(value)}  # of five rows, of forty rounds
+    )
+
+
+WORLDS = {
+    "source Table: World.utilities must be float32[5, 3], and world returns float32[5, 2]": dict(
+        made=lambda w: w._replace(utilities=w.utilities[:, :2])
+    ),
+    "source Table: World.contexts must be float32[5, 2], and world returns int32[5, 2]": dict(
+        made=lambda w: w._replace(contexts=w.contexts.astype(jnp.int32))
+    ),
+    "source Table: World.arrival_rows must be int32[40], and world returns int32[39]": dict(
+        made=lambda w: w._replace(arrival_rows=w.arrival_rows[1:])
+    ),
+    "source Table: arrives must return bool[40], and it returns bool[41]": dict(
+        own=lambda a: jnp.append(a, True)
+    ),
+    "source Table: world must return a World, and it returns tuple": dict(made=tuple),
+}
+
+
+@pytest.mark.parametrize("message", WORLDS)
+def test_a_source_of_the_wrong_shapes_is_refused_when_traced(message, nothing_compiles):
+    for users in ([], [Orbit()]):
+        own = Table(pool=POOL, **WORLDS[message])
+        assert refused({"random": RandomRouting()}, own, users=users) == message
+
+
+@pytest.mark.slow
+def test_a_sources_own_arrivals_keep_where_users_go_away():
+    several = scenarios.Batches(source=Table(pool=POOL))
+    data = cqbjax.sweep({"mine": Own()}, several, users=[Orbit()], **GOOD)
+    assert (data.departures.isel(round=-1) > 0).all()
+
+
+DRAWN = {
+    "contexts must be finite numbers": poisoned("contexts", jnp.nan),
+    "utilities must be finite numbers": poisoned("utilities", jnp.inf),
+    "arrival_rows must be rows of the contexts": poisoned("arrival_rows", 5),
+    "prompts must be numbers of the dataset's prompts": poisoned("prompts", -1),
+}
+
+
+@pytest.mark.parametrize("message", cases(DRAWN, QUICK))
+def test_an_instance_that_cannot_be_run_is_refused(message):
+    made = DRAWN[message]
+    if "rows" in message:  # the third round has an arrival, the fourth none
+        fine = Table(pool=POOL, made=made)
+        cqbjax.sweep({"random": RandomRouting()}, fine, **GOOD)
+
+        def made(world):
+            return world._replace(arrival_rows=world.arrival_rows.at[2].set(5))
+
+    said = refused({"random": RandomRouting()}, Table(pool=POOL, made=made))
+    assert said.startswith(f"source Table: {message}"), said
+    assert said.endswith("and those of seed 4, arrival_rate 0.6 do not"), said
+
+
+@pytest.mark.parametrize("given", [RandomRouting(), Own(), cqbjax.PerSeed([Optimal()] * 2)])
+def test_the_label_of_the_yardstick_is_the_optimal_policys(given, nothing_compiles):
+    with pytest.raises(ValueError, match="policy optimal must be cqbjax.policies.Optimal()") as no:
+        cqbjax.sweep({"optimal": given}, POOL, **GOOD)
+    assert type(given).__name__ in str(no.value)
+
+
+PROBLEM = POOL.problem(2, 40)
+
+
+@pytest.mark.slow
+def test_a_traced_run_that_loses_a_query_is_refused():
+    arguments = rng.run_key(0), RandomRouting(), POOL, 0.9, PROBLEM
+    enough = simulate.trace(*arguments, capacity=64)
+    with pytest.raises(QueueOverflow, match="capacity=2 overflowed in round [0-9]+"):
+        simulate.trace(*arguments, capacity=2)
+    assert enough.row.shape == (40,)
+
+
+@pytest.mark.slow
+def test_a_traced_run_that_breaks_the_contract_is_refused():
+    act = PLAYED[r"slot -1 of round (\d+) holds none"]
+    with pytest.raises(ContractError, match="slot -1 of round [0-9]+ holds none"):
+        simulate.trace(rng.run_key(0), Own(act=act), POOL, 0.9, PROBLEM, 64)
+
+
+def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
+    with pytest.raises(TypeError, match=r"use simulate\.every_round"):
+        jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
+
+
+@pytest.mark.slow
+def test_a_trace_can_leave_the_states_out():
+    """At the shapes of a dataset of eleven LLMs the states alone would take 85 GB."""
+    source = scenarios.unit_vectors(11, 384, 1000)
+    policy = Acqb()
+    problem = source.problem(1, 5000)
+
+    def bytes_of(states):
+        def play(key):
+            return simulate.every_round(key, policy, source, 0.5, problem, 64, states)[0]
+
+        made = jax.eval_shape(play, rng.run_key(0))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
+
+    assert bytes_of(True) > 80e9 and bytes_of(False) < 1e6
+
+
+@pytest.mark.slow
+def test_a_trace_is_the_same_without_states():
+    arguments = rng.run_key(3), Acqb(), POOL, 0.6, PROBLEM, 64
+    whole, short = simulate.trace(*arguments), simulate.trace(*arguments, states=False)
+    assert short.state == ()
+    for name in ("query", "row", "servers", "choice", "regret"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(short, name))
+
+
+@pytree
+class Nowhere(Users):
+    """Says that nobody is away, which is no round."""
+
+    def draw(self, key, problem):
+        return jnp.zeros((problem.horizon, problem.places))
+
+    def reacts(self, drawn, attempts):
+        return STAYS._replace(away=jnp.int32(0))
+
+
+@pytree
+class Never(Service):
+    """Says that an attempt takes no round."""
+
+    def draw(self, key, problem):
+        return jnp.zeros(problem.horizon)
+
+    def takes(self, drawn, place, prompt, servers):
+        return jnp.int32(0)
+
+
+@pytest.mark.parametrize("kind", [Nowhere, Never])
+def test_a_kind_whose_draws_are_wrong_is_told_by_its_group(kind):
+    group = "users" if kind is Nowhere else "service"
+    kinds = {group: [kind()]}
+    source = with_rules(POOL, kinds.get("users", []), kinds.get("service", []))
+    problem = source.problem(1, 6)
+    instance = simulate.draw_instance(rng.run_key(0), arrays(source), jnp.float32(0.5), problem)
+    batch = jax.tree.map(lambda leaf: leaf[None], instance)
+    ((whose, said, number),) = of_draws(source, problem, batch)
+    assert whose == f"{group} {kind.__name__}" and number.tolist() == [3 if group == "users" else 4]
+    assert said[number[0] - 1].endswith("at least 1 round")

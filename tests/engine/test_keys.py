@@ -1,0 +1,111 @@
+"""An interrupted sweep goes on where it stopped; any change starts anew."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import xarray as xr
+
+import cqbjax
+from cqbjax import sources
+from cqbjax.engine import keys, plan
+from cqbjax.engine.progress import Silent
+from cqbjax.engine.sweep import part
+from cqbjax.policies import Acqb, Optimal, RandomRouting
+
+POLICIES: dict[str, Any] = {
+    "random": RandomRouting(),
+    "optimal": Optimal(),
+}
+SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.05)
+KEYS: dict[str, Any] = {"arrival_rates": [0.4, 0.6], "seeds": 3, "horizon": 30}
+TIMES = ["seconds_per_round", "compile_seconds"]
+
+
+class Stopper(Silent):
+    """List what is compiled; interrupt before one of the groups runs."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.compiled: set[str] = set()
+        self.ran = 0
+        self.rounds = self.expected = 0
+
+    def doing(self, activity: str, label: str) -> None:
+        if activity == "compiling":
+            self.compiled.add(label)
+            return
+        if self.ran == self.at:
+            raise KeyboardInterrupt
+        self.ran += 1
+
+    def expect(self, rounds: int) -> None:
+        self.expected += rounds
+
+    def advance(self, rounds: int) -> None:
+        self.rounds += rounds
+
+
+def key_of(**changed) -> set[str]:
+    """Return the keys of a sweep's groups."""
+    own = {"source": SOURCE, **KEYS, **changed}
+    source, rates, seeds, horizon = (
+        own.pop(key) for key in ("source", "arrival_rates", "seeds", "horizon")
+    )
+    one = part(POLICIES, source, rates, seeds, horizon, **own)
+    return {keys.of_group(group) for group in plan.make([one]).groups}
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
+    told = Stopper()
+    with pytest.raises(KeyboardInterrupt):
+        cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=Stopper(at=1), resume=tmp_path)
+    resumed = cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=told, resume=tmp_path)
+    whole = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
+    assert told.compiled == {"optimal"} and told.rounds == told.expected
+    xr.testing.assert_identical(resumed.drop_vars(TIMES), whole.drop_vars(TIMES))
+    assert (resumed.seconds_per_round > 0).all()
+    again = Stopper()
+    cqbjax.sweep(POLICIES, SOURCE, **KEYS, progress=again, resume=tmp_path)
+    assert again.compiled == set() and again.rounds == again.expected
+
+
+CHANGES = [
+    {"seeds": [0, 1, 3]}, {"arrival_rates": [0.4, 0.7]}, {"horizon": 60}, {"record_every": 3},
+    {"capacity": 30}, {"source": dataclasses.replace(SOURCE, slackness=0.06)},
+    {"assortment_size": 2}, {"record": ["attempts"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", CHANGES, ids=lambda changed: next(iter(changed)))
+def test_whatever_else_is_run_has_another_key(changed):
+    assert len(key_of()) == 2 and key_of() == key_of()
+    assert not key_of() & key_of(**changed)
+
+
+def test_a_policy_is_known_by_its_floats_and_its_settings():
+    acqb = Acqb(alpha_scale=0.2)
+    found = {
+        keys.key(policy)
+        for policy in (
+            acqb,
+            dataclasses.replace(acqb, alpha_scale=0.3),
+            dataclasses.replace(acqb, schedule="oldest"),
+            RandomRouting(),
+        )
+    }
+    assert len(found) == 4 and keys.key(Acqb(alpha_scale=0.2)) in found
+
+
+def test_a_changed_policy_of_the_users_own_is_another_one(tmp_path, monkeypatch):
+    head = "import dataclasses, jax\n@jax.tree_util.register_static\n"
+    text = f"{head}@dataclasses.dataclass(frozen=True)\nclass Mine:\n    scale: float = 1.0\n"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "users_own_policy.py").write_text(text)
+    import users_own_policy  # type: ignore[import-not-found]
+
+    mine = users_own_policy.Mine()
+    before = keys.key(mine)
+    assert keys.key(mine) == before
+    (tmp_path / "users_own_policy.py").write_text(f"{text}# another rule\n")
+    assert keys.key(mine) != before

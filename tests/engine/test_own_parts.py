@@ -1,0 +1,196 @@
+"""What a user's own part gets wrong most often: one sentence each, from Python and by command."""
+
+import dataclasses
+import re
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from composing import composed
+from tiers import cases
+
+import cqbjax
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.core.contract import ContractError
+from cqbjax.core.pytree import pytree
+from cqbjax.core.recorders import Recorder
+from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.experiments import kinds
+from cqbjax.policies import RandomRouting
+from cqbjax.sources import Coin
+
+RANDOM = RandomRouting()
+
+
+@pytree
+class SourceIf(Coin):
+    def world(self, key, arrival_rate, problem):
+        return super().world(key, arrival_rate if arrival_rate > 0.5 else 0.5, problem)
+
+
+@pytree
+class SourceMissing:
+    problem, check, uniform_service = Coin.problem, Coin.check, Coin.uniform_service
+    success: float = 0.5
+    _classes, num_servers = 1, 2
+
+
+class SourcePlain(Coin):
+    pass
+
+
+@pytree
+class UsersIf(Users):
+    def draw(self, key, problem):
+        return jax.random.uniform(key, (problem.horizon, problem.places))
+
+    def reacts(self, drawn, attempts):
+        return STAYS if drawn < 0.5 else STAYS._replace(leaves=drawn > 0.6)
+
+
+@pytree
+class UsersMissing(Users):
+    def react(self, drawn, attempts):
+        return STAYS
+
+
+class UsersPlain(UsersIf):
+    pass
+
+
+@pytree
+class ServiceIf(Service):
+    def draw(self, key, problem):
+        return jax.random.uniform(key, (problem.horizon, problem.num_servers))
+
+    def available(self, drawn):
+        return drawn > float(drawn[0])
+
+
+@pytree
+class ServiceMissing(Service):
+    def availible(self, drawn):
+        return drawn
+
+
+class ServicePlain(ServiceIf):
+    pass
+
+
+@pytree
+class PolicyIf(RandomRouting):
+    def select(self, key, state, observation):
+        return RANDOM.select(key, state, observation) if observation.round > 3 else None
+
+
+@pytree
+class PolicyMissing:
+    informed = False
+    init, select = RandomRouting.init, RandomRouting.select
+
+
+class PolicyPlain(PolicyIf):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderIf(Recorder):
+    name, label, unit = "often", "Often", ""
+
+    def start(self, problem):
+        return jnp.zeros(())
+
+    def update(self, state, round_):
+        if round_.valid:
+            return state + 1
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderMissing(Recorder):
+    name, label, unit = "often", "Often", ""
+
+    def start(self, problem):
+        return jnp.zeros(())
+
+
+class RecorderPlain:
+    name = "often"
+
+
+OWN = {name: kind for name, kind in globals().items() if name.endswith(("If", "Missing", "Plain"))}
+GROUPS = ("Source", "Users", "Service", "Policy", "Recorder")
+ASKS = r"asks for the value of a traced array, in line \d+ of test_own_parts\.py: write jnp\.where "
+SAID = {
+    "SourceIf": rf"source SourceIf: SourceIf\.world {ASKS}",
+    "UsersIf": rf"users UsersIf: UsersIf\.reacts {ASKS}",
+    "ServiceIf": rf"service ServiceIf: ServiceIf\.available {ASKS}",
+    "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
+    "RecorderIf": rf"record: RecorderIf\.update {ASKS}",
+    "SourceMissing": "source: SourceMissing lacks the method world, one of problem, check, ",
+    "UsersMissing": "users: UsersMissing lacks a method that changes something, one of reacts, ",
+    "ServiceMissing": "service: ServiceMissing lacks a method that changes something, one of ",
+    "PolicyMissing": "policy mine: PolicyMissing lacks the method update, one of init, select, ",
+    "RecorderMissing": "Can't instantiate abstract class RecorderMissing .*update",
+    "SourcePlain": "source: SourcePlain must be registered as a pytree: decorate it with ",
+    "UsersPlain": "users: UsersPlain must be registered as a pytree: decorate it with ",
+    "ServicePlain": "service: ServicePlain must be registered as a pytree: decorate it with ",
+    "PolicyPlain": "policy mine: PolicyPlain must be registered as a pytree: decorate it with ",
+    "RecorderPlain": "recorder RecorderPlain must be a frozen dataclass made from core.recorders",
+}
+
+
+def swept(group, part):
+    policies = {"mine": part if group == "Policy" else RANDOM}
+    given = {"Users": "users", "Service": "service", "Recorder": "record"}
+    more = {given[group]: [part]} if group in given else {}
+    source = part if group == "Source" else Coin()
+    cqbjax.sweep(policies, source, arrival_rates=[0.4], seeds=2, horizon=9, **more)
+
+
+def refused(error, call, *arguments):
+    with pytest.raises(error) as refusal:
+        call(*arguments)
+    said = str(refusal.value)
+    assert "\n" not in said and not re.search(r"[.!?]\s+[A-Z]", said), said
+    return said
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_sweep_says_in_one_sentence_what_is_wrong(name):
+    group = re.split("If|Missing|Plain", name)[0]
+    said = refused((ValueError, TypeError), lambda: swept(group, OWN[name]()))
+    assert re.match(SAID[name], said), said
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_class_in_place_of_an_instance_is_told(group):
+    said = refused(ContractError, swept, group, OWN[f"{group}If"])
+    assert said.endswith(f": {group}If is a class: give an instance of it, {group}If(...)")
+
+
+def by_command(group, target):
+    """Check a study's point with a part, as the command does."""
+    key = {"Users": "users", "Service": "service", "Policy": "policy"}.get(group)
+    words = [f"+{key}.mine={{_target_: {target}}}"] if key else []
+    if group == "Policy":
+        words.append("policy=[]")
+    if group == "Recorder":
+        words.append(f"record=[{{_target_: {target}}}]")
+    if group == "Source":
+        words += ["~source", f"+source={{_target_: {target}}}"]
+    config = composed("name=own", "num_seeds=2", "horizon=12", *words)
+    kinds.checked_points(config, make, make_policies)
+
+
+@pytest.mark.parametrize("name", cases(SAID, ["UsersIf", "ServicePlain"]))
+def test_a_command_says_the_same(name, monkeypatch):
+    group = re.split("If|Missing|Plain", name)[0]
+    module = types.ModuleType("own_parts")
+    vars(module).update(OWN)
+    monkeypatch.setitem(sys.modules, "own_parts", module)
+    said = refused(ValueError, by_command, group, f"own_parts.{name}")
+    start = r"own_parts\.RecorderMissing cannot be made: " if name == "RecorderMissing" else ""
+    assert re.match(start + SAID[name], said), said

@@ -1,0 +1,81 @@
+"""A window that hops: what the belief that is asked has learnt from, attempt by attempt."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax.estimation import Windowed, WindowedState
+from cqbjax.estimation.rows import Row
+from cqbjax.estimation.windowed import room
+from cqbjax.testing.contract import PROBLEM
+
+ATTEMPTS, WINDOW = 40, 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Noted:
+    """A belief that notes which table rows it has learnt from, and under which numbers."""
+
+    least_lambda0 = 0.0
+
+    def init(self, contexts, lambda0, offset=None):
+        return jnp.zeros((len(contexts), 2)).at[:, 1].set(lambda0)
+
+    def update(self, state, new):
+        noted = jnp.stack([jnp.float32(1), new.round.astype(jnp.float32)])
+        return jnp.where(new.valid, state.at[new.row].set(noted), state)
+
+
+def played(valid):
+    """Return what the elder has noted after each attempt: [n, n, 2], [n] valid."""
+    belief = Windowed(Noted(), WINDOW)
+
+    def one(state, told):
+        at, valid = told
+        new = Row(at + 1, at, jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.int32(0), valid)
+        state = belief.update(state, new)
+        return state, state.elder
+
+    state = belief.init(jnp.zeros((len(valid), 1)), jnp.float32(-1))
+    return jax.lax.scan(one, state, (jnp.arange(len(valid)), valid))[1]
+
+
+def test_the_elder_knows_the_last_half_to_whole_window_of_attempts():
+    valid = np.random.default_rng(0).random((3, ATTEMPTS)) < np.array([[1.0], [0.7], [0.3]])
+    elder = np.asarray(jax.jit(jax.vmap(played))(valid))
+    for run, noted in zip(valid, elder, strict=True):
+        counted = np.cumsum(run)
+        assert counted[-1] > 1.5 * WINDOW
+        for at, so_far in enumerate(counted):
+            half = WINDOW // 2
+            first = max(so_far // half - 1, 0) * half
+            known = run & (counted > first) & (np.arange(ATTEMPTS) <= at)
+            np.testing.assert_array_equal(noted[at, :, 0], known)
+            assert known.sum() == so_far or half <= known.sum() < WINDOW
+            # Attempts that nothing was learnt from are as `init` left them.
+            assert (noted[at, ~known, 1] == -1).all()
+            numbers = noted[at, known, 1]
+            assert (np.diff(numbers) == 1).all() and (numbers <= WINDOW).all()
+            assert not len(numbers) or numbers[0] in (1, half + 1)
+
+
+class Told:
+    """A belief that says what it was asked, and of which state."""
+
+    def __getattr__(self, name):
+        return lambda *asked: (name, *asked)
+
+
+def test_the_elder_is_asked_whatever_is_asked():
+    belief, state = Windowed(Told(), WINDOW), WindowedState("elder", "younger", 0, None)
+    assert belief.learnt(state) == ("learnt", "elder")
+    assert belief.theta(state, "table") == ("theta", "elder", "table")
+    assert belief.sampled(state, "seen", 0.5, "z") == ("sampled", "elder", "seen", 0.5, "z")
+    assert belief.bounded(state, "seen", 0.5) == ("bounded", "elder", "seen", 0.5)
+
+
+def test_a_belief_in_a_window_has_room_for_it_and_no_more():
+    assert room(PROBLEM, 6).attempts == 6
+    assert room(PROBLEM._replace(places=4), 6).attempts == 8

@@ -1,0 +1,122 @@
+"""Shards on Ray and as jobs of Slurm: the values of one process, whoever is killed on the way."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import xarray as xr
+from composing import composed, refused
+
+from cqbjax.cli import _on_cluster
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import kinds, sharding
+from cqbjax.experiments.clusters import Ray, Slurm, engine
+from cqbjax.results import stored as results
+
+WORDS = ("name=grid", "policy=[random]", "num_seeds=2", "horizon=12", "capacity=12")
+RATES = (0.3, 0.4, 0.5, 0.6)
+TIMES = ["seconds_per_round", "compile_seconds"]
+
+
+def grid(folder):
+    """Return the points of a small grid, the last of which overflows at its capacity."""
+    ready = []
+    for rate in RATES:
+        config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
+        ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
+    tight = composed(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
+    return ready + kinds.checked_points(tight, make, make_policies, {"arrival_rate": 0.65})
+
+
+def expected(folder):
+    """Return what the grid comes to in one process."""
+    sharding.run_all(grid(folder)[:-1], folder, Silent(), _on_cluster.Console(quiet=True), True)
+    return results.load(folder)
+
+
+def same(folder, whole):
+    xr.testing.assert_identical(results.load(folder).drop_vars(TIMES), whole.drop_vars(TIMES))
+
+
+@pytest.mark.slow
+def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path):
+    pytest.importorskip("ray")
+    whole = expected(tmp_path / "here")
+    folder, killed = tmp_path / "ray", tmp_path / "killed"
+
+    def perform_and_die_once(task):
+        """Kill the process as soon as something of its shard is finished."""
+        from cqbjax.engine.snapshots import Snapshots
+
+        real = Snapshots.save
+
+        def save_and_die(self, chunk, tree, always=False):
+            real(self, chunk, tree, always)
+            if always and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Snapshots.save = save_and_die
+        return _on_cluster.perform(task)
+
+    ready, cluster = grid(folder), Ray(workers=2)
+
+    class Dying:
+        def run(self, function, tasks):
+            assert function is _on_cluster.perform and len(tasks) >= 4
+            return cluster.run(perform_and_die_once, tasks)
+
+    lost = _on_cluster.run_elsewhere(Dying(), ready, folder, Silent(), False)
+    assert killed.exists()
+    assert (
+        list(lost) == ["arrival_rate=0.65"] and "capacity=2 overflowed" in lost["arrival_rate=0.65"]
+    )
+    same(folder, whole)
+
+
+@pytest.mark.slow
+def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_path):
+    pytest.importorskip("submitit")
+    whole = expected(tmp_path / "here")
+    folder, die = tmp_path / "slurm", tmp_path / "die"
+    die.touch()
+
+    def perform_or_die(task):
+        if die.exists() and task.points[0].name == "arrival_rate=0.4":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return _on_cluster.perform(task)
+
+    cluster = Slurm(str(tmp_path / "jobs"), local=True, every=0.1)
+
+    class Dying:
+        def run(self, function, tasks):
+            return cluster.run(perform_or_die, tasks)
+
+    lost = _on_cluster.run_elsewhere(Dying(), grid(folder), folder, Silent(), False)
+    assert sorted(lost) == ["arrival_rate=0.4", "arrival_rate=0.65"]
+    assert "was lost" in lost["arrival_rate=0.4"]
+    die.unlink()
+    # The same command submits what is missing, and nothing else.
+    left = sharding.left_of(grid(folder), folder)
+    assert [one.point.name for one in left] == ["arrival_rate=0.4", "arrival_rate=0.65"]
+    lost = _on_cluster.run_elsewhere(Dying(), left, folder, Silent(), False)
+    assert list(lost) == ["arrival_rate=0.65"]
+    same(folder, whole)
+
+
+def test_an_engine_that_is_not_installed_is_named():
+    with pytest.raises(ValueError, match=r"cluster=ray needs no_such_engine.*cqbjax\[ray\]"):
+        engine.engine("no_such_engine", "ray")
+
+
+def test_an_unknown_cluster_is_refused():
+    assert "cluster dask is unknown; choose from ray, slurm" in refused(["cluster=dask"])
+
+
+def test_where_one_cannot_submit_is_said(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="cluster=slurm cannot submit"):
+        list(Slurm(str(tmp_path)).run(np.sum, [1]))

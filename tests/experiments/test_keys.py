@@ -1,0 +1,200 @@
+"""Nothing stale is called stored: each edit that numbers follow from makes another key."""
+
+import dataclasses
+import importlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from composing import composed, script
+
+from cqbjax import results
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.core import code
+from cqbjax.datasets import dataset_source
+from cqbjax.experiments import configs, kinds, manifests
+
+SOURCE = """from cqbjax import sources
+from cqbjax.core.pytree import pytree
+from helper_of_source import FACTOR
+
+@pytree
+class Mine(sources.Synthetic):
+    scale: float = 1.0
+"""
+POLICY = """from cqbjax import policies
+from cqbjax.core.pytree import pytree
+from helper_of_policy import rule
+
+@pytree
+class Mine(policies.RandomRouting):
+    scale: float = 1.0
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a user's modules and a trace into the folder where a command is given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written = {
+        "my_source.py": SOURCE, "helper_of_source.py": "FACTOR = 1\n", "my_policy.py": POLICY,
+        "helper_of_policy.py": "from deep import rule\n", "deep.py": "def rule():\n    return 1\n",
+        "trace.csv": "timestamp\n1\n2\n5\n9\n",
+    }  # fmt: skip
+    for name, text in written.items():
+        Path(name).write_text(text)
+    importlib.invalidate_caches()
+
+
+def content(*words):
+    words = [
+        "name=mine", "num_seeds=2", "horizon=12", "policy=[random]",
+        "source._target_=my_source.Mine", "arrivals=trace", "trace=trace.csv",
+        "+policy.mine={_target_: my_policy.Mine}", *words,
+    ]  # fmt: skip
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+    return manifests.content_of(ready)
+
+
+def append(name, text="\n# edited\n"):
+    with Path(name).open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.slow
+def test_an_edit_is_seen_where_it_counts_and_nowhere_else(own):
+    first = content()
+    assert content() == first
+    for name in ("my_source.py", "helper_of_source.py"):
+        append(name)
+        edited = content()
+        assert edited.point != first.point and edited.policies == first.policies, name
+        first = edited
+    for name in ("my_policy.py", "helper_of_policy.py", "deep.py"):
+        append(name)
+        edited = content()
+        assert edited.point == first.point, name
+        assert edited.policies["random"] == first.policies["random"]
+        assert edited.policies["mine"] != first.policies["mine"]
+        first = edited
+    append("trace.csv", "12\n")
+    assert content().point != first.point, "a trace with another content under the same path"
+    Path("unrelated.py").write_text("x = 1\n")
+    assert content() == content("title=T", "table_rounds=[3]", "chunk=2", "results_dir=r", "c1=9")
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_path):
+    """The package is copied, and its copy edited."""
+    package = Path(code.__file__).parents[1]
+    copy = tmp_path / "cqbjax"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    find = code._file_of
+    monkeypatch.setattr(code, "_hashed", {})
+    monkeypatch.setattr(
+        code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
+    )
+    words = ["num_seeds=2", "horizon=12", "policy=[random,acqb]"]
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+
+    def content_now():
+        ready.point.keys.clear()
+        return manifests.content_of(ready)
+
+    before = content_now()
+    apart = (
+        "arena/page.py", "figures/curves.py", "results/tables.py", "logs/reading.py",
+        "offline/training.py", "datasets/readers/sprout.py", "experiments/showing.py",
+        "results/pieces.py", "engine/progress.py", "policies/queueing_bandits.py",
+    )  # fmt: skip
+    for name in apart:
+        assert (copy / name).exists(), name
+        append(copy / name)
+    assert content_now() == before
+    append(copy / "estimation" / "gaussian.py")
+    assert manifests.content_of(ready) == before, "what is edited while it runs did not run"
+    after = content_now()
+    assert after.point == before.point and after.policies["random"] == before.policies["random"]
+    assert after.policies["acqb"] != before.policies["acqb"]
+    append(copy / "core" / "simulate.py")
+    assert content_now().point != before.point
+
+
+def test_a_key_that_is_declared_nowhere_counts():
+    words = ["num_seeds=2", "horizon=12", "policy=[random]"]
+    config = composed(*words)
+    declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
+    assert declared - {"cluster"} <= set(config), "a key that is gone"
+    one = configs.plain(config)
+    assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
+    keys = set()
+    for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("first_seed=5",)):
+        (ready,) = kinds.checked_points(composed(*words, *more), make, make_policies)
+        keys.add(manifests.content_of(ready).point)
+    assert len(keys) == 5
+
+
+def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
+    """The same words are another content where either is another."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp\n1\n2\n5\n9\n")
+    words = ("num_seeds=2", "horizon=12", "policy=[random]", "arrivals=trace", f"trace={trace}")
+    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+
+    def content(**other):
+        fresh = dataclasses.replace(ready.point, keys={})
+        return manifests.content_of(ready._replace(point=fresh, **other)).point
+
+    before = content()
+    assert content() == before and content(told={"stand_in": "a word"}) == before
+    assert content(source=dataclasses.replace(ready.source, slackness=0.04)) != before
+    trace.write_text("timestamp\n1\n2\n5\n8\n")
+    assert content() != before
+    # Latencies are joined by names.
+    data = dataset_source("paretobandit", tmp_path, pool_size=5)
+    names = {"servers": ("a", "b", "c"), "prompt_ids": data.table.prompt_ids[::-1]}
+    others = [dataclasses.replace(data.table, **{key: value}) for key, value in names.items()]
+    sources = [data, *(dataclasses.replace(data, table=table) for table in others)]
+    assert len({content(source=source) for source in sources}) == 3
+
+
+READER = """import jax.numpy as jnp
+import numpy as np
+from cqbjax.core import queueing, rng
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import Action
+
+@pytree
+class Reader:
+    weights: str = static(default="w.npy")
+    informed = False
+    blind = True
+
+    def init(self, problem, contexts):
+        return jnp.asarray(int(np.load(self.weights)), jnp.int32)
+
+    def select(self, key, state, observation):
+        slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
+        return Action(slot, state[None], jnp.bool_(False))
+
+    def update(self, state, observation, action, feedback):
+        return state
+"""
+
+
+@pytest.mark.slow
+def test_a_policy_that_reads_a_file_runs_again_with_the_file_as_it_is(tmp_path):
+    """Its path stands in no configuration; programs on disk are those of the first study."""
+    (tmp_path / "reader.py").write_text(READER)
+    for server, name in ((0, "one"), (3, "one"), (3, "two")):
+        np.save(tmp_path / "w.npy", server)
+        done = script(
+            "policy=[random]", "+policy.mine={_target_: reader.Reader}", "num_seeds=2",
+            "horizon=60", "record=[traffic]", f"name={name}", "table_rounds=[60]", cwd=tmp_path,
+        )  # fmt: skip
+        assert not done.returncode, done.stderr
+        traffic = results.load(tmp_path / "results" / "data" / name).traffic
+        served = traffic.sel(policy="mine").isel(round=-1).mean(["seed", "arrival_rate"])
+        assert int(served.argmax("server")) == server, name

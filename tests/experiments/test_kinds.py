@@ -1,0 +1,146 @@
+"""A kind of study of the user's own: one file outside the package, stored and shown as any."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from composing import called, composed, refused
+
+from cqbjax.cli import _on_cluster
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import kinds, sharding
+from cqbjax.experiments.clusters.engine import Done
+from cqbjax.results import stored as results
+
+KIND = """import dataclasses
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from cqbjax.experiments import grid
+from cqbjax.experiments.kinds import Kind, Shown, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled(Kind):
+    factor: float = 2.0
+    digits: int = 3
+    for_show = ("kind.digits",)
+
+    def measure(self, ready, progress):
+        config = ready.point.config
+        seeds = np.asarray(grid.seeds(config))
+        with open("measured", "a") as file:
+            file.write(f"{ready.point.name}: {', '.join(ready.policies)}\\n")
+        if ready.policies.keys() & {"q_ths"}:
+            raise KeyboardInterrupt
+        each = [len(label) + self.factor * seeds for label in ready.policies]
+        coords = {"policy": list(ready.policies), "seed": seeds}
+        return xr.Dataset({"doubled": (("policy", "seed"), np.stack(each))}, coords)
+
+    def show(self, points, config):
+        rows = [
+            {"K": p.attrs["K"], "factor": p.attrs.get("factor"), "policy": label,
+             "mean": round(float(p["doubled"].sel(policy=label).mean()), self.digits)}
+            for p in points for label in p["policy"].values.tolist()
+        ]
+        return Shown({"": Table(pl.DataFrame(rows), "Doubled")}, {}, ["that is all"])
+"""
+WORDS = ("kind=doubled", "name=mine", "num_seeds=4", "horizon=12")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write the user's module and its configuration into the folder where commands are given."""
+    monkeypatch.chdir(tmp_path)
+    Path("conf/kind").mkdir(parents=True)
+    Path("conf/kind/doubled.yaml").write_text("_target_: own_kind.Doubled\nfactor: 2\ndigits: 3\n")
+    Path("own_kind.py").write_text(KIND)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    return tmp_path
+
+
+def measured():
+    """Return what has been measured since this was last asked."""
+    file = Path("measured")
+    lines = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return lines
+
+
+def run(*words):
+    done = called("run", *WORDS, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_kind_of_ones_own_runs_what_is_missing_and_nothing_twice(own):
+    policies = "policy=[random,rand_rout]"
+    said = run(policies, "kind.factor=[1,2]")
+    assert "that is all" in said and len(measured()) == 4
+    assert len(list(Path("results/data/mine").glob("*.nc"))) == 4, "a policy of a point is a piece"
+    table = pl.read_csv("results/tables/mine.csv")
+    # len("random") + factor * 1.5
+    assert table["mean"].to_list() == [7.5, 10.5, 9.0, 12.0]
+    assert table["factor"].to_list() == [1, 1, 2, 2]
+    assert "4 of 4 policies at 2 points are stored" in run(policies, "kind.factor=[1,2]")
+    run(policies, "kind.factor=[1,2]", "kind.digits=1", "title=T")
+    assert not measured(), "what is only for show makes no other key"
+    run("policy=[random,rand_rout,optimal]", "kind.factor=[1,2,3]")
+    assert sorted(measured()) == [
+        "factor=1: optimal", "factor=2: optimal", "factor=3: optimal", "factor=3: rand_rout",
+        "factor=3: random",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
+    words = ("policy=[random,q_ths,optimal]",)
+    stopped = called("run", *WORDS, *words)
+    assert stopped.returncode == 130 and measured() == ["K=1: random", "K=1: q_ths"]
+    file = Path("own_kind.py")
+    before = file.read_text()
+    file.write_text(before.replace('{"q_ths"}', "set()"))
+    sys.modules.pop("own_kind")
+    run(*words)
+    assert len(measured()) == 3, "an edit of the module makes another key"
+    shown = Path("results/tables/mine.csv").read_bytes()
+    Path("results/tables/mine.csv").unlink()
+    assert called("report", "results", "mine").returncode in (0, 3)
+    assert Path("results/tables/mine.csv").read_bytes() == shown
+    (point,) = results.load_points("results/data/mine")
+    assert point["policy"].values.tolist() == ["random", "q_ths", "optimal"]
+    assert results.load("results/data/mine")["doubled"].equals(point["doubled"])
+
+
+def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
+    monkeypatch.setattr(_on_cluster, "_set_up", lambda folder: None)
+
+    class Here:
+        def run(self, function, tasks):
+            for number, task in enumerate(tasks):
+                yield Done(number, function(task), "")
+
+    config = composed(*WORDS, "policy=[random,rand_rout]")
+    ready = kinds.checked_points(config, make, make_policies)
+    folder = own / "results" / "data" / "mine"
+    assert _on_cluster.run_elsewhere(Here(), ready, folder, Silent(), True) == {}
+    assert measured() == ["K=1: random", "K=1: rand_rout"]
+    assert not sharding.left_of(ready, folder)
+
+
+@pytest.mark.slow
+def test_what_is_no_kind_or_has_no_such_key_is_a_sentence(own):
+    assert "kind.factors is no key; kind has " in refused([*WORDS, "kind.factors=2"])
+    assert "record=['traffic'] is of a sweep, and Doubled is none" in refused(
+        [*WORDS, "record=[traffic]"]
+    )
+    assert "kind nothing is unknown; choose from doubled, eigenvalues" in refused(["kind=nothing"])
+    two = refused(["-m", "name=mine", "kind=doubled,sweep", "num_seeds=2", "horizon=12"])
+    assert "name=mine is of several kinds of study" in two

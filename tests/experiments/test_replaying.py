@@ -1,0 +1,340 @@
+"""The study of a log: its points, its words, and what is stored and shown of it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from composing import called, composed
+from fabricated import fabricate
+from log_files import by_words
+from omegaconf import OmegaConf
+from rich.console import Console
+from tiers import cases
+
+from cqbjax import estimation
+from cqbjax.cli import prepare_data
+from cqbjax.cli._hydra import CONF, make, make_policies
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import configs, kinds, replaying, sharding, showing
+from cqbjax.logs import prepare
+from cqbjax.logs.linking import Chains, Rule
+from cqbjax.logs.replay import replay
+from cqbjax.results import stored as results
+from cqbjax.results.layout import Stored
+from reproduction import extracts
+from reproduction.paper import beside as of_paper
+from reproduction.paper import catalogue, claims, comparison, printed
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = ("num_seeds=2", "horizon=60", "record_every=5", "table_rounds=[30,60]",
+        "policy=[optimal]", "compared=null", "kind.schedules={a: fifo, b: random}")  # fmt: skip
+
+
+def config(folder, *words):
+    words = [word for word in words if not word.startswith("kind.schedules")]
+    made = composed("experiment=wildchat", f"data_dir={folder}", *words)
+    schedules = {"rr": "least_served", "fifo": "fifo", "informed": "informed"}
+    return made.at({"kind": {"schedules": None}}).at({"kind.schedules": schedules})
+
+
+def run(folder, out, *words):
+    made = config(folder, f"results_dir={out}", *TINY, *words)
+    ready = kinds.checked_points(made, make, make_policies)
+    where = out / "data" / "wildchat"
+    left = sharding.left_of(ready, where)
+    assert not sharding.run_all(left, where, Silent(), Console(quiet=True), True)
+    return made, sharding.read_back(ready, where)
+
+
+def show(points, made, stem):
+    shown = kinds.of(made, make).show(points, made)
+    return showing.write(shown, made, stem, Console(quiet=True))
+
+
+def replayed(made):
+    return make(made.kind)
+
+
+def test_the_paper_s_study_is_what_the_configuration_says():
+    made = composed("experiment=wildchat")
+    theirs = printed.read().filter(pl.col("dataset") == "WildChat-1M")
+    assert set(theirs["policy"]) <= {*made.policy, *made.kind.schedules}
+    assert set(made.table_rounds) == set(theirs["round"]) and made.horizon == 25_000
+    assert theirs["arrival_rate"].unique().to_list() == [made.arrival_rate]
+    assert (made.kind.threshold, made.kind.singles, made.num_seeds) == (0.995, 0.8, 30)
+    assert made.kind.encoder is None and made.kind.model is None, "of whatever log there is"
+    assert prepare.ENCODER.endswith("/paraphrase-multilingual-mpnet-base-v2")
+    assert prepare.MODEL == "gpt-4-1106-preview"
+
+
+@pytest.mark.slow
+def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
+    made, (point,) = run(generated, tmp_path)
+    assert point.policy.values.tolist() == ["optimal", "rr", "fifo", "informed"]
+    np.testing.assert_array_equal(
+        point.queue_length.sel(policy="optimal"), point.optimal_queue_length
+    )
+    assert (point.queue_length >= point.optimal_queue_length).all() and not point.regret.any()
+    assert "generated log" in point.attrs["stand_in"]
+    written = show([point], made, "wildchat")
+    text = next(path for path in written if path.suffix == ".md").read_text()
+    assert "standing in for WildChat-1M" in text and "source generated log" in text
+    assert "encoder words" in text and " load " in text
+    assert {path.suffix for path in written} == {".csv", ".md", ".png", ".pdf"}
+
+
+@pytest.mark.slow
+def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
+    run(generated, tmp_path)
+    ran = []
+    tell = sharding._tell
+    monkeypatch.setattr(sharding, "_tell", lambda *a: ran.append(1) or tell(*a))
+    run(generated, tmp_path)
+    assert not ran
+    run(generated, tmp_path, "kind.min_gap=60")
+    run(generated, tmp_path, "kind.min_gap=60", "rerun=true")
+    assert len(ran) == 2
+
+
+@pytest.mark.slow
+def test_lists_are_a_grid_and_every_point_says_which_it_is(generated, tmp_path):
+    # Where chains of one are too few a single seed runs, beside points with two.
+    grid = ("kind.threshold=[0.995,1]", "kind.singles=[0.8,0.99]")
+    made, points = run(generated, tmp_path, *grid)
+    seeds = {(p.attrs["threshold"], p.attrs["singles"]): p.sizes["seed"] for p in points}
+    assert seeds == {(0.995, 0.8): 2, (0.995, 0.99): 1, (1, 0.8): 2, (1, 0.99): 1}
+    assert len({p.attrs["load"] for p in points}) == 4
+    both = results.load(tmp_path / "data" / "wildchat")
+    assert both.sizes["threshold"] == both.sizes["singles"] == 2
+    table = next(file for file in show(points, made, "grid") if file.suffix == ".csv")
+    assert set(pl.read_csv(table)["seeds"]) == {1, 2}
+
+
+WRONG = [
+    (("kind.threshold=2",), "threshold=2.0 must be a cosine"),
+    (("kind.among=all",), "among=all must be open or adjacent"),
+    (("kind.min_gap=-5",), "min_gap=-5.0 must be seconds"),
+    (("+kind.gap=5",), "experiments.replaying.Replay cannot be made: "),
+    (("kind.singles=1",), "singles=1 must be a share"),
+    (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
+    (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
+    (("record_every=7",), "record_every=7 must divide horizon=60"),
+    (("policy=[q_ths]", "policy.q_ths.index=last"), "index=last must be one of"),
+    (("horizon=90000",), "is too long"),
+    (("kind.source=nowhere",), "nowhere: no such file or folder"),
+    (("kind.source=nowhere", "kind.encoder=none"), "kind.encoder=none embeds nothing"),
+]  # fmt: skip
+# Of replays alone; the others are keys of every study.
+QUICK = (("+kind.gap=5",),)
+
+
+@pytest.mark.parametrize(("words", "said"), cases(WRONG, QUICK, several=True))
+def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, words, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as refusal:
+        run(generated, tmp_path, *words)
+    assert "\n" not in str(refusal.value) and not (tmp_path / "data").exists()
+
+
+def test_a_real_log_has_no_planted_chances(generated):
+    log = prepare.load(generated)
+    real = log._replace(frame=log.frame.drop("planted"))
+    made, chains = config(generated), prepare.link(log, Rule())
+    assert "informed" in replayed(made).scheduled({}, log, chains)
+    assert "informed" not in replayed(made).scheduled({}, real, chains)
+
+
+@pytest.fixture(scope="module")
+def played():
+    """A stored point of the study's length."""
+    made = fabricate(
+        ("optimal", "acqb", "random"), (0.7,), 5, 25_000, 500, num_servers=1, experiment="wildchat"
+    )
+    del made.attrs["slackness"]
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("whose", "beside", "judged"),
+    [("paper", True, True), ("generated", True, False), ("own", False, False)],
+)
+def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose, beside, judged):
+    """By the field; the name of the log says nothing, even where it is the paper's title."""
+    point = played.assign_attrs(
+        source=prepare.TITLE, provenance=whose, stand_in="a log" * (whose == "generated")
+    )
+    made = composed("experiment=wildchat")
+    frame = of_paper.show(kinds.of(made, make), [point], made).tables[""].frame
+    assert ("paper_gap_mean" in frame.columns) == beside
+    extracted = {"wildchat": extracts.extract([Stored(point, {}, "")], configs.plain(made))}
+    compared = comparison.beside(extracted, catalogue.studies()).filter(dataset=prepare.TITLE)
+    assert compared["ours"].is_not_null().any() == beside
+    assert compared["inside"].is_not_null().any() == judged
+    came = {
+        claim["id"]: claims.judge(claim, extracted, compared, Path("tables"))
+        for claim in claims.read() if claim["id"] in ("wildchat-ahead", "wildchat-values")
+    }  # fmt: skip
+    verdicts = {one.verdict for one in came.values()}
+    assert (verdicts <= {"holds", "holds in part", "does not hold", "not told apart"}) == judged
+    if whose == "generated":
+        assert verdicts == {"cannot be tested here"}
+        assert all("not judged, they are made up" in one.evidence for one in came.values())
+    if whose == "own":
+        assert verdicts == {"not run yet"}
+
+
+@pytest.mark.slow
+def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
+    """Not the encoder that a configuration without a source never came to."""
+    run(generated, tmp_path)
+    file = next((tmp_path / "data").rglob(f"*{results.ENDING}"))
+    stored = OmegaConf.create(results.read_config(file)).kind
+    assert (stored.encoder, stored.tokens) == ("words", "bytes")
+    log = prepare.load(generated)
+    for key, other in (("encoder", prepare.ENCODER), ("model", "gpt-5"), ("tokens", "cl100k_base")):
+        with pytest.raises(ValueError, match=f"kind.{key}={other} is not that of the log prepared"):
+            run(generated, tmp_path, f"kind.{key}={other}")
+    run(generated, tmp_path, f"kind.encoder={log.encoder}")
+    with pytest.raises(ValueError, match="kind.embeddings is read with kind.source alone"):
+        run(generated, tmp_path, "kind.embeddings=own.npy")
+
+
+@pytest.mark.slow
+def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(generated):
+    """Where chains of one are too few all are kept: the load is higher, and no seed is another."""
+    log, ready = prepare.load(generated), {}
+    for singles in (0.8, 0.99):
+        made = config(generated, *TINY, f"kind.singles={singles}", "num_seeds=3")
+        (ready[singles],) = kinds.checked_points(made, make, make_policies)
+    enough, few = ready[0.8], ready[0.99]
+    assert enough.point.config.num_seeds == 3 and few.point.config.num_seeds == 1
+    assert few.told["singletons"] < 0.99 and enough.told["singletons"] == 0.8
+    assert any("asks for" in line and "all are kept" in line for line in few.lines)
+    assert any("num_seeds=3: every seed draws the same arrivals" in line for line in few.lines)
+    assert not any("asks for" in line or "num_seeds" in line for line in enough.lines)
+    lengths = prepare.link(log, Rule()).lengths
+    for one in ready.values():
+        roots, counts = np.asarray(one.source.roots), np.asarray(one.source.counts)
+        first = prepare.link(log, Rule()).first[:-1].tolist()
+        come = [
+            lengths[first.index(roots[s, t, i])]
+            for s, t in np.ndindex(counts.shape) for i in range(counts[s, t])
+        ]  # fmt: skip
+        assert one.told["load"] == round(sum(come) / counts.size, 3)
+
+
+def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
+    """What was linked is kept beside the log: the next command and a dry run read it."""
+    log, ran, whole = prepare.load(generated), [], prepare.linking.link
+    monkeypatch.setattr(prepare.linking, "link", lambda *a: ran.append(1) or whole(*a))
+    rule = Rule(0.9, min_gap=7.5)
+    first, again = prepare.link(log, rule), prepare.link(prepare.load(generated), rule)
+    assert len(ran) == 1
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    prepare.link(log, rule._replace(min_gap=7.25))
+    assert len(ran) == 2
+
+
+@pytest.mark.slow
+def test_policies_and_schedules_stand_side_by_side(generated):
+    made, log = config(generated), prepare.load(generated)
+    chains = prepare.link(log, Rule())
+    chosen = replayed(made).scheduled(make_policies(made.policy), log, chains)
+    assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
+    assert chosen["acqb"].alpha_scale == 0.2
+    # A chain's state changes while it waits: its estimator reads no table of contexts.
+    problem = replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
+    assert isinstance(estimation.choose(chosen["acqb"].estimator, problem), estimation.Blocks)
+    made.kind.schedules = {"acqb": "fifo"}
+    with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
+        replayed(made).scheduled(make_policies(made.policy), log, chains)
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
+    """The process is ended by the system after some rounds; then the command is given again."""
+    words = [
+        "experiment=wildchat", f"data_dir={generated}", "num_seeds=2", "horizon=900",
+        "record_every=6", "table_rounds=[450,900]", "policy=[optimal,acqb]",
+        "~kind.schedules.fifo", "~kind.schedules.fifo_chain", "~kind.schedules.random",
+        "~kind.schedules.sjf", "~kind.schedules.informed",
+    ]  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = called("run", *words, f"results_dir={whole}")
+    assert done.returncode == 0, done.stderr
+    script = str(REPOSITORY / "scripts" / "run.py")
+    often = "import runpy, sys; from cqbjax.engine import snapshots; snapshots.SECONDS = 0.0; "
+    often += f"sys.argv[0] = {script!r}; runpy.run_path({script!r}, run_name='__main__')"
+    run = subprocess.Popen(
+        [sys.executable, "-c", often, *words, f"results_dir={killed}"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    unfinished = killed / "data" / "wildchat" / ".unfinished"
+    deadline = time.monotonic() + 600
+    while not list(unfinished.glob("*/*.snapshot")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, "it was still running"
+    assert list(unfinished.glob("*")) and not list(killed.rglob("*.nc"))
+    again = called("run", *words, f"results_dir={killed}")
+    assert again.returncode == 0, again.stderr
+    assert not unfinished.exists()
+    one, other = (results.load(folder / "data" / "wildchat") for folder in (whole, killed))
+    for name in ("queue_length", "departures", "explored", "optimal_queue_length"):
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.slow
+def test_the_command_prepares_a_log_and_says_what_it_linked(
+    generated, tmp_path, monkeypatch, capsys
+):
+    words = OmegaConf.load(CONF / "prepare" / "config.yaml")
+    del words["hydra"], words["defaults"]
+    changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
+    made = configs.of(OmegaConf.merge(words, changed, {"progress": False, "model": "mine"}))
+    asked = []
+
+    def embed(texts, model, **rest):
+        asked.append(model)
+        return by_words(texts)
+
+    monkeypatch.setattr(prepare, "embed", embed)
+    monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
+    prepare_data.build(made)
+    said = " ".join(capsys.readouterr().out.split())
+    assert asked == ["mine"]
+    assert "generated log: built" in said and "pairs linked" in said
+    assert "chains by length: 1: " in said and "standing in for WildChat-1M" in said
+    prepare_data.build(made)
+    assert "already built, nothing to do" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="threshold=3"):
+        prepare_data.build(made.at({"wildchat.threshold": 3}))
+    for key in ("prices", "truncation_side"):
+        with pytest.raises(ValueError, match=f"{key}=x is of a routing table"):
+            prepare_data.build(made.at({key: "x"}))
+    with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
+        prepare_data.build(made.at({"model": "none"}))
+    prepare_data.build(made.at({"model": "none", "wildchat.threshold": 1}))
+    assert "no prompt is embedded" in " ".join(capsys.readouterr().out.split())
+
+
+def test_chains_of_one_are_said_to_be_too_few_where_they_are():
+    """Beside two longer chains a share of a half asks for two chains of one."""
+    for alone, lines, share in ((2, 0, 0.5), (1, 1, 0.333), (10, 0, 0.5)):
+        first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
+        chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
+        assert len(replaying._too_few(chains, 0.5)) == lines
+        log = SimpleNamespace(name="n", stand_in="s", provenance="p", encoder="e")
+        said = replaying._told(log, chains, SimpleNamespace(load=1.2345), 0.5)
+        told = [said[key] for key in replaying.FOLLOWING]
+        assert told == [2, 5, share, 1.234]

@@ -1,0 +1,155 @@
+"""What the keys of a study may hold, refused before anything runs."""
+
+import functools
+
+import pytest
+from composing import EXPERIMENTS, composed
+from hydra.errors import HydraException
+from hypothesis import Phase, given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from tiers import cases
+
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.experiments import configs, grid, kinds, resolvers, settings
+
+REFUSED = {
+    "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
+    "record_every": "often", "num_samples": "2.5", "capacity": "null", "slackness": "null",
+    "lambda0": "0", "kappa": "-1", "c1": "fast", "alpha_scale": "true", "spread": "se",
+    "queue": "longest", "table": "all", "K": "[1,1]", "num_servers": "[3,few]",
+    "parameters": "null", "arrival_rate": "[0.6,fast]", "table_rounds": "[0]",
+    "memory_gb": "0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_wrong_value_is_refused_by_its_key(key):
+    config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
+    with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
+        kinds.checked_points(config, make, make_policies)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("key", ["K", "slackness", "parameters", "alpha_scale"])
+def test_an_empty_grid_is_refused(key):
+    with pytest.raises(ValueError, match=rf"^{key}=\[\] must be a value or a list"):
+        grid.compose(composed(f"{key}=[]"))
+
+
+@pytest.mark.slow
+def test_every_key_of_a_study_passes_as_it_is_shipped():
+    for name in EXPERIMENTS:
+        assert grid.compose(composed(f"experiment={name}"))
+
+
+OF_KINDS = [
+    (["kind=switching", "kind.block=0"], "kind.block=0 must be a whole number of rounds"),
+    (["kind=slopes"], r"kind.windows=.* must be a list of pairs"),
+    (["kind=slopes", "kind.windows=[[9,9]]"], r"kind.windows=\[\[9, 9\]\] must be"),
+    (["kind=slopes", "kind.windows=[[1,2,3]]"], "kind.windows=.* must be a list of pairs"),
+    (["kind=slopes", "kind.windows=[[9,9999999]]"], "ends in round 9,999,999: horizon="),
+    (["kind=switching", "policy=[optimal]"], "policy names only optimal, and Switching needs an"),
+    (["kind=eigenvalues", "policy=[random]"], "policy random keeps no V: name ACQB or a relative"),
+    (["kind=eigenvalues", "users=[orbit]"], "users=orbit is of a sweep, and Eigenvalues is none"),
+    (["kind._target_=cqbjax.policies.Acqb"], "kind=.* must be made from cqbjax.experiments"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), cases(OF_KINDS, [words for words, _ in OF_KINDS[:2]], several=True)
+)
+def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
+    with pytest.raises(ValueError, match=said):
+        kinds.checked_points(composed(*words, "horizon=40"), make, make_policies)
+
+
+def test_no_exploration_length_is_refused():
+    with pytest.raises(ValueError, match="explore_rounds=None must be"):
+        resolvers.exploration_length(None, 10, 1.0)
+
+
+def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
+    with pytest.raises(ValueError, match="c1=fast must be a number for explore_rounds=stabilised"):
+        resolvers.exploration_length("stabilised", 10, "fast")
+
+
+def test_a_key_that_the_source_does_not_read_is_refused():
+    config = configs.of(OmegaConf.create({"source": {"dataset": "sprout"}}))
+    with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
+        settings.check_overrides(["K=2", "num_servers=3"], config)
+    settings.check_overrides(["K=2", "horizon=30"], config)
+    own = {"_target_": "mine.Source", "servers": "${num_servers}"}
+    config = configs.of(OmegaConf.create({"source": own, "num_servers": 3}))
+    settings.check_overrides(["num_servers=3"], config)
+    with pytest.raises(ValueError, match=r"dim is not read by the source here, mine\.Source"):
+        settings.check_overrides(["dim=3"], config)
+
+
+def test_no_point_runs_before_all_are_checked():
+    config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
+    with pytest.raises(ValueError, match="K=9 must lie"):
+        kinds.checked_points(config, make, make_policies)
+    ready = kinds.checked_points(config.at({"K": [1, 2]}), make, make_policies)
+    assert [one.point.config.K for one in ready] == [1, 2]
+
+
+# Anything that a word of the command line, or a YAML file, can put there.
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**9, 10**12, 2**31, 2**63]),
+    st.floats(), st.sampled_from(["", "auto", "by_rule", "many", "1", "0.5", "a/b", "é\n"]),
+    st.lists(st.one_of(st.integers(-1, 3), st.floats(), st.sampled_from(["x", "0.5"])), max_size=3),
+    st.dictionaries(st.sampled_from(["x", "jump_at", "metric", "_target_"]), st.integers(0, 2)),
+)  # fmt: skip
+KEYS = (
+    "K", "num_servers", "dim", "slackness", "parameters", "arrival_rate", "rates_by_K",
+    "policies_by_K", "arrivals", "burst", "burst_rounds", "batch_most", "batch_sizes", "trace",
+    "drift", "drift.jump_at", "drift.quarter", "num_seeds", "first_seed", "horizon",
+    "record_every", "record", "queries", "capacity", "chunk", "memory_gb", "shard_runs",
+    "explore_rounds", "kappa", "lambda0", "alpha_scale", "c1", "num_samples", "precision",
+    "compared", "objective", "table_rounds", "spread", "queue", "table", "policy",
+    "policy.acqb.schedule", "policy.acqb.retry", "policy.acqb.window", "policy.acqb.estimator",
+    "users", "service", "source.slackness", "source.num_servers", "kind.prefix",
+)  # fmt: skip
+
+
+@functools.cache
+def plain():
+    """A small study, as it was written."""
+    return composed("num_seeds=2", "horizon=12", "policy=[optimal,acqb,random]").written()
+
+
+def points_with(changed):
+    """Return the points of a study with some keys changed; None where that is refused."""
+    config = OmegaConf.create(configs.plain(plain()))
+    try:
+        for key, value in changed.items():
+            OmegaConf.update(config, key, value, merge=False)
+        return kinds.checked_points(configs.of(config), make, make_policies)
+    except (ValueError, HydraException, OmegaConfBaseException) as refusal:
+        assert str(refusal)
+        return None
+
+
+@pytest.mark.slow
+@settings_of(max_examples=400, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(changed=st.dictionaries(st.sampled_from(KEYS), ANYTHING, min_size=1, max_size=2))
+def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed):
+    for ready in points_with(changed) or ():
+        asked = ready.point.config
+        assert all(type(asked[key]) is int for key in settings.WHOLE_KEYS)
+        assert asked.horizon >= 1 and asked.num_seeds >= 1 and 1 <= asked.K <= asked.num_servers
+        assert all(0 <= rate <= 1 for rate in asked.arrival_rate) or asked.arrivals == "batches"
+        assert asked.capacity == "auto" or asked.capacity >= 1
+        assert asked.record_every is None or asked.horizon % asked.record_every == 0
+        assert set(ready.policies) - {"optimal"} and all(
+            isinstance(one, str) for one in ready.policies
+        )
+
+
+@pytest.mark.slow
+def test_what_is_good_is_not_refused():
+    for key, value in {"K": 2, "slackness": 0.1, "drift.jump_at": 3, "spread": "sd"}.items():
+        assert points_with({key: value})

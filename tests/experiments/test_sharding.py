@@ -1,0 +1,344 @@
+"""A sweep shard by shard: what is stored is never run again, and nothing stored is ever wrong."""
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import xarray as xr
+from composing import REPOSITORY, called, composed, refused
+from fabricated import fabricate
+from rich.console import Console
+
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.core.queueing import QueueOverflow
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import kinds, manifests, sharding, storing, sweeps
+from cqbjax.results import pieces
+from cqbjax.results import stored as results
+
+WORDS = ("name=grid", "num_seeds=2", "horizon=12")
+TIMES = ["seconds_per_round", "compile_seconds"]
+KILLS = int(os.environ.get("CQBJAX_KILLS", "1"))  # ten, for an hour nobody waits
+
+
+def ready_of(*words, policy="random", rates=(0.3, 0.4, 0.5)):
+    ready = []
+    for rate in rates:
+        config = composed(*WORDS, f"policy=[{policy}]", f"arrival_rate={rate}", *words)
+        ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
+    return ready
+
+
+@pytest.fixture
+def fabricating(monkeypatch):
+    """Let fabricated points stand for the simulator's; return the names of those that ran."""
+    ran = []
+
+    def run(self, shard, progress, resume=None):
+        made = []
+        for one in shard:
+            config = one.point.config
+            ran.append((one.point.name, *one.policies))
+            if config.capacity == 1:
+                raise QueueOverflow("capacity=1 overflowed")
+            labels = list(dict.fromkeys([*one.policies, "optimal"]))
+            made.append(
+                fabricate(labels, config.arrival_rate, config.num_seeds, 12, experiment="grid")
+            )
+        return made
+
+    monkeypatch.setattr(sweeps.Sweep, "run", run)
+    return ran
+
+
+def run(ready, folder, **changed):
+    left = sharding.left_of(ready, folder)
+    return sharding.run_all(left, folder, Silent(), Console(quiet=True), False, **changed)
+
+
+@pytest.mark.slow
+def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
+    """Of each of 2 policies and 2 seeds: 12 rounds of 17 bytes, and 12 rows of 9 numbers."""
+    plain, rows = ready_of(), ready_of("queries=true")
+    assert sharding.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
+    assert sharding.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
+    monkeypatch.setattr(sweeps, "MOST_BYTES", 4_000)
+    assert [len(shard) for shard in sharding.shards_of(plain)] == [3]
+    assert [len(shard) for shard in sharding.shards_of(rows)] == [1, 1, 1]
+    assert sharding.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
+
+
+def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
+    before = results.load(tmp_path)
+    for rate in (0.3, 0.4, 0.5):
+        made = fabricate(["random", "optimal"], [rate], 2, 12)
+        stored = before.sel(arrival_rate=[rate], policy=made.policy)
+        np.testing.assert_array_equal(stored.queue_length, made.queue_length)
+    run(ready_of(rates=(0.3, 0.4, 0.5, 0.6)), tmp_path)
+    assert fabricating[3:] == [("arrival_rate=0.6", "random")]
+    run(ready_of(policy="random,rand_rout"), tmp_path)
+    assert fabricating[4:] == [(f"arrival_rate={rate}", "rand_rout") for rate in (0.3, 0.4, 0.5)]
+    both = results.load(tmp_path)
+    assert set(both.policy.values) == {"random", "rand_rout", "optimal"}
+    same = both.sel(policy=before.policy, arrival_rate=before.arrival_rate)
+    for name in ("queue_length", "regret"):
+        np.testing.assert_array_equal(same[name], before[name])
+    assert not sharding.left_of(ready_of(policy="random,rand_rout"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabricating):
+    run(ready_of(rates=(0.3,)), tmp_path)
+    run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
+    assert len(list(tmp_path.glob("*.nc"))) == 2
+    (point,) = sharding.read_back(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
+    assert set(point.policy.values) == {"random", "rand_rout", "optimal"}
+    (asked,) = sharding.read_back(ready_of(rates=(0.3,)), tmp_path)
+    assert set(asked.policy.values) == {"random", "optimal"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["num_seeds=3", "policy.acqb.c1=0.7"])
+def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating, change):
+    """Changed and changed back: what is read is what was asked, and nothing runs twice."""
+    run(ready_of(policy="acqb"), tmp_path)
+    fabricating.clear()
+    changed = ready_of(change, policy="acqb")
+    assert len(sharding.left_of(changed, tmp_path)) == 3
+    run(changed, tmp_path)
+    assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 2
+    for ready, size in ((changed, 3), (ready_of(policy="acqb"), 2)):
+        assert not sharding.left_of(ready, tmp_path)
+        size = size if change == "num_seeds=3" else 2
+        seeds = {point.sizes["seed"] for point in sharding.read_back(ready, tmp_path)}
+        loaded = results.load(tmp_path)
+        assert seeds == {size} and loaded.sizes["seed"] == size, "what was asked for last is newest"
+
+
+@pytest.mark.slow
+def test_a_run_says_what_it_computes_anew_and_in_what_that_differs(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    assert storing.told_of_others(sharding.left_of(ready_of(), tmp_path), tmp_path) == []
+    left = sharding.left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
+    (line,) = storing.told_of_others(left, tmp_path)
+    assert line.startswith("arrival_rate=0.3 and 2 more stored with num_seeds=2, horizon=12: kept")
+    assert f"`cqbjax stored {tmp_path}` lists both" in line
+
+
+@pytest.mark.slow
+def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating):
+    folder = tmp_path / "grid"
+    run(ready_of(), folder)
+    (old,) = folder.glob("*.nc")
+    run(ready_of("num_seeds=3", rates=(0.3,)), folder)
+    done = called("stored", folder, "--drop", "outdated")
+    assert old.exists() and "4 points in 2 pieces; 0 pieces" in done.stdout, "two are as they were"
+    run(ready_of("num_seeds=3"), folder)
+    said = called("stored", folder).stdout
+    assert said.count("outdated  arrival_rate=0.3: random") == 1 and old.exists()
+    assert f"dropped {old}" in called("stored", folder, "--drop", "outdated").stdout
+    assert not old.exists() and not old.with_suffix(".json").exists()
+    assert results.load(folder).sizes["seed"] == 3
+    assert "nothing is stored in" in called("stored", tmp_path / "none").stderr
+
+
+@pytest.mark.slow
+def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
+    run(ready_of(), tmp_path)
+    assert not sharding.left_of(ready_of(), tmp_path)
+    monkeypatch.setattr(manifests.keys, "code", lambda *parts: "another")
+    assert len(sharding.left_of(ready_of(), tmp_path)) == 3
+
+
+@pytest.mark.slow
+def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (file,) = tmp_path.glob("*.nc")
+    file.write_bytes(file.read_bytes()[:-100])
+    (aside,) = storing.set_aside_torn(tmp_path)
+    assert aside.name == f".{file.name}.torn" and aside.exists()
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+    (file,) = tmp_path.glob("*.nc")
+    # A byte is seen when it is read, and nothing but the piece is lost.
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        results.ResultError, match="torn and is set aside: give the same command ag"
+    ):
+        sharding.read_back(ready_of(), tmp_path)
+    run(ready_of(), tmp_path)
+    assert len(fabricating) == 9 and sharding.read_back(ready_of(), tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
+    """The second finds what the first has stored meanwhile, and leaves it."""
+    left = sharding.left_of(ready_of(), tmp_path)
+    files = set()
+    for _ in range(2):
+        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+        files |= set(tmp_path.glob("*.nc"))
+    (file,) = files
+    assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
+    # At the same moment neither sees the other: each writes files of its own, and both can be read.
+    known = set(tmp_path.glob("*.nc"))
+    file.rename(tmp_path / "hidden")
+    sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+    (tmp_path / "hidden").rename(file)
+    assert len({*tmp_path.glob("*.nc")} | known) == 2
+    assert not sharding.left_of(ready_of(), tmp_path)
+    assert len(sharding.read_back(ready_of(), tmp_path)) == 3 == len(results.load_points(tmp_path))
+
+
+@pytest.mark.slow
+def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (first,) = tmp_path.glob("*.nc")
+    run(ready_of("rerun=true"), tmp_path)
+    (second,) = tmp_path.glob("*.nc")
+    assert second != first and second.name[:16] == first.name[:16] and len(fabricating) == 6
+    orders = [pieces.manifests_of(second)[0]["order"], len(list(tmp_path.iterdir()))]
+    assert orders == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, monkeypatch):
+    class Ahead(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2099, 1, 1, tzinfo=tz)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(manifests.datetime, "datetime", Ahead)
+        run(ready_of(rates=(0.3,)), tmp_path)
+    (old,) = tmp_path.glob("*.nc")
+    run(ready_of("num_seeds=3", rates=(0.3,)), tmp_path)
+    assert results.load(tmp_path).sizes["seed"] == 3
+    assert f"dropped {old}" in called("stored", tmp_path, "--drop", "outdated").stdout
+    assert results.load(tmp_path).sizes["seed"] == 3
+
+
+@pytest.mark.slow
+def test_a_result_of_an_older_version_is_set_aside_and_not_called_torn(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    (file,) = tmp_path.glob("*.nc")
+    file.with_suffix(".json").write_text('{"format": 1, "points": []}')
+    (aside,) = storing.set_aside_torn(tmp_path)
+    assert aside.name == f".{file.name}.older" and aside.exists()
+
+
+@pytest.mark.slow
+def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    theirs = ready_of("name=theirs")
+    with pytest.raises(ValueError, match="of experiment grid, and .* is where those of theirs go"):
+        sharding.left_of(theirs, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, fabricating):
+    ready = ready_of()
+    ready.insert(1, ready_of("capacity=1", rates=(0.45,))[0])
+    assert run(ready, tmp_path) == {"arrival_rate=0.45": "capacity=1 overflowed"}
+    assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3, 0.4, 0.5]
+    with pytest.raises(QueueOverflow):
+        left = sharding.left_of(ready, tmp_path)
+        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatch):
+    run(ready_of(rates=(0.3,)), tmp_path)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pieces, "write_atomic", full)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left.*: make room") as told:
+        run(ready_of(), tmp_path)
+    assert "\n" not in str(told.value)
+    monkeypatch.undo()
+    assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    said = refused([f"results_dir={tmp_path}/file", *WORDS])
+    assert "results_dir: " in said and "cannot be written (Not a directory)" in said
+    for name in ("tables", "figures"):
+        folder = tmp_path / f"no_{name}"
+        folder.mkdir()
+        (folder / name).write_text("")
+        said = refused([f"results_dir={folder}", *WORDS])
+        assert said.startswith(f"error: results_dir: {folder / name} cannot be written")
+        assert not list(folder.rglob("*.nc"))
+
+
+@pytest.mark.slow
+def test_shards_hold_as_many_runs_as_they_may(tmp_path):
+    ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
+    assert [len(shard) for shard in sharding.shards_of(ready)] == [2, 2, 1]
+    ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
+    assert [len(shard) for shard in sharding.shards_of(ready)] == [5]
+    assert [len(shard) for shard in sharding.shards_of(ready, 3)] == [2, 2, 1]
+
+
+@pytest.mark.slow
+def test_rounds_that_are_not_asked_for_are_not_kept_in_memory(tmp_path, fabricating):
+    run(ready_of(), tmp_path)
+    whole, some = results.load(tmp_path), results.load(tmp_path, rounds=[5, 12])
+    assert some["round"].values.tolist() == [5, 12]
+    xr.testing.assert_identical(some.queue_length, whole.queue_length.sel(round=[5, 12]))
+
+
+@pytest.mark.slow
+def test_a_list_of_points_is_no_grid(tmp_path, fabricating):
+    config = [composed(*WORDS, "policy=[random]", f"c1={c}") for c in range(1, 6)]
+    ready = [
+        one for c, each in enumerate(config)
+        for one in kinds.checked_points(each, make, make_policies, {"c1": c, "kappa": c * c})
+    ]  # fmt: skip
+    run(ready, tmp_path)
+    listed = results.load(tmp_path)
+    assert listed.sizes["point"] == 5 and listed.queue_length.dims[0] == "point"
+    assert listed.kappa.values.tolist() == [0, 1, 4, 9, 16]
+    assert listed.arrival_rate.dims == ("point",)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_at_random_moments_ends_with_the_values_of_one_that_was_not(tmp_path):
+    words = [
+        "-m", "policy=[random]", "num_seeds=2", "horizon=12", "arrival_rate=0.3,0.4,0.5,0.6",
+        "name=grid", "shard_runs=2",
+    ]  # fmt: skip
+
+    def start(folder):
+        script = [sys.executable, str(REPOSITORY / "scripts" / "run.py")]
+        return subprocess.Popen(
+            [*script, *words, f"results_dir={folder}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    begun = time.monotonic()
+    whole = start(tmp_path / "whole")
+    assert whole.wait() == 0, whole.stderr.read()
+    lasted, draw = time.monotonic() - begun, np.random.default_rng(5)
+    for _ in range(KILLS):
+        again = start(tmp_path / "killed")
+        time.sleep(draw.uniform(0.3, 1.0) * lasted)
+        again.send_signal(signal.SIGKILL)
+        again.wait()
+    last = called("run", *words, f"results_dir={tmp_path / 'killed'}")
+    assert last.returncode == 0, last.stderr
+    killed, never = (results.load(tmp_path / name / "data") for name in ("killed", "whole"))
+    xr.testing.assert_identical(killed.drop_vars(TIMES), never.drop_vars(TIMES))
+    assert not list((tmp_path / "killed").rglob(".unfinished"))

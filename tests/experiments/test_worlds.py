@@ -1,0 +1,150 @@
+"""Worlds in studies: which settings are read, and what stored results say of them."""
+
+import pytest
+from composing import composed
+from tiers import cases
+
+from cqbjax import sources
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.core.pytree import pytree
+from cqbjax.core.setting import is_ours
+from cqbjax.experiments import arriving, configs, kinds, settings, study
+from cqbjax.experiments.study import drawn_from
+
+SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
+COIN, TABLES = (
+    "source=coin",
+    {"gaps.csv": "gap\n3\n70\n", "times.csv": "prompt_id,a,b\n0,1,2\n1,3,4\n"},
+)
+LATENCIES = ("service=[rounds]", "service.rounds.latencies=times.csv")
+REFUSED = {
+    "slackness is not read by the source here, cqbjax.sources.Coin": (COIN, "slackness=0.1"),
+    "dim is not read by the source here, cqbjax.sources.Coin": (COIN, "dim=7"),
+    "burst is read with arrivals=bursty alone": ("burst=0.3",),
+    "burst_rounds is read with arrivals=bursty alone": ("arrivals=batches", "burst_rounds=9"),
+    "batch_most is read with arrivals=batches alone": ("batch_most=3",),
+    "batch_sizes is read with arrivals=batches alone": ("batch_sizes=[1,1]",),
+    "batch_most is not read beside batch_sizes":
+        ("arrivals=batches", "batch_sizes=[1,1]", "batch_most=3"),
+    "trace is read with arrivals=trace alone": ("trace=gaps.csv",),
+    "trace_column is read with arrivals=trace alone": ("trace_column=gap",),
+    "source.success is not read beside source.classes":
+        (COIN, "source.classes=[0.4,0.8]", "source.success=0.5"),
+    "users.orbit.return_rate is not read beside users.orbit.delays":
+        ("users=[orbit]", "users.orbit.delays=gaps.csv", "users.orbit.return_rate=0.2"),
+    "service.rounds.rounds is not read beside service.rounds.latencies":
+        (*LATENCIES, "service.rounds.rounds=3"),
+    "round_seconds=3 is read with delays alone": ("users=[orbit]", "users.orbit.round_seconds=3"),
+    "latencies needs round_seconds": LATENCIES,
+    "drift turns tastes from one LLM to the next, and a coin has the same for all":
+        (COIN, "drift.jump_at=5"),
+    "drift turns tastes from one LLM to the next, and num_servers=1":
+        ("num_servers=1", "drift.quarter=9"),
+    "prices are of a table's answers, and this source knows of no costs": ("service=[prices]",),
+    "classes=[0.4, 1.8] must be a probability of each class":
+        (COIN, "source.classes=[0.4,1.8]"),
+    "times.csv: latencies are joined by prompt_id and LLM, and the source has no":
+        (*LATENCIES, "service.rounds.round_seconds=1"),
+    "delay=1.5 must be a whole number of rounds": ("service=[late]", "service.late.delay=1.5"),
+    "since=[1.0, 2.0] must be a round, from 1 on, for each of 5 servers":
+        ("service=[outages]", "service.outages.since=[1,2]"),
+    "slackness is of a source, and a log is replayed here":
+        ("experiment=wildchat", "slackness=0.3"),
+    "arrivals=bursty is of a sweep: a log says who comes when":
+        ("experiment=wildchat", "compared=null", "arrivals=bursty"),
+}  # fmt: skip
+QUICK = [
+    one for one in REFUSED if one.startswith(("batch_most is not", "drift turns", "latencies"))
+]
+
+
+def checked(*words):
+    config = composed("name=t", *words)
+    settings.check_overrides(words, config)
+    return kinds.checked_points(config, make, make_policies)
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in TABLES.items():
+        (tmp_path / name).write_text(text)
+
+
+@pytest.mark.parametrize("message", cases(REFUSED, QUICK))
+def test_what_nothing_reads_or_no_world_has_is_refused(message, tables):
+    with pytest.raises(ValueError) as refusal:
+        checked(*REFUSED[message], *SHORT)
+    assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
+
+
+def test_a_key_is_read_where_any_point_of_a_grid_reads_it(tables):
+    assert len(checked("arrivals=[bernoulli,bursty]", "burst=0.3", *SHORT)) == 2
+
+
+@pytree
+class Mine(sources.Synthetic):
+    scale: float = 1.0
+
+
+TOLD = {
+    ("slackness=0.1",): {"source": "synthetic", "slackness": 0.1},
+    (COIN, "source.classes=[0.4,0.8]"): {
+        "source": "Coin", "source_settings": "classes=[0.4, 0.8],num_servers=5",
+    },
+    (COIN, "users=[orbit]", "users.orbit.delays=gaps.csv", "users.orbit.column=gap"): {
+        "source": "Coin", "source_settings": "success=0.6,num_servers=5",
+        "users": "orbit (delays gaps.csv, column gap)",
+    },
+    (COIN, "num_servers=2", "source.classes=[0.4,0.8]", "service=[rounds]",
+     "service.rounds.rounds=3"): {
+        "source": "Coin", "source_settings": "classes=[0.4, 0.8],num_servers=2",
+        "service": "rounds (rounds 3, law fixed)",
+    },
+    ("service=[late,outages]", "service.outages.until=[9,9,9,9,4]"): {
+        "source": "synthetic", "slackness": 0.03,
+        "service": "late (delay 10) and outages (share 0.1, length 100.0, until [9, 9, 9, 9, 4])",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", cases(TOLD, [*TOLD][1:2]), ids=" ".join)
+def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
+    (ready,) = checked(*words, *SHORT)
+    said = study.origin(ready)
+    whose = "paper" if said["source"] == "synthetic" else "own"
+    assert (said.pop("stand_in"), said.pop("provenance")) == ("", whose)
+    assert said == TOLD[words]
+
+
+def test_what_a_kind_leaves_open_is_not_said():
+    of_users = {"_target_": "x", "attempts": 3, "give_up": 0.0, "patience": float("inf")}
+    config = configs.Config(
+        arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
+        users={"impatient": of_users, "stay": {}}, service={"one": {}},
+    )  # fmt: skip
+    assert arriving.told(config) == {
+        "arrivals": "bursty (0.5, 50 rounds)", "drift": "jump_at 7",
+        "users": "impatient (attempts 3)",
+    }  # fmt: skip
+
+
+def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
+    config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
+    (ready,) = kinds.checked_points(config, make, make_policies)
+    said = study.origin(ready)
+    assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]
+
+
+OURS = {
+    (): False, ("arrivals=batches",): False, (COIN,): False, ("service=[lost,late]",): False,
+    ("users=[stay]", "service=[one]"): False, ("drift.jump_at=5",): True,
+    ("drift.jump_at=5", "arrivals=bursty", "burst=0.2"): True, ("users=[orbit]",): True,
+    ("service=[lost,outages]",): True, ("service=[count]",): True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", cases(OURS, [("service=[lost,late]",)]), ids=" ".join)
+def test_the_yardstick_is_called_ours_where_the_papers_need_not_be_the_best(words):
+    (ready,) = checked(*words, *SHORT)
+    assert is_ours(drawn_from(ready)) == OURS[words]
