@@ -23,7 +23,7 @@ def test_the_list_has_every_example_once_and_shows_them_in_its_order():
     assert sorted(LISTED) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
     shown = re.findall(r"^   examples/(\w+)\.py$", LIST, re.MULTILINE)
     assert [*shown, LONG] == LISTED and len(shown) == 10
-    assert LISTED[0] == "compare_two_policies" and LISTED[9] == "a_world_of_your_own"
+    assert LISTED[0] == "compare_two_policies" and LISTED[9] == "custom_dynamics"
 
 
 def test_the_site_runs_all_examples_but_the_long_one_and_ends_at_an_error(monkeypatch):
