@@ -1,9 +1,9 @@
-"""A policy of your own
-====================
+"""A user-defined policy
+=====================
 
-How little does a policy take?
-This one shows the LLM that satisfied the last user, and after a failure the next one.
-You learn how to write a policy, hold it to the contract, and run it beside others.
+How little code does a policy need? The policy here shows the LLM that satisfied the last user, and
+switches to the next LLM after a failure. You learn how to write a policy, check it, and compare it
+with others.
 """
 
 import jax.numpy as jnp
@@ -16,25 +16,25 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action
 from cqbjax.testing import check_policy
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# A policy has a state and three methods, written for one run.
-# The state here is the number of the LLM whose turn it is.
+# A policy has a state and three methods, written for one run. The state here is the number of the
+# current LLM.
 
 
 @pytree
 class StayOrShift:
-    """Stay with an LLM while it satisfies, and shift to the next one when it fails."""
+    """Keep an LLM while it satisfies, and switch to the next LLM after a failure."""
 
-    informed = False  # True would show it the true utilities
+    informed = False  # True would give it the true utilities
 
     def init(self, problem, contexts):
-        """Begin with the first LLM."""
+        """Start with the first LLM."""
         return jnp.zeros((), jnp.int32)
 
     def select(self, key, state, observation):
-        """Serve the oldest query by the LLM whose turn it is, or the K from it on."""
+        """Serve the oldest query with the current LLM and, if K > 1, those after it."""
         problem = observation.problem
         uniform = rng.uniform(key, rng.Stream.QUERY)
         slot = queueing.pick("oldest", observation.queue, uniform)
@@ -42,7 +42,7 @@ class StayOrShift:
         return Action(slot, jnp.sort(servers), jnp.bool_(False))
 
     def update(self, state, observation, action, feedback):
-        """Shift if no answer was chosen; of an empty queue nothing is learnt."""
+        """Switch if no answer was chosen; ignore rounds with an empty queue."""
         problem = observation.problem
         failed = feedback.valid & (feedback.choice == problem.assortment_size)
         return jnp.where(failed, (state + 1) % problem.num_servers, state)
@@ -51,8 +51,8 @@ class StayOrShift:
 check_policy(StayOrShift(), uncompiled=False)
 
 # %%
-# It runs on ParetoBandit's prompts beside Thompson sampling, which learns how often each LLM
-# satisfies, and serves the oldest query too.
+# The policy runs on ParetoBandit's prompts, next to Thompson sampling. Thompson sampling learns how
+# often each LLM satisfies, and also serves the oldest query.
 
 queries = datasets.dataset_source("paretobandit", "data", pool_size=200).queries
 chosen = {
@@ -63,7 +63,7 @@ data = cqbjax.sweep(chosen, queries, arrival_rates=[0.8], seeds=50, horizon=500)
 data = data.sel(arrival_rate=0.8)
 
 # %%
-# Means over seeds, and the difference that can be told seed by seed.
+# Plot means over seeds, and print the difference paired by seed.
 
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
 length = summaries.mean_ci(data.queue_length)
@@ -82,5 +82,5 @@ print(f"thompson has {mean:.1f} more, averaged over rounds [{low:.1f}, {high:.1f
 plt.show()
 
 # %%
-# Stay or shift has the shorter queue: the query that failed is still the oldest, so it gets another
-# LLM at once, where Thompson sampling mostly asks the same one again.
+# Stay-or-shift has the shorter queue. A query that failed is still the oldest, so it gets another
+# LLM at once, while Thompson sampling mostly asks the same LLM again.

@@ -1,9 +1,9 @@
-"""A world of your own
-===================
+"""User-defined user and service dynamics
+======================================
 
-What if all LLMs but one are switched off at night, and users sleep over a failure?
-A kind of service and a kind of users are one small class each.
-You learn how to write and check them, and how to count those whom the queue does not hold.
+What happens if all LLMs but one are switched off at night, and users whose query fails at night
+return in the morning? Service dynamics and user dynamics are one small class each. You learn how to
+write and check them, and how to count the users who are not in the queue.
 """
 
 import jax.numpy as jnp
@@ -16,18 +16,18 @@ from cqbjax.core.pytree import pytree, static
 from cqbjax.core.rules import STAYS, Service, Users
 from cqbjax.testing import check_service, check_users
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# `draw` draws all chance before the first round, so that every policy meets the same.
-# There is none here: what is drawn follows from the hour alone.
+# `draw` draws all random numbers before the first round, so that every policy meets the same ones.
+# The dynamics here are not random: everything follows from the time of day.
 
 
 @pytree
 class Nights(Service):
     """In the second half of each day only the first LLM answers."""
 
-    day: int = static(default=100)  # rounds; it fixes code, and is declared static
+    day: int = static(default=100)  # rounds; static, because it selects code
 
     def draw(self, key, problem):
         """Return which LLMs answer in each round: [T, N]."""
@@ -35,7 +35,7 @@ class Nights(Service):
         return awake[:, None] | (jnp.arange(problem.num_servers) == 0)
 
     def available(self, drawn):
-        """Return the round's row."""
+        """Return which LLMs answer in one round: [N]."""
         return drawn
 
 
@@ -46,13 +46,13 @@ class Sleepers(Users):
     day: int = static(default=100)
 
     def draw(self, key, problem):
-        """Return for how many rounds who fails in a round is away: [T, c]."""
+        """Return the rounds until a query that fails in each round returns: [T, c]."""
         hour = jnp.arange(problem.horizon) % self.day
         away = jnp.where(hour < self.day // 2, 1, self.day - hour)
         return jnp.broadcast_to(away[:, None], (problem.horizon, problem.places))
 
     def reacts(self, drawn, attempts):
-        """Be away for so long."""
+        """Stay away for that many rounds."""
         return STAYS._replace(away=drawn)
 
 
@@ -60,7 +60,7 @@ check_service(Nights())
 check_users(Sleepers())
 
 # %%
-# A world is a source with users and a service.
+# A scenario is a source with user and service dynamics.
 
 data = cqbjax.sweep(
     {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)},
@@ -90,5 +90,5 @@ axes.legend(loc="upper left", fontsize="small")
 plt.show()
 
 # %%
-# At night failures pile up, in the morning all of them come back at once, and the day is over
+# Failures accumulate at night, and in the morning all these users return at once. The day ends
 # before ACQB has answered them.

@@ -1,9 +1,9 @@
 """How long users wait
 ===================
 
-A queue's length is what the service sees, and a user feels how long it took.
-Two schedules whose queues are about as long can treat users very differently.
-You learn how to record times, and how to get a row for every query.
+The queue length is what the service sees; users experience the time in the system. Two schedules
+with queues of similar length can treat users very differently. You learn how to record times, and
+how to get a row for every query.
 """
 
 import matplotlib.pyplot as plt
@@ -14,10 +14,10 @@ import cqbjax
 from cqbjax import backend, policies, sources
 from cqbjax.results.rows import queries
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# `record` asks for numbers by their names, and `queries=True` for a row a query.
+# `record` names additional metrics, and `queries=True` records one row per query.
 
 tuned = {"alpha_scale": 0.2, "c1": 0.25}
 chosen = {
@@ -35,7 +35,7 @@ data = cqbjax.sweep(
 )
 
 # %%
-# The recorders' numbers, as means over seeds.
+# Print the recorded metrics as means over seeds.
 
 means = data.sel(arrival_rate=0.7).isel(round=-1).mean("seed")
 print("        queue  median     99%  largest (rounds)")
@@ -45,7 +45,7 @@ for policy in chosen:
     print(f"{policy:6}", *(f"{float(number):7.1f}" for number in numbers))
 
 # %%
-# The rows of all satisfied queries: the share whose time in the system was longer.
+# Use the rows of all satisfied queries to plot the fraction whose time in the system was longer.
 
 rows = queries([data]).filter(pl.col("outcome") == "satisfied")
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
@@ -61,4 +61,5 @@ plt.show()
 
 # %%
 # ACQB satisfies half of its users within a round, and lets one in fifty wait for more than a
-# hundred; with the oldest first ten rounds are usual and fifty the most, at about the same length.
+# hundred rounds. With the oldest query first, ten rounds are typical and fifty are the maximum. The
+# queue lengths are about the same.

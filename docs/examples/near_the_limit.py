@@ -1,10 +1,9 @@
-"""Near the limit of what can be served
-====================================
+"""Near the limit of capacity
+==========================
 
-How long is the queue when hardly more can be served than what comes?
-*Slackness* says how much room there is: each query's chance with its best LLM exceeds the arrival
-rate by at least so much.
-You learn how to vary a number of the world without compiling anything again.
+How long is the queue if the service can serve hardly more queries than arrive? *Slackness* measures
+the spare capacity: for each query, the success probability of its best LLM exceeds the arrival rate
+by at least this number. You learn how to vary a number of the source without recompiling.
 """
 
 import matplotlib.pyplot as plt
@@ -13,11 +12,11 @@ import xarray as xr
 import cqbjax
 from cqbjax import backend, policies, sources, summaries
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# Slackness is a number of the source, so all five sweeps share their compiled programs.
-# The optimal policy, which knows the true utilities, runs in each without being named.
+# Slackness is a numeric field of the source, so all five sweeps share their compiled programs. The
+# optimal policy, which knows the true utilities, is always included.
 
 chosen = {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)}
 slackness = [0.1, 0.05, 0.02, 0.01, 0.005]
@@ -28,7 +27,7 @@ for one in slackness:
     lengths.append(data.queue_length.sel(arrival_rate=0.7))
 
 # %%
-# A run's queue length is averaged over its rounds, and then over seeds.
+# Average the queue length of a run over its rounds, and then over seeds.
 
 length = xr.concat(lengths, xr.Variable("slackness", slackness))
 means = summaries.mean_ci(length.mean("round"))
@@ -47,5 +46,5 @@ axes.legend()
 plt.show()
 
 # %%
-# With a twentieth of the slackness one query more waits on the optimal policy, and seven more on
-# ACQB: what is lost while it learns is made up for ever more slowly.
+# With a twentieth of the slackness, the mean queue grows by one query under the optimal policy, and
+# by seven under ACQB: the queue that builds up while ACQB learns takes longer and longer to clear.

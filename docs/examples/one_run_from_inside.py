@@ -1,9 +1,9 @@
-"""One run from inside
-===================
+"""One run in detail
+=================
 
-What does ACQB do from round to round, and how fast does it learn?
-`simulate.trace` plays one run and keeps every decision, with what the policy knew after it.
-You learn how to set that beside what no policy sees: the arrivals and the true parameters.
+What does ACQB do from round to round, and how fast does it learn? `simulate.trace` simulates one
+run and returns every decision, with the state of the policy after it. You learn how to compare
+these with quantities that a policy does not see: the arrivals and the true parameters.
 """
 
 import matplotlib.pyplot as plt
@@ -12,11 +12,11 @@ import numpy as np
 from cqbjax import backend, policies, sources
 from cqbjax.core import rng, simulate
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# All draws of a run follow from its key, and the key from the seed.
-# `draw_instance` draws what is fixed before the first round, the same that `trace` meets.
+# All draws of a run follow from its key, and the key follows from the seed. `draw_instance` returns
+# everything that is fixed before the first round, as `trace` uses it.
 
 source = sources.Synthetic()
 acqb = policies.Acqb(alpha_scale=0.2, c1=0.25)
@@ -26,8 +26,8 @@ run = simulate.trace(key, acqb, source, 0.7, problem, capacity=64)
 instance = simulate.draw_instance(key, source, 0.7, problem)
 
 # %%
-# Who waits has come and has not left.
-# The choice is a position in the assortment, 0 with one LLM; 1 says that the user comes back.
+# The queries that wait are those that have arrived and not departed. The choice is a position in
+# the assortment: with one LLM, 0 means accepted, and 1 means that the user comes back.
 
 departed = run.valid & (run.choice == 0)
 waiting = np.cumsum(instance.arrives) - np.cumsum(departed)
@@ -36,7 +36,7 @@ print(f"{instance.arrives.sum()} queries came, {departed.sum()} users were satis
 print(f"{run.explored.sum()} rounds explored; attempts of each LLM: {shown}")
 
 # %%
-# The state after each round holds an estimate for each LLM: [T, N, d].
+# The state after each round contains an estimate for each LLM: [T, N, d].
 
 theta = acqb.theta(run.state, instance.world.contexts, problem)
 error = np.linalg.norm(theta - source.theta(key), axis=-1)
@@ -56,5 +56,5 @@ below.legend(loc="lower left", fontsize="small", ncols=2)
 plt.show()
 
 # %%
-# The more attempts an LLM had, the smaller its error is at the end: what is not shown is not
-# learnt.
+# The error at the end is smaller for LLMs with more attempts, because a policy learns only about
+# the LLMs that it shows.

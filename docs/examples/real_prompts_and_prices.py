@@ -1,11 +1,10 @@
 """Real prompts, LLMs and prices
 =============================
 
-Which LLM should answer a real prompt, and what does that cost?
-ParetoBandit's table comes with the package: 3,609 prompts, three LLMs, what each answer scored and
-what it cost.
-`rho` is the weight of the cost: at 0 users look at the score alone.
-You learn how to make a source of a dataset, and how to record dollars, scores and traffic.
+Which LLM should answer a real prompt, and what does it cost? ParetoBandit's table is part of the
+package: 3,609 prompts and three LLMs, with the score and the cost of each answer. `rho` is the
+weight of the cost; with `rho=0` users consider only the score. You learn how to make a source from
+a dataset, and how to record dollars, scores and traffic.
 """
 
 import matplotlib.pyplot as plt
@@ -13,11 +12,11 @@ import matplotlib.pyplot as plt
 import cqbjax
 from cqbjax import backend, datasets, policies
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# One table gives two sources: the same prompts, whose users mind prices or not.
-# What is printed is each LLM's mean probability to satisfy.
+# One table gives two sources with the same prompts: in one of them users consider prices, in the
+# other they do not. Print the mean success probability of each LLM.
 
 queries = {}
 for rho in (0, 5):
@@ -27,7 +26,7 @@ for rho in (0, 5):
     print(f"rho={rho}:", ", ".join(f"{llm} {chance:.2f}" for llm, chance in chances))
 
 # %%
-# A seed's run draws from 200 of the prompts, and sees their embeddings, d = 384.
+# Each seed draws 200 of the prompts for its run. Policies see their embeddings, d = 384.
 
 chosen = {
     "random": policies.RandomRouting(),
@@ -46,7 +45,8 @@ for rho, source in queries.items():
     means[rho] = data.sel(arrival_rate=0.7).isel(round=-1).mean("seed")
 
 # %%
-# The share of the answers that each LLM gave, with what a thousand satisfied queries cost.
+# Plot the fraction of the answers given by each LLM, and print the cost of a thousand satisfied
+# queries.
 
 figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
 for panel, (rho, one) in zip(panels, means.items(), strict=True):
@@ -67,5 +67,5 @@ figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center"
 plt.show()
 
 # %%
-# Where users mind prices, ACQB learns to leave the dearest LLM alone, and pays a sixth of what it
-# pays where they do not.
+# If users consider prices, ACQB learns to avoid the most expensive LLM, and pays a sixth of what it
+# pays otherwise.

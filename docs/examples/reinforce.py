@@ -1,15 +1,14 @@
 """Train a scheduler by REINFORCE
 ==============================
 
-A schedule is trained in the environment, and enters the arena::
+Train a schedule in the environment, and enter it into the arena::
 
-    python reinforce.py     # leaves scheduler.npz
+    python reinforce.py     # writes scheduler.npz
     cqbjax arena policy=reinforce.py:Scheduler
 
-LinUCB says how likely each waiting query is to be satisfied by each LLM. Which query to serve is
-learnt: a small network scores each of them, by that chance, by how long it has waited and by how
-often it was served. Half of the queries it is trained on are hard. Its seeds are those for tuning,
-and no others.
+LinUCB estimates how likely each LLM is to satisfy each waiting query. A small network learns which
+query to serve. It scores each query by that probability, by its waiting time and by its number of
+attempts. Half of the queries in training are hard. Training uses only the seeds for tuning.
 """
 
 import dataclasses
@@ -31,10 +30,10 @@ from cqbjax.env import Env
 
 FILE = Path("scheduler.npz")
 FIRST_SEED = 1_000_000
-# Of each update: worlds, how often each is played, and rounds.
-WORLDS, TIMES, ROUNDS, UPDATES = 8, 8, 150, 40
+# Instances per update, repetitions of each instance, rounds per run, and updates.
+INSTANCES, TIMES, ROUNDS, UPDATES = 8, 8, 150, 40
 INPUTS, HIDDEN = 4, 16
-# What a round is worth a round later.
+# Discount factor per round.
 DISCOUNT = 0.95
 
 
@@ -43,7 +42,7 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, seen: Array) -> Array:
-        """Return the scores."""
+        """Return one score per query: [...]."""
         hidden = nn.tanh(nn.Dense(HIDDEN, name="first")(seen))
         return nn.Dense(1, name="last")(hidden)[..., 0]
 
@@ -57,7 +56,7 @@ def chances(policy: policies.Linear, state, observation: Observation) -> Array:
 
 
 def inputs(observation: Observation, index: Array) -> Array:
-    """Return what the network sees of each slot: [C, 4]."""
+    """Return the network's features of each slot: [C, 4]."""
     queue = observation.queue
     waited = (observation.round - queue.arrived).astype(float)
     length = jnp.sum(queueing.waiting(queue)).astype(float)
@@ -69,22 +68,22 @@ def inputs(observation: Observation, index: Array) -> Array:
 
 
 def logits(parameters, seen: Array, waiting: Array) -> Array:
-    """Return the network's scores of the queries that wait, and next to nothing of others."""
+    """Return the network's scores of waiting queries, and -1e9 for other slots: [C]."""
     return jnp.where(waiting, Network().apply(parameters, seen), -1e9)
 
 
 def stored(name: str) -> Array:
-    """Return an array of the file that training leaves."""
+    """Return an array of the file that training writes."""
     return jnp.asarray(np.load(FILE)[name])
 
 
 @pytree
 class Scheduler:
-    """LinUCB's routing, and the schedule that was learnt.
+    """LinUCB's routing with the learnt schedule.
 
     Attributes:
-        first: [4, 16] weights; `first_bias`, `last`, `last_bias`: the others.
-        router: says how likely each query is to be satisfied.
+        first: [4, 16] weights; `first_bias`, `last` and `last_bias` are the other parameters.
+        router: estimates how likely each query is to be satisfied.
     """
 
     first: Array = dataclasses.field(default_factory=lambda: stored("first"))
@@ -96,16 +95,16 @@ class Scheduler:
     informed = False
 
     def check(self, problem) -> None:
-        """Refuse shared parameters, for which the index above is not written."""
+        """Raise ValueError for shared parameters, which the index above does not support."""
         if problem.parameters != "disjoint":
             raise ValueError("Scheduler is for disjoint parameters")
 
     def init(self, problem, contexts):
-        """Begin as the router does."""
+        """Return the router's initial state."""
         return self.router.init(problem, contexts)
 
     def select(self, key, state, observation) -> Action:
-        """Serve the query of the highest score by the best servers of its index."""
+        """Serve the query with the highest score, using its best servers by LinUCB's index."""
         index = chances(self.router, state, observation)
         there = observation.available
         index = index if there is None else jnp.where(there, index, -1e4)
@@ -117,12 +116,12 @@ class Scheduler:
         return Action(slot.astype(jnp.int32), servers, jnp.bool_(False))
 
     def update(self, state, observation, action, feedback):
-        """Learn as the router does."""
+        """Update the router's state."""
         return self.router.update(state, observation, action, feedback)
 
 
 class Round(NamedTuple):
-    """What is kept of a round: what the network saw, what was drawn, and the reward."""
+    """One round of a rollout: the network's features, the action, and the reward."""
 
     seen: Array
     waiting: Array
@@ -131,13 +130,13 @@ class Round(NamedTuple):
 
 
 def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
-    """Play a run, each query drawn by the softmax of its score: each field [T, ...].
+    """Simulate a run that draws queries by the softmax of their scores: each field [T, ...].
 
     Args:
-        env: where.
-        parameters: of the network.
-        key: of the run: its queries, users and chance.
-        mask: [] int32, tells apart what is drawn where the same run is played several times.
+        env: the environment.
+        parameters: parameters of the network.
+        key: key of the run, which determines its queries and users.
+        mask: [] int32, separates the draws of actions in repetitions of the same run.
     """
     router = policies.Linear()
     observation, state = env.reset(key)
@@ -159,12 +158,12 @@ def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
 
 
 def loss(parameters, rounds: Round) -> Array:
-    """Return REINFORCE's loss: minus the log chance of what was drawn, by its advantage.
+    """Return REINFORCE's loss: minus the log probability of each action times its advantage.
 
     Args:
-        parameters: of the network.
-        rounds: [worlds, times, T, ...]; the baseline is the mean over the times that a world was
-            played, which met the same queries and users.
+        parameters: parameters of the network.
+        rounds: [instances, repetitions, T, ...]; the baseline is the mean over the repetitions of
+            an instance, which meet the same queries and users.
     """
 
     def before(later: Array, reward: Array) -> tuple[Array, Array]:
@@ -177,15 +176,15 @@ def loss(parameters, rounds: Round) -> Array:
     advantage = worth - worth.mean(axis=1, keepdims=True)
     logs = jax.nn.log_softmax(logits(parameters, rounds.seen, rounds.waiting))
     chosen = jnp.take_along_axis(logs, rounds.slot[..., None], axis=-1)[..., 0]
-    # With one query in the queue, or none, there was nothing to choose.
+    # With at most one query in the queue there is no choice.
     several = rounds.waiting.sum(axis=-1) > 1
     spread = advantage.std() + 1e-6
     return -jnp.sum(chosen * advantage / spread * several) / jnp.maximum(several.sum(), 1)
 
 
 def train(updates: int = UPDATES, rounds: int = ROUNDS) -> tuple[float, float]:
-    """Train, leave the parameters in a file, and return the mean queue before and after."""
-    # Half of the queries are hard: whom to serve matters.
+    """Train, write the parameters to a file, and return the mean queue before and after."""
+    # Half of the queries are hard, so that scheduling matters.
     source = sources.Coin(classes=[0.3, 0.9], num_servers=2)
     env = Env(source, arrival_rate=0.42, horizon=rounds, capacity=64)
     first = parameters = Network().init(jax.random.key(0), jnp.zeros(INPUTS))
@@ -206,7 +205,7 @@ def train(updates: int = UPDATES, rounds: int = ROUNDS) -> tuple[float, float]:
     for number in range(1, updates + 1):
         keys = keys_of(number)
         parameters, moments = changed(parameters, moments, played(parameters, keys))
-    # On worlds that no update has met.
+    # Evaluate on instances that training has not used.
     before, after = (-float(played(one, keys_of(0)).reward.mean()) for one in (first, parameters))
     layers = parameters["params"]
     np.savez(
@@ -217,10 +216,10 @@ def train(updates: int = UPDATES, rounds: int = ROUNDS) -> tuple[float, float]:
 
 
 def keys_of(update: int) -> Array:
-    """Return the keys of the worlds of an update."""
-    return jax.vmap(rng.run_key)(FIRST_SEED + update * WORLDS + np.arange(WORLDS))
+    """Return the keys of the instances of an update."""
+    return jax.vmap(rng.run_key)(FIRST_SEED + update * INSTANCES + np.arange(INSTANCES))
 
 
 if __name__ == "__main__":
     before, after = train()
-    print(f"mean queue on other worlds: {before:.2f} before, {after:.2f} after")
+    print(f"mean queue on new instances: {before:.2f} before, {after:.2f} after")

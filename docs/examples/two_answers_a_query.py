@@ -1,9 +1,9 @@
-"""Two answers a query
-===================
+"""Two answers per query
+=====================
 
-What if two LLMs answer at once, and the user chooses one of the answers, or neither?
-More users are satisfied at their first attempt, and each attempt costs two answers.
-You learn how to set K, the size of the assortment, and how to weigh queues against dollars.
+What if two LLMs answer at once, and the user chooses one of the answers, or neither? More users are
+satisfied at their first attempt, but each attempt costs two answers. You learn how to set K, the
+size of the assortment, and how to compare queue lengths with costs.
 """
 
 import matplotlib.pyplot as plt
@@ -11,11 +11,11 @@ import matplotlib.pyplot as plt
 import cqbjax
 from cqbjax import backend, datasets, policies
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# Two policies on ParetoBandit's prompts: LLMs at random, and Thompson sampling, which learns how
-# often each LLM satisfies, and looks at no prompt.
+# Compare two policies on ParetoBandit's prompts: random routing, and Thompson sampling, which
+# learns how often each LLM satisfies and ignores the prompt.
 
 source = datasets.dataset_source("paretobandit", "data", pool_size=200)
 chosen = {
@@ -37,7 +37,7 @@ for size in (1, 2):
     means[size] = data.isel(round=-1).mean("seed")
 
 # %%
-# Queue length and cost at the end, for each arrival rate.
+# Plot queue length and cost at the end, for each arrival rate.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for size, one in means.items():
@@ -56,5 +56,5 @@ figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", nco
 plt.show()
 
 # %%
-# Random routing with two answers has a shorter queue than Thompson sampling with one, and pays
-# sixteen times as much: it is cheaper to learn which LLM to ask than to ask two.
+# Random routing with two answers has a shorter queue than Thompson sampling with one answer, and
+# pays sixteen times as much. It is cheaper to learn which LLM to ask than to ask two.

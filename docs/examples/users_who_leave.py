@@ -1,9 +1,8 @@
 """Users who give up, or come back later
 =====================================
 
-In the paper's world a user who is not satisfied waits on.
-Others give up, or are away for a while.
-You learn how to put such a world together, and why its queue length alone says little.
+In the paper's scenario a user who is not satisfied keeps waiting. Other users give up, or are away
+for a while. You learn how to define such a scenario, and why its queue length alone says little.
 """
 
 import matplotlib.pyplot as plt
@@ -11,12 +10,12 @@ import matplotlib.pyplot as plt
 import cqbjax
 from cqbjax import backend, dynamics, policies, sources
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# Each kind of users is a class, and several go together.
-# Here every world has both kinds, with numbers that switch one or both off.
-# So the three differ in numbers alone, and share a compiled program.
+# Each type of user dynamics is a class, and several can be combined. Every scenario here uses both
+# types, with numbers that switch one or both off. The three scenarios therefore differ only in
+# numbers, and share a compiled program.
 
 never = float("inf")
 kinds = {
@@ -39,7 +38,7 @@ for name, users in kinds.items():
     results[name] = data.sel(policy="acqb", arrival_rate=0.7)
 
 # %%
-# `gave_up` is a share of those who are gone; their number follows from the departures.
+# `gave_up` is a fraction of the users who left; their number follows from the departures.
 
 left_out = {"waiting": [], "away": [], "gave up": []}
 for name, one in results.items():
@@ -51,7 +50,8 @@ for name, one in results.items():
     print(f"{name:10} {float(end.departures.mean()):.0f} satisfied, {told}")
 
 # %%
-# Left is what the service sees, right is everybody who has come and was not satisfied.
+# The left panel shows what the service sees. The right panel shows all users who have arrived and
+# were not satisfied.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
 for name, one in results.items():
@@ -67,4 +67,5 @@ right.legend(loc="upper left")
 plt.show()
 
 # %%
-# The queue is shortest where users give up, and nowhere are fewer of them satisfied.
+# The queue is shortest in the scenario in which users give up, and this scenario also satisfies the
+# fewest users.

@@ -1,10 +1,9 @@
 """What a retry gets
 =================
 
-A user who is not satisfied comes back.
-Should the query get the same LLM once more, or another one?
-Here an LLM that failed a query fails it for good, as it well may in practice.
-You learn how to set what users' verdicts are drawn for, and what a policy makes of a failure.
+A user who is not satisfied comes back. Should the query get the same LLM again, or a different one?
+Here an LLM that failed a query always fails it, which is realistic. You learn how to fix the
+outcome per query, and how to set what a policy does after a failure.
 """
 
 import matplotlib.pyplot as plt
@@ -12,11 +11,11 @@ import matplotlib.pyplot as plt
 import cqbjax
 from cqbjax import backend, datasets, policies, summaries
 
-backend.configure()  # every core, and compiled programs kept on disk
+backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# `outcome` says what a verdict is drawn for: each attempt, as in the paper, or the query.
-# With `retry="fallback"` ACQB leaves out LLMs that this query was shown already.
+# `outcome` sets the level at which success is drawn: per attempt, as in the paper, or per query.
+# With `retry="fallback"` ACQB excludes LLMs that this query has already been shown.
 
 source = datasets.dataset_source("paretobandit", "data", pool_size=200, outcome="query")
 chosen = {
@@ -28,8 +27,8 @@ data = cqbjax.sweep(chosen, queries, arrival_rates=[0.85], seeds=10, horizon=500
 data = data.sel(arrival_rate=0.85)
 
 # %%
-# The optimal policy of the paper's world runs too.
-# It knows every probability, and takes no notice of a failure.
+# The optimal policy of the paper's scenario is always included. It knows every success probability,
+# but does not react to failures.
 
 length = summaries.mean_ci(data.queue_length)
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
@@ -45,5 +44,5 @@ axes.legend()
 plt.show()
 
 # %%
-# Another LLM is the answer: with it ACQB's queue stays short, while the paper's optimal policy soon
-# asks the same LLM about the same query for ever.
+# A retry should get a different LLM: ACQB's queue then stays short, while the paper's optimal
+# policy soon asks the same LLM about the same query forever.

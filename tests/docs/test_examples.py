@@ -47,7 +47,7 @@ def test_an_example_compiles_and_has_a_title_and_a_sentence(name):
 @pytest.mark.parametrize("name", LISTED[:-1])
 def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
     first, *cells, last = (EXAMPLES / f"{name}.py").read_text().split("\n# %%\n")
-    assert first.rstrip().endswith("kept on disk") and 2 <= len(cells) <= 4
+    assert first.rstrip().endswith("on disk") and 2 <= len(cells) <= 4
     for cell in cells:
         said, _, code = cell.partition("\n\n")
         assert re.fullmatch(r"(# .+\n)*# .+\.", said) and code
