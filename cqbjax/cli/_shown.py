@@ -13,7 +13,7 @@ from cqbjax.arena import page
 from cqbjax.cli import _multirun, _tasks
 from cqbjax.cli._hydra import make_policies
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.types import is_blind, is_retry_aware
+from cqbjax.core.types import read_needs
 from cqbjax.figures import arena as drawing
 from cqbjax.figures import files
 from cqbjax.offline import Learnt
@@ -176,5 +176,6 @@ def _sees(policy: Any) -> str:
     """Say what a policy looks at."""
     if isinstance(policy, Learnt):
         return "prompts, by what it learnt of the seed's offline split"
-    seen = ["the queue", "no contexts" if is_blind(policy) else "contexts"]
-    return ", ".join([*seen, *(["what each query was shown"] if is_retry_aware(policy) else [])])
+    needs = read_needs(policy)
+    seen = ["the queue", "contexts" if needs.contexts else "no contexts"]
+    return ", ".join([*seen, *(["what each query was shown"] if needs.offer_counts else [])])

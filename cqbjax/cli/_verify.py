@@ -198,7 +198,7 @@ def _without_knowing(piece: Piece, draws: np.random.Generator, made: Board, know
     # None keeps its own, but where there is one alone.
     places = 1 + draws.integers(max(1, number - 1))
     order = tuple(int(one) for one in np.roll(np.arange(number), places))
-    masked = Masked(policy=policy, mask=mask_of(int(draws.integers(2**20))), informed=False)
+    masked = Masked(policy=policy, mask=mask_of(int(draws.integers(2**20))))
     run = part(
         {piece.label: masked}, reordered(source, order), config.arrival_rate, seeds.tolist(),
         config.horizon, config.K, config.record_every, config.capacity,

@@ -13,7 +13,7 @@ import numpy as np
 
 from cqbjax.core import linalg, pytree
 from cqbjax.core.files import arrays_digest
-from cqbjax.core.types import Problem, Source, is_blind
+from cqbjax.core.types import Problem, Source, read_needs
 from cqbjax.engine import programs
 from cqbjax.engine.memory import bytes_a_run
 from cqbjax.engine.parts import Capacity, Part, PerSeed
@@ -144,7 +144,7 @@ class Group:
         """
         capacity, problem = self.part.capacity, self.part.problem
         slots, horizon = least_slots(problem, capacity), problem.horizon
-        if capacity == "auto" and is_blind(self.one):
+        if capacity == "auto" and not read_needs(self.one).contexts:
             excess = max(_excess(part) for part in {id(part): part for part in self.parts}.values())
             wanted = min(excess * horizon + SPREAD * horizon**0.5, problem.most_queries)
             while slots < wanted:

@@ -20,7 +20,7 @@ from cqbjax.core import backend, extent, platforms, pytree, rng, simulate
 from cqbjax.core.contract import is_foreign
 from cqbjax.core.pytree import Kind
 from cqbjax.core.recorders import Recorder
-from cqbjax.core.types import Policy, Problem
+from cqbjax.core.types import Policy, Problem, read_needs
 
 AXIS = "run"
 # Of each kind; the one used longest ago goes when there are more.
@@ -217,7 +217,7 @@ def _emitted(shape: Shape) -> bool:
     (docs/notebook/performance.md).
     """
     problem, policy = shape.problem, shape.policy.shapes()
-    return problem.pooled or problem.parameters == "shared" or getattr(policy, "emitters", True)
+    return problem.pooled or problem.parameters == "shared" or read_needs(policy).fusion_emitters
 
 
 @functools.lru_cache(MOST_KEPT)

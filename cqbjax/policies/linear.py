@@ -43,8 +43,6 @@ class Linear:
     alpha: Array | float = 0.5
     lambda0: Array | float = 1.0
 
-    informed = False
-
     def check(self, problem: Problem) -> None:
         """Refuse an unknown index and numbers out of range.
 

@@ -27,8 +27,6 @@ backend.configure()  # use every core; store compiled programs on disk
 class StayOrShift:
     """Keep an LLM while it satisfies, and switch to the next LLM after a failure."""
 
-    informed = False  # True would give it the true utilities
-
     def init(self, problem, contexts):
         """Start with the first LLM."""
         return jnp.zeros((), jnp.int32)

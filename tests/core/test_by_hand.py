@@ -73,8 +73,6 @@ class Planned:
     plan: Array
     exploring: Array
 
-    informed = False
-
     def init(self, problem: Problem, contexts: Array) -> Any:
         return jnp.full((problem.horizon, problem.places, 5), -1, jnp.int32), jnp.int32(0)
 

@@ -53,8 +53,6 @@ class OneServer:
     Of two places one is the server's, and the other is where who finds it busy hears so.
     """
 
-    informed = False
-
     def init(self, problem: Any, contexts: Array) -> Busy:
         return Busy(jnp.bool_(False))
 

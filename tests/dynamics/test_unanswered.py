@@ -30,8 +30,6 @@ class Shows:
 
     servers: jax.Array
 
-    informed = False
-
     def init(self, problem, contexts):
         return jnp.zeros(problem.num_servers, jnp.int32)
 

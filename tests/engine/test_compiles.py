@@ -12,7 +12,7 @@ import xarray as xr
 import cqbjax
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action
+from cqbjax.core.types import Action, Needs
 from cqbjax.engine import memory, plan, programs, rooms
 from cqbjax.engine.sweep import part
 from cqbjax.policies import Acqb, Linear, OnContexts, Optimal, RandomRouting, Replaced
@@ -146,8 +146,7 @@ MOST = 1
 class Constant:
     """Answers by a server that a module's global names."""
 
-    informed = False
-    blind = True
+    needs = Needs(contexts=False)
 
     def init(self, problem, contexts):
         return ()

@@ -87,7 +87,6 @@ class PolicyIf(RandomRouting):
 
 @pytree
 class PolicyMissing:
-    informed = False
     init, select = RandomRouting.init, RandomRouting.select
 
 

@@ -9,7 +9,7 @@ import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.core import rng
 from cqbjax.core.setting import with_rules
-from cqbjax.core.types import Action, is_mixed
+from cqbjax.core.types import Action
 from cqbjax.env import Env, play
 
 HORIZON, SEEDS = 60, (3, 8)
@@ -35,7 +35,7 @@ def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size
         assortment_size=size, record_every=1, **{k: list(v) for k, v in rules.items()},
     )  # fmt: skip
     source = with_rules(SOURCE, rules.get("users", ()), rules.get("service", ()))
-    env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=is_mixed(policy))
+    env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=bool(policy.needs.smaller_assortments))
     keys = jax.vmap(rng.run_key)(np.asarray(SEEDS))
     told = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
     mine = swept.sel(policy="mine", arrival_rate=0.6)

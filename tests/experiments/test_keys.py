@@ -164,13 +164,12 @@ READER = """import jax.numpy as jnp
 import numpy as np
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Action
+from cqbjax.core.types import Action, Needs
 
 @pytree
 class Reader:
     weights: str = static(default="w.npy")
-    informed = False
-    blind = True
+    needs = Needs(contexts=False)
 
     def init(self, problem, contexts):
         return jnp.asarray(int(np.load(self.weights)), jnp.int32)

@@ -13,7 +13,7 @@ from cqbjax.core import contract, mnl, rng, shapes
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import ratio, regret
 from cqbjax.core.recorders.traffic import Traffic
-from cqbjax.core.types import NOBODY, Action, Observation, Problem, Queue
+from cqbjax.core.types import NOBODY, Action, Needs, Observation, Problem, Queue
 from cqbjax.env import Env, play
 from cqbjax.policies import Acqb
 
@@ -122,7 +122,6 @@ class Mine:
     """Shows whom it is told to."""
 
     shows: bool = True
-    informed = False
 
     def init(self, problem, contexts):
         return ()
@@ -139,13 +138,15 @@ class Mine:
 class Declared(Mine):
     """The same, and says so."""
 
-    mixed = True
+    needs = Needs(smaller_assortments=True)
 
 
 def test_who_shows_fewer_says_so_and_shows_somebody():
     problem = SYNTHETIC.problem(2, 9)
     shapes.check_policy(Declared(), problem)
-    with pytest.raises(contract.ContractError, match="must leave Action.shown out: mixed is not"):
+    with pytest.raises(
+        contract.ContractError, match="must leave Action.shown out, or the policy's needs"
+    ):
         shapes.check_policy(Mine(), problem)
     queue = Queue(*[jnp.asarray([1, 0], jnp.int32)] * 3)
     for shown, at in (([True, False], 0), ([False, False], 7)):
