@@ -74,13 +74,13 @@ def costings() -> list[Costing]:
     """Return every kind of world beside the paper's, every recorder alone, and rows of queries."""
     paper = Synthetic()
     users = {
-        "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatient(attempts=5),
-        "impatient, patience": dynamics.Impatient(leave=0.01),
+        "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatience(attempts=5),
+        "impatient, patience": dynamics.Impatience(leave=0.01),
     }  # fmt: skip
     service = {
-        "count=2": dynamics.Count(count=2), "count=4": dynamics.Count(count=4),
-        "rounds": dynamics.Rounds(rounds=2), "outages": dynamics.Outages(share=0.1),
-        "lost": dynamics.Lost(lost=0.1), "late": dynamics.Late(delay=10),
+        "count=2": dynamics.ServiceChannels(count=2), "count=4": dynamics.ServiceChannels(count=4),
+        "rounds": dynamics.ServiceTimes(rounds=2), "outages": dynamics.Outages(share=0.1),
+        "lost": dynamics.LostFeedback(lost=0.1), "late": dynamics.DelayedFeedback(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
         "drift": Drifting(source=paper, quarter=HORIZON),

@@ -9,7 +9,7 @@ import polars as pl
 from cqbjax.core.given import TableNames
 from cqbjax.datasets.readers.compact import numbers, read_frame, texts
 from cqbjax.datasets.table import TableError, check_unique
-from cqbjax.dynamics import Orbit, Rounds, in_rounds
+from cqbjax.dynamics import Orbit, ServiceTimes, count_rounds
 
 MINUTE = 60.0
 # The columns of a trace in which prompts that come again can be told, and the least blocks of one.
@@ -39,7 +39,7 @@ def orbit(
         _refuse_unread("delays", column=column, round_seconds=round_seconds)
         return Orbit(return_rate=return_rate)
     seconds = read_delays(delays, column)
-    return Orbit(delays=in_rounds(seconds, MINUTE if round_seconds is None else round_seconds))
+    return Orbit(delays=count_rounds(seconds, MINUTE if round_seconds is None else round_seconds))
 
 
 def rounds(
@@ -47,11 +47,11 @@ def rounds(
     law: str = "fixed",
     latencies: str | Path | None = None,
     round_seconds: float | None = None,
-) -> Rounds:
+) -> ServiceTimes:
     """Return attempts that take some rounds, or as long as a table says.
 
     Args:
-        rounds: as in `dynamics.Rounds`; not read where there are latencies.
+        rounds: as in `dynamics.ServiceTimes`; not read where there are latencies.
         law: as there.
         latencies: a `.parquet` or `.csv` file of seconds (`read_latencies`); None: `rounds`.
         round_seconds: how long a round is, for latencies.
@@ -63,11 +63,11 @@ def rounds(
     words: Any = law
     if latencies is None:
         _refuse_unread("latencies", round_seconds=round_seconds)
-        return Rounds(rounds=rounds, law=words)
+        return ServiceTimes(rounds=rounds, law=words)
     if round_seconds is None:
         raise ValueError("latencies needs round_seconds, how long a round is")
     seconds, names = named_latencies(latencies)
-    return Rounds(rounds=in_rounds(seconds, round_seconds), law=words, names=names)
+    return ServiceTimes(rounds=count_rounds(seconds, round_seconds), law=words, names=names)
 
 
 def _refuse_unread(table: str, **given: Any) -> None:

@@ -46,12 +46,10 @@ class Optimal:
         Raises:
             ValueError: naming it and those that there are.
         """
-        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
-        del key, state
         utilities = observation.utilities
         assert utilities is not None
         slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
@@ -85,12 +83,10 @@ class RandomRouting:
         Raises:
             ValueError: naming it and those that there are.
         """
-        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""
-        del state
         problem = observation.problem
         query = rng.uniform(key, rng.Stream.QUERY)
         slot = queueing.pick(self.schedule, observation.queue, query)

@@ -58,7 +58,6 @@ class ByLlm:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        del problem
         check_words(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")

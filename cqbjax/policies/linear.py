@@ -49,7 +49,6 @@ class Linear:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        del problem
         check_words(self)
         if not is_number(self.alpha) or not 0 <= float(self.alpha) < float("inf"):
             raise ValueError(f"alpha={self.alpha} must be a finite number and not negative")
@@ -58,7 +57,6 @@ class Linear:
 
     def init(self, problem: Problem, contexts: Array) -> Ridge:
         """Return A^-1 = I / lambda0 and b = 0."""
-        del contexts
         blocks, dim = problem.num_blocks, problem.dim
         one = jnp.eye(dim) / self.lambda0
         return Ridge(jnp.broadcast_to(one, (blocks, dim, dim)), jnp.zeros((blocks, dim)))

@@ -19,9 +19,9 @@ backend.configure()  # use every core; store compiled programs on disk
 
 never = float("inf")
 kinds = {
-    "wait on": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=1.0)],
-    "give up": [dynamics.Impatient(attempts=2), dynamics.Orbit(return_rate=1.0)],
-    "come later": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=0.02)],
+    "wait on": [dynamics.Impatience(attempts=never), dynamics.Orbit(return_rate=1.0)],
+    "give up": [dynamics.Impatience(attempts=2), dynamics.Orbit(return_rate=1.0)],
+    "come later": [dynamics.Impatience(attempts=never), dynamics.Orbit(return_rate=0.02)],
 }
 chosen = {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)}
 results = {}

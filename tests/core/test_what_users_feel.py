@@ -11,7 +11,7 @@ import cqbjax
 from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders import NAMED, TimeInSystem, queries
 from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
-from cqbjax.dynamics import Count, Impatient, Orbit, Rounds
+from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import RandomRouting
 from cqbjax.results.rows import queries as rows_of
 from cqbjax.results.rows import save_queries
@@ -28,8 +28,8 @@ WORLDS = {
     "paper": (POOL, [], [], 1),
     "several": (
         Arriving(source=POOL, process=Batches(sizes=[1, 2])),
-        [Orbit(return_rate=0.4), Impatient(attempts=4, leave=0.02)],
-        [Count(count=2), Rounds(rounds=2)],
+        [Orbit(return_rate=0.4), Impatience(attempts=4, leave=0.02)],
+        [ServiceChannels(count=2), ServiceTimes(rounds=2)],
         2,
     ),
 }

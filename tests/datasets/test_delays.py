@@ -13,7 +13,7 @@ from cqbjax.datasets.delays import orbit, read_delays, read_latencies, rounds
 from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.source import dataset_source
 from cqbjax.datasets.table import TableError
-from cqbjax.dynamics import Orbit, Rounds
+from cqbjax.dynamics import Orbit, ServiceTimes
 from cqbjax.sources import Arriving, Bursty, Synthetic
 
 
@@ -77,7 +77,7 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
         service.joined(own)
     with pytest.raises(ValueError, match="the source has no table of named ones"):
         with_rules(Synthetic(num_servers=2, dim=2), [], [service])
-    assert rounds(rounds=3, law="geometric") == Rounds(rounds=3, law="geometric")
+    assert rounds(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")
 
 
 WRONG = {

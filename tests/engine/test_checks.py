@@ -8,7 +8,7 @@ import pytest
 
 import cqbjax
 from cqbjax import QueueOverflow
-from cqbjax.dynamics import Late
+from cqbjax.dynamics import DelayedFeedback
 from cqbjax.engine import parts, programs
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
@@ -116,7 +116,8 @@ CASES = {
     "more rounds than numbers": (SOURCE, RANDOM, {"horizon": 2**31 - 1}, ["horizon=", "2^30"]),
     "more seeds than fit": (SOURCE, RANDOM, {"seeds": 2**31}, ["what is recorded takes", "GB"]),
     "feedback after the end": (
-        SOURCE, RANDOM, {"service": [Late(delay=10**8)]}, ["delay=100000000", "horizon="],
+        SOURCE, RANDOM, {"service": [DelayedFeedback(delay=10**8)]},
+        ["delay=100000000", "horizon="],
     ),
     "no samples": (SOURCE, {"acqb": Acqb(num_samples=0)}, {}, ["num_samples=0", "at least 1"]),
     "NaN scores": (table(), {"knn": Routed(scores=SCORES * NAN)}, {}, ["scores", "finite"]),

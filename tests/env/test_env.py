@@ -14,7 +14,7 @@ from cqbjax.env import Env, play
 
 HORIZON, SEEDS = 60, (3, 8)
 SOURCE = sources.Synthetic(num_servers=4, dim=3)
-RULES = {"users": (dynamics.Impatient(attempts=2),), "service": (dynamics.Outages(length=9),)}
+RULES = {"users": (dynamics.Impatience(attempts=2),), "service": (dynamics.Outages(length=9),)}
 
 
 @pytest.mark.slow
@@ -144,7 +144,9 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
 
 def test_several_at_a_time_are_refused():
     source = with_rules(
-        sources.Arriving(source=SOURCE, process=sources.Batches()), (), (dynamics.Count(count=2),)
+        sources.Arriving(source=SOURCE, process=sources.Batches()),
+        (),
+        (dynamics.ServiceChannels(count=2),),
     )
     with pytest.raises(ValueError, match="serves one query a round, not 2"):
         Env(source, 1.0)

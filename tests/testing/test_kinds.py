@@ -23,15 +23,15 @@ BILLED = PROBLEM._replace(billed=True)
 KINDS = {
     "orbit": dynamics.Orbit(return_rate=0.3),
     "delays": dynamics.Orbit(delays=[1, 4, 9]),
-    "impatient": dynamics.Impatient(attempts=3, give_up=0.1, leave=0.1, pretends=0.5),
+    "impatient": dynamics.Impatience(attempts=3, give_up=0.1, leave=0.1, pretends=0.5),
     "template": BacksOff(),
-    "count": dynamics.Count(count=3),
-    "rounds": dynamics.Rounds(rounds=[1, 2, 3, 4]),
-    "geometric": dynamics.Rounds(rounds=2.5, law="geometric"),
-    "table": dynamics.Rounds(rounds=1 + np.arange(48.0).reshape(12, 4) % 3),
+    "count": dynamics.ServiceChannels(count=3),
+    "rounds": dynamics.ServiceTimes(rounds=[1, 2, 3, 4]),
+    "geometric": dynamics.ServiceTimes(rounds=2.5, law="geometric"),
+    "table": dynamics.ServiceTimes(rounds=1 + np.arange(48.0).reshape(12, 4) % 3),
     "outages": dynamics.Outages(share=0.2, length=5, since=[1, 9, 1, 1]),
-    "lost": dynamics.Lost(),
-    "late": dynamics.Late(delay=3),
+    "lost": dynamics.LostFeedback(),
+    "late": dynamics.DelayedFeedback(delay=3),
     "prices": dynamics.Prices(spread=0.2, factors=[1, 2, 3, 4]),
 }
 
