@@ -11,7 +11,7 @@ import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.core.recorders import ALWAYS, NAMED
 from cqbjax.datasets import source as datasets
-from cqbjax.datasets import splits, utility
+from cqbjax.datasets import utility
 from cqbjax.env import Env
 from cqbjax.experiments.sensitivity import Sensitivity
 from cqbjax.logs import generate, linking
@@ -50,7 +50,7 @@ DEFAULTS = [
                                            equal_rows=0.5, min_max=True)),
     (datasets.dataset_source, dict(pool_size=1000, rho=5, cost_rule="global_max", low=0.1,
                                    high=0.99, offline_size=None, min_max=True, repeats=True)),
-    (splits.split, dict(pool_size=1000, seed=0)),
+    (datasets.split, dict(pool_size=1000, seed=0)),
     (ContrastiveConfig, dict(iota_pos=0.5, iota_neg=0.3, temperature=0.07, learning_rate=3e-4,
                              weight_decay=0, negatives=64, prompts_per_model=5, epochs=10,
                              normalise="both", optimiser="adamw")),

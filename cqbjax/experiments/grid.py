@@ -189,7 +189,7 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     """
     if point.config.arrival_rate != BY_RULE:
         return point
-    from cqbjax.datasets import DatasetSource, rates_by_rule
+    from cqbjax.datasets import DatasetSource, choose_arrival_rates
 
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
@@ -197,7 +197,7 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     if own is not None and source.table.provenance == PAPERS:
         chosen = [float(rate) for rate in own]
     else:
-        chosen = list(rates_by_rule(source.served(point.config.K)))
+        chosen = list(choose_arrival_rates(source.served(point.config.K)))
     return dataclasses.replace(point, config=point.config.at({"arrival_rate": chosen}))
 
 

@@ -139,7 +139,7 @@ def origin(ready: Ready) -> dict[str, Any]:
             if config.source.get(key, usual) != usual and f"source.{key}" not in ready.point.varied
         }  # fmt: skip
         named |= {"source_settings": told_of_grid(odd)} if odd else {}
-        return {"source": table.name, "stand_in": table.stand_in, **named, **own}
+        return {"source": table.name, "stand_in": table.proxy_note, **named, **own}
     if type(source) is Synthetic:
         slackness = float(config.slackness)
         named = {"source": "synthetic", "stand_in": "", "provenance": PAPERS}

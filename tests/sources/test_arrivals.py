@@ -13,8 +13,8 @@ from composing import composed
 import cqbjax
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
-from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.table import TableError
+from cqbjax.datasets.times import read_times
 from cqbjax.experiments.arriving import queries, told
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Arriving, Bursty, Synthetic, traced

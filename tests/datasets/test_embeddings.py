@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cqbjax import datasets as ds
-from cqbjax.datasets import embedding
+from cqbjax.datasets import embeddings
 
 
 def fake_encode(texts: list[str]) -> np.ndarray:
@@ -22,7 +22,7 @@ class Encoder:
     def __init__(self, budget: int = 10**9) -> None:
         self.done, self.loads, self.budget = 0, 0, budget
 
-    def __call__(self, model: str, batch_size: int) -> embedding.Encode:
+    def __call__(self, model: str, batch_size: int) -> embeddings.Encode:
         self.loads += 1
 
         def encode(texts: list[str]) -> np.ndarray:
@@ -38,7 +38,7 @@ PROMPTS = [f"prompt {k}" for k in range(50)]
 
 
 def run(folder, load, prompts=PROMPTS, model="m"):
-    return embedding.embed(prompts, folder, model, progress=False, shard_size=8, load=load)
+    return embeddings.embed(prompts, folder, model, progress=False, shard_size=8, load=load)
 
 
 def test_computed_once_and_in_order(tmp_path):
@@ -64,7 +64,7 @@ def test_a_killed_run_resumes_with_the_shards_it_has(tmp_path):
 
 
 def test_the_key_is_model_and_prompts_in_order(tmp_path):
-    key = embedding.embedding_key
+    key = embeddings.embedding_key
     others = [
         key(["a", "b"], "n"),
         key(["b", "a"], "m"),
@@ -101,7 +101,7 @@ def test_the_real_encoder_gives_the_given_embeddings(tmp_path, shared_data, monk
     for name, rows in (("routerbench", (0, 1500, 1700, 3000)), ("mmlu_pro", (0, 6000, 12000))):
         table, given = ds.load_dataset(name, shared_data)
         texts = [table.prompts[row] for row in rows]
-        made = embedding.embed(texts, tmp_path, str(weights.get_model_path()), progress=False)
+        made = embeddings.embed(texts, tmp_path, str(weights.get_model_path()), progress=False)
         cosine = np.sum(made * given[list(rows)], axis=1)
         assert made.shape == (len(rows), 384)
         assert (cosine > 0.999).all(), cosine
@@ -117,8 +117,8 @@ def test_the_end_of_a_long_prompt_is_read_when_its_beginning_is_cut_off(tmp_path
     few_shot = "Question and answer, an example of many. " * 60
     texts = [few_shot + "Who is older, Ann or Bob?", few_shot + "Write a sorting function."]
     cosine = {}
-    for side in embedding.SIDES:
-        one, other = embedding.embed(
+    for side in embeddings.SIDES:
+        one, other = embeddings.embed(
             texts, tmp_path, str(weights.get_model_path()), progress=False, truncation_side=side
         )
         cosine[side] = one @ other

@@ -33,7 +33,16 @@ def test_load_routerbench_gives_the_given_embeddings(shared_data):
     given = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)
     np.testing.assert_array_equal(embeddings, given.astype(np.float32))
     assert embeddings.dtype == np.float32
-    assert "standing in" in table.stand_in
+    assert "standing in" in table.proxy_note
+
+
+def test_messages_name_the_command_as_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["cqbjax run"])
+    with pytest.raises(ValueError, match="run cqbjax prepare_data data_dir=.* dataset=sprout"):
+        ds.load_dataset("sprout", tmp_path)
+    monkeypatch.setattr("sys.argv", ["scripts/run.py"])
+    with pytest.raises(ValueError, match="run python scripts/prepare_data.py data_dir="):
+        ds.load_dataset("sprout", tmp_path)
 
 
 def test_load_refuses_missing_data_and_wrong_embeddings(tmp_path):

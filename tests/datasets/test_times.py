@@ -9,10 +9,15 @@ import pytest
 
 from cqbjax.core.given import TableNames
 from cqbjax.core.setting import with_rules
-from cqbjax.datasets.delays import orbit, read_delays, read_latencies, rounds
-from cqbjax.datasets.readers.times import read_times
 from cqbjax.datasets.source import dataset_source
 from cqbjax.datasets.table import TableError
+from cqbjax.datasets.times import (
+    make_orbit,
+    make_service_times,
+    read_delays,
+    read_latencies,
+    read_times,
+)
 from cqbjax.dynamics import Orbit, ServiceTimes
 from cqbjax.sources import Arriving, Bursty, Synthetic
 
@@ -20,11 +25,11 @@ from cqbjax.sources import Arriving, Bursty, Synthetic
 def test_delays_of_a_column_are_rounded_up(tmp_path):
     path = tmp_path / "gaps.csv"
     path.write_text("chain,gap\n1,\n1,30\n1,61\n2,0\n")
-    users = orbit(delays=path, column="gap")
+    users = make_orbit(delays=path, column="gap")
     np.testing.assert_array_equal(users.delays, [1, 2, 1])
-    np.testing.assert_array_equal(orbit(delays=path, column="gap", round_seconds=10).delays,
+    np.testing.assert_array_equal(make_orbit(delays=path, column="gap", round_seconds=10).delays,
                                   [3, 7, 1])  # fmt: skip
-    assert orbit(return_rate=0.3) == Orbit(return_rate=0.3)
+    assert make_orbit(return_rate=0.3) == Orbit(return_rate=0.3)
 
 
 def test_delays_of_a_trace_are_those_of_prompts_that_come_again(tmp_path):
@@ -66,7 +71,7 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
     )
     table = TableNames(["1", "2", "30"], ["small", 'la "r" ge'], "dataset mine")
     for order in (frame, frame[::-1], frame.select(frame.columns[::-1])[[1, 0, 2]]):
-        service = rounds(latencies=saved(order, tmp_path / name), round_seconds=2)
+        service = make_service_times(latencies=saved(order, tmp_path / name), round_seconds=2)
         assert service.joined(table).names is None
         np.testing.assert_array_equal(service.joined(table).rounds, [[1, 2], [1, 5], [4, 1]])
     own = TableNames(["30", "1"], ["small", 'la "r" ge'], "dataset mine")
@@ -77,7 +82,7 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
         service.joined(own)
     with pytest.raises(ValueError, match="the source has no table of named ones"):
         with_rules(Synthetic(num_servers=2, dim=2), [], [service])
-    assert rounds(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")
+    assert make_service_times(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")
 
 
 WRONG = {
@@ -100,7 +105,9 @@ def test_a_source_of_a_dataset_says_its_names_through_what_is_around_it(tmp_path
         pl.Series(name, seconds[:, j]) for j, name in enumerate(table.servers)
     )
     order = draw.permutation(table.num_prompts)
-    service = rounds(latencies=saved(frame[order], tmp_path / "times.csv"), round_seconds=1)
+    service = make_service_times(
+        latencies=saved(frame[order], tmp_path / "times.csv"), round_seconds=1
+    )
     for source in (data.queries, Arriving(source=data.queries, process=Bursty())):
         joined = with_rules(source, [], [service]).service[0]
         np.testing.assert_array_equal(joined.rounds, seconds)
@@ -123,17 +130,17 @@ def test_types_follow_from_all_rows(tmp_path):
     assert read_delays(tmp_path / "gaps.csv", "gap").tolist() == [1.5]
     rows = "".join(f"{i},{i}\n" for i in whole)
     (tmp_path / "times.csv").write_text(f"prompt_id,a\n{rows}z9,0.5\n")
-    assert read_latencies(tmp_path / "times.csv")[-1, 0] == 0.5
+    assert read_latencies(tmp_path / "times.csv")[0][-1, 0] == 0.5
     (tmp_path / "trace.csv").write_text("t\n" + "".join(f"{i}\n" for i in whole) + "2000.5\n")
     assert read_times(tmp_path / "trace.csv", "t")[-1] == 2000.5
 
 
 def test_what_is_read_with_a_table_alone_is_refused_without_one(tmp_path):
     with pytest.raises(ValueError, match="round_seconds=5 is read with delays alone: leave it out"):
-        orbit(round_seconds=5)
+        make_orbit(round_seconds=5)
     with pytest.raises(ValueError, match="column=gap is read with delays alone: leave it out"):
-        orbit(column="gap")
+        make_orbit(column="gap")
     with pytest.raises(ValueError, match="round_seconds=5 is read with latencies alone"):
-        rounds(round_seconds=5)
+        make_service_times(round_seconds=5)
     with pytest.raises(ValueError, match="latencies needs round_seconds"):
-        rounds(latencies=tmp_path / "times.csv")
+        make_service_times(latencies=tmp_path / "times.csv")
