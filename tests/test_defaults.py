@@ -9,6 +9,7 @@ import pytest
 
 import cqbjax
 from cqbjax import dynamics, policies, sources
+from cqbjax.arena import scores
 from cqbjax.core.recorders import ALWAYS, NAMED
 from cqbjax.datasets import source as datasets
 from cqbjax.datasets import utility
@@ -17,7 +18,7 @@ from cqbjax.experiments.sensitivity import Sensitivity
 from cqbjax.logs import generate, linking
 from cqbjax.offline import routers
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.results import metrics, scores, summaries, tables
+from cqbjax.results import metrics, summaries, tables
 
 NEVER = float("inf")
 DEFAULTS = [

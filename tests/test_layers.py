@@ -17,7 +17,8 @@ LAYERS = (
     "datasets results",
     "logs",
     "figures offline",
-    "arena experiments",
+    "experiments",
+    "arena",
     "cli",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}

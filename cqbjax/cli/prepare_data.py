@@ -10,14 +10,13 @@ import omegaconf
 from rich.console import Console
 
 from cqbjax import datasets
-from cqbjax.cli._hydra import CONF
-from cqbjax.cli._multirun import Job
 from cqbjax.cli._start import start
 from cqbjax.core.files import undone
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
-from cqbjax.experiments.configs import Config, select
+from cqbjax.experiments.configs import CONF, Config, select
+from cqbjax.experiments.jobs import Job
 from cqbjax.logs import generate, linking
 from cqbjax.logs import prepare as logs
 

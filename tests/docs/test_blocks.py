@@ -211,7 +211,7 @@ def check_study(words):
         own = [word for word in job.words if not word.startswith("hydra")]
         # Each seed draws an instance to check.
         config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
-        _hydra.check_typed(own, config)
+        _hydra.check_typed(own, [config])
         if config.kind._target_.endswith(".Replay"):
             _hydra.make_policies(config.policy)
         elif "dataset" in config.source:

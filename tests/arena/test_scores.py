@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from cqbjax.results import scores
+from cqbjax.arena import scores
 
 
 def rows(gaps):
@@ -40,10 +40,10 @@ def test_a_profile_is_the_share_of_runs_above_each_score():
 def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
     # Within a task all runs are equal: resampling them changes nothing, mixing tasks would.
     equal = np.tile([0.0, 1.0], (10, 1))
-    low, high = scores.bootstrapped(equal, lambda runs: runs.mean(axis=(-2, -1)))
+    low, high = scores.bootstrap(equal, lambda runs: runs.mean(axis=(-2, -1)))
     assert low == high == 0.5
     drawn = np.random.default_rng(1).normal(size=(40, 6)) + np.arange(6)
-    low, high = scores.bootstrapped(drawn, lambda runs: runs.mean(axis=(-2, -1)))
+    low, high = scores.bootstrap(drawn, lambda runs: runs.mean(axis=(-2, -1)))
     error = np.sqrt((drawn.var(axis=0) / 40).mean() / 6)
     np.testing.assert_allclose([low, high], drawn.mean() + 1.96 * error * np.array([-1, 1]),
                                rtol=0.02)  # fmt: skip
@@ -67,35 +67,35 @@ def test_a_paired_test_is_scipys():
     assert scores.paired_p(np.ones(5)) == 0.0
 
 
-def test_random_routing_scores_nothing_and_the_yardstick_one():
-    made = scores.scored(
+def test_random_routing_scores_zero_and_the_oracle_one():
+    made = scores.add_scores(
         rows({"a": {"random": [0, 0, 60], "optimal": [0] * 3, "x": [5] * 3, "y": [40] * 3}})
     )
     by_label = dict(made.group_by("policy").agg(pl.col("score").mean()).iter_rows())
     assert by_label == {"random": 0.0, "optimal": 1.0, "x": 0.75, "y": -1.0}
     with pytest.raises(ValueError, match="task a has no run of random"):
-        scores.scored(rows({"a": {"x": [1, 2]}}))
-    nobody_behind = scores.scored(rows({"a": {"random": [-1, 1], "x": [1, 2]}}))
+        scores.add_scores(rows({"a": {"x": [1, 2]}}))
+    nobody_behind = scores.add_scores(rows({"a": {"random": [-1, 1], "x": [1, 2]}}))
     assert nobody_behind["score"].null_count() == 4
 
 
 def test_means_and_how_far_behind_come_with_students_interval():
     made = rows({"a": {"x": [1, 2, 6], "y": [2, 4, 9]}})
-    (one,) = scores.means(made.filter(policy="x"), ["gap"]).to_dicts()
+    (one,) = scores.average(made.filter(policy="x"), ["gap"]).to_dicts()
     ends = scipy.stats.t.interval(0.95, 2, 3.0, scipy.stats.sem([1, 2, 6]))
     np.testing.assert_allclose([one["gap"], one["gap_low"], one["gap_high"]], [3.0, *ends])
-    assert scores.leaders(made) == {"a": "x"}
-    (best, other) = scores.behind(made, {"a": "x"}).to_dicts()
+    assert scores.find_best(made) == {"a": "x"}
+    (best, other) = scores.compare_with_best(made, {"a": "x"}).to_dicts()
     assert (best["behind"], best["behind_low"], best["behind_high"]) == (0, None, None)
     ends = scipy.stats.t.interval(0.95, 2, 2.0, scipy.stats.sem([1, 2, 3]))
     np.testing.assert_allclose([other["behind_low"], other["behind_high"]], ends)
 
 
-def test_policies_that_cannot_be_told_apart_share_a_group():
+def test_policies_that_do_not_differ_significantly_share_a_group():
     noise = np.random.default_rng(3).normal(size=(3, 20))
     alike = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}
     apart = {"x": 10 + noise[0], "y": 13 + noise[0], "slow": 20 + noise[2]}
-    made = scores.groups(rows({"alike": alike, "apart": apart | {"optimal": [0] * 20}}))
+    made = scores.group_policies(rows({"alike": alike, "apart": apart | {"optimal": [0] * 20}}))
     by_task = {(one["task"], one["policy"]): one["group"] for one in made.to_dicts()}
     assert by_task == {
         ("alike", "x"): 1, ("alike", "y"): 1, ("alike", "slow"): 2,
@@ -103,23 +103,23 @@ def test_policies_that_cannot_be_told_apart_share_a_group():
     }  # fmt: skip
 
 
-def test_one_difference_of_many_tasks_is_held_against_all_of_them():
-    """p = .02 in one task tells nothing where the policy was compared in ten."""
+def test_holms_correction_counts_every_task():
+    """p = .02 in one task is not significant if the policy was compared in ten."""
     apart = np.random.default_rng(7).normal(size=20)
     apart = (apart - apart.mean()) / apart.std(ddof=1)
     shift = scipy.stats.t.ppf(0.99, 19) / np.sqrt(20)  # a two-sided p of .02
     one = {"x": np.zeros(20), "y": apart + shift}
     assert scores.paired_p(one["y"]) == pytest.approx(0.02)
-    assert {*scores.groups(rows({"a": one}))["group"]} == {1, 2}
+    assert {*scores.group_policies(rows({"a": one}))["group"]} == {1, 2}
     same = {"x": np.zeros(20), "y": np.zeros(20)}
     many = {"a": one} | {f"b{i}": same for i in range(9)}
-    assert {*scores.groups(rows(many))["group"]} == {1}
+    assert {*scores.group_policies(rows(many))["group"]} == {1}
 
 
 def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():
-    made = scores.scored(rows({
+    made = scores.add_scores(rows({
         "a": {"random": [8, 12], "x": [1, 3], "z": [0, 0]}, "b": {"random": [4, 4], "x": [2, 2]},
     }))  # fmt: skip
-    over = scores.overall(made, ["a", "b"])
+    over = scores.aggregate_scores(made, ["a", "b"])
     assert over["policy"].to_list() == ["x", "random"] and {*over["tasks"]} == {2}
-    assert scores.overall(made, ["a"])["policy"].to_list() == ["z", "x", "random"]
+    assert scores.aggregate_scores(made, ["a"])["policy"].to_list() == ["z", "x", "random"]

@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 import xarray as xr
 
+from cqbjax.arena import board
+from cqbjax.arena.board import SAME_DRAWS, SAME_KEY, Board
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results import board
-from cqbjax.results.board import SAME_DRAWS, SAME_KEY, Board
 
 SEEDS = (4, 7)
 
@@ -28,7 +28,7 @@ def point():
 
 
 def test_a_runs_gap_is_how_many_fewer_were_satisfied_on_average_over_rounds():
-    rows = board.rows_of(point(), "a")
+    rows = board.tabulate_point(point(), "a")
     assert rows.columns == list(board.SCHEMA) and {*rows["task"]} == {"a"}
     assert rows["policy"].to_list() == [OPTIMAL] * 2 + ["x"] * 2
     assert rows["seed"].to_list() == [*SEEDS] * 2
@@ -43,11 +43,11 @@ def test_a_runs_gap_is_how_many_fewer_were_satisfied_on_average_over_rounds():
 NOTES = {"a": {"content": "c", "policies": {"x": "1", "y": "2", "z": "3"}}}
 
 
-def test_what_would_be_computed_again_is_known_by_its_keys():
-    kept = Board(board.none().rows, NOTES)
+def test_results_with_todays_cache_keys_are_known():
+    kept = Board(pl.DataFrame(schema=board.SCHEMA), NOTES)
     now = {"x": "1", "y": "0", "new": "1"}
-    assert board.verified(kept, "a", "c", now) == {"x"}
-    assert board.verified(kept, "a", "d", now) == board.verified(kept, "b", "c", now) == set()
+    assert board.find_known(kept, "a", "c", now) == {"x"}
+    assert board.find_known(kept, "a", "d", now) == board.find_known(kept, "b", "c", now) == set()
 
 
 def rows(policies, seeds, queue=1.0):
@@ -63,14 +63,14 @@ def rows(policies, seeds, queue=1.0):
 
 
 @pytest.mark.parametrize("queue", [1.0, 2.0])
-def test_rows_of_the_board_stand_beside_a_run_by_their_key_or_by_the_same_draws(queue):
-    """Those of another key do only where the yardstick met the same at every seed."""
+def test_rows_of_the_board_are_comparable_by_their_key_or_by_the_same_draws(queue):
+    """Those of another key only if the oracle has the same numbers at every seed."""
     kept = Board(rows([OPTIMAL, "x", "y", "z"], (4, 7, 9)), NOTES)
     run = rows([OPTIMAL, "z"], SEEDS).with_columns(
         queue=pl.when((pl.col("policy") == OPTIMAL) & (pl.col("seed") == 7)).then(queue)
         .otherwise("queue")
     )  # fmt: skip
-    beside = board.beside(kept, run, {"x"})
+    beside = board.select_comparable(kept, run, {"x"})
     by = {(label, seed): by for label, seed, by in beside.select("policy", "seed", "by").rows()}
     same = {("x", seed): SAME_KEY for seed in SEEDS}
     others = {("y", seed): SAME_DRAWS for seed in SEEDS}

@@ -8,12 +8,14 @@ import yaml
 from composing import CONF, called, composed, refused
 from tiers import cases
 
-from cqbjax.cli import _entering, _shown, _tasks, _words
+from cqbjax.arena import board as boards
+from cqbjax.arena.entry import estimate_minutes
+from cqbjax.arena.request import parse_request, parse_values
+from cqbjax.arena.tasks import FIRST_SEED, list_tasks, select_tasks
 from cqbjax.experiments import grid
-from cqbjax.results import board as boards
 from cqbjax.results import pieces, tables
 
-TASKS = [task.name for task in _tasks.listed()]
+TASKS = [task.name for task in list_tasks()]
 MINE = '''
 import jax
 import jax.numpy as jnp
@@ -148,9 +150,9 @@ def folder(tmp_path, monkeypatch):
 def test_there_are_tasks_and_each_says_what_it_tests():
     assert 12 <= len(TASKS) <= 16
     said = called("arena", "tasks").stdout
-    for task in _tasks.listed():
-        assert f"{task.name} (version {task.version}): {task.title}\n    {task.says}" in said
-        assert len(task.says.split()) > 15 and task.version >= 1
+    for task in list_tasks():
+        assert f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in said
+        assert len(task.description.split()) > 15 and task.version >= 1
 
 
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
@@ -159,34 +161,33 @@ def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
     (point,) = grid.compose(config)
     assert config.name == name and point.config.first_seed == 1_000_000
     assert point.config.num_seeds >= 30 and {"random", "acqb"} <= set(point.config.policy)
-    reported = range(_tasks.REPORTED, _tasks.REPORTED + point.config.num_seeds)
+    reported = range(FIRST_SEED, FIRST_SEED + point.config.num_seeds)
     assert not set(grid.seeds(point.config)) & set(reported)
     assert "departures" not in point.config.record
 
 
 @pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
 def test_the_board_that_comes_has_each_task_as_it_is(name):
-    note, rows = boards.read().notes[name], boards.read().rows.filter(task=name)
-    task, config = _tasks.chosen([name])[0], composed(f"arena={name}")
+    note, rows = boards.read_board().notes[name], boards.read_board().rows.filter(task=name)
+    task, config = select_tasks([name])[0], composed(f"arena={name}")
     assert note["version"] == task.version, "what was raised is run again"
     assert note["horizon"] == config.horizon and note["seeds"] == config.num_seeds >= 30
     (point,) = grid.compose(config)
     assert {*rows["policy"]} == {*point.config.policy, "optimal"} == {*note["policies"], "optimal"}
-    seeds = [_tasks.REPORTED + i for i in range(config.num_seeds)]
+    seeds = [FIRST_SEED + i for i in range(config.num_seeds)]
     assert all(one["seed"].sort().to_list() == seeds for one in rows.partition_by("policy")), (
         "each policy on every seed"
     )
 
 
-def test_the_boards_time_is_told_by_what_it_took_and_not_compiled_for():
-    known = boards.none()._replace(
-        notes={"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
+def test_the_boards_time_is_estimated_from_its_notes_without_compiling():
+    notes = {"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
+    board = boards.Board(pl.DataFrame(schema=boards.SCHEMA), notes)
+    values = parse_values(["tasks=paper", "seeds=15", "rounds=0.5"])
+    minutes = estimate_minutes(
+        {"paper": [None], "drift": []}, parse_request(values, board=True), board
     )
-    run = _words.run_of(_words.values_of(["tasks=paper", "seeds=15", "rounds=0.5"]), board=True)
-    assert (
-        _entering._minutes({"paper": [None], "drift": []}, run, known)
-        == "0.5 min, as when the board was made, without compiling"
-    )
+    assert minutes == "0.5 min without compiling, as measured for the board"
 
 
 def test_a_task_has_at_least_eighteen_contestants():
@@ -214,15 +215,18 @@ def test_a_task_has_at_least_eighteen_contestants():
         (["policy=other.py:Mine"], "other.py must be a Python file below the current folder"),
         (["tasks=paper"], "error: policy= is missing"),
         (["policy=acqb", "tasks=opera"], "error: task opera is unknown; choose from drift, "),
-        (["policy=acqb", "seed=3"], "error: seed=3 is none of policy=, tasks=, seeds="),
+        (
+            ["policy=acqb", "seed=3"],
+            "error: seed=3 is unknown here: choose from policy=, tasks=, seeds=",
+        ),
         (["policy=acqb", "seeds=1"], "error: seeds=1 must be a whole number, at least 2"),
-        (["policy=acqb", "rounds=2"], "error: rounds=2 must be a share of all rounds"),
-        (["policy=acqb", "keep=true"], "error: keep=true is of the whole board"),
-        (["board", "policy=acqb"], "error: policy= is of an entry"),
-        (["verify"], "error: verify takes a folder"),
+        (["policy=acqb", "rounds=2"], "error: rounds=2 must be a fraction of all rounds"),
+        (["policy=acqb", "keep=true"], "error: keep=true needs the whole board"),
+        (["board", "policy=acqb"], "error: policy= is for an entry"),
+        (["verify"], "error: verify takes the folder"),
         (["verify", "."], "error: . is no entry of the arena: board.json is not there"),
-        (["tasks", "more"], "error: more is nothing that `tasks` takes"),
-        (["show", "tasks=paper"], "error: tasks=paper is nothing that `show` takes: out=FOLDER"),
+        (["tasks", "more"], "error: more is unknown here: leave it out"),
+        (["show", "tasks=paper"], "error: tasks=paper is unknown here: choose from out="),
     ],
 )
 def test_wrong_words_get_one_sentence(words, said, folder):
@@ -241,12 +245,12 @@ def test_a_policy_enters_again_and_is_verified(folder):
     table = pl.read_csv(place / "table.csv")
     assert {*table["policy"]} == {"Mine", "optimal", "random"}
     assert {*table["task"]} == {"paper", "impatient"} and {*table["seeds"]} == {3}
-    yardstick = table.filter(policy="optimal")
-    assert {*yardstick["gap"]} == {0.0} and {*yardstick["score"].drop_nulls()} <= {1.0}
+    oracle = table.filter(policy="optimal")
+    assert {*oracle["gap"]} == {0.0} and {*oracle["score"].drop_nulls()} <= {1.0}
     page = (place / "index.html").read_text()
     assert "Mine in the arena" in page and page.count("<img ") == 2 + 2
-    seeds = boards.read(place).rows["seed"].unique().sort().to_list()
-    assert seeds == [_tasks.REPORTED + i for i in range(3)]
+    seeds = boards.read_board(place).rows["seed"].unique().sort().to_list()
+    assert seeds == [FIRST_SEED + i for i in range(3)]
     again = called("arena", *words)
     assert "2 tasks, 2 of them stored" in again.stdout and "rounds in" not in again.stderr
     fine = called("arena", "verify", place, "pieces=2", "seed=4")
@@ -263,12 +267,12 @@ def _tampered_with(place):
     said = refused(["verify", place], "arena")
     assert "table.csv does not follow from its arrays at paper, Mine" in said
     table.write_text(kept)
-    board = boards.read(place)
+    board = boards.read_board(place)
     better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
-    boards.write(board._replace(rows=better), place)
+    boards.write_board(board._replace(rows=better), place)
     said = refused(["verify", place], "arena")
     assert "board.parquet does not follow from its arrays" in said
-    boards.write(board, place)
+    boards.write_board(board, place)
     # Arrays, rows and table in which one's own policy served a query more: run again it does not.
     (file,) = (place / "data" / "paper").glob("*.nc")
     (one,) = pieces.read(file)
@@ -276,12 +280,12 @@ def _tampered_with(place):
     better = one._replace(point=one.point.assign(departures=one.point.departures + own))
     pieces.write([better], file)
     others = board.rows.filter(pl.col("task") != "paper")
-    rows = pl.concat([others, boards.rows_of(better.point, "paper")])
-    boards.write(board._replace(rows=rows), place)
-    anew = boards.read(place)
-    tables.write_csv(table, _shown.tabled(_shown.compared(anew, boards.read())))
+    rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
+    boards.write_board(board._replace(rows=rows), place)
+    rows = boards.add_known(boards.read_board(place), boards.read_board())
+    tables.write_csv(table, boards.tabulate_policies(rows))
     said = refused(["verify", place, "pieces=9"], "arena")
-    assert "policy Mine is not what it says: run again, its departures is another" in said
+    assert "policy Mine: departures differs when it is run again" in said
     # Another world under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
     pieces.write([easier], file)
@@ -294,7 +298,7 @@ def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
     done = called("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
     assert done.returncode == 3
     assert "pairs left out: Single answers with one LLM: K must be 1" in done.stdout
-    assert {*boards.read(folder / "arena" / "Single").rows["task"]} == {"paper"}
+    assert {*boards.read_board(folder / "arena" / "Single").rows["task"]} == {"paper"}
 
 
 @pytest.mark.slow
@@ -321,38 +325,37 @@ def test_who_knows_the_seed_is_found_out(folder):
     assert done.returncode == 0, done.stderr
     place = folder / "arena" / "Knows"
     gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
-    assert gaps["Knows"] == 0 < gaps["random"], "it does as the yardstick"
+    assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
     said = refused(["verify", place, "pieces=2"], "arena")
-    assert "policy Knows knows what it has not learnt" in said
+    assert "policy Knows knows more than its feedback tells" in said
 
 
 @pytest.mark.slow
 def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(folder, monkeypatch):
     board = folder / "kept"
-    monkeypatch.setattr(boards, "HERE", board)
-    monkeypatch.setattr(boards.read, "__defaults__", (board,))
+    monkeypatch.setattr(boards, "SHIPPED", board)
     done = called("arena", "board", "tasks=paper", "rounds=0.01")
     assert done.returncode == 0, done.stderr
     shutil.copytree(folder / "arena" / "board", board, ignore=shutil.ignore_patterns("data"))
     page = (folder / "arena" / "board" / "index.html").read_text()
     assert "The arena" in page and page.count("<details><summary>") > 18
-    read = boards.read(board)
+    read = boards.read_board(board)
     others = {*read.rows["policy"]}
     assert len(others) >= 18
     by = _entered()
     assert by.pop("Mine") == by.pop("optimal") == "run"
     assert {*by.values()} == {"key"} and {*by} == others - {"optimal"}, "random is not run again"
-    # Of other code the key is another one; but the yardstick's numbers are the same.
+    # Other code has another key, but the oracle's numbers are the same.
     notes = {"paper": read.notes["paper"] | {"content": "other"}}
-    boards.write(read._replace(notes=notes), board)
+    boards.write_board(read._replace(notes=notes), board)
     by = _entered()
     assert by.pop("Mine") == by.pop("optimal") == by.pop("random") == "run"
     assert {*by.values()} == {"draws"} and {*by} == others - {"optimal", "random"}
-    # A yardstick that differs at a seed: nobody can be set beside the run.
+    # If the oracle differs at a seed, the run is comparable with nobody.
     other = read.rows.with_columns(
         served=pl.when(policy="optimal").then(pl.col("served") + 1).otherwise("served")
     )
-    boards.write(boards.Board(other, notes), board)
+    boards.write_board(boards.Board(other, notes), board)
     assert {*_entered()} == {"Mine", "optimal", "random"}
 
 
