@@ -1,1 +1,1 @@
-"""The arena: policies compared in fixed tasks, on seeds that nothing else uses."""
+"""The page: every figure, table and claim of the report in one HTML file."""

@@ -7,7 +7,7 @@ from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static, word
-from cqbjax.core.types import Action, Needs, Observation, Problem
+from cqbjax.core.types import Action, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import (
     MANY,
@@ -18,10 +18,11 @@ from cqbjax.policies.picking import (
     random_lots,
     uniform_assortment,
 )
+from cqbjax.policies.retries import Retrying
 
 
 @pytree
-class Optimal:
+class Optimal(Retrying):
     """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
 
     Attributes:
@@ -32,10 +33,7 @@ class Optimal:
 
     retry: Literal["same", "fallback"] = static(default="same")
 
-    @property
-    def needs(self) -> Needs:
-        """Return the true utilities, and what the retry rule needs."""
-        return Needs(true_utilities=True, offer_counts=retries.needs_offer_counts(self.retry))
+    informed = True
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -46,10 +44,12 @@ class Optimal:
         Raises:
             ValueError: naming it and those that there are.
         """
+        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
+        del key, state
         utilities = observation.utilities
         assert utilities is not None
         slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
@@ -57,7 +57,7 @@ class Optimal:
 
 
 @pytree
-class RandomRouting:
+class RandomRouting(Retrying):
     """RAND (`schedule="random"`) and RAND_ROUT (`schedule="oldest"`): a uniform assortment.
 
     Attributes:
@@ -69,10 +69,8 @@ class RandomRouting:
     schedule: queueing.Rule | Array = word(default="random")
     retry: Literal["same", "fallback"] = static(default="same")
 
-    @property
-    def needs(self) -> Needs:
-        """Return no contexts, and what the retry rule needs."""
-        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
+    informed = False
+    blind = True
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -83,10 +81,12 @@ class RandomRouting:
         Raises:
             ValueError: naming it and those that there are.
         """
+        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""
+        del state
         problem = observation.problem
         query = rng.uniform(key, rng.Stream.QUERY)
         slot = queueing.pick(self.schedule, observation.queue, query)

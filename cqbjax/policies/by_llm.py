@@ -8,10 +8,10 @@ from jax import Array
 from cqbjax.core import mnl
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, pytree, static
-from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, gamma_logarithms, instead, of_available
-from cqbjax.policies.retries import Tally
+from cqbjax.policies.retries import Retrying, Tally
 
 
 class Shown(NamedTuple):
@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 
 
 @pytree
-class ByLlm:
+class ByLlm(Retrying):
     """The LLM that pleases most users, for the oldest query, whatever it asks.
 
     Attributes:
@@ -47,10 +47,8 @@ class ByLlm:
     tries: Array | float = 10.0
     retry: Literal["same", "fallback", "cache"] = static(default="same")
 
-    @property
-    def needs(self) -> Needs:
-        """Return no contexts, and what the retry rule needs."""
-        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
+    informed = False
+    blind = True
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown word, and a number of tries that is none.
@@ -58,6 +56,7 @@ class ByLlm:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
+        del problem
         check_words(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")

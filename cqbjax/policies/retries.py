@@ -9,7 +9,7 @@ utilities of queries and servers.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +27,15 @@ RecallBy = Literal["row", "embedding"]
 CACHED = 100.0
 
 
-def needs_offer_counts(retry: Retry) -> bool:
-    """Tell whether a rule needs to know which servers were offered to each waiting query."""
-    return retry in ("fallback", "posterior", "cache")
+class Retrying:
+    """A policy whose field `retry` says what it does with a query that comes back."""
+
+    retry: Any
+
+    @property
+    def retry_aware(self) -> bool:
+        """Whether it asks which servers were shown for each waiting query."""
+        return self.retry in ("fallback", "posterior", "cache")
 
 
 def check_precision(precision: Array | float) -> None:
@@ -206,5 +212,5 @@ def score_of_picks(utilities: Array, picks: list[Array]) -> Array:
 
 def shown_counts(queue: Queue) -> Array:
     """Return how often each server was shown for each slot's query: [C, N] int32."""
-    assert queue.shown is not None, "the policy must declare needs = Needs(offer_counts=True)"
+    assert queue.shown is not None, "the policy must say `retry_aware = True`"
     return queue.shown

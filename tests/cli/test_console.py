@@ -269,6 +269,7 @@ class Raises:
 
 @pytree
 class Inside:
+    informed = False
 
     def init(self, problem, contexts):
         raise KeyError("lost")

@@ -206,6 +206,8 @@ class Planted:
     policy: policies.Acqb
     theta: Array
 
+    informed = False
+
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return ACQB's state with theta planted in it."""
         state = self.policy.init(problem, contexts)
@@ -236,6 +238,8 @@ class Traced:
 
     weight: Array | float = 0.0
     log: Any = static(default=None)
+
+    informed = False
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the empty state."""
