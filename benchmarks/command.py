@@ -88,6 +88,6 @@ def composing(words: Sequence[str]) -> float:
         begun = time.perf_counter()
         sources: dict[str, Any] = {}
         for one in _multirun.compose(jobs):
-            _hydra.check_typed(one.words, one.config)
+            _hydra.check_typed(one.words, [one.config])
             kinds.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
         return time.perf_counter() - begun

@@ -20,8 +20,8 @@ from cqbjax import dynamics
 from cqbjax.core.recorders import NAMED, Queries
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine import batches, programs, runner
-from cqbjax.engine.validation import build_spec
+from cqbjax.engine import chunks, plan, programs
+from cqbjax.engine.sweep import part
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
 
 # The round that costs are judged by, and the lightest there is, each with the slots that it needs.
@@ -74,13 +74,13 @@ def costings() -> list[Costing]:
     """Return every kind of world beside the paper's, every recorder alone, and rows of queries."""
     paper = Synthetic()
     users = {
-        "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatient(attempts=5),
-        "impatient, patience": dynamics.Impatient(leave=0.01),
+        "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatience(attempts=5),
+        "impatient, patience": dynamics.Impatience(leave=0.01),
     }  # fmt: skip
     service = {
-        "count=2": dynamics.Count(count=2), "count=4": dynamics.Count(count=4),
-        "rounds": dynamics.Rounds(rounds=2), "outages": dynamics.Outages(share=0.1),
-        "lost": dynamics.Lost(lost=0.1), "late": dynamics.Late(delay=10),
+        "count=2": dynamics.ServiceChannels(count=2), "count=4": dynamics.ServiceChannels(count=4),
+        "rounds": dynamics.ServiceTimes(rounds=2), "outages": dynamics.Outages(share=0.1),
+        "lost": dynamics.LostFeedback(lost=0.1), "late": dynamics.DelayedFeedback(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
         "drift": Drifting(source=paper, quarter=HORIZON),
@@ -151,13 +151,13 @@ def _timed(one: Costing, label: str, horizon: int) -> Callable[[], float]:
     """Compile a case, run it once, and return what runs it again and tells the seconds."""
     policy, slots = POLICIES[label]
     runs = BATCH * len(jax.devices())
-    whole = build_spec(
-        {label: policy}, one.source, [RATE], range(runs), horizon, capacity=slots, record=one.record
+    whole = part(
+        {label: policy}, one.source, [RATE], runs, horizon, capacity=slots, record=one.record
     )
-    made = batches.plan_sweep([dataclasses.replace(whole, policies={label: policy})], BATCH)
-    (group,) = made.batches
-    compiled, records = programs.compile_one(made.program_spec(group, slots)), group.spec.records
-    policies, instance, _ = runner.start_chunk(compiled, group, group.runs)
+    made = plan.make([dataclasses.replace(whole, policies={label: policy})], BATCH)
+    (group,) = made.groups
+    compiled, records = programs.compiled(made.shape(group, slots)), group.part.records
+    policies, instance, _ = chunks.begin(compiled, group, group.runs)
     clock = time.process_time if jax.devices()[0].platform == "cpu" else time.perf_counter
 
     def run() -> float:

@@ -54,8 +54,6 @@ class Part(NamedTuple):
 class Still:
     """Serve the first slot by the first servers and learn nothing: a round without a policy."""
 
-    informed = False
-
     def select(self, key: jax.Array, state: Any, seen: Any) -> Action:
         """Take the first."""
         del key, state

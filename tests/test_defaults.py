@@ -9,15 +9,16 @@ import pytest
 
 import cqbjax
 from cqbjax import dynamics, policies, sources
+from cqbjax.arena import scores
 from cqbjax.core.recorders import ALWAYS, NAMED
 from cqbjax.datasets import source as datasets
-from cqbjax.datasets import splits, utility
+from cqbjax.datasets import utility
 from cqbjax.env import Env
 from cqbjax.experiments.sensitivity import Sensitivity
 from cqbjax.logs import generate, linking
 from cqbjax.offline import routers
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.results import metrics, scores, summaries, tables
+from cqbjax.results import metrics, summaries, tables
 
 NEVER = float("inf")
 DEFAULTS = [
@@ -35,14 +36,14 @@ DEFAULTS = [
     (sources.Drifting, dict(jump_at=NEVER, quarter=NEVER)),
     (sources.Routing, dict(pool_size=1000, repeats=True, outcome="attempt")),
     (sources.Synthetic, dict(slackness=0.03, num_servers=5, dim=5, parameters="disjoint")),
-    (dynamics.Count, dict(count=1)),
-    (dynamics.Impatient, dict(attempts=NEVER, give_up=0, patience=NEVER, leave=0, pretends=0)),
-    (dynamics.Late, dict(delay=10)),
-    (dynamics.Lost, dict(lost=0.1)),
+    (dynamics.ServiceChannels, dict(count=1)),
+    (dynamics.Impatience, dict(attempts=NEVER, give_up=0, patience=NEVER, leave=0, pretends=0)),
+    (dynamics.DelayedFeedback, dict(delay=10)),
+    (dynamics.LostFeedback, dict(lost=0.1)),
     (dynamics.Orbit, dict(return_rate=0.1, delays=None)),
     (dynamics.Outages, dict(share=0, length=100, servers=None, since=None, until=None)),
     (dynamics.Prices, dict(factors=None, since=1, spread=0)),
-    (dynamics.Rounds, dict(rounds=1, law="fixed")),
+    (dynamics.ServiceTimes, dict(rounds=1, law="fixed")),
     (linking.Rule, dict(threshold=0.995, min_gap=0, among="open")),
     (generate.Settings, dict(longer=2.5, days=120, users=6, retyped=0.3, early=0.01,
                              follow_ups=0.04, close=False, seed=0)),
@@ -50,7 +51,7 @@ DEFAULTS = [
                                            equal_rows=0.5, min_max=True)),
     (datasets.dataset_source, dict(pool_size=1000, rho=5, cost_rule="global_max", low=0.1,
                                    high=0.99, offline_size=None, min_max=True, repeats=True)),
-    (splits.split, dict(pool_size=1000, seed=0)),
+    (datasets.split, dict(pool_size=1000, seed=0)),
     (ContrastiveConfig, dict(iota_pos=0.5, iota_neg=0.3, temperature=0.07, learning_rate=3e-4,
                              weight_decay=0, negatives=64, prompts_per_model=5, epochs=10,
                              normalise="both", optimiser="adamw")),
@@ -68,7 +69,7 @@ DEFAULTS = [
     (tables.throughput_table, dict(rounds=(500, 1000), reference="acqb")),
     (tables.gap_table, dict(rounds=(2500, 5000), reference=None)),
     (tables.load_table, dict(most=0.01)),
-    (cqbjax.sweep, dict(K=1, record_every=None, capacity="auto", queries=False)),
+    (cqbjax.sweep, dict(assortment_size=1, record_every=None, capacity="auto", queries=False)),
     (Env, dict(arrival_rate=0.7, horizon=1000, assortment_size=1, capacity=256, mixed=False)),
 ]  # fmt: skip
 

@@ -17,7 +17,8 @@ LAYERS = (
     "datasets results",
     "logs",
     "figures offline",
-    "arena experiments",
+    "experiments",
+    "arena",
     "cli",
 )
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer.split()}
@@ -82,22 +83,16 @@ def test_the_simulator_knows_protocols_alone(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
-    optimal = {"cqbjax.policies.baselines.Optimal"}
-    assert known == (optimal if name == "engine/validation.py" else set())
+    assert known == ({"cqbjax.policies.baselines.Optimal"} if name == "engine/checks.py" else set())
 
 
 def test_the_engine_shows_nothing_by_itself():
-    """A sweep without a progress bar does not import rich."""
+    """A terminal's library is imported by who shows a bar alone, when one is asked for."""
     paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/engine").glob("*.py")]
-
-    def users(everywhere: bool) -> set[str]:
-        return {
-            path.name
-            for path in paths
-            if "rich" in {name.split(".")[0] for name in imports(path, everywhere)}
-        }
-
-    assert users(True) == {"progress.py"} and users(False) == set()
+    shows = {path.name for path in paths if "rich" in {x.split(".")[0] for x in imports(path)}}
+    leans = {path.name for path in paths if "cqbjax.engine.bars.bar" in imports(path)}
+    assert shows == {"bars.py"} and leans == {"sweep.py"}
+    assert "cqbjax.engine.bars.bar" not in imports(ROOT / "cqbjax/engine/sweep.py", False)
 
 
 def test_a_policy_or_source_does_not_lean_on_the_simulator():
@@ -173,8 +168,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 
 # Of a room with many modules: each imports only from the steps before its own.
 ORDER = {
-    "datasets": "table progress, utility rates splits, readers, catalogue delays, cache, load, "
-    "source, fetch embedding, prepare",
+    "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
     "logs": "shards, schema reading, linking, prepare, generate, instance, rules replay",
     "offline": "contrastive, projection routers, fits, heads, priors, policies, training value, "
     "value_tables",

@@ -1,1 +1,1 @@
-"""The page: every figure, table and claim of the report in one HTML file."""
+"""The arena: policies compared in fixed tasks, on seeds that nothing else uses."""

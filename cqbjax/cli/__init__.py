@@ -1,27 +1,15 @@
 """The commands: `cqbjax NAME` where the package is installed, `scripts/NAME.py` in a checkout.
 
-Each module imports what it works with where it works: showing a configuration, refusing a word or
-listing the commands then takes a fraction of a second, and not the seconds of JAX and its friends.
+Each module imports heavy packages where it uses them, so that showing a configuration, reporting a
+wrong word or listing the commands takes a fraction of a second, and not the seconds of JAX.
 """
 
 import time
 
-
-class Watch:
-    """What a command's studies took: the first from the command's start, but for Python's own."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-
-    def running(self) -> float:
-        """Return the seconds since the start, or since the last study ended."""
-        return time.perf_counter() - self._begun
-
-    def stop(self) -> float:
-        """Return them at the end of a study, and begin anew."""
-        seconds = self.running()
-        self._begun += seconds
-        return seconds
+_laps = [time.perf_counter()]
 
 
-WATCH = Watch()
+def lap() -> float:
+    """Return the seconds since the last call, or since the command began."""
+    _laps.append(time.perf_counter())
+    return _laps[-1] - _laps.pop(0)

@@ -30,16 +30,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from cqbjax.experiments import configs, settings
-from cqbjax.experiments.configs import Composed, Config
+from cqbjax.experiments.configs import CONF, Composed, Config
 
 if TYPE_CHECKING:
     from cqbjax.core.types import Policy
     from cqbjax.offline import Learnt
 
-# A wheel carries the folder inside the package; in a checkout it stands beside the package.
-_PACKAGE = Path(__file__).resolve().parents[1]
-CONF = next(path for path in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if path.is_dir())
-# A checkout has choices of the paper's reproduction too, which is no part of the wheel.
+# A checkout also has the choices of the paper's reproduction, which is not part of the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
 
 # What stands in a router's label, and what it is in `offline.Trained`.
@@ -186,7 +183,7 @@ def check_own() -> None:
                 raise ValueError(f"{path} has the name of a file of cqbjax: give it another")
 
 
-def check_typed(words: Sequence[str], *configs: Composed) -> None:
+def check_typed(words: Sequence[str], configs: Iterable[Composed]) -> None:
     """Refuse what was typed and is read by none of some studies.
 
     Raises:

@@ -23,26 +23,11 @@ from omegaconf.errors import OmegaConfBaseException
 from cqbjax.cli import _hydra
 from cqbjax.experiments import configs, resolvers
 from cqbjax.experiments.configs import Composed, Config, Template
+from cqbjax.experiments.jobs import Job
 from cqbjax.experiments.settings import DIMENSIONS, OF_PAPER, as_stored
 
 # Those that hand over all jobs at once, and want no value back.
 SWEEPERS = ("grid", "basic")
-
-
-class Job(NamedTuple):
-    """One configuration that a command runs on.
-
-    Attributes:
-        config: as Hydra would compose it; `grid` in it names the keys whose list is a grid.
-        swept: the keys in which the jobs of a multirun differ, each with this job's value.
-        words: all of its overrides, `key=value`.
-        searched: whether a search wants a value for it.
-    """
-
-    config: Composed
-    swept: Mapping[str, Any]
-    words: Sequence[str]
-    searched: bool = False
 
 
 def launch(

@@ -27,8 +27,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax.cli import _hydra, _multirun
-from cqbjax.cli._multirun import Job
 from cqbjax.experiments import resolvers, settings
+from cqbjax.experiments.jobs import Job
 
 # The status of a command that ended with a part of its work left out: a point, a study, a page.
 SOME_LEFT_OUT = 3

@@ -1,51 +1,63 @@
-"""Enter the arena: run a policy in every task, and set it beside all others.
+"""Enter the arena: run a policy in every task, and compare it with all others.
 
-python scripts/arena.py tasks                             # which tasks there are
-python scripts/arena.py policy=my_policy.py:Mine          # in all of them
+python scripts/arena.py tasks                             # list the tasks
+python scripts/arena.py policy=my_policy.py:Mine          # run in all of them
 python scripts/arena.py policy=mine tasks=paper,retries seeds=5    # a first look
-python scripts/arena.py verify arena/Mine                 # is it what it says?
-python scripts/arena.py show                              # the board that comes with it, as a page
-python scripts/arena.py board                             # run all of the package's own policies
+python scripts/arena.py verify arena/Mine                 # verify an entry
+python scripts/arena.py show                              # the shipped board as a page
+python scripts/arena.py board                             # run all policies of the package
 
-A policy is a class of a file below the current folder, or a label of `conf/policy`. It writes
-`arena/Mine/`: the table, the page, a picture and the runs. Only that policy runs: what the others
-reached stands beside it where the package has it. The same command again goes on where it was
-stopped.
+A policy is a class in a file below the current folder, or a label of `conf/policy`. The command
+writes `arena/Mine/`: the table, the page, pictures and the runs. Only that policy runs; the package
+has the results of the others. After an interruption the same command resumes.
 """
 
 import argparse
 
-from cqbjax.cli import _tasks, _words
-from cqbjax.cli._start import Arguments, start_plain
+from cqbjax.arena.request import KEYS, VERBS, parse_words
+from cqbjax.arena.tasks import Composer, list_tasks
+from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._multirun import compose, initialised
+from cqbjax.cli._start import SOME_LEFT_OUT, Arguments, start_plain
 
 ARGUMENTS = Arguments(description="Run a policy in every task of the arena.")
 ARGUMENTS.add_argument(
     "words", nargs="+", metavar="WORD",
-    help=f"{', '.join(_words.VERBS)}, or key=value: {', '.join(_words.KEYS)}",
+    help=f"{', '.join(VERBS)}, or key=value: {', '.join(KEYS)}",
 )  # fmt: skip
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     start_plain(arena, ARGUMENTS)
 
 
-def arena(asked: argparse.Namespace) -> None:
-    """List the tasks, show or run the board, verify a folder, or let a policy enter.
+def arena(arguments: argparse.Namespace) -> None:
+    """List the tasks, show or run the board, verify an entry, or run a policy.
 
     Raises:
-        ValueError: naming a word that is none.
-        SystemExit: of status `SOME_LEFT_OUT`, where a task was left out.
+        ValueError: an unknown word.
+        SystemExit: of status `SOME_LEFT_OUT`, if a task was left out.
     """
-    verb, told = _words.check(asked.words)
+    verb, argument = parse_words(arguments.words)
     if verb == "tasks":
-        for task in _tasks.listed():
-            print(f"{task.name} (version {task.version}): {task.title}\n    {task.says}")
-    elif verb == "verify":
-        from cqbjax.cli import _verify
+        for task in list_tasks():
+            print(f"{task.name} (version {task.version}): {task.title}\n    {task.description}")
+        return
+    composer = Composer(lambda words: compose([words])[0].config, make, make_policies)
+    with initialised():
+        if verb == "verify":
+            from cqbjax.arena.verification import verify
 
-        _verify.verify(*told)
-    else:
-        from cqbjax.cli import _entering
+            folder, values = argument
+            verify(folder, values, composer)
+        elif verb == "show":
+            from cqbjax.arena.report import show_board
+            from cqbjax.experiments import showing
 
-        (_entering.show if verb == "show" else _entering.enter)(told)
+            show_board(argument, composer, showing.console())
+        else:
+            from cqbjax.arena.entry import enter
+
+            if not enter(argument, composer):
+                raise SystemExit(SOME_LEFT_OUT)

@@ -10,14 +10,13 @@ import omegaconf
 from rich.console import Console
 
 from cqbjax import datasets
-from cqbjax.cli._hydra import CONF
-from cqbjax.cli._multirun import Job
 from cqbjax.cli._start import start
 from cqbjax.core.files import undone
 from cqbjax.core.given import is_number, is_whole
-from cqbjax.datasets.embedding import DEFAULT_MODEL
+from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
-from cqbjax.experiments.configs import Config, select
+from cqbjax.experiments.configs import CONF, Config, select
+from cqbjax.experiments.jobs import Job
 from cqbjax.logs import generate, linking
 from cqbjax.logs import prepare as logs
 
@@ -68,8 +67,8 @@ def build(config: Config) -> None:
     )
     for note in table.notes:
         console.print(f"  {note}")
-    if table.stand_in:
-        console.print(f"  note: {table.stand_in}")
+    if table.proxy_note:
+        console.print(f"  note: {table.proxy_note}")
     console.print(
         f"with K=1 and retrials random routing serves {served.random:.3f} queries a round, the "
         f"best fixed server {served.best_fixed:.3f} ({best}), the best of each prompt "
@@ -152,7 +151,7 @@ def _check(config: Config) -> None:
 def _entry(config: Config) -> datasets.Dataset:
     """Return what is to be prepared, with what the command asks to be dropped."""
     own = config.dataset == "compact"
-    entry = datasets.own_table(config.name) if own else datasets.dataset(config.dataset)
+    entry = datasets.user_table(config.name) if own else datasets.find_dataset(config.dataset)
     share, prompts = config.drop_servers_below, config.drop_incomplete_prompts
     if share not in (CATALOGUED, None) and (type(share) not in (int, float) or not 0 < share <= 1):
         raise ValueError(

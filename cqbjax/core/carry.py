@@ -18,10 +18,7 @@ from cqbjax.core.types import (
     Problem,
     Queue,
     blank_action,
-    is_blind,
-    is_entry_aware,
-    is_mixed,
-    is_retry_aware,
+    read_needs,
 )
 
 # A round that never comes.
@@ -90,7 +87,7 @@ class Carry(NamedTuple):
         queue: the masked queue.
         slot_features: [..., C] features of each slot's query, slots last so that scoring a queue
             runs along contiguous slots; None for a pooled source or one whose rows change or come
-            together, and for a blind policy, whose rounds need none.
+            together, and for a policy that needs no contexts.
         arrived: [] bool A(t-1), whether any arrived.
         newest: [] int32 slot of x^(t-1), the last of several.
         state: the policy's.
@@ -134,15 +131,16 @@ def start(
         recording: what is recorded.
     """
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
-    counted = problem.num_servers if is_retry_aware(policy) else None
+    needs = read_needs(policy)
+    counted = problem.num_servers if needs.offer_counts else None
     several = problem.arrivals_a_round > 1
     moving = several or instance.world.logged is not None
     numbered = several and any(one.numbered for one in recording)
-    queue = queueing.empty(capacity, counted, is_entry_aware(policy), numbered)
+    queue = queueing.empty(capacity, counted, needs.entry_rounds, numbered)
     return Carry(
         queue,
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
-        None if problem.pooled or moving or is_blind(policy) else jnp.zeros((*one, capacity)),
+        None if problem.pooled or moving or not needs.contexts else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
         policy.init(problem, instance.world.contexts),
@@ -158,7 +156,8 @@ def _opened(policy: Policy, problem: Problem, rules: Rules, queue: Queue) -> Ope
     """Return what is kept of nobody."""
     none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
     size = problem.assortment_size
-    action = blank_action(size, is_mixed(policy) or (problem.outages and size > 1))
+    marked = read_needs(policy).smaller_assortments or (problem.outages and size > 1)
+    action = blank_action(size, marked)
     idle = late = None
     if rules.lasting:
         lead = () if problem.places == 1 else (problem.places,)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.types import NOBODY, Action, Problem, Queue
+from cqbjax.core.types import NOBODY, Action, Needs, Problem, Queue, Wrapper, read_needs
 
 # What JAX says when Python asks for the value of a traced array.
 ASKED = (
@@ -30,6 +30,12 @@ MOST_SAID = 200
 # What has to be there, of a policy and of a source (`core.types`).
 POLICY = ("init", "select", "update")
 SOURCE = ("problem", "check", "uniform_service", "world")
+# Attributes that `Needs` replaced: the value that meant something, and the field that says it now.
+REPLACED_BY_NEEDS = {
+    "informed": (True, "true_utilities=True"), "blind": (True, "contexts=False"),
+    "retry_aware": (True, "offer_counts=True"), "entry_aware": (True, "entry_rounds=True"),
+    "mixed": (True, "smaller_assortments=True"), "emitters": (False, "fusion_emitters=False"),
+}  # fmt: skip
 
 
 class ContractError(ValueError):
@@ -134,15 +140,21 @@ def check_source_class(source: Any) -> None:
 def check_class(policy: Any) -> None:
     """Check what can be told of a policy without a problem.
 
-    It is an instance of a registered pytree, has all methods and says `informed`.
+    It is an instance of a registered pytree, has all methods, and its `needs` are `Needs`.
 
     Raises:
         ContractError: naming the class.
     """
     check_registered(policy)
     check_methods(policy, *POLICY)
-    name, told = type(policy).__name__, getattr(policy, "informed", None)
-    require(isinstance(told, bool), f"{name}.informed must be True or False, and it is {told!r}")
+    name, needs = type(policy).__name__, read_needs(policy)
+    fine = isinstance(needs, Needs) and all(isinstance(one, bool) for one in needs)
+    require(fine, f"{name}.needs must be Needs of True and False, and it is {needs!r}")
+    for old, (value, now) in REPLACED_BY_NEEDS.items():
+        unread = getattr(policy, old, None) is value
+        require(not unread, f"{name}.{old} is not read any more: declare needs = Needs({now})")
+    if isinstance(policy, Wrapper):
+        check_class(policy.policy)
 
 
 def check_methods(part: Any, *methods: str) -> None:

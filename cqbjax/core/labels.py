@@ -1,5 +1,8 @@
 """How several rooms name the same things: the optimal policy, servers, and the paper's data."""
 
+import sys
+from pathlib import Path
+
 # The label of the yardstick: the policy that regret is measured against.
 OPTIMAL = "optimal"
 # The attribute of an array that is one server's: its number.
@@ -20,3 +23,11 @@ PAPERS_DATA = {
 # Whose data are (`provenance`): said once, where they are read or made, and read everywhere else.
 # The paper's own; real ones in place of them; made-up ones in place of them; somebody's own.
 PAPERS, STAND_IN, GENERATED, OWN = "paper", "stand-in", "generated", "own"
+
+
+def command(name: str) -> str:
+    """Return how a user starts a command: `cqbjax NAME`, or its script in a checkout."""
+    script = Path("scripts") / f"{name}.py"
+    in_checkout = (Path(__file__).parents[2] / script).is_file()
+    installed = sys.argv[0].startswith("cqbjax ") or not in_checkout
+    return f"cqbjax {name}" if installed else f"python {script}"

@@ -5,7 +5,7 @@ from jax import Array
 
 from cqbjax.core.carry import Carry
 from cqbjax.core.instances import Instance
-from cqbjax.core.types import DOWN, LONG_WAIT, Observation, Policy, Problem
+from cqbjax.core.types import DOWN, LONG_WAIT, Observation, Policy, Problem, read_needs
 
 
 def observe(
@@ -17,6 +17,7 @@ def observe(
     features = world.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
     if problem.age_column is not None:
         features = _aged(features, problem.age_column, round_ - queue.arrived)
+    informed = read_needs(policy).true_utilities
     seen = Observation(
         problem=problem,
         round=round_,
@@ -25,7 +26,7 @@ def observe(
         arrived=carry.arrived,
         newest=carry.newest,
         prompts=world.prompts[queue.row],
-        utilities=true_utilities(instance, queue.row, round_) if policy.informed else None,
+        utilities=true_utilities(instance, queue.row, round_) if informed else None,
         available=None if rules is None else rules.available(round_),
         extent=instance.extent,
     )

@@ -12,7 +12,15 @@ from cqbjax.core import pytree, rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Reaction, Rules, Service, Users
-from cqbjax.core.types import Action, Feedback, Policy, Problem, Source, has_own_arrivals, is_mixed
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Policy,
+    Problem,
+    Source,
+    has_own_arrivals,
+    read_needs,
+)
 from cqbjax.core.world import Billed, Logged, World
 
 
@@ -44,10 +52,14 @@ def check_policy(policy: Policy, problem: Problem) -> None:
     servers = (problem.assortment_size,)
     _check("Action", "select", action, slot=((), jnp.int32), servers=(servers, jnp.int32),
            explored=((), jnp.bool_))  # fmt: skip
-    if is_mixed(policy):
+    if read_needs(policy).smaller_assortments:
         _check("Action", "select", action, shown=(servers, jnp.bool_))
     else:
-        require(action.shown is None, "select must leave Action.shown out: mixed is not True")
+        require(
+            action.shown is None,
+            "select must leave Action.shown out, or the policy's needs must "
+            "say smaller_assortments=True",
+        )
     require(
         str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
         "update must return a state of the structure that init returns",

@@ -102,9 +102,9 @@ class Queue(NamedTuple):
         arrived: [C] int32 round of arrival (rounds count from 1), 0 where the slot is free.
         served: [C] int32 how many times the query was served so far.
         shown: [C, N] int32 in how many of these times each server was in its assortment, for a
-            `retry_aware` policy, else None.
+            policy that needs `offer_counts`, else None.
         entered: [C] int32 the round in which the query came or was last served, for an
-            `entry_aware` policy, else None.
+            policy that needs `entry_rounds`, else None.
         number: [C] int32 of the query, in the order of arrival from 0, for a recorder that is
             `numbered`, where several come in a round, else None.
     """
@@ -128,7 +128,8 @@ class Observation(NamedTuple):
         arrived: [] bool A(t-1), whether a query arrived in the round before.
         newest: [] int32 slot of x^(t-1), the last of several; meaningful only if `arrived`.
         prompts: [C] int32 the dataset's own number of each slot's query.
-        utilities: [C, N] true utilities of each slot's query for an `informed` policy, else None.
+        utilities: [C, N] true utilities of each slot's query for a policy that needs
+            `true_utilities`, else None.
         available: [N] bool which servers answer this round; None where all always do.
         extent: T as numbers where `problem` has room for more rounds; None where it is the run's.
     """
@@ -168,9 +169,9 @@ class Action(NamedTuple):
         slot: [] int32 queue slot.
         servers: [K] int32 distinct server numbers, increasing.
         explored: [] bool whether this is a forced exploration.
-        shown: [K] bool which of them answer; None: all do. A `mixed` policy marks one at least;
-            where K > 1 and LLMs may be down, the action that `update` is given marks those that
-            answered.
+        shown: [K] bool which of them answer; None: all do. A policy of `smaller_assortments`
+            marks at least one; where K > 1 and LLMs may be down, the action that `update` is given
+            marks those that answered.
     """
 
     slot: Array
@@ -206,24 +207,39 @@ class Feedback(NamedTuple):
     number: Array | None = None
 
 
+class Needs(NamedTuple):
+    """What a policy needs from the simulator; what it does not need costs nothing.
+
+    Attributes:
+        true_utilities: `Observation.utilities` holds the true utilities: the oracle's privilege.
+        contexts: rounds keep `Observation.features`. A policy without contexts serves about as
+            fast as uniform routing, and where more queries arrive its queue starts with the slots
+            that this takes.
+        offer_counts: `Queue.shown` counts the offers of each server to each waiting query.
+        entry_rounds: `Queue.entered` holds the round in which each query last joined the queue.
+        smaller_assortments: some rounds offer fewer than K servers, so each action has
+            `Action.shown`.
+        fusion_emitters: XLA compiles the rounds with its fusion emitters; without them they
+            compile faster and run as fast (`engine.programs`).
+    """
+
+    true_utilities: bool = False
+    contexts: bool = True
+    offer_counts: bool = False
+    entry_rounds: bool = False
+    smaller_assortments: bool = False
+    fusion_emitters: bool = True
+
+
 class Policy(Protocol):
     """How a query and an assortment are picked, and what is learnt from the choice.
 
     A policy is a frozen pytree dataclass (`core.pytree`): its floats are leaves. Write it for one
-    run; `sweep` batches it. It never sees an empty queue in `select` that matters: the simulator
-    discards such a decision. A policy may have a method `check(problem)` that raises ValueError
-    for settings out of range; `sweep` calls it before anything compiles. An attribute `blind =
-    True` says that it sees no contexts: where uniform routing cannot serve what arrives, its queue
-    will grow, and gets slots enough for that at once; rounds keep no features of it. An attribute
-    `retry_aware = True` fills in `Queue.shown`; policies that do not ask for it do not pay for it
-    (`is_retry_aware`), and `entry_aware = True` fills in `Queue.entered`. An attribute `mixed =
-    True` says that some rounds show fewer than K servers: every action then has `Action.shown`.
-    `emitters = False` says that XLA's fusion emitters do not make its rounds faster.
+    run; `sweep` batches it. The simulator discards what `select` decides for an empty queue. A
+    policy may have a method `check(problem)` that raises ValueError for settings out of range;
+    `sweep` calls it before anything compiles. An attribute or property `needs` declares its
+    `Needs`; without it the defaults apply.
     """
-
-    @property
-    def informed(self) -> bool:
-        """Whether `Observation.utilities` is filled in: true of the optimal policy alone."""
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the state before round 1, a pytree; `contexts` is the run's table, as observed."""
@@ -240,40 +256,25 @@ class Policy(Protocol):
         """Learn from one choice. With `feedback.valid` False no decision may ever change by it."""
 
 
-# What a policy may declare of itself; `Policy` says what each means.
-CAPABILITIES = frozenset({"informed", "blind", "retry_aware", "entry_aware", "mixed", "emitters"})
+def read_needs(policy: Any) -> Needs:
+    """Return the needs of a policy; the defaults where it declares none."""
+    needs: Needs = getattr(policy, "needs", Needs())
+    return needs
 
 
 class Wrapper:
-    """A policy around another one, which declares whatever it does not declare itself.
+    """A policy around another one; its needs are those of the policy within.
 
     Attributes:
         policy: the policy within.
     """
 
     policy: Any
-    informed: bool
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the policy within declares."""
-        if name in CAPABILITIES:
-            return getattr(self.policy, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-
-
-def is_blind(policy: Policy) -> bool:
-    """Tell whether a policy sees no contexts."""
-    return bool(getattr(policy, "blind", False))
-
-
-def is_retry_aware(policy: Any) -> bool:
-    """Tell whether a policy asks which servers were shown for each waiting query."""
-    return bool(getattr(policy, "retry_aware", False))
-
-
-def is_mixed(policy: Any) -> bool:
-    """Tell whether a policy shows fewer than K servers in some rounds."""
-    return bool(getattr(policy, "mixed", False))
+    @property
+    def needs(self) -> Needs:
+        """Return the needs of the policy within."""
+        return read_needs(self.policy)
 
 
 def blank_action(size: int, marked: bool) -> Action:
@@ -281,11 +282,6 @@ def blank_action(size: int, marked: bool) -> Action:
     shown = jnp.ones(size, bool) if marked else None
     servers = jnp.arange(size, dtype=jnp.int32)
     return Action(jnp.zeros((), jnp.int32), servers, jnp.zeros((), bool), shown)
-
-
-def is_entry_aware(policy: Any) -> bool:
-    """Tell whether a policy asks when each waiting query entered the queue."""
-    return bool(getattr(policy, "entry_aware", False))
 
 
 class Source(Protocol):

@@ -1,24 +1,37 @@
-"""Entries, built once and kept by content: datasets' tables and logs of conversations.
+"""Prepared datasets and logs, each an entry of the cache under the hash of its content.
 
-`data_dir/cache/<content hash>/` holds an entry's files; `meta.json` is written last: a folder
-without it is unfinished and is built again. `data_dir/cache/<dataset>.json` says which entry is the
-dataset's current one.
+`data_dir/cache/<content hash>/` holds the files of an entry. `meta.json` is written last: a folder
+without it is unfinished and is built again. `data_dir/cache/<dataset>.json` names the current entry
+of a dataset.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cqbjax.core.files import JSON, content_key, memo, read, undone, write
-from cqbjax.datasets.table import TableError
+import numpy as np
+
+from cqbjax.core.files import ARRAY, JSON, content_key, memo, read, undone, write, write_atomic
+from cqbjax.core.labels import command
+from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, OWN
+from cqbjax.datasets.embeddings import read_embeddings
+from cqbjax.datasets.readers.parquet_csv import read_compact, to_frame
+from cqbjax.datasets.table import RoutingTable, TableError, check_table, drop_missing
+
+# Tables that come with the package, a folder each.
+SHIPPED = pathlib.Path(__file__).parent / "shipped"
+TABLE, EMBEDDINGS = "table.parquet", "embeddings.npy"  # files of an entry
+# Keys of `meta.json` by the attribute of `RoutingTable` that they hold.
+META = {"name": "name", "proxy_note": "stand_in", "provenance": "provenance", "notes": "notes"}
 
 
-class Prepared(NamedTuple):
-    """Say what preparing did.
+class PreparedEntry(NamedTuple):
+    """Outcome of preparing a dataset.
 
     Attributes:
         key: content hash of the entry.
-        built: False when it was there already.
+        built: False when it was in the cache.
         revision: the commit downloaded, or "local".
     """
 
@@ -28,7 +41,7 @@ class Prepared(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A dataset's current entry: its content hash, its folder, and what `meta.json` says."""
+    """A dataset's current entry: its content hash, its folder and the content of `meta.json`."""
 
     key: str
     folder: pathlib.Path
@@ -40,18 +53,18 @@ def cache_folder(data_dir: pathlib.Path) -> pathlib.Path:
     return data_dir / "cache"
 
 
-def build(
+def build_entry(
     data_dir: pathlib.Path, name: str, depends_on: Sequence[str], revision: str,
     write_files: Callable[[pathlib.Path], dict[str, Any]],
-) -> Prepared:  # fmt: skip
-    """Build an entry unless it is there, and make it the dataset's current one.
+) -> PreparedEntry:  # fmt: skip
+    """Build an entry unless it is in the cache, and make it the dataset's current one.
 
     Args:
         data_dir: the data folder.
         name: of the dataset.
-        depends_on: everything that the entry is built from.
-        revision: the commit that the files are of.
-        write_files: writes the entry's files to its folder and returns what `meta.json` shall say.
+        depends_on: everything that determines the entry.
+        revision: commit of the files.
+        write_files: writes the entry's files to its folder and returns the content of `meta.json`.
 
     Raises:
         ValueError: a damaged entry.
@@ -63,14 +76,14 @@ def build(
         memo(meta, lambda: write_files(meta.parent), JSON)
     if not pointer.is_file() or read(pointer, JSON) != {"entry": key}:
         write(pointer, JSON, {"entry": key})
-    return Prepared(key, built, revision)
+    return PreparedEntry(key, built, revision)
 
 
-def current(data_dir: pathlib.Path, name: str) -> Entry | None:
-    """Return a dataset's current entry; None where nothing was prepared.
+def find_entry(data_dir: pathlib.Path, name: str) -> Entry | None:
+    """Return a dataset's current entry; None if it was never prepared.
 
     Raises:
-        ValueError: it is damaged, not there, or of an older version.
+        ValueError: it is damaged, missing, or of an older version.
     """
     pointer = cache_folder(data_dir) / f"{name}.json"
     if not pointer.is_file():
@@ -83,3 +96,72 @@ def current(data_dir: pathlib.Path, name: str) -> Entry | None:
     if "provenance" not in meta:
         raise TableError(f"{pointer}: was prepared by an older version: prepare it again.")
     return Entry(key, folder, meta)
+
+
+def load_dataset(name: str, data_dir: str | pathlib.Path) -> tuple[RoutingTable, np.ndarray]:
+    """Load a dataset's table and its prompts' embeddings, row for row.
+
+    Looks in three places: the current entry of `data_dir/cache/`, with the price list that it was
+    prepared with; `data_dir/<name>/` if it holds the embeddings `minilm_l6_v2.npy`, one row per
+    prompt of the files; the tables that come with the package.
+
+    Args:
+        name: a key of `CATALOGUE`, or the name under which a user's table was prepared.
+        data_dir: the folder of data.
+
+    Returns:
+        The complete, checked table, whose notes count what was dropped, and its embeddings
+        [P, d] float32.
+
+    Raises:
+        ValueError: one sentence: an unknown name, no data, an invalid file, or embeddings that do
+            not fit the table.
+    """
+    data_dir = pathlib.Path(data_dir)
+    if entry := find_entry(data_dir, name):
+        file = entry.folder / TABLE
+        meta = {attribute: entry.meta[key] for attribute, key in META.items()}
+        table = dataclasses.replace(read_compact(file), **meta | {"notes": tuple(meta["notes"])})
+        check_table(table, str(file))
+        return table, read_embeddings(entry.folder / EMBEDDINGS, table.num_prompts)
+    folder = data_dir / name
+    if not folder.is_dir() and (SHIPPED / name).is_dir():
+        folder = SHIPPED / name
+    prepare = f"run {command('prepare_data')} data_dir={data_dir}"
+    if name not in CATALOGUE:
+        raise TableError(
+            f"dataset must be one of {', '.join(CATALOGUE)} or the name of a prepared table of "
+            f"your own, and no {name!r} is prepared in {cache_folder(data_dir)}: {prepare} "
+            f"dataset={OWN} name={name} source=FILE."
+        )
+    listed = CATALOGUE[name]
+    if not (folder / EMBEDDINGS_FILE).is_file():
+        raise TableError(
+            f"{data_dir / name}: no {EMBEDDINGS_FILE} there and nothing prepared in "
+            f"{cache_folder(data_dir)}: {prepare} dataset={name}"
+            f"{'' if listed.repository else ' source=PATH'}."
+        )
+    raw = listed.read(folder, None)
+    embeddings = read_embeddings(folder / EMBEDDINGS_FILE, raw.num_prompts)
+    table, dropped = drop_missing(
+        raw, listed.drop_servers_below, listed.drop_incomplete_prompts, str(folder)
+    )
+    return table, embeddings[dropped.rows]
+
+
+def save_dataset(
+    folder: pathlib.Path, table: RoutingTable, embeddings: np.ndarray
+) -> dict[str, Any]:
+    """Write the files of an entry and return the content of its `meta.json`.
+
+    Args:
+        folder: of the entry.
+        table: complete table.
+        embeddings: [P, d] float32, stored as float16 where that loses nothing.
+    """
+    write_atomic(folder / TABLE, to_frame(table).write_parquet)
+    whole = embeddings.astype(np.float32)
+    with np.errstate(over="ignore"):
+        half = whole.astype(np.float16)
+    write(folder / EMBEDDINGS, ARRAY, half if np.array_equal(half, whole) else whole)
+    return {key: getattr(table, attribute) for attribute, key in META.items()}

@@ -1,41 +1,133 @@
-"""A simulator source made from a routing dataset."""
+"""A simulator source made from a routing dataset: online pools and offline splits by seed."""
 
 import dataclasses
 import functools
+import math
 import pathlib
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cqbjax.core import rng
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.given import TableNames, is_number, is_whole
 from cqbjax.core.types import Outcome
-from cqbjax.datasets.load import load_dataset
-from cqbjax.datasets.rates import Served, countable, served_rates
-from cqbjax.datasets.splits import Split, check_no_leak, split, without_twins
+from cqbjax.datasets.cache import load_dataset
 from cqbjax.datasets.table import RoutingTable
 from cqbjax.datasets.utility import (
     DEFAULT_COST_RULE,
+    MAX_ASSORTMENTS,
+    ServedRates,
     departure_probabilities,
     mnl_utilities,
     normalise_cost,
+    served_rates,
 )
 from cqbjax.sources import Routing
+from cqbjax.sources.routing import draw_pool
+
+# One program for all seeds: operation by operation a pool takes ten times as long.
+_draw_pool = jax.jit(draw_pool, static_argnums=(1, 2))
+
+
+class Split(NamedTuple):
+    """Row indices of a table.
+
+    Attributes:
+        pool: [pool_size] rows of the online pool, in drawn order.
+        offline: [P - pool_size], or fewer, rows for offline training, ascending.
+    """
+
+    pool: np.ndarray
+    offline: np.ndarray
+
+
+def split(num_prompts: int, pool_size: int = 1000, seed: int = 0) -> Split:
+    """Draw the online pool of a run; the offline split is every other prompt.
+
+    The pool is the one that the simulator draws for this seed. The result depends on the three
+    arguments alone: not on the table's content, the policy or the number of seeds.
+
+    Args:
+        num_prompts: P.
+        pool_size: prompts of the online pool, at least 1 and less than P.
+        seed: not negative.
+
+    Returns:
+        Disjoint rows that together are 0 .. P-1.
+
+    Raises:
+        ValueError: pool_size or seed is out of range.
+    """
+    if not 1 <= pool_size < num_prompts:
+        raise ValueError(
+            f"pool_size must be in [1, {num_prompts - 1}], less than all prompts, got {pool_size}."
+        )
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}.")
+    pool = np.asarray(_draw_pool(rng.run_key(seed), num_prompts, pool_size))
+    return Split(pool=pool, offline=np.setdiff1d(np.arange(num_prompts), pool))
+
+
+def drop_pool_texts(parts: Split, prompts: Sequence[str]) -> Split:
+    """Drop offline prompts whose text also occurs in the pool.
+
+    In MMLU-Pro 159 prompts have a text that occurs more than once, in RouterBench 2: under another
+    id an evaluation prompt could otherwise be learned from.
+
+    Args:
+        parts: rows of the table.
+        prompts: [P] texts.
+    """
+    pool = {prompts[i].strip() for i in parts.pool}
+    others = np.array([prompts[i].strip() not in pool for i in parts.offline], bool)
+    return parts._replace(offline=parts.offline[others])
+
+
+def check_no_leak(parts: Split, prompt_ids: Sequence[str], prompts: Sequence[str]) -> None:
+    """Check that no offline prompt is in the online pool by row, by id or by text.
+
+    Args:
+        parts: rows of the table.
+        prompt_ids: [P].
+        prompts: [P] texts, compared without white space at the ends.
+
+    Raises:
+        ValueError: naming the first leaked prompt and how it leaked.
+    """
+    rows = set(parts.pool.tolist())
+    ids = {prompt_ids[i] for i in rows}
+    texts = {prompts[i].strip(): i for i in rows}
+    for i in parts.offline.tolist():
+        same = texts.get(prompts[i].strip())
+        if i in rows or prompt_ids[i] in ids:
+            how = "is itself in the online pool"
+        elif same is not None:
+            how = f"has the same text as pool row {same} (prompt id {prompt_ids[same]!r})"
+        else:
+            continue
+        raise ValueError(f"offline split: row {i} (prompt id {prompt_ids[i]!r}) {how}.")
+
+
+def _cache() -> Any:
+    return dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSource:
-    """A dataset as a source of queries, with all that is known of it.
+    """A dataset as a source of queries.
 
     Attributes:
-        queries: what a sweep draws from: prompts, embeddings [P, d] and true log-odds [P, N].
-        dataset: its key in the catalogue, or its own name.
-        table: the dataset behind it; its `stand_in` must be shown with every result.
+        queries: source of a sweep: prompts, embeddings [P, d] and true log-odds [P, N].
+        dataset: key in the catalogue, or name of a user's table.
+        table: the dataset; every result shows its `proxy_note`.
         probabilities: [P, N] departure probabilities of single servers.
         cost: [P, N] cost normalised to [0, 1].
         rho: weight of the cost in the utility performance - rho * cost.
-        offline_size: most prompts of a seed's offline split; None is all the rest.
+        offline_size: largest size of a seed's offline split; None: all prompts outside the pool.
     """
 
     queries: Routing
@@ -45,41 +137,37 @@ class DatasetSource:
     cost: np.ndarray
     rho: float
     offline_size: int | None = None
-    _served: dict[int, Served] = dataclasses.field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _splits: dict[int, Split] = dataclasses.field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _served: dict[int, ServedRates] = _cache()
+    _splits: dict[int, Split] = _cache()
 
     @property
     def embeddings(self) -> np.ndarray:
-        """Return the prompts' embeddings, [P, d] float32."""
+        """Embeddings of the prompts, [P, d] float32."""
         return np.asarray(self.queries.contexts, np.float32)
 
     @functools.cached_property
     def digest(self) -> str:
-        """Return a hash of embeddings, performance and cost, by which fits are kept."""
+        """Hash of embeddings, performance and cost, part of the cache key of fits."""
         return arrays_digest([self.embeddings, self.table.performance, self.cost])
 
     @functools.cached_property
     def departure_digest(self) -> str:
-        """Return a hash of departure probabilities, which low, high and rho shape, and costs."""
+        """Hash of departure probabilities, which low, high and rho shape, and costs."""
         return arrays_digest([self.probabilities, self.table.cost])
 
-    def served(self, assortment_size: int) -> Served:
-        """Return what routing without learning can serve with K servers an assortment."""
+    def served(self, assortment_size: int) -> ServedRates:
+        """Return `served_rates` of K servers per assortment, computed once."""
         if assortment_size not in self._served:
-            # Every assortment of every prompt is gone through: seconds at N = 112, K = 2.
+            # Goes through every assortment of every prompt: seconds at N = 112, K = 2.
             self._served[assortment_size] = served_rates(self.probabilities, assortment_size)
         return self._served[assortment_size]
 
     def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
-        """Say what the dataset is, what fixed routing serves there, and at which rates it runs."""
+        """Describe the dataset, the rates that fixed routing serves, and the arrival rates."""
         table = self.table
-        marked = f" ({table.stand_in})" if table.stand_in else ""
-        name = f"{table.name}{marked}: {table.num_prompts:,} prompts, {table.num_servers} LLMs"
-        if not countable(table.num_servers, assortment_size):
+        note = f" ({table.proxy_note})" if table.proxy_note else ""
+        name = f"{table.name}{note}: {table.num_prompts:,} prompts, {table.num_servers} LLMs"
+        if math.comb(table.num_servers, assortment_size) > MAX_ASSORTMENTS:
             return f"{name}; K={assortment_size} has too many assortments to try each"
         served = self.served(assortment_size)
         best = " + ".join(table.servers[j] for j in served.best_assortment)
@@ -91,76 +179,65 @@ class DatasetSource:
         )
 
     def split(self, seed: int) -> Split:
-        """Return a seed's online pool, the one its runs draw, and its offline split.
+        """Return a seed's online pool, which its runs draw, and its offline split.
 
         Raises:
             ValueError: the pool leaves no prompt, or an evaluation prompt leaked into the split.
         """
         if seed not in self._splits:
-            self._splits[seed] = self._split(seed)
+            table, size = self.table, self.offline_size
+            parts = split(table.num_prompts, self.queries.pool_size, seed)
+            parts = drop_pool_texts(parts, table.prompts)
+            if size is not None and size < len(parts.offline):
+                chosen = np.random.default_rng(seed).permutation(len(parts.offline))[:size]
+                parts = parts._replace(offline=parts.offline[np.sort(chosen)])
+            check_no_leak(parts, table.prompt_ids, table.prompts)
+            self._splits[seed] = parts
         return self._splits[seed]
-
-    def _split(self, seed: int) -> Split:
-        parts = split(self.table.num_prompts, self.queries.pool_size, seed)
-        parts = without_twins(parts, self.table.prompts)
-        size = self.offline_size
-        if size is not None and size < len(parts.offline):
-            chosen = np.random.default_rng(seed).permutation(len(parts.offline))[:size]
-            parts = parts._replace(offline=parts.offline[np.sort(chosen)])
-        check_no_leak(parts.pool, parts.offline, self.table.prompt_ids, self.table.prompts)
-        return parts
 
 
 def dataset_source(
-    dataset: str,
-    data_dir: str | pathlib.Path,
-    pool_size: int = 1000,
-    rho: float = 5.0,
-    cost_rule: str = DEFAULT_COST_RULE,
-    low: float = 0.1,
-    high: float = 0.99,
-    offline_size: int | None = None,
-    min_max: bool = True,
-    repeats: bool = True,
+    dataset: str, data_dir: str | pathlib.Path, pool_size: int = 1000, rho: float = 5.0,
+    cost_rule: str = DEFAULT_COST_RULE, low: float = 0.1, high: float = 0.99,
+    offline_size: int | None = None, min_max: bool = True, repeats: bool = True,
     outcome: Outcome = "attempt",
-) -> DatasetSource:
+) -> DatasetSource:  # fmt: skip
     """Load a dataset and turn performance and cost into departure probabilities.
 
     Args:
-        dataset: a key of `CATALOGUE`, or the name of a user's own prepared table.
-        data_dir: the folder that holds `<dataset>/`.
+        dataset: a key of `CATALOGUE`, or the name of a user's prepared table.
+        data_dir: folder that holds `<dataset>/`.
         pool_size: prompts of a run's online pool.
         rho: weight of the normalised cost, u_raw = performance - rho * cost.
         cost_rule: one of `COST_RULES`.
         low: r_lo, the least departure probability.
         high: r_hi, the largest.
-        offline_size: most prompts of a seed's offline split, drawn by the seed; None is all that
-            the pool leaves.
-        min_max: whether performance less cost is stretched to [low, high] over each prompt's
-            servers, as in the paper.
+        offline_size: largest size of a seed's offline split, drawn by the seed; None: every prompt
+            outside the pool.
+        min_max: as in `departure_probabilities`.
         repeats: as in `Routing`.
         outcome: as in `Routing`.
 
     Raises:
-        ValueError: one sentence, for a missing folder or file, a bad table, or embeddings that do
-            not fit it.
+        ValueError: one sentence, for a missing folder or file, an invalid table, or embeddings
+            that do not fit it.
     """
-    if not isinstance(dataset, str) or not dataset:
-        raise ValueError(f"dataset={dataset} must be the name of a dataset")
-    if not isinstance(data_dir, str | pathlib.Path):
-        raise ValueError(f"data_dir={data_dir} must be a folder")
-    if offline_size is not None and (not is_whole(offline_size) or offline_size < 1):
-        raise ValueError(
-            f"offline_size={offline_size} must be a whole number, at least 1, or null for all"
-        )
-    if not is_whole(pool_size) or pool_size < 1:
-        raise ValueError(f"pool_size={pool_size} must be a whole number, at least 1")
-    for key, value in (("rho", rho), ("low", low), ("high", high)):
-        if not is_number(value):
-            raise ValueError(f"{key}={value} must be a number")
-    for key, value in (("min_max", min_max), ("repeats", repeats)):
-        if not isinstance(value, bool):
-            raise ValueError(f"{key}={value} must be true or false")
+    size = "a whole number, at least 1"
+    for key, value, valid, allowed in (
+        ("dataset", dataset, isinstance(dataset, str) and dataset, "the name of a dataset"),
+        ("data_dir", data_dir, isinstance(data_dir, str | pathlib.Path), "a folder"),
+        ("offline_size", offline_size,
+         offline_size is None or (is_whole(offline_size) and offline_size >= 1),
+         f"{size}, or null for all"),
+        ("pool_size", pool_size, is_whole(pool_size) and pool_size >= 1, size),
+        ("rho", rho, is_number(rho), "a number"),
+        ("low", low, is_number(low), "a number"),
+        ("high", high, is_number(high), "a number"),
+        ("min_max", min_max, isinstance(min_max, bool), "true or false"),
+        ("repeats", repeats, isinstance(repeats, bool), "true or false"),
+    ):  # fmt: skip
+        if not valid:
+            raise ValueError(f"{key}={value} must be {allowed}")
     table, embeddings = load_dataset(dataset, data_dir)
     probabilities = departure_probabilities(
         table.performance, table.cost, rho, low, high, cost_rule, min_max=min_max

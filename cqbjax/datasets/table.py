@@ -1,12 +1,12 @@
-"""The one form every routing dataset takes: prompts x servers, with a score and a cost a cell.
+"""The form that every routing dataset takes: prompts x servers, with a score and a cost a cell.
 
-Readers give a table that may still lack scores (NaN); `complete` drops what the caller asks to be
-dropped, counts it, and checks the rest. Nothing is filled in and nothing is dropped unasked.
+Readers return a table that may lack scores (NaN). `drop_missing` drops what the caller asks for,
+counts it and checks the rest. Nothing is filled in, and nothing is dropped unasked.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,25 +14,25 @@ from cqbjax.core.labels import OWN
 
 
 class TableError(ValueError):
-    """A dataset's content is not what its schema promises."""
+    """The content of a dataset breaks its schema."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RoutingTable:
-    """Hold what N servers (LLMs) scored and cost on P prompts.
+    """Scores and costs of N servers (LLMs) on P prompts.
 
     Attributes:
-        name: what the table is, e.g. "RouterBench slice".
+        name: name of the table, such as "RouterBench slice".
         prompt_ids: [P] unique.
-        prompts: [P] the text that is embedded.
-        origins: [P] where each prompt came from (evaluation or source name).
+        prompts: [P] texts, which are embedded.
+        origins: [P] evaluation or source that each prompt comes from.
         servers: [N] LLM names, unique.
         performance: [P, N] float64 in [0, 1].
-        cost: [P, N] float64, USD a query, not negative.
-        stand_in: what this table stands in for, in words; empty for the thing itself.
-        provenance: whose its data are, of those in `core.labels`.
-        notes: what was merged or dropped on the way here, counted, one sentence each.
-        in_order: whether row i is that of one file, as errors then say.
+        cost: [P, N] float64, USD per query, not negative.
+        proxy_note: of a proxy dataset, the dataset that it stands in for, in words; else empty.
+        provenance: one of the constants in `core.labels`.
+        notes: what was merged or dropped, with counts, one sentence each.
+        in_file_order: whether row i is row i of one file; errors then name it.
     """
 
     name: str
@@ -42,213 +42,114 @@ class RoutingTable:
     servers: tuple[str, ...]
     performance: np.ndarray
     cost: np.ndarray
-    stand_in: str = ""
+    proxy_note: str = ""
     provenance: str = OWN
     notes: tuple[str, ...] = ()
-    in_order: bool = True
+    in_file_order: bool = True
 
     @property
     def num_prompts(self) -> int:
-        """Return P."""
+        """P."""
         return len(self.prompt_ids)
 
     @property
     def num_servers(self) -> int:
-        """Return N."""
+        """N."""
         return len(self.servers)
 
 
-class Dropped(NamedTuple):
-    """Say what `complete` took away.
+class DropReport(NamedTuple):
+    """What `drop_missing` dropped.
 
     Attributes:
         servers: names of the dropped servers, each with its number of missing scores.
         prompts: number of prompts dropped.
-        kept_rows: [P'] rows of the old table that remain, ascending: index embeddings with it.
+        rows: [P'] remaining rows of the old table, ascending; index embeddings with it.
     """
 
     servers: tuple[tuple[str, int], ...]
     prompts: int
-    kept_rows: np.ndarray
+    rows: np.ndarray
 
-    def sentences(self) -> tuple[str, ...]:
-        """Return the report in words, empty when nothing was dropped."""
-        lines = [
+    def describe(self) -> tuple[str, ...]:
+        """Return one sentence for each dropped server and one for the prompts."""
+        notes = [
             f"dropped server {name} ({lacks:,} scores missing)" for name, lacks in self.servers
         ]
         if self.prompts:
-            lines.append(f"dropped {self.prompts:,} prompts with a missing score")
-        return tuple(lines)
+            notes.append(f"dropped {self.prompts:,} prompts with a missing score")
+        return tuple(notes)
+
+
+class CellNames(NamedTuple):
+    """Names of the cells of a table [P, N], which errors show.
+
+    Attributes:
+        file: file or folder of the table.
+        prompt_ids: [P].
+        servers: [N].
+        score: name of the score of the LLM `{}`.
+        cost: name of its cost.
+        numbered: whether rows are those of the file, counted from 1 below a header.
+    """
+
+    file: str
+    prompt_ids: Sequence[str]
+    servers: Sequence[str]
+    score: str = "column 'score|{}'"
+    cost: str = "column 'cost|{}'"
+    numbered: bool = True
+
+    def raise_first(self, wrong: np.ndarray, values: np.ndarray, label: str, rule: str) -> None:
+        """Raise a `TableError` for the first wrong cell [P, N]: file, row, column and `rule`."""
+        if not wrong.any():
+            return
+        i, j = (int(index) for index in np.argwhere(wrong)[0])
+        more = f" ({int(wrong.sum()):,} such cells)" if wrong.sum() > 1 else ""
+        row = f"prompt id {self.prompt_ids[i]!r}"
+        row = f"row {i + 1} ({row})" if self.numbered else row
+        column = label.format(self.servers[j])
+        rule = rule.format(value=values[i, j])
+        raise TableError(f"{self.file}: {row}, {column} {rule}{more}.")
+
+    def check(self, scores: np.ndarray, cost: np.ndarray, allow_missing: bool = True) -> None:
+        """Check every cell.
+
+        Args:
+            scores: [P, N]; NaN is missing.
+            cost: [P, N] USD per query.
+            allow_missing: let a score be NaN; its cost may then be NaN too.
+
+        Raises:
+            TableError: naming file, row and column of the first wrong cell.
+        """
+        missing = np.isnan(scores)
+        # NaN compares false, so a missing score is not also out of range.
+        outside, no_cost = (scores < 0) | (scores > 1), ~np.isfinite(cost) & ~missing
+        if not allow_missing:
+            rule = "is missing, every score must be in [0, 1]"
+            self.raise_first(missing, scores, self.score, rule)
+        self.raise_first(outside, scores, self.score, "must be in [0, 1], got {value}")
+        self.raise_first(cost < 0, cost, self.cost, "must not be negative, got {value}")
+        self.raise_first(no_cost, cost, self.cost, "is missing or not finite, got {value}")
 
 
 def check_table(table: RoutingTable, file: str = "", allow_missing: bool = False) -> None:
-    """Refuse a table that breaks its own contract.
+    """Check shapes, names and every cell of a table.
 
     Args:
-        table: the table to look at.
-        file: file or folder to name in the error; the table's name when empty.
-        allow_missing: let a score be NaN (its cost may then be NaN too).
+        table: to check.
+        file: file or folder that an error names; the table's name when empty.
+        allow_missing: let a score be NaN; its cost may then be NaN too.
 
     Raises:
         TableError: one sentence naming file, row and column.
     """
-    where = file or table.name
-    _check_shape(table, where)
-    check_unique(table.prompt_ids, where, "prompt_id")
-    if len(set(table.servers)) < table.num_servers:
-        twice = next(name for name in table.servers if table.servers.count(name) > 1)
-        raise TableError(f"{where}: two servers are named {twice!r}, names must be unique.")
-    labels = (
-        {} if table.in_order else {"score_label": "score of {!r}", "cost_label": "cost of {!r}"}
-    )
-    check_cells(
-        table.performance, table.cost, table.prompt_ids, table.servers, where, allow_missing,
-        **labels, rows=table.in_order,
-    )  # fmt: skip
-
-
-def check_cells(
-    scores: np.ndarray,
-    cost: np.ndarray,
-    prompt_ids: Sequence[str],
-    servers: Sequence[str],
-    file: str,
-    allow_missing: bool = True,
-    score_label: str = "column 'score|{}'",
-    cost_label: str = "column 'cost|{}'",
-    rows: bool = True,
-) -> None:
-    """Refuse the first bad cell: of a whole table, or of one of its files before they are joined.
-
-    Args:
-        scores: [P, N]; NaN is missing.
-        cost: [P, N] USD a query.
-        prompt_ids: [P], for the error.
-        servers: [N].
-        file: where the rows stand.
-        allow_missing: let a score be NaN (its cost may then be NaN too).
-        score_label: how the file calls the score of the LLM `{}`.
-        cost_label: how it calls the cost.
-        rows: whether rows are those of the file, counted from 1 below a header.
-
-    Raises:
-        TableError: one sentence naming file, row and column.
-    """
-    missing = np.isnan(scores)
-    unallowed = missing & (not allow_missing)
-    # NaN compares false, so a missing score is not also reported as being out of range.
-    outside, no_cost = (scores < 0) | (scores > 1), ~np.isfinite(cost) & ~missing
-    for bad, values, label, rule in (
-        (unallowed, scores, score_label, "is missing, every score must be in [0, 1]"),
-        (outside, scores, score_label, "must be in [0, 1], got {value}"),
-        (cost < 0, cost, cost_label, "must not be negative, got {value}"),
-        (no_cost, cost, cost_label, "is missing or not finite, got {value}"),
-    ):
-        refuse_first(bad, values, prompt_ids, servers, file, label, rule, rows)
-
-
-def refuse_first(
-    bad: np.ndarray,
-    values: np.ndarray,
-    prompt_ids: Sequence[str],
-    servers: Sequence[str],
-    file: str,
-    label: str,
-    rule: str,
-    rows: bool = True,
-) -> None:
-    """Refuse the first cell of [P, N] that is bad, by file, row and column."""
-    if not bad.any():
-        return
-    i, j = (int(index) for index in np.argwhere(bad)[0])
-    more = f" ({int(bad.sum()):,} such cells)" if bad.sum() > 1 else ""
-    row = f"row {i + 1} (prompt id {prompt_ids[i]!r})" if rows else f"prompt id {prompt_ids[i]!r}"
-    raise TableError(
-        f"{file}: {row}, {label.format(servers[j])} {rule.format(value=values[i, j])}{more}."
-    )
-
-
-def check_unique(names: Sequence[str], file: str, column: str) -> None:
-    """Refuse the first name that stands in two rows, by file, both rows and column.
-
-    Raises:
-        TableError: one sentence.
-    """
-    rows: dict[str, int] = {}
-    for row, name in enumerate(names, 1):
-        first = rows.setdefault(name, row)
-        if first != row:
-            raise TableError(
-                f"{file}: rows {first} and {row}, column {column!r}: {name!r} occurs twice, "
-                f"must be unique."
-            )
-
-
-def complete(
-    table: RoutingTable,
-    drop_servers_below: float | None = None,
-    drop_incomplete_prompts: bool = False,
-    file: str = "",
-) -> tuple[RoutingTable, Dropped]:
-    """Return a table without missing scores, dropping only what the arguments ask for.
-
-    Args:
-        table: as read; scores may be NaN.
-        drop_servers_below: drop servers that scored less than this share of the prompts, in
-            (0, 1]; None drops none.
-        drop_incomplete_prompts: then drop prompts that still lack a score.
-        file: file or folder to name in an error.
-
-    Returns:
-        The checked table, its notes grown by what was dropped, and the same as a record.
-
-    Raises:
-        TableError: a score is missing and was not asked to be dropped, or too little remains.
-    """
-    missing = np.isnan(table.performance)
-    columns = np.ones(table.num_servers, bool)
-    if drop_servers_below is not None:
-        if not 0 < drop_servers_below <= 1:
-            raise ValueError(
-                f"drop_servers_below must be in (0, 1] or None, got {drop_servers_below}."
-            )
-        columns = 1.0 - missing.mean(axis=0) >= drop_servers_below
-    rows = np.ones(table.num_prompts, bool)
-    if drop_incomplete_prompts:
-        rows = ~missing[:, columns].any(axis=1)
-    lacking = tuple((table.servers[j], int(missing[:, j].sum())) for j in np.flatnonzero(~columns))
-    dropped = Dropped(lacking, int((~rows).sum()), np.flatnonzero(rows))
-    kept = take(table, dropped.kept_rows, np.flatnonzero(columns))
-    kept = dataclasses.replace(kept, notes=table.notes + dropped.sentences())
-    check_table(kept, file)
-    return kept, dropped
-
-
-def take(
-    table: RoutingTable,
-    rows: Sequence[int] | np.ndarray,
-    columns: Sequence[int] | np.ndarray | None = None,
-) -> RoutingTable:
-    """Return the table restricted to these rows and, when given, these columns, in this order."""
-    columns = np.arange(table.num_servers) if columns is None else np.asarray(columns, int)
-    rows = np.asarray(rows, int)
-    return dataclasses.replace(
-        table,
-        prompt_ids=tuple(table.prompt_ids[i] for i in rows),
-        prompts=tuple(table.prompts[i] for i in rows),
-        origins=tuple(table.origins[i] for i in rows),
-        servers=tuple(table.servers[j] for j in columns),
-        performance=table.performance[np.ix_(rows, columns)],
-        cost=table.cost[np.ix_(rows, columns)],
-    )
-
-
-def _check_shape(table: RoutingTable, where: str) -> None:
+    where, shape = file or table.name, (table.num_prompts, table.num_servers)
     if table.num_servers < 2:
         raise TableError(f"{where}: at least 2 servers are needed, got {table.num_servers}.")
     if table.num_prompts < 1:
         raise TableError(f"{where}: no prompt is left, at least 1 is needed.")
-    shape = (table.num_prompts, table.num_servers)
     for column in ("prompts", "origins"):
         rows = len(getattr(table, column))
         if rows != table.num_prompts:
@@ -260,3 +161,81 @@ def _check_shape(table: RoutingTable, where: str) -> None:
                 f"{where}: {column} must be float64 of shape {shape}, "
                 f"got {array.dtype} of shape {array.shape}."
             )
+    check_unique(table.prompt_ids, where, "prompt_id")
+    if len(set(table.servers)) < table.num_servers:
+        twice = next(name for name in table.servers if table.servers.count(name) > 1)
+        raise TableError(f"{where}: two servers are named {twice!r}, names must be unique.")
+    names = CellNames(where, table.prompt_ids, table.servers)
+    if not table.in_file_order:
+        names = names._replace(score="score of {!r}", cost="cost of {!r}", numbered=False)
+    names.check(table.performance, table.cost, allow_missing)
+
+
+def check_unique(names: Sequence[str], file: str, column: str) -> None:
+    """Check that a column holds every name once.
+
+    Raises:
+        TableError: naming file, both rows and column.
+    """
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names, 1):
+        first = rows.setdefault(name, row)
+        if first != row:
+            raise TableError(
+                f"{file}: rows {first} and {row}, column {column!r}: {name!r} occurs twice, "
+                f"must be unique."
+            )
+
+
+def drop_missing(
+    table: RoutingTable, drop_servers_below: float | None = None,
+    drop_incomplete_prompts: bool = False, file: str = "",
+) -> tuple[RoutingTable, DropReport]:  # fmt: skip
+    """Return a table without missing scores; drop only what the arguments ask for.
+
+    Args:
+        table: from a reader; scores may be NaN.
+        drop_servers_below: drop servers that scored less than this share of the prompts, in
+            (0, 1]; None drops none.
+        drop_incomplete_prompts: then drop prompts that still lack a score.
+        file: file or folder that an error names.
+
+    Returns:
+        The checked table, with notes on what was dropped, and the same as a record.
+
+    Raises:
+        TableError: a score is missing and was not asked to be dropped, or too little remains.
+    """
+    missing = np.isnan(table.performance)
+    columns, rows = np.ones(table.num_servers, bool), np.ones(table.num_prompts, bool)
+    if drop_servers_below is not None:
+        if not 0 < drop_servers_below <= 1:
+            raise ValueError(
+                f"drop_servers_below must be in (0, 1] or None, got {drop_servers_below}."
+            )
+        columns = 1.0 - missing.mean(axis=0) >= drop_servers_below
+    if drop_incomplete_prompts:
+        rows = ~missing[:, columns].any(axis=1)
+    lacking = tuple((table.servers[j], int(missing[:, j].sum())) for j in np.flatnonzero(~columns))
+    report = DropReport(lacking, int((~rows).sum()), np.flatnonzero(rows))
+    remaining = take(table, report.rows, np.flatnonzero(columns))
+    remaining = dataclasses.replace(remaining, notes=table.notes + report.describe())
+    check_table(remaining, file)
+    return remaining, report
+
+
+def take(
+    table: RoutingTable,
+    rows: Sequence[int] | np.ndarray,
+    columns: Sequence[int] | np.ndarray | None = None,
+) -> RoutingTable:
+    """Return the table with these rows and, when given, these columns, in this order."""
+    columns = np.arange(table.num_servers) if columns is None else np.asarray(columns, int)
+    rows = np.asarray(rows, int)
+    changed: dict[str, Any] = {
+        name: tuple(getattr(table, name)[i] for i in rows)
+        for name in ("prompt_ids", "prompts", "origins")
+    }
+    for name in ("performance", "cost"):
+        changed[name] = getattr(table, name)[np.ix_(rows, columns)]
+    return dataclasses.replace(table, servers=tuple(table.servers[j] for j in columns), **changed)

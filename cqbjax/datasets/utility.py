@@ -1,39 +1,44 @@
-"""From scores and costs to departure probabilities and MNL utilities.
+"""Departure probabilities, MNL utilities and arrival rates, computed from scores and costs.
 
 Follows the paper's appendix "Modeling departure and choice probabilities for offline routing
-dataset experiments". The paper says that the cost is normalised to [0, 1] and not how; the rule is
-therefore an argument everywhere, and docs/notebook/datasets.md compares the rules and argues the
-default.
+dataset experiments". The paper normalises the cost to [0, 1] and does not say how; the rule is
+therefore an argument, and docs/notebook/datasets.md compares the rules.
+
+A query that is not served is tried again. A fixed assortment S that serves it with probability
+R(xi, S) needs 1 / R(xi, S) rounds on average, whatever the schedule. In the long run at most
+1 / E[1 / R(xi, S)] queries per round can then be served: less than the mean of R, because the hard
+prompts take most of the rounds.
 """
+
+import itertools
+import math
+from typing import NamedTuple
 
 import numpy as np
 
 COST_RULES = (
-    "server_mean",
-    "global_max",
-    "global_min_max",
-    "prompt_max",
-    "prompt_min_max",
-    "server_mean_max",
-    "none",
-)
+    "server_mean", "global_max", "global_min_max", "prompt_max", "prompt_min_max",
+    "server_mean_max", "none",
+)  # fmt: skip
 DEFAULT_COST_RULE = "global_max"
+MAX_ASSORTMENTS = 100_000
+# Shares that set the low and the high rate; the paper's rates follow from its throughputs.
+LOW_SHARE, HIGH_SHARE = 0.925, 0.25
+STEPS = (0.05, 0.01, 0.001)
 
 
 def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarray:
-    """Bring costs to [0, 1] by one of `COST_RULES`.
+    """Scale costs to [0, 1] by one of `COST_RULES`.
 
     Args:
-        cost: [P, N] USD a query, not negative.
-        rule: `global_max`: divided by the dearest cell; `server_mean`: that, averaged over a
-            server's prompts (one cost an LLM, in units of the dearest cell); `server_mean_max`:
-            a server's mean divided by the dearest server's mean; `global_min_max`: the cheapest
-            cell is 0, the dearest 1; `prompt_max` and `prompt_min_max`: the same within each
-            prompt; `none`: USD as they are (they must not exceed 1).
+        cost: [P, N] USD per query, not negative.
+        rule: `global_max`: divided by the largest cell; `server_mean`: the same, averaged over a
+            server's prompts; `server_mean_max`: a server's mean divided by the largest mean;
+            `global_min_max`: the smallest cell becomes 0, the largest 1; `prompt_max` and
+            `prompt_min_max`: the same within each prompt; `none`: USD unchanged, at most 1.
 
     Returns:
-        [P, N] float64 in [0, 1]. Where a rule's scale is zero (all costs equal) the cost is 0:
-        it then cannot tell servers apart.
+        [P, N] float64 in [0, 1]; 0 where a rule divides by zero because all costs are equal.
 
     Raises:
         ValueError: an unknown rule, a cost that is negative or not finite, or USD above 1 under
@@ -42,26 +47,29 @@ def normalise_cost(cost: np.ndarray, rule: str = DEFAULT_COST_RULE) -> np.ndarra
     cost = np.asarray(cost, np.float64)
     if not np.isfinite(cost).all() or (cost < 0).any():
         raise ValueError("cost must be finite and not negative in every cell.")
+    if rule not in COST_RULES:
+        raise ValueError(f"cost_rule must be one of {', '.join(COST_RULES)}, got {rule!r}.")
     if rule == "none":
         if cost.max() > 1:
             raise ValueError(f"cost_rule=none needs costs in [0, 1] USD a query, got {cost.max()}.")
         return cost.copy()
-    if rule == "global_max":
-        return _ratio(cost, cost.max())
     if rule == "server_mean":
         return np.broadcast_to(_ratio(cost, cost.max()).mean(axis=0), cost.shape).copy()
     if rule == "server_mean_max":
         mean = cost.mean(axis=0)
         return np.broadcast_to(_ratio(mean, mean.max()), cost.shape).copy()
-    if rule == "global_min_max":
-        return _ratio(cost - cost.min(), cost.max() - cost.min())
-    high = cost.max(axis=1, keepdims=True)
-    if rule == "prompt_max":
-        return _ratio(cost, high)
-    if rule == "prompt_min_max":
-        low = cost.min(axis=1, keepdims=True)
-        return _ratio(cost - low, high - low)
-    raise ValueError(f"cost_rule must be one of {', '.join(COST_RULES)}, got {rule!r}.")
+    axis = 1 if rule.startswith("prompt") else None
+    largest = cost.max(axis=axis, keepdims=True)
+    if not rule.endswith("min_max"):
+        return _ratio(cost, largest)
+    least = cost.min(axis=axis, keepdims=True)
+    return _ratio(cost - least, largest - least)
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray | float) -> np.ndarray:
+    """Divide, with 0 where the whole is 0."""
+    whole = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
+    return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
 
 
 def raw_utility(performance: np.ndarray, cost: np.ndarray, rho: float = 5.0) -> np.ndarray:
@@ -70,7 +78,7 @@ def raw_utility(performance: np.ndarray, cost: np.ndarray, rho: float = 5.0) -> 
     Args:
         performance: [P, N] in [0, 1].
         cost: [P, N] normalised, in [0, 1].
-        rho: how much a unit of normalised cost weighs against a unit of performance.
+        rho: weight of the normalised cost.
 
     Returns:
         [P, N].
@@ -88,22 +96,17 @@ def raw_utility(performance: np.ndarray, cost: np.ndarray, rho: float = 5.0) -> 
 
 
 def departure_probabilities(
-    performance: np.ndarray,
-    cost: np.ndarray,
-    rho: float = 5.0,
-    low: float = 0.1,
-    high: float = 0.99,
-    cost_rule: str = DEFAULT_COST_RULE,
-    equal_rows: float = 0.5,
+    performance: np.ndarray, cost: np.ndarray, rho: float = 5.0, low: float = 0.1,
+    high: float = 0.99, cost_rule: str = DEFAULT_COST_RULE, equal_rows: float = 0.5,
     min_max: bool = True,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return u_j(xi) = low + (high - low) * min-max over servers of perf - rho * cost.
 
-    So the best server of every prompt satisfies with probability `high`, also where none is right.
+    The best server of every prompt satisfies with probability `high`, even if no answer is right.
 
     Args:
         performance: [P, N] in [0, 1].
-        cost: [P, N] USD a query; normalised here by `cost_rule`.
+        cost: [P, N] USD per query; normalised here by `cost_rule`.
         rho: weight of the cost.
         low: departure probability of a prompt's worst server, r_lo.
         high: departure probability of a prompt's best server, r_hi.
@@ -111,8 +114,8 @@ def departure_probabilities(
         equal_rows: normalised utility, in [0, 1], of a prompt whose servers are all equally
             useful. The paper's min-max is 0/0 there; the middle neither rewards nor punishes
             a router for a prompt on which routing cannot matter.
-        min_max: the paper's; False: perf - rho * cost itself, cut to [0, 1], so that a prompt that
-            no server gets right has no good server.
+        min_max: True in the paper; False: perf - rho * cost cut to [0, 1], so that a prompt
+            without a right answer has no good server.
 
     Returns:
         [P, N] in [low, high].
@@ -128,14 +131,14 @@ def departure_probabilities(
         raise ValueError(f"equal_rows must be in [0, 1], got {equal_rows}.")
     utility = raw_utility(performance, normalise_cost(cost, cost_rule), rho)
     if not np.isfinite(utility).all():
-        raise ValueError("performance must be finite in every cell: complete the table first.")
+        raise ValueError("performance must be finite in every cell: drop missing scores first.")
     if not min_max:
         return low + (high - low) * np.clip(utility, 0.0, 1.0)
     worst = utility.min(axis=1, keepdims=True)
     spread = utility.max(axis=1, keepdims=True) - worst
     # Equality up to rounding: perf - rho * cost of equal servers may differ in the last bits.
-    apart = spread > 1e-12 * np.maximum(1.0, np.abs(worst))
-    normalised = np.where(apart, (utility - worst) / np.where(apart, spread, 1.0), equal_rows)
+    differ = spread > 1e-12 * np.maximum(1.0, np.abs(worst))
+    normalised = np.where(differ, (utility - worst) / np.where(differ, spread, 1.0), equal_rows)
     return low + (high - low) * normalised
 
 
@@ -154,7 +157,90 @@ def mnl_utilities(probabilities: np.ndarray) -> np.ndarray:
     return np.log(probabilities) - np.log1p(-probabilities)
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray | float) -> np.ndarray:
-    """Divide, with 0 where the whole is 0."""
-    whole = np.broadcast_to(np.asarray(whole, np.float64), part.shape)
-    return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
+class ServedRates(NamedTuple):
+    """Long-run queries per round that routing without learning serves, retrials included.
+
+    Attributes:
+        random: a uniformly random assortment, drawn at every attempt.
+        best_fixed: the best single assortment.
+        best_assortment: its servers; the first in lexicographic order where several tie.
+        oracle: the best assortment of every prompt.
+    """
+
+    random: float
+    best_fixed: float
+    best_assortment: tuple[int, ...]
+    oracle: float
+
+
+def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> ServedRates:
+    """Return the long-run rates of random, best fixed and per-prompt best routing.
+
+    Args:
+        probabilities: [P, N] departure probabilities of single servers, in (0, 1); prompts arrive
+            uniformly. An assortment's is its MNL departure rate R(xi, S) = sum / (1 + sum) of the
+            odds u / (1 - u).
+        assortment_size: K.
+
+    Raises:
+        ValueError: K outside 1..N, or more than `MAX_ASSORTMENTS` assortments.
+    """
+    servers = probabilities.shape[1]
+    if not 1 <= assortment_size <= servers:
+        raise ValueError(f"K={assortment_size} must lie in 1..N, and N={servers} servers")
+    if math.comb(servers, assortment_size) > MAX_ASSORTMENTS:
+        raise ValueError(
+            f"K={assortment_size} of N={servers} servers gives assortments too many to "
+            "choose arrival rates by rule: give arrival_rate as numbers"
+        )
+    odds = np.asarray(probabilities / (1.0 - probabilities), order="F")
+    best, total = 0.0, np.zeros(len(odds))
+    chosen: tuple[int, ...] = ()
+    for assortment in itertools.combinations(range(servers), assortment_size):
+        sums = odds[:, assortment].sum(axis=1)
+        departs = sums / (1.0 + sums)
+        total += departs
+        rate = _harmonic_mean(departs)
+        if rate > best:
+            best, chosen = rate, assortment
+    largest = np.sort(odds, axis=1)[:, -assortment_size:].sum(axis=1)
+    uniform = total / math.comb(servers, assortment_size)
+    oracle = largest / (1.0 + largest)
+    return ServedRates(_harmonic_mean(uniform), best, chosen, _harmonic_mean(oracle))
+
+
+def _harmonic_mean(values: np.ndarray) -> float:
+    return float(1.0 / np.mean(1.0 / values))
+
+
+def choose_arrival_rates(served: ServedRates) -> tuple[float, float, float]:
+    """Choose a low, a middle and a high arrival rate: below, between and above fixed routing.
+
+    Low is 7.5% below the lesser of random and best fixed routing; middle is halfway between the
+    two; high is a quarter of the way from the greater to the oracle. Each is the nearest multiple
+    of 0.05, or of a finer step where that would leave its interval.
+
+    Raises:
+        ValueError: routing makes no difference.
+    """
+    first, second = sorted((served.random, served.best_fixed))
+    if not first < second < served.oracle:
+        raise ValueError(
+            "random, best fixed and per-prompt best routing serve the same here (K = N?), so there "
+            "is no rule for arrival rates: give arrival_rate as numbers"
+        )
+    quarter = second + HIGH_SHARE * (served.oracle - second)
+    return (
+        _round_inside(LOW_SHARE * first, 0.0, first),
+        _round_inside((first + second) / 2, first, second),
+        _round_inside(quarter, second, served.oracle),
+    )
+
+
+def _round_inside(target: float, low: float, high: float) -> float:
+    """Round to the coarsest step whose nearest multiple lies strictly between low and high."""
+    for step in STEPS:
+        nearest = round(round(target / step) * step, 3)
+        if low < nearest < high:
+            return nearest
+    return target

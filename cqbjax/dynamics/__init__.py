@@ -1,14 +1,16 @@
-"""Worlds beside the paper's: kinds of users (who are not satisfied) and of service, a file each."""
+"""User dynamics and service dynamics: where a scenario differs from the paper's.
 
-from cqbjax.dynamics.count import Count, One
-from cqbjax.dynamics.impatient import Impatient
-from cqbjax.dynamics.late import Late
-from cqbjax.dynamics.lost import Lost
-from cqbjax.dynamics.orbit import Orbit, in_rounds
+Users wait, return or abandon. The service has channels and service times, outages, delayed or lost
+feedback, and prices.
+"""
+
+from cqbjax.dynamics.feedback import DelayedFeedback, LostFeedback
 from cqbjax.dynamics.outages import Outages
 from cqbjax.dynamics.prices import Prices
-from cqbjax.dynamics.rounds import Rounds
-from cqbjax.dynamics.stay import Stay
+from cqbjax.dynamics.service_channels import ServiceChannels, ServiceTimes, SingleChannel
+from cqbjax.dynamics.users import Impatience, Orbit, PersistentUsers, count_rounds
 
-__all__ = ["Count", "Impatient", "Late", "Lost", "One", "Orbit", "Outages", "Prices", "Rounds",
-           "Stay", "in_rounds"]  # fmt: skip
+__all__ = [
+    "DelayedFeedback", "Impatience", "LostFeedback", "Orbit", "Outages", "PersistentUsers",
+    "Prices", "ServiceChannels", "ServiceTimes", "SingleChannel", "count_rounds",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A small kind of users to copy: who has failed often comes back later and later.
+"""A small user model to copy: a user returns later after each failed attempt.
 
 To add your own, in a folder of your own:
 
@@ -11,7 +11,7 @@ To add your own, in a folder of your own:
 
 3. Run it with `cqbjax run users=[mine]` (in a checkout `python scripts/run.py ...`).
 
-A kind of service is made the same way from `core.rules.Service`, in `conf/service/`.
+A service model is made the same way from `core.rules.Service`, in `conf/service/`.
 """
 
 import jax
@@ -25,7 +25,7 @@ from cqbjax.core.types import Problem
 
 @pytree
 class BacksOff(Users):
-    """Away for `rounds` times the attempts so far, and up to as long again by chance.
+    """The return delay is `rounds` times the attempts so far, up to doubled by chance.
 
     Attributes:
         rounds: a number that can be swept without compiling again. What fixes a shape or chooses
@@ -35,15 +35,15 @@ class BacksOff(Users):
     rounds: Array | float = 3.0
 
     def check(self, problem: Problem) -> None:
-        """Say in one sentence what is out of range, before anything compiles."""
+        """Raise ValueError, in one sentence, for settings out of range."""
         if not float(self.rounds) >= 1:
             raise ValueError(f"rounds={float(self.rounds):g} must be at least 1")
 
     def draw(self, key: Array, problem: Problem) -> Array:
-        """Draw all chance beforehand, for each round and place: every policy meets the same."""
+        """Draw all randomness beforehand, for each round and channel, so that policies share it."""
         return jax.random.uniform(key, (problem.horizon, problem.places))
 
     def reacts(self, drawn: Array, attempts: Array) -> Reaction:
-        """Say what one user does: `drawn` is of this round and place, no batch axis anywhere."""
+        """Return what one user does; `drawn` is for this round and channel, without batch axes."""
         away = self.rounds * attempts * (1 + drawn)
         return STAYS._replace(away=jnp.round(away).astype(jnp.int32))

@@ -1,4 +1,4 @@
-"""Servers that are down for a while, that join, or that leave."""
+"""Servers that are down for some rounds, join later or leave for good."""
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,14 @@ from cqbjax.core.types import Problem
 class Outages(Service):
     """Some servers do not answer in some rounds; policies see which (`Observation.available`).
 
-    An answer asked of a server that is down is none, and cannot satisfy.
+    A server that is down does not answer, so it cannot satisfy the user.
 
     Attributes:
         share: of the rounds in which a server is down, in [0, 1).
-        length: mean rounds of an outage: its end has probability 1 / length a round.
-        servers: [n] numbers of those that it happens to, each by itself; None or none: all.
-        since: [N] the first round of each server: it joins there; None or none: all are there from
-            the start.
-        until: [N] the last round of each server: it leaves after it; None or none: all stay.
+        length: mean rounds of an outage; it ends with probability 1 / length a round.
+        servers: [n] numbers of the servers with outages, which are independent; None or empty: all.
+        since: [N] the round in which each server joins; None or empty: all join in round 1.
+        until: [N] the last round of each server; None or empty: all stay.
     """
 
     share: Array | float = 0.0
@@ -32,11 +31,11 @@ class Outages(Service):
     until: Numbers | None = None
 
     def __post_init__(self) -> None:
-        """Take lists as arrays, and empty ones as none."""
+        """Turn lists into arrays, empty ones into None."""
         keep_arrays(self, "servers", "since", "until")
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is no share, no length or no server.
+        """Validate the share, the length and the servers.
 
         Raises:
             ValueError: naming the key and what is allowed.
@@ -48,9 +47,9 @@ class Outages(Service):
         if not least <= length < float("inf"):
             raise ValueError(f"length={length:g} must be at least {least:g} rounds at this share")
         if self.servers is not None:
-            told = np.asarray(self.servers)
-            if told.ndim != 1 or not np.isin(told, np.arange(count)).all():
-                raise ValueError(f"servers={told.tolist()} must be numbers in 0..{count - 1}")
+            servers = np.asarray(self.servers)
+            if servers.ndim != 1 or not np.isin(servers, np.arange(count)).all():
+                raise ValueError(f"servers={servers.tolist()} must be numbers in 0..{count - 1}")
         for key in ("since", "until"):
             value = getattr(self, key)
             rounds = np.ones(count) if value is None else np.asarray(value, float)
@@ -61,7 +60,7 @@ class Outages(Service):
                 )
 
     def draw(self, key: Array, problem: Problem) -> Array:
-        """Draw who answers when: [T, N] bool, each server's outages in steady state."""
+        """Draw which servers answer in each round, outages in steady state: [T, N] bool."""
         rounds, count = problem.horizon, problem.num_servers
         uniform = jax.random.uniform(key, (rounds, count))
         first = jax.random.uniform(jax.random.fold_in(key, 1), (count,)) >= self.share
@@ -71,17 +70,17 @@ class Outages(Service):
         def step(up: Array, uniform: Array) -> tuple[Array, Array]:
             return jnp.where(up, uniform >= begins, uniform < ends), up
 
-        there = jax.lax.scan(step, first, uniform)[1]
+        answers = jax.lax.scan(step, first, uniform)[1]
         if self.servers is not None:
             numbers = jnp.asarray(self.servers)[:, None]
-            there = there | ~jnp.any(jnp.arange(count) == numbers, axis=0)
+            answers = answers | ~jnp.any(jnp.arange(count) == numbers, axis=0)
         t = jnp.arange(1, rounds + 1)[:, None]
         if self.since is not None:
-            there = there & (t >= jnp.asarray(self.since))
+            answers = answers & (t >= jnp.asarray(self.since))
         if self.until is not None:
-            there = there & (t <= jnp.asarray(self.until))
-        return there
+            answers = answers & (t <= jnp.asarray(self.until))
+        return answers
 
     def available(self, drawn: Array) -> Array:
-        """Return who answers: [N] bool."""
+        """Return which servers answer: [N] bool."""
         return drawn

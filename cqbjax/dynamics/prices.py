@@ -1,4 +1,4 @@
-"""Prices that change while a run goes on."""
+"""Prices that change during a run."""
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,17 @@ from cqbjax.core.types import Problem
 
 @pytree
 class Prices(Service):
-    """What answers cost is multiplied by a factor of each server and round.
+    """The price of an answer is multiplied by a factor for its server and round.
 
-    In round t server j's is factor_j^[t >= since] exp(s B_jt - s^2 t / 2), with B_j a random walk
-    of standard normal steps, whose exponential is 1 on average. No user's choice and no policy
-    depends on it: the recorders `dollars` and `queries` pay it, in the round of the answer.
+    In round t the factor of server j is factor_j^[t >= since] exp(s B_jt - s^2 t / 2), where B_j is
+    a random walk of standard normal steps, so that the exponential is 1 on average. Users and
+    policies do not see it: the recorders `dollars` and `queries` apply it in the round of the
+    answer.
 
     Attributes:
-        factors: [N] of each server, from round `since` on; None or none: 1.
+        factors: [N] of each server, from round `since` on; None or empty: 1.
         since: the round.
-        spread: s, the standard deviation of a round's step of the logarithm; 0: none.
+        spread: s, the standard deviation of a round's step of the logarithm.
     """
 
     factors: Numbers | None = None
@@ -31,11 +32,11 @@ class Prices(Service):
     neutral = True
 
     def __post_init__(self) -> None:
-        """Take lists as arrays, and empty ones as none."""
+        """Turn lists into arrays, empty ones into None."""
         keep_arrays(self, "factors")
 
     def check(self, problem: Problem) -> None:
-        """Refuse what is no factor, and a source whose answers have no price.
+        """Validate the factors, and that the source's answers have prices.
 
         Raises:
             ValueError: naming the key and what is allowed.
@@ -43,10 +44,10 @@ class Prices(Service):
         if not problem.billed:
             raise ValueError("prices are of a table's answers, and this source knows of no costs")
         count = problem.num_servers
-        told = np.ones(count) if self.factors is None else np.asarray(self.factors, float)
-        if told.shape != (count,) or not (np.isfinite(told) & (told >= 0)).all():
+        factors = np.ones(count) if self.factors is None else np.asarray(self.factors, float)
+        if factors.shape != (count,) or not (np.isfinite(factors) & (factors >= 0)).all():
             raise ValueError(
-                f"factors={told.tolist()} must be a finite number, not negative, for each of "
+                f"factors={factors.tolist()} must be a finite number, not negative, for each of "
                 f"{count} servers"
             )
         if not float(self.since) >= 1:

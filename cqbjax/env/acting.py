@@ -22,12 +22,13 @@ from cqbjax.core.pytree import pytree, static
 from cqbjax.core.types import (
     Action,
     Feedback,
+    Needs,
     Observation,
     Policy,
     Problem,
     Source,
     blank_action,
-    is_mixed,
+    read_needs,
 )
 
 # Slots of the queue, unless others are given.
@@ -78,10 +79,11 @@ class _Heard(NamedTuple):
 class _Driven:
     """A policy that does what it is told, and remembers what it heard."""
 
-    retry_aware: bool = static(default=True)
-    entry_aware: bool = static(default=True)
-    informed: bool = static(default=False)
     mixed: bool = static(default=False)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(offer_counts=True, entry_rounds=True, smaller_assortments=self.mixed)
 
     def init(self, problem: Problem, contexts: Array) -> _Heard:
         del contexts
@@ -243,7 +245,7 @@ def play(env: Env, policy: Policy, key: Array) -> Told:
     Raises:
         ValueError: one of the two is mixed and the other is not.
     """
-    if is_mixed(policy) != env.mixed:
+    if read_needs(policy).smaller_assortments != env.mixed:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
     observation, state = env.reset(key)
 

@@ -43,7 +43,6 @@ class Blocks:
 
     def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> BlocksState:
         """Return V = lambda0 I and theta = 0; the context table is not looked at."""
-        del contexts
         assert offset is None, "an offset is kept by `Pool` alone"
         posterior = gaussian.init(self.problem, lambda0)
         return BlocksState(posterior, running.init(self.problem, lambda0))
@@ -54,7 +53,6 @@ class Blocks:
 
     def theta(self, state: BlocksState, contexts: Array) -> Array:
         """Return the estimates: [B, d]; any leading axes of the state are kept."""
-        del contexts
         return state.estimate.theta
 
     def sampled(

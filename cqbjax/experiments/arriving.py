@@ -8,7 +8,7 @@ from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.datasets.readers.times import read_times
+from cqbjax.datasets.times import read_times
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.settings import OF_PAPER
 from cqbjax.sources import Arriving, Batches, Bursty, Drifting, traced

@@ -5,6 +5,7 @@ comes to follows from the values that it names: each is resolved once for these.
 """
 
 import copy
+import pathlib
 import pickle
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,10 @@ _CALLED = re.compile(r"\$\{(?:tau|times|dataset_title):")
 _ALONE = "_alone"
 
 Path = tuple[Any, ...]
+
+# The shipped configurations: inside the package in a wheel, beside it in a checkout.
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+CONF = next(one for one in (_PACKAGE / "conf", _PACKAGE.parent / "conf") if one.is_dir())
 
 
 class Config(dict[str, Any]):

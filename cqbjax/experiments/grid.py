@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cqbjax.core.rules import Service, Users
     from cqbjax.core.types import Source
     from cqbjax.datasets import DatasetSource
-    from cqbjax.engine.spec import SweepSpec
 
 LONGEST_NAME = 150
 # Defined for one server a query; a point with more leaves them out and says so.
@@ -58,7 +57,6 @@ class Ready(NamedTuple):
         kind: of study, which runs it: a `kinds.Kind`.
         told: attributes that say where its queries come from; None: they follow from the source.
         lines: what is said of it before it runs.
-        spec: its validated sweep, without policies that are not trained yet; from `Kind.check`.
     """
 
     point: Point
@@ -70,7 +68,6 @@ class Ready(NamedTuple):
     kind: Any = None
     told: Mapping[str, Any] | None = None
     lines: Sequence[str] = ()
-    spec: "SweepSpec | None" = None
 
 
 def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[Point]:
@@ -192,7 +189,7 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     """
     if point.config.arrival_rate != BY_RULE:
         return point
-    from cqbjax.datasets import DatasetSource, rates_by_rule
+    from cqbjax.datasets import DatasetSource, choose_arrival_rates
 
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
@@ -200,7 +197,7 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     if own is not None and source.table.provenance == PAPERS:
         chosen = [float(rate) for rate in own]
     else:
-        chosen = list(rates_by_rule(source.served(point.config.K)))
+        chosen = list(choose_arrival_rates(source.served(point.config.K)))
     return dataclasses.replace(point, config=point.config.at({"arrival_rate": chosen}))
 
 

@@ -66,7 +66,7 @@ class OfflineValue(Kind):
         if isinstance(source, DatasetSource):
             table = source.table
             size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
-            told = {"source": table.name, "stand_in": table.stand_in, **size}
+            told = {"source": table.name, "stand_in": table.proxy_note, **size}
             told["provenance"] = table.provenance
         return Ready(grid.settle(point, source), source, judged, kind=own, told=told)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import check_columns, read_frame
+from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
 from cqbjax.logs import schema
 from cqbjax.logs.prepare import MODEL, TRUTH
 from cqbjax.logs.reading import FIRST_TOKEN, SECOND, TOKENS_A_SECOND

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from rich.progress import Progress
 
 from cqbjax.core.code import digest
 from cqbjax.core.files import (
@@ -23,16 +24,14 @@ from cqbjax.core.files import (
     write,
     write_atomic,
 )
-from cqbjax.core.labels import GENERATED, OWN, PAPERS
-from cqbjax.datasets import cache, fetch
-from cqbjax.datasets.cache import Prepared
-from cqbjax.datasets.embedding import embed, load_encoder, model_identity
-from cqbjax.datasets.load import EMBEDDINGS
+from cqbjax.core.labels import GENERATED, OWN, PAPERS, command
+from cqbjax.datasets import cache
+from cqbjax.datasets.cache import EMBEDDINGS, PreparedEntry
+from cqbjax.datasets.embeddings import embed, load_encoder, model_identity, read_embeddings
+from cqbjax.datasets.fetch import VerifiedFiles, fetch
 from cqbjax.datasets.prepare import Embed
-from cqbjax.datasets.progress import steps
-from cqbjax.datasets.readers.compact import read_frame
-from cqbjax.datasets.readers.embeddings import read_embeddings
-from cqbjax.datasets.readers.times import JUMP
+from cqbjax.datasets.readers.parquet_csv import read_frame
+from cqbjax.datasets.times import JUMP
 from cqbjax.logs import linking, reading, shards
 from cqbjax.logs.linking import Chains, Rule
 from cqbjax.logs.reading import Reading
@@ -86,7 +85,7 @@ def prepare(
     data_dir: Path, source: Path | None = None, model: str = MODEL, encoder: str = ENCODER,
     tokens: str = "bytes", revision: str | None = None, batch_size: int = 32, progress: bool = True,
     embedder: tuple[str, Embed] | None = None, embeddings: Path | None = None,
-) -> Prepared:  # fmt: skip
+) -> PreparedEntry:  # fmt: skip
     """Build a log's entry in `data_dir/cache`, unless it is there.
 
     Args:
@@ -119,7 +118,7 @@ def prepare(
         shards.check(files, model)
         return files
 
-    got = fetch.get(NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision, inventory)
+    got = fetch(NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision, inventory)
     whose = _whose(got)
 
     def embedded(folder: Path, encode: Embed | None) -> np.ndarray | None:
@@ -141,7 +140,9 @@ def prepare(
                 embed, cache_dir=kept / "embeddings", model=encoder, batch_size=batch_size,
                 progress=progress, load=lambda *_: loaded,
             )  # fmt: skip
-        with steps(progress, "reading conversations", shards.count(got.files)) as advance:
+        with Progress(disable=not progress) as bar:
+            task = bar.add_task("reading conversations", total=shards.count(got.files))
+            advance = functools.partial(bar.advance, task)
             said = reading.read_log(got.files, model, folder, counter, advance)
         vectors = embedded(folder, encode)
         if vectors is not None:
@@ -157,8 +158,8 @@ def prepare(
         }  # fmt: skip
 
     depends_on = (FORMAT, NAME, model, tokens, identity, *whose.values(), *got.contents)
-    done = cache.build(data_dir, NAME, depends_on, got.revision, write_files)
-    got.remember()
+    done = cache.build_entry(data_dir, NAME, depends_on, got.revision, write_files)
+    got.write_record()
     return done
 
 
@@ -181,7 +182,7 @@ def _encoder(
     return identity, encoder if identity == encoder else f"{Path(encoder).name} {identity[:12]}"
 
 
-def _whose(got: fetch.Files) -> dict[str, str]:
+def _whose(got: VerifiedFiles) -> dict[str, str]:
     """Return a log's name, whose it is and what it stands in for.
 
     It is the paper's if it was downloaded, each shard checked against the hub's checksum, or if it
@@ -210,12 +211,12 @@ def load(data_dir: Path) -> Log:
     Raises:
         LogError: none was.
     """
-    entry = cache.current(data_dir, NAME)
+    entry = cache.find_entry(data_dir, NAME)
     if entry is None:
         raise LogError(
-            f"{data_dir}: no conversation log is prepared there: prepare_data.py dataset={NAME} "
-            f"data_dir={data_dir} downloads WildChat-1M, source=PATH reads a local copy, and "
-            "made_up=N generates one."
+            f"{data_dir}: no conversation log is prepared there: {command('prepare_data')} "
+            f"dataset={NAME} data_dir={data_dir} downloads WildChat-1M, source=PATH reads a local "
+            "copy, and made_up=N generates one."
         )
     folder, meta = entry.folder, entry.meta
     frame = reading.load(folder)

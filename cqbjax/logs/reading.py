@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cqbjax.core.files import naming
-from cqbjax.datasets.readers.times import jumps
+from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
 from cqbjax.logs.shards import Batch, LogError
 
@@ -179,7 +179,7 @@ def read_log(
             why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
             raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
     leaps, times = 0, load(folder).unpivot(["arrival", "ended"], index="row").sort("value")
-    if len(late := jumps(times["value"].to_numpy())):
+    if len(late := find_jumps(times["value"].to_numpy())):
         leaps, first["jumps"] = len(late), times["row"][int(late[0])]
     places = {reason: shards.place(files, row) for reason, row in first.items()}
     return Reading(

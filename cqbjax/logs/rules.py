@@ -11,7 +11,7 @@ from jax import Array
 
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Action, Observation, Policy
+from cqbjax.core.types import Action, Needs, Observation, Policy
 from cqbjax.logs import instance
 from cqbjax.logs.linking import Chains
 from cqbjax.logs.prepare import Log
@@ -34,13 +34,10 @@ class Ranked:
 
     order: Array | None = None
 
-    informed = False
-    blind = True
-
     @property
-    def entry_aware(self) -> bool:
-        """Whether it asks when each waiting query entered the queue."""
-        return self.order is None
+    def needs(self) -> Needs:
+        """Return no contexts, and without an order the rounds in which queries entered."""
+        return Needs(contexts=False, entry_rounds=self.order is None)
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -50,7 +47,7 @@ class Ranked:
         del state
         queue = observation.queue
         entered = queue.entered if self.order is None else self.order[observation.prompts]
-        assert entered is not None, "an entry-aware policy is shown when each query entered"
+        assert entered is not None, "without an order the policy needs entry_rounds"
         here = queueing.waiting(queue)
         rank = jnp.where(here, entered.astype(float), jnp.inf)
         first = here & (rank == jnp.min(rank))

@@ -51,8 +51,7 @@ class EpsilonGreedy:
 
     epsilon: Array | float = 0.1
 
-    # True would fill in `Observation.utilities`, which only the optimal policy may see.
-    informed = False
+    # A policy that needs more than queue and features declares it once, `needs = Needs(...)`.
 
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return the state before round 1; raise ValueError for a problem it cannot handle."""

@@ -16,12 +16,12 @@ from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, number, pytree, static, word
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import gaussian
 from cqbjax.estimation.rows import Row
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
-from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 Optimism = Literal["thompson", "ucb"]
 Exploration = Literal["decaying", "phased", "independent"]
@@ -59,7 +59,7 @@ class Draws(NamedTuple):
 
 
 @pytree
-class Acqb(Retrying):
+class Acqb:
     """ACQB (Algorithm 1 with shared, Algorithm 2 with disjoint parameters) and its variants.
 
     Attributes:
@@ -119,13 +119,14 @@ class Acqb(Retrying):
     exploit_size: int | None = static(default=None)
     offset: Array | None = None
 
-    informed = False
-    emitters = False  # XLA's fusion emitters do not make it faster (`engine.programs`)
-
     @property
-    def mixed(self) -> bool:
-        """Whether some rounds show fewer than K servers."""
-        return self.exploit_size is not None
+    def needs(self) -> Needs:
+        """Return what the settings need."""
+        return Needs(
+            offer_counts=retries.needs_offer_counts(self.retry),
+            smaller_assortments=self.exploit_size is not None,
+            fusion_emitters=False,
+        )
 
     def check(self, problem: Problem) -> None:
         """Refuse settings out of range.

@@ -7,7 +7,7 @@ from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static, word
-from cqbjax.core.types import Action, Observation, Problem
+from cqbjax.core.types import Action, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import (
     MANY,
@@ -18,11 +18,10 @@ from cqbjax.policies.picking import (
     random_lots,
     uniform_assortment,
 )
-from cqbjax.policies.retries import Retrying
 
 
 @pytree
-class Optimal(Retrying):
+class Optimal:
     """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
 
     Attributes:
@@ -33,7 +32,10 @@ class Optimal(Retrying):
 
     retry: Literal["same", "fallback"] = static(default="same")
 
-    informed = True
+    @property
+    def needs(self) -> Needs:
+        """Return the true utilities, and what the retry rule needs."""
+        return Needs(true_utilities=True, offer_counts=retries.needs_offer_counts(self.retry))
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -44,12 +46,10 @@ class Optimal(Retrying):
         Raises:
             ValueError: naming it and those that there are.
         """
-        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
-        del key, state
         utilities = observation.utilities
         assert utilities is not None
         slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
@@ -57,7 +57,7 @@ class Optimal(Retrying):
 
 
 @pytree
-class RandomRouting(Retrying):
+class RandomRouting:
     """RAND (`schedule="random"`) and RAND_ROUT (`schedule="oldest"`): a uniform assortment.
 
     Attributes:
@@ -69,8 +69,10 @@ class RandomRouting(Retrying):
     schedule: queueing.Rule | Array = word(default="random")
     retry: Literal["same", "fallback"] = static(default="same")
 
-    informed = False
-    blind = True
+    @property
+    def needs(self) -> Needs:
+        """Return no contexts, and what the retry rule needs."""
+        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
 
     init = staticmethod(no_state)
     update = staticmethod(learn_nothing)
@@ -81,12 +83,10 @@ class RandomRouting(Retrying):
         Raises:
             ValueError: naming it and those that there are.
         """
-        del problem
         check_words(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""
-        del state
         problem = observation.problem
         query = rng.uniform(key, rng.Stream.QUERY)
         slot = queueing.pick(self.schedule, observation.queue, query)

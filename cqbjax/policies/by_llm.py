@@ -8,10 +8,10 @@ from jax import Array
 from cqbjax.core import mnl
 from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, gamma_logarithms, instead, of_available
-from cqbjax.policies.retries import Retrying, Tally
+from cqbjax.policies.retries import Tally
 
 
 class Shown(NamedTuple):
@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 
 
 @pytree
-class ByLlm(Retrying):
+class ByLlm:
     """The LLM that pleases most users, for the oldest query, whatever it asks.
 
     Attributes:
@@ -47,8 +47,10 @@ class ByLlm(Retrying):
     tries: Array | float = 10.0
     retry: Literal["same", "fallback", "cache"] = static(default="same")
 
-    informed = False
-    blind = True
+    @property
+    def needs(self) -> Needs:
+        """Return no contexts, and what the retry rule needs."""
+        return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown word, and a number of tries that is none.
@@ -56,7 +58,6 @@ class ByLlm(Retrying):
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        del problem
         check_words(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")

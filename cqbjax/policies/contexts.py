@@ -56,12 +56,10 @@ class Replaced:
 
     def dim(self, problem: Problem) -> int:
         """Return e."""
-        del problem
         return int(self.contexts.shape[-1])
 
     def table(self, contexts: Array) -> Array:
         """Return the table as it was given."""
-        del contexts
         return self.contexts
 
     def features(self, observation: Observation) -> Array:

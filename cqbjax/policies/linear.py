@@ -43,15 +43,12 @@ class Linear:
     alpha: Array | float = 0.5
     lambda0: Array | float = 1.0
 
-    informed = False
-
     def check(self, problem: Problem) -> None:
         """Refuse an unknown index and numbers out of range.
 
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        del problem
         check_words(self)
         if not is_number(self.alpha) or not 0 <= float(self.alpha) < float("inf"):
             raise ValueError(f"alpha={self.alpha} must be a finite number and not negative")
@@ -60,7 +57,6 @@ class Linear:
 
     def init(self, problem: Problem, contexts: Array) -> Ridge:
         """Return A^-1 = I / lambda0 and b = 0."""
-        del contexts
         blocks, dim = problem.num_blocks, problem.dim
         one = jnp.eye(dim) / self.lambda0
         return Ridge(jnp.broadcast_to(one, (blocks, dim, dim)), jnp.zeros((blocks, dim)))

@@ -101,7 +101,6 @@ def random_lots(key: Array, problem: Problem) -> Array:
 
 def no_state(problem: Problem, contexts: Array) -> tuple[()]:
     """Return the state of a policy that learns nothing online: its `init`."""
-    del problem, contexts
     return ()
 
 
@@ -109,7 +108,6 @@ def learn_nothing(
     state: tuple[()], observation: Observation, action: Action, feedback: Feedback
 ) -> tuple[()]:
     """Return the state as it is: the `update` of a policy that learns nothing online."""
-    del observation, action, feedback
     return state
 
 

@@ -7,7 +7,7 @@ from jax import Array
 
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies.picking import gamma_logarithms, instead, of_available, random_assortment
 
 
@@ -33,8 +33,7 @@ class QueueingBandit:
 
     index: Literal["ucb", "thompson"] = static(default="ucb")
 
-    informed = False
-    blind = True
+    needs = Needs(contexts=False)
 
     def check(self, problem: Problem) -> None:
         """Refuse an unknown index and K > 1, for which the algorithms are not defined.

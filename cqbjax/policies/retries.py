@@ -9,7 +9,7 @@ utilities of queries and servers.
 """
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +27,9 @@ RecallBy = Literal["row", "embedding"]
 CACHED = 100.0
 
 
-class Retrying:
-    """A policy whose field `retry` says what it does with a query that comes back."""
-
-    retry: Any
-
-    @property
-    def retry_aware(self) -> bool:
-        """Whether it asks which servers were shown for each waiting query."""
-        return self.retry in ("fallback", "posterior", "cache")
+def needs_offer_counts(retry: Retry) -> bool:
+    """Tell whether a rule needs to know which servers were offered to each waiting query."""
+    return retry in ("fallback", "posterior", "cache")
 
 
 def check_precision(precision: Array | float) -> None:
@@ -212,5 +206,5 @@ def score_of_picks(utilities: Array, picks: list[Array]) -> Array:
 
 def shown_counts(queue: Queue) -> Array:
     """Return how often each server was shown for each slot's query: [C, N] int32."""
-    assert queue.shown is not None, "the policy must say `retry_aware = True`"
+    assert queue.shown is not None, "the policy must declare needs = Needs(offer_counts=True)"
     return queue.shown

@@ -8,14 +8,14 @@ from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_words, pytree, static, word
-from cqbjax.core.types import Action, Feedback, Observation, Problem
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
-from cqbjax.policies.retries import RecallBy, Retry, Retrying, Tally
+from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 
 @pytree
-class Routed(Retrying):
+class Routed:
     """A router trained beforehand: fixed scores for every prompt and server.
 
     Attributes:
@@ -42,7 +42,10 @@ class Routed(Retrying):
     precision: Array | float = 1.0
     recall_by: RecallBy = static(default="row")
 
-    informed = False
+    @property
+    def needs(self) -> Needs:
+        """Return what the retry rule needs."""
+        return Needs(offer_counts=retries.needs_offer_counts(self.retry))
 
     def init(self, problem: Problem, contexts: Array) -> Tally | None:
         """Return what is remembered of prompts: nothing, or an empty tally."""

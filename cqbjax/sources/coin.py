@@ -59,7 +59,6 @@ class Coin:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        del seeds, arrival_rate, assortment_size
         alone, chances = self.classes is None, np.asarray(self._chances, float)
         if chances.ndim != (0 if alone else 1) or not ((chances > 0) & (chances < 1)).all():
             wanted = "one probability" if alone else "a probability of each class"
@@ -81,14 +80,12 @@ class Coin:
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
         """Return what is served whatever the policy: 1 / mean of 1 / m_i."""
-        del seeds, arrival_rate, assortment_size
         chances = np.atleast_1d(np.asarray(self._chances, float))
         shares = np.ones(len(chances)) if self.shares is None else np.asarray(self.shares, float)
         return float(1 / np.average(1 / chances, weights=shares))
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the classes that arrive; K servers share m alike."""
-        del arrival_rate
         classes, chances = problem.num_rows, jnp.atleast_1d(jnp.asarray(self._chances, float))
         alone = jnp.log(chances / (1 - chances) / problem.assortment_size)
         utilities = jnp.broadcast_to(alone[:, None], (classes, problem.num_servers))

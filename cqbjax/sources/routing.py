@@ -111,7 +111,6 @@ class Routing:
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Gather the pool's rows; a round's arriving row is uniform over them, or the next one."""
-        del arrival_rate
         pool = self.pool(key)
         rounds = jnp.arange(1, problem.horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
@@ -128,7 +127,6 @@ class Routing:
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
         """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
-        del seeds, arrival_rate
         leaves = mnl.mean_departure_rate(np.asarray(self.utilities), assortment_size)
         with np.errstate(divide="ignore"):  # a prompt that nobody answers waits for ever
             return float(1.0 / np.mean(1.0 / leaves))
@@ -139,7 +137,6 @@ class Routing:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        del seeds, arrival_rate
         check_words(self)
         if self.outcome != "attempt" and assortment_size != 1:
             raise ValueError(

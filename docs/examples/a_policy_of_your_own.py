@@ -27,8 +27,6 @@ backend.configure()  # use every core; store compiled programs on disk
 class StayOrShift:
     """Keep an LLM while it satisfies, and switch to the next LLM after a failure."""
 
-    informed = False  # True would give it the true utilities
-
     def init(self, problem, contexts):
         """Start with the first LLM."""
         return jnp.zeros((), jnp.int32)
@@ -59,7 +57,7 @@ chosen = {
     "stay_or_shift": StayOrShift(),
     "thompson": policies.ByLlm(index="thompson"),
 }
-data = cqbjax.sweep(chosen, queries, arrival_rate=[0.8], num_seeds=50, horizon=500)
+data = cqbjax.sweep(chosen, queries, arrival_rates=[0.8], seeds=50, horizon=500)
 data = data.sel(arrival_rate=0.8)
 
 # %%

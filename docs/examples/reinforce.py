@@ -92,8 +92,6 @@ class Scheduler:
     last_bias: Array = dataclasses.field(default_factory=lambda: stored("last_bias"))
     router: policies.Linear = policies.Linear()
 
-    informed = False
-
     def check(self, problem) -> None:
         """Raise ValueError for shared parameters, which the index above does not support."""
         if problem.parameters != "disjoint":

@@ -19,9 +19,9 @@ backend.configure()  # use every core; store compiled programs on disk
 
 never = float("inf")
 kinds = {
-    "wait on": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=1.0)],
-    "give up": [dynamics.Impatient(attempts=2), dynamics.Orbit(return_rate=1.0)],
-    "come later": [dynamics.Impatient(attempts=never), dynamics.Orbit(return_rate=0.02)],
+    "wait on": [dynamics.Impatience(attempts=never), dynamics.Orbit(return_rate=1.0)],
+    "give up": [dynamics.Impatience(attempts=2), dynamics.Orbit(return_rate=1.0)],
+    "come later": [dynamics.Impatience(attempts=never), dynamics.Orbit(return_rate=0.02)],
 }
 chosen = {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)}
 results = {}
@@ -29,8 +29,8 @@ for name, users in kinds.items():
     data = cqbjax.sweep(
         chosen,
         sources.Synthetic(),
-        arrival_rate=[0.7],
-        num_seeds=50,
+        arrival_rates=[0.7],
+        seeds=50,
         horizon=500,
         users=users,
         record=["gave_up", "away"],

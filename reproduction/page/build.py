@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from cqbjax.arena import template
+from cqbjax.arena.report import fill_template, read_styles
 from cqbjax.core.files import write_atomic
 from reproduction.extracts import Extract
 from reproduction.page import packing, plots, tables
@@ -47,8 +47,8 @@ def build(
     }  # fmt: skip
     printed = compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
     verdicts = judged["verdict"].to_list()
-    text = template.filled(
-        TEMPLATE, css=template.styles(), drawn=drawn, tables=told,
+    text = fill_template(
+        TEMPLATE, css=read_styles(), drawn=drawn, tables=told,
         studies=[_study(made, drawn, listed) for made in ordered.values()],
         missing=[one for one in listed if one.name not in extracts],
         counts=comparison.counts(compared).to_dicts(), printed=printed.n_unique(),

@@ -40,7 +40,7 @@ class Events(Kind):
                 f"parameters={config.parameters} must be shared: the events are Algorithm 1's"
             )
         for label, policy in ready.policies.items():
-            plain = isinstance(policy, Acqb) and not (policy.window or policy.mixed)
+            plain = isinstance(policy, Acqb) and not (policy.window or policy.exploit_size)
             if not plain or policy.optimism != "thompson":
                 raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-from cqbjax.engine.spec import SweepSpec
 from cqbjax.experiments import showing
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Ready
@@ -34,16 +33,15 @@ class Slopes(Sweep):
                 f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
             )
 
-    def check(self, ready: Ready) -> SweepSpec:
+    def check(self, ready: Ready) -> None:
         """Refuse what a point cannot run, and a window that it does not reach."""
-        spec = super().check(ready)
+        super().check(ready)
         horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
         if last > horizon:
             raise ValueError(
                 f"kind.windows={self.windows} ends in round {last:,}: horizon={horizon:,} must "
                 "reach it"
             )
-        return spec
 
     def rounds_read(self, config: Config, panels: int) -> None:
         """Return that all rounds are read: slopes are of curves."""

@@ -8,10 +8,9 @@ import pytest
 from absent import absent
 from composing import called
 
-from cqbjax.arena import page
-from cqbjax.cli import _shown
+from cqbjax.arena import board as boards
+from cqbjax.arena.report import format_interval, write_report
 from cqbjax.experiments import showing
-from cqbjax.results import board as boards
 
 pytestmark = pytest.mark.slow  # a browser starts
 LABELS = ("optimal", "acqb", "linucb", "random", "Mine")
@@ -43,7 +42,7 @@ def board():
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arena")
     none = boards.Board(pl.DataFrame(schema=boards.SCHEMA), {})
-    _shown.write(board(), none, folder, "Mine", showing.console())
+    write_report(board(), none, folder, "Mine", None, showing.console())
     return folder / "index.html"
 
 
@@ -52,13 +51,13 @@ def test_the_page_says_who_stands_where(written):
     assert "<script" not in text and "http://" not in text and "https://" not in text
     assert "Mine in the arena" in text and "Tastes that jump" in text
     assert "3 policies of this name have been run on the seeds that are reported" in text
-    assert text.count('class="own"') == 2 + len(TASKS)
+    assert text.count('class="entrant"') == 2 + len(TASKS)
     table = pl.read_csv(written.parent / "table.csv").filter(task="paper").sort("gap")
     assert table["policy"].to_list() == ["optimal", "acqb", "linucb", "random", "Mine"]
     assert table["group"].to_list() == [None, 1, 2, 3, 4]
     (row,) = table.filter(policy="acqb").to_dicts()
     ends = [row["score"], row["score_low"], row["score_high"]]
-    assert f'<td class="n">{page.interval(ends)}</td>' in text
+    assert f'<td class="n">{format_interval(ends)}</td>' in text
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def shown(tmp_path_factory):
 
 
 def test_the_board_that_comes_is_shown_with_a_card_a_policy(shown):
-    text, known = shown.read_text(), boards.read()
+    text, known = shown.read_text(), boards.read_board()
     labels = {*known.rows["policy"]} - {"optimal"}
     assert text.count("<h3 id=") == len(known.notes) and text.count("<dt>Sees</dt>") == len(labels)
     assert text.count("<img ") == 2 + len(known.notes) + len(labels)
@@ -107,8 +106,8 @@ def test_the_page_fits_a_screen(which, width, request):
         sizes = browser.execute_script(
             "return [...document.images].map(one => one.complete ? one.naturalWidth : 0)"
         )
-        labels = {*boards.read().rows["policy"]} - {"optimal"}
-        cards = len(boards.read().notes) + len(labels)
+        labels = {*boards.read_board().rows["policy"]} - {"optimal"}
+        cards = len(boards.read_board().notes) + len(labels)
         assert len(sizes) == 2 + (len(TASKS) if which == "written" else cards)
         assert min(sizes) > 400
         browser.get_screenshot_as_file(str(written.parent / f"page_{width}.png"))
@@ -125,4 +124,4 @@ def test_the_page_fits_a_screen(which, width, request):
     ],
 )
 def test_a_number_stands_with_its_interval(ends, said):
-    assert page.interval(ends) == said
+    assert format_interval(ends) == said

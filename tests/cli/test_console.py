@@ -269,7 +269,6 @@ class Raises:
 
 @pytree
 class Inside:
-    informed = False
 
     def init(self, problem, contexts):
         raise KeyError("lost")

@@ -28,7 +28,7 @@ def started():
 def check(*words):
     """Check words as a command does, those of a sweep where one has several values."""
     jobs = _multirun.compose(_multirun.combinations([*words]))
-    _hydra.check_typed(jobs[0].words, *(job.config for job in jobs))
+    _hydra.check_typed(jobs[0].words, [job.config for job in jobs])
     return jobs
 
 
@@ -93,9 +93,9 @@ def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
     (job,) = _multirun.compose([["source=coin", "policy=[random]"]])
     for key in takers.keys() - {"num_servers"}:
         with pytest.raises(ValueError, match=f"^{key} is (read by nothing|not read)"):
-            _hydra.check_typed([f"{key}=3"], job.config)
+            _hydra.check_typed([f"{key}=3"], [job.config])
     for key in shipped - takers.keys() - settings.ONLY_WITH.keys() - {"preset"}:
-        _hydra.check_typed([f"{key}={job.config.get(key)}"], job.config)
+        _hydra.check_typed([f"{key}={job.config.get(key)}"], [job.config])
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ chosen: dict[str, Policy] = {
 }
 cqbjax.backend.configure()
 data: xarray.Dataset = cqbjax.sweep(
-    chosen, sources.Synthetic(), arrival_rate=[0.7], num_seeds=5, horizon=100
+    chosen, sources.Synthetic(), arrival_rates=[0.7], seeds=5, horizon=100
 )
 loaded: xarray.Dataset = cqbjax.results.load("results")
 version: str = cqbjax.__version__
@@ -159,6 +159,7 @@ def test_every_experiment_of_the_wheel_can_run_or_says_which_data_it_needs(site,
     assert {name for name in said if name.startswith("synthetic")} <= runs
     for name in said.keys() - runs:
         named = ("nothing prepared in data/cache: run ", "no conversation log is prepared there: ")
+        assert "python scripts/" not in said[name]
         assert any(one in said[name] for one in named) or (
             said[name].startswith("data/") and said[name].endswith(": no such file.")
         ), said[name]

@@ -16,7 +16,15 @@ from cqbjax.core.rules import Users
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Action, Problem
 from cqbjax.core.world import Billed, World
-from cqbjax.dynamics import Count, Impatient, Late, Orbit, Outages, Prices, Rounds
+from cqbjax.dynamics import (
+    DelayedFeedback,
+    Impatience,
+    Orbit,
+    Outages,
+    Prices,
+    ServiceChannels,
+    ServiceTimes,
+)
 from cqbjax.testing.compiling import QUICKLY
 
 ROUNDS, SLOTS, NAN = 8, 8, np.nan
@@ -72,8 +80,6 @@ class Planned:
 
     plan: Array
     exploring: Array
-
-    informed = False
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         return jnp.full((problem.horizon, problem.places, 5), -1, jnp.int32), jnp.int32(0)
@@ -153,7 +159,7 @@ def test_users_of_little_patience_at_one_channel():
         rows=np.asarray([0, 1, 2, 0, 1, 1, 1, 1], np.int32),
         counts=np.asarray([1, 1, 1, 1, 0, 0, 1, 0], bool),
     )
-    users = [Impatient(attempts=3, patience=3)]
+    users = [Impatience(attempts=3, patience=3)]
     service = [Prices(factors=[10, 100, 1000], since=4)]
     plan = np.array([[[1], [0], [0]], [[2]] * 3, [[0]] * 3])
     read, heard = played(source, users, service, 1, plan, [False, False, True])
@@ -219,9 +225,9 @@ def test_orbits_long_attempts_and_late_feedback_at_two_channels():
     )
     bears = np.full((8, 2), 9, np.int32)
     bears[1] = 2, 1
-    users = [Impatient(attempts=2, pretends=1.0), Patient(rounds=bears), Orbit(delays=[3])]
+    users = [Impatience(attempts=2, pretends=1.0), Patient(rounds=bears), Orbit(delays=[3])]
     service = [
-        Count(count=2), Rounds(rounds=[1, 1, 3, 1]), Late(delay=1),
+        ServiceChannels(count=2), ServiceTimes(rounds=[1, 1, 3, 1]), DelayedFeedback(delay=1),
         Prices(factors=[10, 100, 1000, 10_000], since=5), Outages(until=[8, 8, 4, 8]),
     ]  # fmt: skip
     slow, quick = [1, 2, 3], [0, 1, 3]

@@ -69,7 +69,7 @@ def test_a_row_of_the_second_file_is_named_as_it_stands_there(tmp_path):
 def test_the_table_comes_with_the_package(tmp_path):
     """In an empty folder, with nothing prepared and no hub asked."""
     table, embeddings = load_dataset("paretobandit", tmp_path / "nothing")
-    assert (table.num_prompts, table.num_servers, table.stand_in) == (3609, 3, "")
+    assert (table.num_prompts, table.num_servers, table.proxy_note) == (3609, 3, "")
     assert table.servers == ("gemini-2.5-pro", "llama-3.1-8b-instruct", "mistral-large-2512")
     assert embeddings.shape == (3609, 384)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-3)
@@ -79,11 +79,11 @@ def test_the_table_comes_with_the_package(tmp_path):
 
 @pytest.mark.slow
 def test_its_own_package_holds_the_same_and_is_prepared_without_an_encoder(tmp_path):
-    if ENTRY.installed is None and not os.environ.get("CI"):
+    if ENTRY.package_folder is None and not os.environ.get("CI"):
         pytest.skip("its package is not installed: pip install -e '.[paretobandit]'")
     shipped, vectors = load_dataset("paretobandit", tmp_path / "nothing")
-    assert ENTRY.installed is not None, "an extra of the tests"
-    own = ENTRY.read(ENTRY.installed, None)
+    assert ENTRY.package_folder is not None, "an extra of the tests"
+    own = ENTRY.read(ENTRY.package_folder, None)
     for field in ("name", "prompt_ids", "prompts", "origins", "servers"):
         assert getattr(own, field) == getattr(shipped, field), field
     np.testing.assert_array_equal(own.performance, shipped.performance)

@@ -19,10 +19,9 @@ from hub import COMMIT, serving
 from cqbjax import datasets as ds
 from cqbjax.cli import _hydra, prepare_data
 from cqbjax.core import files
-from cqbjax.datasets import fetch
+from cqbjax.datasets.embeddings import read_embeddings
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.readers import prices
-from cqbjax.datasets.readers.embeddings import read_embeddings
 from cqbjax.experiments import configs
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -137,10 +136,10 @@ def test_the_catalogues_commit_is_asked_for_unless_another_is(tmp_path, monkeypa
         schemas.write("embedllm", folder, 12)
         return revision or COMMIT
 
-    monkeypatch.setattr(fetch, "download", download)
-    pin = ds.dataset("embedllm").revision
+    monkeypatch.setattr("cqbjax.datasets.fetch.download", download)
+    pin = ds.find_dataset("embedllm").revision
     assert re.fullmatch("[0-9a-f]{40}", pin) and re.fullmatch(
-        "[0-9a-f]{40}", ds.dataset("routerbench").revision
+        "[0-9a-f]{40}", ds.find_dataset("routerbench").revision
     )
     run(tmp_path / "a", "embedllm")
     run(tmp_path / "a", "embedllm")
@@ -174,7 +173,7 @@ def test_another_local_path_has_a_record_of_its_own(tmp_path):
 def test_a_price_list_of_ones_own_is_part_of_the_content(tmp_path):
     source, own = tmp_path / "data" / "embedllm", tmp_path / "own.csv"
     schemas.write("embedllm", source, 12)
-    lines = prices.shipped("embedllm").read_text().splitlines()
+    lines = prices.shipped_prices("embedllm").read_text().splitlines()
     dearer = [line.replace("microsoft/phi-2,0.1,0.1", "microsoft/phi-2,4,10") for line in lines]
     own.write_text("\n".join(dearer) + "\n")
     # Embeddings beside the files are read with the shipped prices until something is prepared.
@@ -213,9 +212,9 @@ def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
     own_frame().write_csv(file)
     said = r"table.csv: row 6 \(prompt id 'q5'\), column 'score\|c' is missing"
     with pytest.raises(ds.TableError, match=said):
-        run(tmp_path / "data", ds.own_table("mine"), source=file)
+        run(tmp_path / "data", ds.user_table("mine"), source=file)
     assert not (tmp_path / "data").exists(), "what is refused leaves nothing behind"
-    done = run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=file)
+    done = run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=file)
     assert done.built
     table, embeddings = ds.load_dataset("mine", tmp_path / "data")
     assert (table.name, table.servers, table.num_prompts) == ("mine", ("a", "b"), 29)
@@ -225,11 +224,11 @@ def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
     np.testing.assert_allclose(embeddings, embedder(table.prompts), atol=1e-3)
     for wrong in ("sprout", "../x", ""):
         with pytest.raises(ValueError, match=f"name={wrong} must be letters"):
-            ds.own_table(wrong)
+            ds.user_table(wrong)
     with pytest.raises(ds.TableError, match="is a folder, source must be one .parquet or .csv"):
-        run(tmp_path / "data", ds.own_table(), source=tmp_path)
+        run(tmp_path / "data", ds.user_table(), source=tmp_path)
     with pytest.raises(ds.TableError, match="no download, give source=PATH"):
-        run(tmp_path / "data", ds.own_table())
+        run(tmp_path / "data", ds.user_table())
     with pytest.raises(ds.TableError, match=f"data_dir={tmp_path} dataset=compact name=compact"):
         ds.load_dataset("compact", tmp_path)
 
@@ -252,7 +251,7 @@ def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(ki
 
     def build(file):
         return prepare(
-            ds.own_table("mine", 0.9, True), tmp_path / "data", table_file, embedder=refuse,
+            ds.user_table("mine", 0.9, True), tmp_path / "data", table_file, embedder=refuse,
             embeddings=file,
         )  # fmt: skip
 
@@ -290,7 +289,7 @@ def test_embeddings_with_ids_are_joined_by_them(tmp_path):
 
     def build(rows):
         rows.write_parquet(file)
-        run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=table_file, embeddings=file)
+        run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=table_file, embeddings=file)
         return ds.load_dataset("mine", tmp_path / "data")[1]
 
     kept = [*range(7), *range(8, 30)]
@@ -351,7 +350,7 @@ def test_wrong_embeddings_are_one_sentence_naming_the_file(content, said, tmp_pa
     elif content is not None:
         np.save(file, content, allow_pickle=True)
     with pytest.raises(ds.TableError, match=said) as refused:
-        run(tmp_path / "data", ds.own_table("mine", 0.9, True), source=table_file, embeddings=file)
+        run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=table_file, embeddings=file)
     assert str(file) in str(refused.value) and "\n" not in str(refused.value)
     with pytest.raises(ds.TableError, match="no 'mine' is prepared"):
         ds.load_dataset("mine", tmp_path / "data")
@@ -412,7 +411,7 @@ def entry(*words):
 
 @pytest.mark.slow
 def test_what_is_dropped_can_be_asked_for_and_declined(tmp_path):
-    listed = ds.dataset("mmlu_pro")
+    listed = ds.find_dataset("mmlu_pro")
     asked = (listed.drop_servers_below, listed.drop_incomplete_prompts)
     assert asked == (0.99, True)
     cases = {
@@ -472,7 +471,7 @@ def test_a_wrong_share_is_one_sentence(share):
 def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
     file = tmp_path / "table.parquet"
     own_frame().drop("score|c", "cost|c").drop_nulls().write_parquet(file)
-    run(tmp_path / "data", ds.own_table("mine"), source=file)
+    run(tmp_path / "data", ds.user_table("mine"), source=file)
     words = ("source=compact", "source.dataset=mine", "name=mine", "source.pool_size=9",
              f"data_dir={tmp_path / 'data'}")  # fmt: skip
     config = composed("experiment=routerbench", *words)
@@ -487,8 +486,8 @@ def test_a_table_of_ones_own_runs_as_a_source(tmp_path):
 def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
     schemas.write("embedllm", tmp_path, 12)
     for name, rule in (("embedllm", "none"), ("sprout", "global_max"), ("mine", "global_max")):
-        entry = ds.CATALOGUE.get(name) or ds.own_table(name)
-        table = ds.dataset("embedllm").read(tmp_path, None)
+        entry = ds.CATALOGUE.get(name) or ds.user_table(name)
+        table = ds.find_dataset("embedllm").read(tmp_path, None)
         expected = ds.departure_probabilities(table.performance, table.cost, cost_rule=rule)
         np.testing.assert_array_equal(prepare_data._probabilities(entry, table), expected)
 
@@ -550,9 +549,9 @@ def test_the_script_end_to_end(shared_data, tmp_path):
     assert "random routing serves 0.648" in first.stdout.replace("\n", " ")
     table, embeddings = ds.load_dataset("routerbench", tmp_path / "data")
     twin, given = ds.load_dataset("routerbench", shared_data)
-    assert (table.prompt_ids, table.stand_in, table.notes) == (
+    assert (table.prompt_ids, table.proxy_note, table.notes) == (
         twin.prompt_ids,
-        twin.stand_in,
+        twin.proxy_note,
         twin.notes,
     )
     np.testing.assert_array_equal(table.cost, twin.cost)

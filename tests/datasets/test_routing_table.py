@@ -56,17 +56,17 @@ def test_ids_servers_and_shapes_are_checked():
 def test_nothing_is_dropped_unasked_and_all_is_counted():
     table = with_cell("performance", 1, 0, np.nan)
     with pytest.raises(ds.TableError, match="is missing"):
-        ds.complete(table)
-    kept, dropped = ds.complete(table, drop_incomplete_prompts=True)
+        ds.drop_missing(table)
+    kept, dropped = ds.drop_missing(table, drop_incomplete_prompts=True)
     assert kept.prompt_ids == ("a", "c")
-    assert dropped.kept_rows.tolist() == [0, 2]
+    assert dropped.rows.tolist() == [0, 2]
     assert kept.notes == ("dropped 1 prompts with a missing score",)
     wide = dataclasses.replace(
         table, servers=("m", "n", "o"),
         performance=np.column_stack([table.performance, [0.0, 1.0, 0.5]]),
         cost=np.column_stack([table.cost, np.ones(3)]),
     )  # fmt: skip
-    kept, dropped = ds.complete(wide, drop_servers_below=0.9, drop_incomplete_prompts=True)
+    kept, dropped = ds.drop_missing(wide, drop_servers_below=0.9, drop_incomplete_prompts=True)
     assert kept.servers == ("n", "o")
     assert dropped.servers == (("m", 1),)
     assert kept.num_prompts == 3
@@ -167,15 +167,15 @@ def test_splits_are_disjoint_whole_and_depend_on_the_seed_alone():
 def test_a_planted_evaluation_prompt_is_caught_by_row_id_and_text(shared_data):
     table, _ = ds.load_dataset("mmlu_pro", shared_data)
     parts = ds.split(table.num_prompts, 1000, 0)
-    clean = ds.without_twins(parts, table.prompts)
-    ds.check_no_leak(clean.pool, clean.offline, table.prompt_ids, table.prompts)
+    clean = ds.drop_pool_texts(parts, table.prompts)
+    ds.check_no_leak(clean, table.prompt_ids, table.prompts)
     assert len(clean.offline) < len(parts.offline), "MMLU-Pro repeats texts under other ids"
     with pytest.raises(ValueError, match="has the same text as pool row"):
-        ds.check_no_leak(parts.pool, parts.offline, table.prompt_ids, table.prompts)
-    planted = np.append(clean.offline, clean.pool[3])
+        ds.check_no_leak(parts, table.prompt_ids, table.prompts)
+    leaking = clean._replace(offline=np.append(clean.offline, clean.pool[3]))
     with pytest.raises(ValueError, match="is itself in the online pool"):
-        ds.check_no_leak(clean.pool, planted, table.prompt_ids, table.prompts)
+        ds.check_no_leak(leaking, table.prompt_ids, table.prompts)
     prompts = list(table.prompts)
     prompts[clean.offline[5]] = prompts[clean.pool[0]] + "\n"
     with pytest.raises(ValueError, match="same text"):
-        ds.check_no_leak(clean.pool, clean.offline, table.prompt_ids, prompts)
+        ds.check_no_leak(clean, table.prompt_ids, prompts)

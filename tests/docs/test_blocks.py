@@ -61,8 +61,9 @@ def own_folder(monkeypatch, tmp_path):
 def few_seeds(monkeypatch):
     """Let each sweep have two seeds: what more of them add is time, in plain machine code."""
 
-    def sweep(*arguments, num_seeds, **more):
-        return sweeping.sweep(*arguments, num_seeds=min(num_seeds, SEEDS), **more)
+    def sweep(*arguments, seeds, **more):
+        few = min(seeds, SEEDS) if isinstance(seeds, int) else seeds[:SEEDS]
+        return sweeping.sweep(*arguments, seeds=few, **more)
 
     monkeypatch.setattr(cqbjax, "sweep", sweep)
     # Nor are more run unasked.
@@ -210,7 +211,7 @@ def check_study(words):
         own = [word for word in job.words if not word.startswith("hydra")]
         # Each seed draws an instance to check.
         config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
-        _hydra.check_typed(own, config)
+        _hydra.check_typed(own, [config])
         if config.kind._target_.endswith(".Replay"):
             _hydra.make_policies(config.policy)
         elif "dataset" in config.source:

@@ -7,7 +7,7 @@ import pytest
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
-from cqbjax.dynamics import Count, Outages
+from cqbjax.dynamics import Outages, ServiceChannels
 from cqbjax.policies import Acqb, Optimal, RandomRouting, Routed
 from cqbjax.sources import Routing
 
@@ -38,7 +38,7 @@ draw_instance = jax.jit(simulate.draw_instance, static_argnames="problem")
 
 def run(policy, size, places):
     """Return who was shown, where a query was served, and who was there."""
-    source = arrays(with_rules(POOL, [], [*SERVICE, Count(count=places)]))
+    source = arrays(with_rules(POOL, [], [*SERVICE, ServiceChannels(count=places)]))
     problem = source.problem(size, HORIZON)
     key = rng.run_key(3)
     decision, _ = jax.jit(

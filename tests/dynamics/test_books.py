@@ -10,7 +10,17 @@ import pytest
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
-from cqbjax.dynamics import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay
+from cqbjax.dynamics import (
+    DelayedFeedback,
+    Impatience,
+    LostFeedback,
+    Orbit,
+    Outages,
+    PersistentUsers,
+    ServiceChannels,
+    ServiceTimes,
+    SingleChannel,
+)
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
 
@@ -19,25 +29,30 @@ COIN, SYNTHETIC = Coin(classes=[0.2, 0.5], num_servers=3), Synthetic(num_servers
 
 WORLDS = {
     "paper": (SYNTHETIC, [], []),
-    "paper's kinds": (SYNTHETIC, [Stay()], [One()]),
+    "paper's kinds": (SYNTHETIC, [PersistentUsers()], [SingleChannel()]),
     "orbit": (COIN, [Orbit(return_rate=0.3)], []),
     "delays": (COIN, [Orbit(delays=[1, 4, 9])], []),
-    "impatient": (COIN, [Impatient(attempts=3, give_up=0.2, leave=0.1, pretends=0.5)], []),
-    "patience": (Arriving(source=COIN, process=Batches(most=6)), [Impatient(patience=4)], []),
-    "both": (COIN, [Orbit(return_rate=0.4), Impatient(attempts=2, patience=7)], []),
-    "three places": (Arriving(source=COIN, process=Batches(most=6)), [], [Count(count=3)]),
-    "lasting": (COIN, [], [Rounds(rounds=3)]),
+    "impatient": (COIN, [Impatience(attempts=3, give_up=0.2, leave=0.1, pretends=0.5)], []),
+    "patience": (Arriving(source=COIN, process=Batches(most=6)), [Impatience(patience=4)], []),
+    "both": (COIN, [Orbit(return_rate=0.4), Impatience(attempts=2, patience=7)], []),
+    "three places": (Arriving(source=COIN, process=Batches(most=6)), [],
+                     [ServiceChannels(count=3)]),
+    "lasting": (COIN, [], [ServiceTimes(rounds=3)]),
     "all of service": (
         SYNTHETIC, [],
-        [Count(count=2), Rounds(rounds=2.5, law="geometric"), Outages(share=0.3, length=4), Lost()],
+        [ServiceChannels(count=2), ServiceTimes(rounds=2.5, law="geometric"),
+         Outages(share=0.3, length=4), LostFeedback()],
     ),
     "everything": (
         Arriving(source=Drifting(source=SYNTHETIC, quarter=30), process=Batches(sizes=[1, 2])),
-        [Orbit(return_rate=0.5), Impatient(give_up=0.2, leave=0.1)],
-        [Count(count=3), Rounds(rounds=[1, 2, 3]), Outages(share=0.2, length=5), Lost(lost=0.5)],
+        [Orbit(return_rate=0.5), Impatience(give_up=0.2, leave=0.1)],
+        [ServiceChannels(count=3), ServiceTimes(rounds=[1, 2, 3]), Outages(share=0.2, length=5),
+         LostFeedback(lost=0.5)],
     ),
-    "late": (COIN, [Orbit(return_rate=0.4)], [Late(delay=6), Count(count=2), Rounds(rounds=2)]),
-    "bursts": (Arriving(source=COIN, process=Bursty(burst=0.5)), [Orbit()], [Rounds(rounds=2)]),
+    "late": (COIN, [Orbit(return_rate=0.4)],
+             [DelayedFeedback(delay=6), ServiceChannels(count=2), ServiceTimes(rounds=2)]),
+    "bursts": (Arriving(source=COIN, process=Bursty(burst=0.5)), [Orbit()],
+               [ServiceTimes(rounds=2)]),
 }  # fmt: skip
 POLICIES = {
     "random": RandomRouting(),
@@ -116,7 +131,7 @@ def test_what_comes_is_what_leaves_and_what_is_there(case):
         assert (gone >= 0).all() and (np.diff(gone) >= 0).all()
         assert (np.diff(satisfied) >= 0).all()
         np.testing.assert_array_equal(after.recorded["queue_length"], there[:, 0])
-        impatient = any(isinstance(one, Impatient) for one in WORLDS[world][1])
+        impatient = any(isinstance(one, Impatience) for one in WORLDS[world][1])
         assert impatient or (gone == 0).all()
         assert not impatient or gone[-1] > 0
         # Who is satisfied was served: a choice that is none of the outside option's.
@@ -161,7 +176,7 @@ def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
 
 
 def test_the_kinds_of_the_paper_are_the_papers_source():
-    assert with_rules(COIN, [Stay()], [One()]) is COIN
+    assert with_rules(COIN, [PersistentUsers()], [SingleChannel()]) is COIN
 
 
 @pytest.mark.slow

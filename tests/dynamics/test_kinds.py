@@ -11,8 +11,19 @@ from cqbjax.core import rng, rules, simulate
 from cqbjax.core.rules import Reaction, Rules, Service, Users
 from cqbjax.core.setting import Setting, is_ours, with_rules
 from cqbjax.core.types import Problem
-from cqbjax.dynamics import Count, Impatient, Late, Lost, One, Orbit, Outages, Rounds, Stay, orbit
+from cqbjax.dynamics import (
+    DelayedFeedback,
+    Impatience,
+    LostFeedback,
+    Orbit,
+    Outages,
+    PersistentUsers,
+    ServiceChannels,
+    ServiceTimes,
+    SingleChannel,
+)
 from cqbjax.dynamics._template import BacksOff
+from cqbjax.dynamics.users import MAX_ROUNDS, count_rounds, draw_geometric
 from cqbjax.sources import Arriving, Batches, Coin
 
 HORIZON, KEY = 3000, rng.run_key(1)
@@ -48,12 +59,12 @@ def test_who_orbits_is_away_for_geometric_rounds_or_for_one_of_a_table():
 def test_trials_up_to_a_success_follow_their_uniform():
     uniform = jnp.asarray([0.0, 0.5, 0.75 - 1e-4, 0.75 + 1e-4, 0.999])
     known = 1 + np.floor(np.log1p(-np.asarray(uniform)) / np.log(0.5))
-    np.testing.assert_array_equal(orbit.geometric(uniform, 0.5), known)
-    assert orbit.geometric(jnp.float32(0.9), 1e-30) == orbit.LONGEST
+    np.testing.assert_array_equal(draw_geometric(uniform, 0.5), known)
+    assert draw_geometric(jnp.float32(0.9), 1e-30) == MAX_ROUNDS
 
 
 def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
-    assert orbit.in_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
+    assert count_rounds(np.array([0.0, 3.0, 4.0, 4.1]), 2.0).tolist() == [1, 2, 2, 3]
     for seconds, length, said in (
         ([1.0], 0, "round_seconds=0 must be above 0"),
         ([], 1, "must be finite seconds"),
@@ -61,40 +72,42 @@ def test_delays_are_whole_rounds_and_none_is_shorter_than_one():
         ([np.nan], 1, "must be finite seconds"),
     ):
         with pytest.raises(ValueError, match=said):
-            orbit.in_rounds(np.array(seconds), length)
+            count_rounds(np.array(seconds), length)
 
 
 def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
-    kind = Impatient(attempts=3, give_up=0.2, pretends=0.6)
+    kind = Impatience(attempts=3, give_up=0.2, pretends=0.6)
     uniforms = drawn(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
         said = kind.reacts(jnp.asarray([own, pretending]), jnp.int32(attempts))
         assert bool(said.leaves) == (attempts >= 3 or own < 0.2)
         assert bool(said.pretends) == (pretending < 0.6) and said.away == 1
-    assert drawn(Stay()) == () and not Stay().reacts((), jnp.int32(9)).leaves
+    assert drawn(PersistentUsers()) == () and not PersistentUsers().reacts((), jnp.int32(9)).leaves
 
 
 def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
-    bears = np.asarray(Impatient(patience=4).bears(KEY, PROBLEM))
+    bears = np.asarray(Impatience(patience=4).bears(KEY, PROBLEM))
     assert bears.shape == (HORIZON, 2) and (bears == 4).all()
-    assert (np.asarray(Impatient().bears(KEY, PROBLEM)) == orbit.LONGEST).all()
-    some = np.asarray(Impatient(leave=0.5, patience=3).bears(KEY, PROBLEM))
+    assert (np.asarray(Impatience().bears(KEY, PROBLEM)) == MAX_ROUNDS).all()
+    some = np.asarray(Impatience(leave=0.5, patience=3).bears(KEY, PROBLEM))
     assert near((some == 1).mean(), 0.5) and near((some == 3).mean(), 0.25) and some.max() == 3
 
 
 def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
     servers = jnp.asarray([0, 2])
-    uniforms = drawn(Rounds(rounds=2))
-    assert uniforms.shape == (HORIZON, 2) and Rounds.lasting and not Service.lasting
-    assert Rounds(rounds=2).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
-    assert Rounds(rounds=[3, 9, 2]).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 3
-    taken = Rounds(rounds=4, law="geometric").rounds_of(
-        jnp.asarray(uniforms[:, 1]), jnp.int32(0), servers
+    uniforms = drawn(ServiceTimes(rounds=2))
+    assert uniforms.shape == (HORIZON, 2) and ServiceTimes.lasting and not Service.lasting
+    assert ServiceTimes(rounds=2).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
+    assert (
+        ServiceTimes(rounds=[3, 9, 2]).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 3
+    )
+    taken = jax.vmap(ServiceTimes(rounds=4, law="geometric").takes, (0, None, None, None))(
+        jnp.asarray(uniforms), jnp.int32(1), jnp.int32(0), servers
     )
     assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
     assert abs(np.mean(taken) - 4) < 5 * math.sqrt(12 / HORIZON)
-    average = Rounds(rounds=4, law="geometric")
+    average = ServiceTimes(rounds=4, law="geometric")
     alone = average.takes(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
     assert alone == taken[5]
 
@@ -117,10 +130,10 @@ def test_servers_are_down_for_their_share_of_rounds_in_stretches():
 
 
 def test_feedback_is_lost_with_its_probability():
-    heard = drawn(Lost(lost=0.3))
+    heard = drawn(LostFeedback(lost=0.3))
     assert heard.shape == (HORIZON, 2) and near(heard.mean(), 0.7)
-    assert drawn(Lost(lost=0.0)).all() and not drawn(Lost(lost=1.0)).any()
-    assert bool(Lost().hears(jnp.asarray([True, False]), jnp.int32(0)))
+    assert drawn(LostFeedback(lost=0.0)).all() and not drawn(LostFeedback(lost=1.0)).any()
+    assert bool(LostFeedback().hears(jnp.asarray([True, False]), jnp.int32(0)))
 
 
 def test_the_template_backs_off():
@@ -137,18 +150,21 @@ def test_the_template_backs_off():
         (Orbit(delays=[0, 2]), "delays must be a list of rounds, each at least 1"),
         (Orbit(delays=[[2]]), "delays must be a list of rounds"),
         (Orbit(delays=[2e9]), "delays must be a list of rounds"),
-        (Impatient(attempts=0), "attempts=0 must be a whole number, at least 1, or infinite"),
-        (Impatient(attempts=1.5), "attempts=1.5 must be a whole number"),
-        (Impatient(patience=0.5), "patience=0.5 must be a whole number"),
-        (Impatient(give_up=1.2), r"give_up=1.2 must lie in \[0, 1\]"),
-        (Impatient(leave=-0.1), r"leave=-0.1 must lie in \[0, 1\]"),
-        (Impatient(pretends=2), r"pretends=2 must lie in \[0, 1\]"),
-        (Rounds(rounds=[1, 2]), "must be a number, one for each of 3 servers"),
-        (Rounds(rounds=0.5), "rounds=0.5 must be at least 1 round"),
-        (Rounds(rounds=INFINITE), "rounds=inf must be at least 1 round"),
+        (Impatience(attempts=0), "attempts=0 must be a whole number, at least 1, or infinite"),
+        (Impatience(attempts=1.5), "attempts=1.5 must be a whole number"),
+        (Impatience(patience=0.5), "patience=0.5 must be a whole number"),
+        (Impatience(give_up=1.2), r"give_up=1.2 must lie in \[0, 1\]"),
+        (Impatience(leave=-0.1), r"leave=-0.1 must lie in \[0, 1\]"),
+        (Impatience(pretends=2), r"pretends=2 must lie in \[0, 1\]"),
+        (ServiceTimes(rounds=[1, 2]), "must be a number, one for each of 3 servers"),
+        (ServiceTimes(rounds=0.5), "rounds=0.5 must be at least 1 round"),
+        (ServiceTimes(rounds=INFINITE), "rounds=inf must be at least 1 round"),
         # A word that was read in a file is an object of its own.
-        (Rounds(rounds=1.5, law="".join("fixed")), "rounds=1.5 must be whole where law=fixed"),
-        (Rounds(law="never"), "law=never must be one of fixed, geometric"),
+        (
+            ServiceTimes(rounds=1.5, law="".join("fixed")),
+            "rounds=1.5 must be whole where law=fixed",
+        ),
+        (ServiceTimes(law="never"), "law=never must be one of fixed, geometric"),
         (Outages(share=1.0), r"share=1 must lie in \[0, 1\)"),
         (Outages(share=-0.1), r"share=-0.1 must lie in \[0, 1\)"),
         (Outages(share=0.75, length=2.9), "length=2.9 must be at least 3 rounds"),
@@ -157,10 +173,10 @@ def test_the_template_backs_off():
         (Outages(servers=[3]), r"servers=\[3.0\] must be numbers in 0..2"),
         (Outages(since=[1, 2]), "must be a round, from 1 on, for each of 3 servers"),
         (Outages(until=[1]), "must be a round, from 1 on, for each of 3 servers"),
-        (Lost(lost=1.5), r"lost=1.5 must lie in \[0, 1\]"),
-        (Lost(lost=-0.5), r"lost=-0.5 must lie in \[0, 1\]"),
-        (Count(count=0), "count=0 must be a whole number of queries, at least 1"),
-        (Count(count=2.0), "count=2.0 must be a whole number"),
+        (LostFeedback(lost=1.5), r"lost=1.5 must lie in \[0, 1\]"),
+        (LostFeedback(lost=-0.5), r"lost=-0.5 must lie in \[0, 1\]"),
+        (ServiceChannels(count=0), "count=0 must be a whole number of queries, at least 1"),
+        (ServiceChannels(count=2.0), "count=2.0 must be a whole number"),
         (BacksOff(rounds=0.5), "rounds=0.5 must be at least 1"),
     ],
 )
@@ -170,7 +186,7 @@ def test_what_is_out_of_range_is_one_sentence(kind, said):
 
 
 def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
-    table = Rounds(rounds=np.ones((7, 3)))
+    table = ServiceTimes(rounds=np.ones((7, 3)))
     plain = PROBLEM._replace(pooled=False)
     table.check(plain._replace(pooled=True, num_rows=7))
     table.check(plain._replace(num_prompts=7))
@@ -182,14 +198,16 @@ def test_an_attempts_rounds_may_be_of_each_prompt_where_there_is_a_table():
 def test_what_is_at_the_edge_is_allowed():
     for kind in (
         Orbit(return_rate=1), Orbit(delays=[1, 1e9]),
-        Impatient(), Impatient(attempts=1, patience=1),
-        Impatient(give_up=1, leave=1, pretends=1), Rounds(), Rounds(rounds=1.5, law="geometric"),
+        Impatience(), Impatience(attempts=1, patience=1),
+        Impatience(give_up=1, leave=1, pretends=1), ServiceTimes(),
+        ServiceTimes(rounds=1.5, law="geometric"),
         Outages(share=0.75, length=3), Outages(servers=[0, 2], since=[1, 1, 1], until=[5, 5, 5]),
-        Lost(lost=0), Lost(lost=1), Count(), Count(count=3), BacksOff(rounds=1), One(), Stay(),
+        LostFeedback(lost=0), LostFeedback(lost=1), ServiceChannels(), ServiceChannels(count=3),
+        BacksOff(rounds=1), SingleChannel(), PersistentUsers(),
     ):  # fmt: skip
         kind.check(PROBLEM)
-    assert Count(count=3).places == 3 and One().places == 1
-    assert One.of_paper and Stay.of_paper and not Users.of_paper
+    assert ServiceChannels(count=3).places == 3 and SingleChannel().places == 1
+    assert SingleChannel.of_paper and PersistentUsers.of_paper and not Users.of_paper
 
 
 class Says(Service):
@@ -234,7 +252,7 @@ def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_fee
     none = rules_of(service=[Service(), Service()])
     assert none.available(t) is None and none.hears(t, place) is None
     assert none.takes(t, place, place, servers) == 1
-    assert not none.lasting and rules_of(service=[Service(), Rounds()]).lasting
+    assert not none.lasting and rules_of(service=[Service(), ServiceTimes()]).lasting
 
 
 class Priced(Service):
@@ -255,9 +273,12 @@ def test_of_several_kinds_of_service_prices_are_multiplied_and_the_longest_delay
 
 
 def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
-    for service, ours in (([Lost(), Late()], False), ([Lost(), Outages()], True)):
+    for service, ours in (
+        ([LostFeedback(), DelayedFeedback()], False),
+        ([LostFeedback(), Outages()], True),
+    ):
         assert is_ours(with_rules(Coin(), [], service)) == ours
-    assert is_ours(with_rules(Coin(), [Orbit()], [Lost()])) and not is_ours(Coin())
+    assert is_ours(with_rules(Coin(), [Orbit()], [LostFeedback()])) and not is_ours(Coin())
 
 
 def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
@@ -281,7 +302,9 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
     coin = Coin(classes=[0.2, 0.5])
     several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
-    setting = with_rules(several, [Stay(), Orbit()], [One(), Count(count=2)])
+    setting = with_rules(
+        several, [PersistentUsers(), Orbit()], [SingleChannel(), ServiceChannels(count=2)]
+    )
     assert isinstance(setting, Setting) and len(setting.users) == len(setting.service) == 1
     assert setting.problem(1, 5).places == 2
     assert with_rules(coin, [Orbit()], []).problem(1, 5).places == 1
@@ -293,13 +316,15 @@ def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them(
     with pytest.raises(ValueError, match="return_rate=2 must lie"):
         with_rules(coin, [Orbit(return_rate=2)], []).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count=0 must be"):
-        with_rules(coin, [], [Count(count=0)]).check(np.arange(2), 0.3, 1)
-    made = with_rules(coin, [Impatient(patience=4), Impatient(patience=2), Orbit()], [Lost()])
+        with_rules(coin, [], [ServiceChannels(count=0)]).check(np.arange(2), 0.3, 1)
+    made = with_rules(
+        coin, [Impatience(patience=4), Impatience(patience=2), Orbit()], [LostFeedback()]
+    )
     patience = made.rules(KEY, made.problem(1, 5)).patience
     assert np.asarray(patience).tolist() == [[2]] * 5
     assert Setting(source=coin).rules(KEY, coin.problem(1, 5)) is None
     for users, service, said in (
-        ([Lost()], [], "users: Lost must be made from core.rules.Users"),
+        ([LostFeedback()], [], "users: LostFeedback must be made from core.rules.Users"),
         ([], [Orbit()], "service: Orbit must be made from core.rules.Service"),
         ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
     ):
@@ -317,13 +342,13 @@ class Told(Coin):
 
 def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
     monkeypatch.setattr(Coin, "uniform_service", lambda self, seeds, rate, size: rate + size)
-    made = with_rules(Coin(), [], [Count(count=3)])
+    made = with_rules(Coin(), [], [ServiceChannels(count=3)])
     assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
 @pytest.mark.parametrize("places", [1, 3])
 def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
-    source = with_rules(Told(), [Orbit()], [Count(count=places)])
+    source = with_rules(Told(), [Orbit()], [ServiceChannels(count=places)])
     problem = source.problem(1, 40)
     draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
     drawn = draw(jnp.float32(0.9))
@@ -339,13 +364,13 @@ class Ageing(Coin):
 
 
 def test_a_log_is_served_at_one_place():
-    with_rules(Ageing(), [Orbit()], [Lost()]).check(np.arange(2), 0.3, 1)
+    with_rules(Ageing(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
-        with_rules(Ageing(), [], [Count(count=2)]).check(np.arange(2), 0.3, 1)
+        with_rules(Ageing(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
 
 
 def test_kinds_draw_by_keys_of_their_own():
-    made = with_rules(Coin(), [Orbit(), Orbit()], [Lost(lost=0.5), Lost(lost=0.5)])
+    made = with_rules(Coin(), [Orbit(), Orbit()], [LostFeedback(lost=0.5), LostFeedback(lost=0.5)])
     drawn = made.rules(KEY, made.problem(1, 60))
     (one, two), (three, four) = drawn.of_users, drawn.of_service
     assert (one != two).any() and (three != four).any()

@@ -5,7 +5,7 @@ import pytest
 from stationary import Waiting, a_round, close, less, swept
 
 from cqbjax.core.recorders import queries
-from cqbjax.dynamics import Count, Impatient
+from cqbjax.dynamics import Impatience, ServiceChannels
 from cqbjax.policies import Optimal, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
 from tests.reference import known_queues, queues
@@ -67,11 +67,11 @@ def test_each_class_waits_as_preemptive_priority_says():
     ("users", "rate", "share"),
     [
         (
-            Impatient(attempts=known_queues.MOST), LOAD / known_queues.TRIED[0],
+            Impatience(attempts=known_queues.MOST), LOAD / known_queues.TRIED[0],
             (1 - M) ** known_queues.MOST,
         ),
         (
-            Impatient(give_up=known_queues.GIVE_UP), RATE,
+            Impatience(give_up=known_queues.GIVE_UP), RATE,
             (1 - M) * known_queues.GIVE_UP / (M + (1 - M) * known_queues.GIVE_UP),
         ),
     ],
@@ -86,7 +86,7 @@ def test_as_many_give_up_as_is_known(users, rate, share):
 
 def test_what_leaves_unserved_and_served_is_what_comes():
     """The rate of arrivals is m P(Q > 0) + th E(Q - 1)^+."""
-    users = [Impatient(leave=known_queues.LEAVE)]
+    users = [Impatience(leave=known_queues.LEAVE)]
     data = swept(
         ANY, known_queues.COIN, RATE, seeds=100, horizon=3000, users=users, record=["gave_up"]
     )
@@ -103,7 +103,7 @@ def test_as_many_places_are_taken_as_work_comes():
     m, places = known_queues.PLACES_M, known_queues.PLACES
     data = swept(
         ANY, Coin(success=m), LOAD * places * m, seeds=64, horizon=2000,
-        service=[Count(count=places)],
+        service=[ServiceChannels(count=places)],
     )  # fmt: skip
     taken = np.minimum(data.queue_length.isel(policy=0), places)
     close(taken.mean("round").values, LOAD * places)
@@ -113,10 +113,16 @@ def test_as_many_places_are_taken_as_work_comes():
 def test_who_leaves_at_one_rate_whatever_happens_is_poisson(places):
     """Poisson arrivals, everybody served; or unserved ones who leave as fast: Q ~ Poisson(a/m)."""
     m, rate = known_queues.PLACES_M, 0.75
-    users = [Impatient(leave=m)] if places == 3 else []
+    users = [Impatience(leave=m)] if places == 3 else []
     source = Arriving(source=Coin(success=m), process=Batches(most=10))
     data = swept(
-        ANY, source, rate, seeds=64, horizon=2500, users=users, service=[Count(count=places)]
+        ANY,
+        source,
+        rate,
+        seeds=64,
+        horizon=2500,
+        users=users,
+        service=[ServiceChannels(count=places)],
     )
     length, mean = data.queue_length.isel(policy=0), rate / m
     close(length.mean("round").values, mean)
@@ -135,7 +141,8 @@ def test_impatient_users_at_several_places_abandon_as_often_as_known():
     law = queues.law_of_places(m, places, leave, rate)
     data = swept(
         ANY, Coin(success=m), rate, seeds=128, horizon=8000, every=20,
-        users=[Impatient(leave=leave)], service=[Count(count=places)], record=["gave_up"],
+        users=[Impatience(leave=leave)], service=[ServiceChannels(count=places)],
+        record=["gave_up"],
     )  # fmt: skip
     close(data.queue_length.isel(policy=0).mean("round").values, queues.mean(law))
     beyond = np.maximum(np.arange(len(law)) - places, 0) @ law

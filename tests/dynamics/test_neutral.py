@@ -9,7 +9,7 @@ import cqbjax
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
-from cqbjax.dynamics import Late, Lost, Orbit, Prices, Rounds
+from cqbjax.dynamics import DelayedFeedback, LostFeedback, Orbit, Prices, ServiceTimes
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing
 
@@ -25,7 +25,7 @@ CHANGED = Prices(factors=[1, 0, 2], since=100, spread=0.05)
 
 def swept(service, **more):
     return cqbjax.sweep(
-        {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rate=[0.5], num_seeds=SEEDS,
+        {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rates=[0.5], seeds=SEEDS,
         horizon=HORIZON, record_every=1, capacity=128, service=service, **more,
     ).isel(arrival_rate=0)  # fmt: skip
 
@@ -36,7 +36,9 @@ def plain():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Late(delay=5), Lost(lost=0.5), CHANGED], ids=str)
+@pytest.mark.parametrize(
+    "kind", [DelayedFeedback(delay=5), LostFeedback(lost=0.5), CHANGED], ids=str
+)
 def test_who_does_not_learn_fares_as_without_it(kind, plain):
     """And ACQB's queue is another one but for prices, which it does not see."""
     other = swept([kind])
@@ -77,7 +79,7 @@ def paid(kind, users, service):
 
 @pytest.mark.slow
 def test_dollars_are_paid_at_the_prices_of_the_round():
-    users, service = (Orbit(return_rate=0.5),), (Rounds(rounds=2),)
+    users, service = (Orbit(return_rate=0.5),), (ServiceTimes(rounds=2),)
     data = swept([CHANGED, *service], users=users, record=["dollars"], queries=True)
     data = data.sel(policy="random")
     total = paid(CHANGED, users, service).cumsum(axis=1)

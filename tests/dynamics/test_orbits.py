@@ -11,7 +11,7 @@ from stationary import close, swept
 from cqbjax.core import queueing
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation
-from cqbjax.dynamics import Count, Orbit, Rounds
+from cqbjax.dynamics import Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import Optimal
 from cqbjax.sources import Routing
 from tests.reference import known_queues, queues
@@ -53,8 +53,6 @@ class OneServer:
     Of two places one is the server's, and the other is where who finds it busy hears so.
     """
 
-    informed = False
-
     def init(self, problem: Any, contexts: Array) -> Busy:
         return Busy(jnp.bool_(False))
 
@@ -82,7 +80,7 @@ def test_small_rounds_of_users_who_find_the_server_busy_are_the_classical_retria
     data = swept(
         {"one": OneServer()}, BUSY, rate, seeds=128, horizon=horizon,
         burn_in=2000, every=100, users=[Orbit(return_rate=returns * short)],
-        service=[Count(count=2), Rounds(rounds=[1 / short, 1], law="geometric")],
+        service=[ServiceChannels(count=2), ServiceTimes(rounds=[1 / short, 1], law="geometric")],
         record=["away", "in_service"], capacity=32,
     ).sel(policy="one")  # fmt: skip
     close(data.away.mean("round").values, queues.retrial(load, returns))

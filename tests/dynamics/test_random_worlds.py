@@ -14,16 +14,16 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
 from cqbjax.dynamics import (
-    Count,
-    Impatient,
-    Late,
-    Lost,
-    One,
+    DelayedFeedback,
+    Impatience,
+    LostFeedback,
     Orbit,
     Outages,
+    PersistentUsers,
     Prices,
-    Rounds,
-    Stay,
+    ServiceChannels,
+    ServiceTimes,
+    SingleChannel,
 )  # fmt: skip
 from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
@@ -46,21 +46,21 @@ PROCESSES = (None, Batches(most=8), Bursty(burst=0.5), Batches(sizes=[2, 1]), tr
     np.cumsum(DRAW.exponential(size=50))
 ))  # fmt: skip
 USERS = (
-    (lambda draw: Stay()),
+    (lambda draw: PersistentUsers()),
     (lambda draw: Orbit(return_rate=draw.uniform(0.1, 1))),
     (lambda draw: Orbit(delays=draw.integers(1, 12, size=3).tolist())),
-    (lambda draw: Impatient(attempts=draw.integers(2, 5), pretends=draw.uniform())),
-    (lambda draw: Impatient(give_up=draw.uniform(0, 0.4), leave=draw.uniform(0.01, 0.1))),
-    (lambda draw: Impatient(patience=draw.integers(4, 12))),
+    (lambda draw: Impatience(attempts=draw.integers(2, 5), pretends=draw.uniform())),
+    (lambda draw: Impatience(give_up=draw.uniform(0, 0.4), leave=draw.uniform(0.01, 0.1))),
+    (lambda draw: Impatience(patience=draw.integers(4, 12))),
 )
 SERVICES = (
-    (lambda draw: One()),
-    (lambda draw: Count(count=int(draw.integers(2, 4)))),
-    (lambda draw: Rounds(rounds=draw.integers(1, 4, size=NUM_SERVERS).tolist())),
-    (lambda draw: Rounds(rounds=draw.uniform(1, 3), law="geometric")),
+    (lambda draw: SingleChannel()),
+    (lambda draw: ServiceChannels(count=int(draw.integers(2, 4)))),
+    (lambda draw: ServiceTimes(rounds=draw.integers(1, 4, size=NUM_SERVERS).tolist())),
+    (lambda draw: ServiceTimes(rounds=draw.uniform(1, 3), law="geometric")),
     (lambda draw: Outages(share=draw.uniform(0.1, 0.4), length=5)),
-    (lambda draw: Lost(lost=draw.uniform(0.1, 0.9))),
-    (lambda draw: Late(delay=int(draw.integers(1, 6)))),
+    (lambda draw: LostFeedback(lost=draw.uniform(0.1, 0.9))),
+    (lambda draw: DelayedFeedback(delay=int(draw.integers(1, 6)))),
 )
 # A world has one of them, beside the yardstick that every sweep has.
 POLICIES = {
@@ -104,7 +104,7 @@ def played(number):
     source, chosen, policy, rate = drawn(number)
     billed = source.problem(1, HORIZON).billed
     data = cqbjax.sweep(
-        policy, source, arrival_rate=[rate], num_seeds=SEEDS,
+        policy, source, arrival_rates=[rate], seeds=SEEDS,
         horizon=HORIZON, record=RECORDED if billed else OF_ANY, queries=True, capacity=160,
         **chosen,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from cqbjax.core.pytree import arrays, pytree
 from cqbjax.core.recorders import ALWAYS, NAMED
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Action
-from cqbjax.dynamics import Impatient, Late, Outages, Rounds
+from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
 from cqbjax.policies import ByLlm, Linear, RandomRouting
 from cqbjax.sources import Routing
 
@@ -29,8 +29,6 @@ class Shows:
     """Show the oldest query the same servers in every round, and count what is learnt."""
 
     servers: jax.Array
-
-    informed = False
 
     def init(self, problem, contexts):
         return jnp.zeros(problem.num_servers, jnp.int32)
@@ -68,8 +66,8 @@ def play(policy, size, service, users=(), rate=0.5):
 @pytest.mark.parametrize("lasting", [False, True])
 def test_nothing_happens_while_all_llms_are_down(size, lasting):
     """Users bear two attempts: those that came early would all give up if silence were one."""
-    service = [Outages(since=[SINCE] * SERVERS), *([Rounds(rounds=2)] if lasting else [])]
-    users = [Impatient(attempts=2)]
+    service = [Outages(since=[SINCE] * SERVERS), *([ServiceTimes(rounds=2)] if lasting else [])]
+    users = [Impatience(attempts=2)]
     policy = Shows(servers=jnp.arange(size, dtype=jnp.int32))
     carry, (decision, length) = play(policy, size, service, users)
     assert not decision.valid[: SINCE - 1].any() and decision.valid[SINCE - 1 :].any()
@@ -92,7 +90,7 @@ def test_nothing_happens_while_all_llms_are_down(size, lasting):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_of_two_servers_one_of_which_is_down_the_other_alone_counts(late):
-    service = [Outages(until=[HORIZON, 20, HORIZON]), *([Late(delay=3)] if late else [])]
+    service = [Outages(until=[HORIZON, 20, HORIZON]), *([DelayedFeedback(delay=3)] if late else [])]
     carry, (decision, _) = play(Shows(servers=jnp.array([1, 2], jnp.int32)), 2, service)
     shown = np.asarray(decision.servers)[np.asarray(decision.valid)]
     rounds = np.flatnonzero(decision.valid) + 1
@@ -117,7 +115,7 @@ def test_who_shows_an_llm_that_is_down_has_regret_and_waits():
 
 def test_rounds_without_an_answer_are_rounds_of_waiting():
     """Patience in rounds runs out while all LLMs are down, for who is picked as for the others."""
-    service, users = [Outages(since=[HORIZON] * SERVERS)], [Impatient(patience=5)]
+    service, users = [Outages(since=[HORIZON] * SERVERS)], [Impatience(patience=5)]
     _, (_, length) = play(Shows(servers=jnp.zeros(1, jnp.int32)), 1, service, users, rate=1.0)
     np.testing.assert_array_equal(length[:12], [1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5])
 
@@ -144,8 +142,8 @@ def test_best_llm_commits_where_an_llm_never_joins_or_leaves():
     left = Outages(until=[10**6, 10**6, 10**6, 10**6, 20])
     for service in (never, left):
         data = cqbjax.sweep(
-            {"best_llm": ByLlm(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rate=[0.5],
-            num_seeds=2, horizon=600, service=[service],
+            {"best_llm": ByLlm(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rates=[0.5],
+            seeds=2, horizon=600, service=[service],
         )  # fmt: skip
         explored = data.explored.sel(policy="best_llm").isel(arrival_rate=0)
         assert explored.isel(round=-1).min() >= 40 and explored.isel(round=-1).max() <= 60
@@ -156,7 +154,7 @@ def test_traffic_is_uniform_over_the_llms_that_answer():
     down = Outages(since=[1, 1, 10**6, 1, 1])
     data = cqbjax.sweep(
         {"random": RandomRouting(), "exploring": cqbjax.policies.Acqb(c1=1e4)},
-        cqbjax.sources.Synthetic(), arrival_rate=[0.6], num_seeds=8, horizon=2500, service=[down],
+        cqbjax.sources.Synthetic(), arrival_rates=[0.6], seeds=8, horizon=2500, service=[down],
         record=["traffic"],
     )  # fmt: skip
     shares = data.traffic.sel(policy=["random", "exploring"]).isel(round=-1, arrival_rate=0)

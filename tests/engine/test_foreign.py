@@ -24,7 +24,7 @@ from cqbjax.sources import Arriving, Bursty, Routing
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
-GOOD = {"arrival_rate": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "K": 2}
+GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
 
 
 @pytree
@@ -33,7 +33,6 @@ class Own:
 
     act: Any = static(default=lambda action, seen: action)
     learn: Any = static(default=lambda state: state)
-    informed = False
 
     def init(self, problem, contexts):
         return jnp.zeros(2)
@@ -48,8 +47,6 @@ class Own:
 @pytree
 class Numbering:
     """Random routing that adds up the numbers of the attempts."""
-
-    informed = False
 
     def init(self, problem, contexts):
         return jnp.int32(0)
@@ -106,7 +103,7 @@ def nothing_compiles(monkeypatch, fresh_programs):
     def refuse(*args, **kwargs):
         raise AssertionError("a program was compiled before the input was refused")
 
-    monkeypatch.setattr(programs, "_map_over_runs", refuse)
+    monkeypatch.setattr(programs, "_over_runs", refuse)
 
 
 TRACED = {
@@ -137,14 +134,16 @@ def test_a_policy_of_the_wrong_shapes_is_refused_by_label_when_traced(message, n
 
 def test_a_class_that_is_no_policy_is_refused(nothing_compiles):
     class Plain:
-        informed = False
+        pass
 
     @pytree
     class Silent(Own):
-        informed = None
+        needs = None
 
     assert "policy mine: Plain must be registered as a pytree" in refused({"mine": Plain()})
-    assert "Silent.informed must be True or False" in refused({"mine": Silent()})
+    assert "Silent.needs must be Needs of True and False, and it is None" in refused(
+        {"mine": Silent()}
+    )
 
 
 PLAYED = {

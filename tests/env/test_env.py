@@ -9,12 +9,12 @@ import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.core import rng
 from cqbjax.core.setting import with_rules
-from cqbjax.core.types import Action, is_mixed
+from cqbjax.core.types import Action
 from cqbjax.env import Env, play
 
 HORIZON, SEEDS = 60, (3, 8)
 SOURCE = sources.Synthetic(num_servers=4, dim=3)
-RULES = {"users": (dynamics.Impatient(attempts=2),), "service": (dynamics.Outages(length=9),)}
+RULES = {"users": (dynamics.Impatience(attempts=2),), "service": (dynamics.Outages(length=9),)}
 
 
 @pytest.mark.slow
@@ -31,11 +31,11 @@ RULES = {"users": (dynamics.Impatient(attempts=2),), "service": (dynamics.Outage
 )
 def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size):
     swept = cqbjax.sweep(
-        {"mine": policy}, SOURCE, arrival_rate=[0.6], seeds=list(SEEDS), horizon=HORIZON,
-        K=size, record_every=1, **{k: list(v) for k, v in rules.items()},
+        {"mine": policy}, SOURCE, arrival_rates=[0.6], seeds=list(SEEDS), horizon=HORIZON,
+        assortment_size=size, record_every=1, **{k: list(v) for k, v in rules.items()},
     )  # fmt: skip
     source = with_rules(SOURCE, rules.get("users", ()), rules.get("service", ()))
-    env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=is_mixed(policy))
+    env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=bool(policy.needs.smaller_assortments))
     keys = jax.vmap(rng.run_key)(np.asarray(SEEDS))
     told = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
     mine = swept.sel(policy="mine", arrival_rate=0.6)
@@ -144,7 +144,9 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
 
 def test_several_at_a_time_are_refused():
     source = with_rules(
-        sources.Arriving(source=SOURCE, process=sources.Batches()), (), (dynamics.Count(count=2),)
+        sources.Arriving(source=SOURCE, process=sources.Batches()),
+        (),
+        (dynamics.ServiceChannels(count=2),),
     )
     with pytest.raises(ValueError, match="serves one query a round, not 2"):
         Env(source, 1.0)
@@ -162,7 +164,7 @@ def test_gymnasiums_checker_passes():
     seen, info = env.reset(seed=3)
     assert info["seed"] == 3 and seen["arrived"].sum() == 0
     swept = cqbjax.sweep(
-        {"mine": policies.RandomRouting()}, SOURCE, arrival_rate=[0.6], seeds=[3], horizon=30,
+        {"mine": policies.RandomRouting()}, SOURCE, arrival_rates=[0.6], seeds=[3], horizon=30,
         record_every=1,
     )  # fmt: skip
     arrived = swept.queue_length + swept.departures

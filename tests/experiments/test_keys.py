@@ -106,7 +106,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
     before = content_now()
     apart = (
         "arena/page.py", "figures/curves.py", "results/tables.py", "logs/reading.py",
-        "offline/training.py", "datasets/readers/sprout.py", "experiments/showing.py",
+        "offline/training.py", "datasets/readers.sprout.py", "experiments/showing.py",
         "results/pieces.py", "engine/progress.py", "policies/queueing_bandits.py",
     )  # fmt: skip
     for name in apart:
@@ -164,13 +164,12 @@ READER = """import jax.numpy as jnp
 import numpy as np
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Action
+from cqbjax.core.types import Action, Needs
 
 @pytree
 class Reader:
     weights: str = static(default="w.npy")
-    informed = False
-    blind = True
+    needs = Needs(contexts=False)
 
     def init(self, problem, contexts):
         return jnp.asarray(int(np.load(self.weights)), jnp.int32)

@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 from composing import called, composed, refused
 
-from cqbjax.cli import _on_cluster
 from cqbjax.cli._hydra import make, make_policies
-from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, sharding
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import kinds, loop, sharding
 from cqbjax.experiments.clusters.engine import Done
 from cqbjax.results import stored as results
 
@@ -120,7 +119,7 @@ def test_a_kind_goes_on_after_it_was_stopped_and_is_shown_again(own):
 
 
 def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
-    monkeypatch.setattr(_on_cluster, "_set_up", lambda folder: None)
+    monkeypatch.setattr(loop, "_set_up", lambda folder: None)
 
     class Here:
         def run(self, function, tasks):
@@ -130,7 +129,7 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     config = composed(*WORDS, "policy=[random,rand_rout]")
     ready = kinds.checked_points(config, make, make_policies)
     folder = own / "results" / "data" / "mine"
-    assert _on_cluster.run_elsewhere(Here(), ready, folder, Reporter(), True) == {}
+    assert loop.run_on_cluster(Here(), (make, make_policies), ready, folder, Silent(), True) == {}
     assert measured() == ["K=1: random", "K=1: rand_rout"]
     assert not sharding.left_of(ready, folder)
 

@@ -8,8 +8,7 @@ from composing import composed
 
 from cqbjax.cli._hydra import make, make_policies
 from cqbjax.core.labels import OWN, PAPERS
-from cqbjax.datasets import DatasetSource
-from cqbjax.datasets.rates import Served, rates_by_rule
+from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
 from cqbjax.experiments import grid, kinds, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point
@@ -54,13 +53,13 @@ def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
     [(PAPERS, True, False), (PAPERS, False, True), (OWN, True, True)],
 )
 def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
-    served = Served(0.6, 0.7, (0,), 0.9)
+    served = ServedRates(0.6, 0.7, (0,), 0.9)
     source = DatasetSource.__new__(DatasetSource)
     object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
     object.__setattr__(source, "_served", {2: served})
     asked = config(arrival_rate="by_rule", rates_by_K={2: [0.61, 0.71]} if own else None)
     settled = grid.settle(Point("p", asked, {}, {}), source).config.arrival_rate
-    assert settled == (list(rates_by_rule(served)) if by_rule else [0.61, 0.71])
+    assert settled == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
     with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
         grid.settle(Point("p", asked, {}, {}), object())
 

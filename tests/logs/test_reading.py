@@ -405,9 +405,7 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     assert whose() == ("WildChat-1M", "paper", "")
     monkeypatch.setattr(prepare, "ROWS", 3)
     assert whose() == ("our service", "own", "")
-    downloaded = prepare.fetch.get(
-        "wildchat", tmp_path, folder, ("", (), None), None, prepare._shards
-    )
+    downloaded = prepare.fetch("wildchat", tmp_path, folder, ("", (), None), None, prepare._shards)
     assert prepare._whose(downloaded)["provenance"] == "own"
     assert prepare._whose(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
 

@@ -334,7 +334,7 @@ def test_a_rule_ranks_conversations_by_what_it_names():
     assert informed[1] == np.float32(0.9)
     for rule, schedule in (("fifo_chain", "oldest"), ("least_served",) * 2, ("random",) * 2):
         assert rules.policy(rule, log, chains, 0.5) == RandomRouting(schedule=schedule)
-    assert rules.policy("fifo", log, chains, 0.5).entry_aware
+    assert rules.policy("fifo", log, chains, 0.5).needs.entry_rounds
     assert rules.policy("clairvoyant", log, chains, 0.5) == Optimal()
 
 

@@ -22,15 +22,15 @@ from cqbjax import PerSeed
 from cqbjax.core import rng
 from cqbjax.datasets import (  # fmt: skip
     DatasetSource,
-    Served,
+    ServedRates,
+    choose_arrival_rates,
     mnl_utilities,
-    rates_by_rule,
     served_rates,
     source,
 )
 from cqbjax.datasets.prepare import prepare
-from cqbjax.engine.progress import Reporter
-from cqbjax.engine.validation import build_spec
+from cqbjax.engine.checks import check_sweep
+from cqbjax.engine.progress import Silent
 from cqbjax.experiments import grid, kinds, resolvers, sharding, showing, study
 from cqbjax.experiments.configs import Config
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
@@ -61,7 +61,7 @@ def embed(prompts: tuple[str, ...]) -> np.ndarray:
 
 
 def sweep(policies, world: Routing, seeds=SEEDS, **changed):
-    arguments = {"arrival_rate": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
+    arguments = {"arrival_rates": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
     return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
 
 
@@ -90,7 +90,7 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
     scores = np.random.default_rng(0).normal(size=world.utilities.shape)
     policies = {"prompt": Routed(scores=jnp.asarray(scores))}
     policies["row"] = PerSeed([Routed(scores=scores[pool], by="row") for pool in pools(world)])
-    data = sweep(policies, world, K=2)
+    data = sweep(policies, world, assortment_size=2)
     for field in ("queue_length", "regret", "departures"):
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="prompt"), values.sel(policy="row"))
@@ -181,7 +181,7 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
 )  # fmt: skip
 def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
     with pytest.raises(ValueError, match=said):
-        build_spec({"p": policy}, dataset.queries, [0.5], SEEDS, 10)
+        check_sweep({"p": policy}, dataset.queries, [0.5], np.asarray(SEEDS), 10, 1, "auto")
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
@@ -433,7 +433,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     table = dataclasses.replace(dataset.table, prompts=tuple(prompts))
     leaking = dataclasses.replace(dataset, table=table)
     assert parts.offline[0] not in leaking.split(5).offline, "the twin is left out"
-    monkeypatch.setattr(source, "without_twins", lambda parts, prompts: parts)
+    monkeypatch.setattr(source, "drop_pool_texts", lambda parts, prompts: parts)
     leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
         training.per_seed({"zero": Trained(Zero())}, leaking, [5], tmp_path, None)
@@ -457,7 +457,9 @@ def test_what_fixed_routing_serves_by_hand():
     assert served.oracle == pytest.approx(2 / (2 + 1.25))
     pair = [1 + 0.25, 1 / 3 + 4]  # odds of both servers together
     both = 2 / sum((1 + odds) / odds for odds in pair)
-    assert served_rates(u, 2) == Served(*[pytest.approx(both)] * 2, (0, 1), pytest.approx(both))
+    assert served_rates(u, 2) == ServedRates(
+        *[pytest.approx(both)] * 2, (0, 1), pytest.approx(both)
+    )
     with pytest.raises(ValueError, match="K=3 must lie in 1..N, and N=2"):
         served_rates(u, 3)
     with pytest.raises(ValueError, match="too many to choose arrival rates by rule"):
@@ -468,14 +470,14 @@ def test_what_fixed_routing_serves_by_hand():
     ("served", "rates"),
     [
         # The paper's throughputs of RAND_ROUT and ZERO on SPROUT at its highest rate: its rates.
-        (Served(0.768, 0.843, (0,), 0.99), (0.7, 0.8, 0.9)),
-        (Served(0.6, 0.8, (0,), 1.0), (0.55, 0.7, 0.85)),
-        (Served(0.8, 0.6, (0,), 1.0), (0.55, 0.7, 0.85)),
-        (Served(0.501, 0.509, (0,), 0.52), (0.45, 0.505, 0.51)),
+        (ServedRates(0.768, 0.843, (0,), 0.99), (0.7, 0.8, 0.9)),
+        (ServedRates(0.6, 0.8, (0,), 1.0), (0.55, 0.7, 0.85)),
+        (ServedRates(0.8, 0.6, (0,), 1.0), (0.55, 0.7, 0.85)),
+        (ServedRates(0.501, 0.509, (0,), 0.52), (0.45, 0.505, 0.51)),
     ],
 )
 def test_rates_by_rule_lie_under_between_and_above(served, rates):
-    assert rates_by_rule(served) == pytest.approx(rates)
+    assert choose_arrival_rates(served) == pytest.approx(rates)
 
 
 @pytest.mark.slow
@@ -485,7 +487,7 @@ def test_a_served_rate_is_what_a_long_run_serves():
     fixed = Routed(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
         {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
-        arrival_rate=[0.95], horizon=500, capacity=500, chunk=40,
+        arrival_rates=[0.95], horizon=500, capacity=500, chunk=40,
     )  # fmt: skip
     per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500
     served = 1 / np.mean(1 / u[:, 0])
@@ -528,7 +530,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
     )
     folder = tmp_path / "results"
-    assert not sharding.run_all(ready, folder, Reporter(), console, True)  # type: ignore[arg-type]
+    assert not sharding.run_all(ready, folder, Silent(), console, True)  # type: ignore[arg-type]
     points = sharding.read_back(ready, folder)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]
@@ -540,7 +542,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
     kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
     assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
-    rates = rates_by_rule(
+    rates = choose_arrival_rates(
         source.dataset_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
     np.testing.assert_allclose(points[1].arrival_rate, rates)
@@ -550,7 +552,7 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     config = Config(K=1, arrival_rate="by_rule", rates_by_K={1: [0.5, 0.6, 0.7]})
     point = grid.Point("K=1", config, {}, {})
     stand_in = grid.settle(point, dataset).config.arrival_rate
-    assert stand_in == list(rates_by_rule(dataset.served(1)))
+    assert stand_in == list(choose_arrival_rates(dataset.served(1)))
     table = dataclasses.replace(dataset.table, provenance="paper")
     own = dataclasses.replace(dataset, table=table)
     assert grid.settle(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in

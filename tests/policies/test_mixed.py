@@ -13,7 +13,7 @@ from cqbjax.core import contract, mnl, rng, shapes
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import ratio, regret
 from cqbjax.core.recorders.traffic import Traffic
-from cqbjax.core.types import NOBODY, Action, Observation, Problem, Queue
+from cqbjax.core.types import NOBODY, Action, Needs, Observation, Problem, Queue
 from cqbjax.env import Env, play
 from cqbjax.policies import Acqb
 
@@ -41,7 +41,7 @@ def test_where_all_k_are_shown_nothing_changes(name):
     """Every mask is there, and hides nobody: as without them, bit for bit."""
     swept = cqbjax.sweep(
         {"plain": Acqb(alpha_scale=0.3), "mixed": Acqb(alpha_scale=0.3, exploit_size=2)},
-        SOURCES[name], arrival_rate=[0.7], num_seeds=3, horizon=150, K=2,
+        SOURCES[name], arrival_rates=[0.7], seeds=3, horizon=150, assortment_size=2,
     )  # fmt: skip
     for name in ("queue_length", "regret", "departures", "explored"):
         mine, plain = (swept[name].sel(policy=label) for label in ("mixed", "plain"))
@@ -122,7 +122,6 @@ class Mine:
     """Shows whom it is told to."""
 
     shows: bool = True
-    informed = False
 
     def init(self, problem, contexts):
         return ()
@@ -139,13 +138,15 @@ class Mine:
 class Declared(Mine):
     """The same, and says so."""
 
-    mixed = True
+    needs = Needs(smaller_assortments=True)
 
 
 def test_who_shows_fewer_says_so_and_shows_somebody():
     problem = SYNTHETIC.problem(2, 9)
     shapes.check_policy(Declared(), problem)
-    with pytest.raises(contract.ContractError, match="must leave Action.shown out: mixed is not"):
+    with pytest.raises(
+        contract.ContractError, match="must leave Action.shown out, or the policy's needs"
+    ):
         shapes.check_policy(Mine(), problem)
     queue = Queue(*[jnp.asarray([1, 0], jnp.int32)] * 3)
     for shown, at in (([True, False], 0), ([False, False], 7)):

@@ -1,21 +1,19 @@
 """What policies are by default, what they ask to be shown, and which contexts they are shown."""
 
+import ast
+import dataclasses
+import importlib
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import cqbjax
 from cqbjax import estimation
 from cqbjax.core import rng
-from cqbjax.core.types import (
-    CAPABILITIES,
-    Observation,
-    Problem,
-    Queue,
-    is_blind,
-    is_entry_aware,
-    is_retry_aware,
-)
+from cqbjax.core.types import Needs, Observation, Problem, Queue, read_needs
 from cqbjax.estimation import Blocks, Pool, cubic, running
 from cqbjax.policies import (
     Acqb,
@@ -30,7 +28,10 @@ from cqbjax.policies import (
     Routed,
 )
 from cqbjax.policies._template import EpsilonGreedy
+from cqbjax.testing.contract.fair import Masked
+from cqbjax.testing.contract.probe import Probe
 
+ROOT = Path(cqbjax.__file__).parent
 PROBLEM = Problem(3, 2, 4, 5, 9, "disjoint", True)
 SCORES = np.zeros((5, 3))
 
@@ -49,21 +50,24 @@ def test_every_constant_of_acqb_is_one_unless_it_is_given():
     assert jax.tree.leaves(Routed(scores=SCORES))[1:] == jax.tree.leaves(routed)[1:] == [0, 1.0]
 
 
-def test_only_the_optimal_policy_is_told_and_only_who_asks_is_shown_more():
+def test_only_the_optimal_policy_needs_the_true_utilities_and_only_retry_rules_the_offers():
     view = Intercept()
     within = [OnContexts(policy=one, view=view) for one in (Acqb(), Acqb(retry="fallback"))]
     plain = [Acqb(), Acqb(retry="recall"), RandomRouting(), QueueingBandit(), within[0]]
     plain += [Linear(), ByLlm(), EpsilonGreedy()]
     aware = [Acqb(retry="posterior"), RandomRouting(retry="fallback"), within[1]]
-    aware.append(Routed(scores=SCORES, retry="fallback"))
-    assert Optimal().informed is True and OnContexts(policy=Optimal(), view=view).informed is True
+    aware += [Routed(scores=SCORES, retry="fallback"), ByLlm(retry="cache")]
+    optimal = [Optimal(), OnContexts(policy=Optimal(), view=view)]
+    assert all(read_needs(one).true_utilities for one in optimal)
     for one in (*plain, *aware):
-        assert one.informed is False and not is_entry_aware(one)
-    assert [is_retry_aware(one) for one in (*plain, Optimal())] == [False] * 9
-    aware.append(Optimal(retry="fallback"))
-    assert [one.retry_aware for one in aware] == [True] * 5
-    assert is_blind(RandomRouting()) and is_blind(QueueingBandit())
-    assert not any(map(is_blind, (Acqb(), Optimal(), Routed(scores=SCORES))))
+        assert not read_needs(one).true_utilities and not read_needs(one).entry_rounds
+    assert not any(read_needs(one).offer_counts for one in (*plain, *optimal))
+    assert all(read_needs(one).offer_counts for one in (*aware, Optimal(retry="fallback")))
+    for one in (RandomRouting(), QueueingBandit(), ByLlm()):
+        assert not read_needs(one).contexts
+    assert all(read_needs(one).contexts for one in (Acqb(), Optimal(), Routed(scores=SCORES)))
+    assert read_needs(Acqb(exploit_size=1)).smaller_assortments
+    assert not read_needs(Acqb()).smaller_assortments
 
 
 def test_an_estimator_is_chosen_by_what_it_can_do():
@@ -213,10 +217,31 @@ def test_words_are_compared_by_what_they_say():
     assert PROBLEM._replace(arrivals_a_round=3).most_queries == 27
 
 
-@pytest.mark.parametrize("name", sorted(CAPABILITIES))
-def test_a_wrapper_passes_on_what_the_policy_within_declares(name):
-    """By construction: a capability that is added to `types.CAPABILITIES` is passed on too."""
-    for declared in (True, False):
-        within = type("Within", (), {name: declared})()
-        assert getattr(OnContexts(policy=within, view=None), name) is declared
-    assert not hasattr(OnContexts(policy=object(), view=None), name)
+def wrappers():
+    """Yield each class of the package that has a field `policy` and selects."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+            methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+            if "policy" in fields and "select" in methods:
+                name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+                yield getattr(importlib.import_module(name), node.name)
+
+
+def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
+    found = set(wrappers())
+    assert {OnContexts, Masked, Probe} <= found
+    other = Needs(*(not default for default in Needs()))
+    assert not set(zip(other, Needs(), strict=True)) & {(True, True), (False, False)}
+    for wrapper in found:
+        others = {
+            field.name: None
+            for field in dataclasses.fields(wrapper)
+            if field.default is dataclasses.MISSING and field.name != "policy"
+        }
+        for declared in (other, Needs()):
+            within = type("Within", (), {"needs": declared})()
+            assert read_needs(wrapper(policy=within, **others)) == declared, wrapper
+        assert read_needs(wrapper(policy=object(), **others)) == Needs(), wrapper

@@ -110,7 +110,7 @@ def test_the_llm_that_pleased_most_is_kept():
 def test_a_query_that_comes_back_gets_the_next_llm():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
     policy = ByLlm(retry="fallback")
-    assert policy.retry_aware
+    assert policy.needs.offer_counts
     assert policy.select(KEY, COUNTS, observed(shown=shown)).servers.tolist() == [3]
 
 

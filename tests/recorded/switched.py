@@ -10,7 +10,7 @@ from recorded.cases import Case, policy
 from recorded.draws import scores
 
 from cqbjax.core.pytree import kind_of, pytree
-from cqbjax.core.types import Action, Feedback, Observation, Problem, is_mixed
+from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, read_needs
 
 
 @pytree
@@ -29,13 +29,11 @@ class Switched:
     branches: tuple[Any, ...]
     number: Any
 
-    informed = True
-    retry_aware = True
-
     @property
-    def mixed(self) -> bool:
-        """Whether they show fewer than K servers in some rounds."""
-        return is_mixed(self.learner)
+    def needs(self) -> Needs:
+        """Return what any of them needs, and the assortments that all of them offer."""
+        fewer = read_needs(self.learner).smaller_assortments
+        return Needs(true_utilities=True, offer_counts=True, smaller_assortments=fewer)
 
     @property
     def learner(self) -> Any:
@@ -50,7 +48,11 @@ class Switched:
         """Let the run's policy decide; only an informed one is shown the true utilities."""
 
         def decide(one: Any) -> Action:
-            seen = observation if one.informed else observation._replace(utilities=None)
+            seen = (
+                observation
+                if read_needs(one).true_utilities
+                else observation._replace(utilities=None)
+            )
             return one.select(key, state, seen)
 
         return jax.lax.switch(

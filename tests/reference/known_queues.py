@@ -13,8 +13,8 @@ import numpy as np
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Policy, Source
-from cqbjax.dynamics import Count, Impatient, Orbit, Rounds
-from cqbjax.engine.batches import max_slots
+from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
+from cqbjax.engine.groups import most_slots
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal, RandomRouting
@@ -93,7 +93,7 @@ class Known:
         is 1 / (sqrt(m (1 - l)) - sqrt(l (1 - m)))^2, to some percent near load 1, to a quarter at
         load 0.6. Where unserved queries leave at a rate th, it is no longer than 1 / th.
         """
-        leave = sum(float(one.leave) for one in self.users if isinstance(one, Impatient))
+        leave = sum(float(one.leave) for one in self.users if isinstance(one, Impatience))
         return 1 / ((1 - load) ** 2 / (2 * self.spread) + leave)
 
 
@@ -120,9 +120,9 @@ def simulated(
         every = math.ceil(one.relaxation(load) / RECORDS)
         most = TAIL * (1 + max(each.expected(rate) for each in same))
         data = sweep(
-            {each.label: each.policy for each in same}, one.source, arrival_rate=[rate],
-            num_seeds=seeds, horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
-            capacity=max_slots(math.ceil(most)), progress=progress, users=one.users,
+            {each.label: each.policy for each in same}, one.source, arrival_rates=[rate],
+            seeds=seeds, horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
+            capacity=most_slots(math.ceil(most)), progress=progress, users=one.users,
             service=one.service,
         )  # fmt: skip
         kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))
@@ -156,25 +156,26 @@ KNOWN = (
     Known("two classes, likeliest first", "preemptive priority", 1 / MIXED[0],
           lambda rate: float(queues.preemptive(CLASSES, rate).sum()), TWO, spread=spread(*MIXED)),
     Known("at most two attempts", OF_GENERAL, 1 / TRIED[0],
-          lambda rate: queues.general(*TRIED, rate), COIN, OLDEST, (Impatient(attempts=MOST),)),
+          lambda rate: queues.general(*TRIED, rate), COIN, OLDEST, (Impatience(attempts=MOST),)),
     Known("giving up by chance", "λ(1-λ) / (m+(1-m)g-λ)", M + (1 - M) * GIVE_UP,
           lambda rate: queues.geometric(M + (1 - M) * GIVE_UP, rate),
-          users=(Impatient(give_up=GIVE_UP),)),
+          users=(Impatience(give_up=GIVE_UP),)),
     Known("leaving unserved", "its chain", M,
           lambda rate: queues.mean(queues.law_of_places(M, 1, LEAVE, rate)),
-          users=(Impatient(leave=LEAVE),)),
+          users=(Impatience(leave=LEAVE),)),
     Known("attempts of two rounds", f"{OF_GENERAL} - λ/m", M / 2,
-          lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(Rounds(rounds=2),),
+          lambda rate: queues.lasting_waits(M, 2, 0, rate), service=(ServiceTimes(rounds=2),),
           spread=spread(*FIXED)),
     Known("attempts of two rounds on average", f"{OF_GENERAL} - λ/m", M / 2,
           lambda rate: queues.lasting_waits(M, 2, 2, rate),
-          service=(Rounds(rounds=2, law="geometric"),), spread=spread(*LONG)),
+          service=(ServiceTimes(rounds=2, law="geometric"),), spread=spread(*LONG)),
     Known("three served a round", "Geo/Geo/3", SERVED,
           lambda rate: queues.several(PLACES_M, PLACES, rate), Coin(success=PLACES_M),
-          service=(Count(count=PLACES),), spread=SPREAD_OF_PLACES),
+          service=(ServiceChannels(count=PLACES),), spread=SPREAD_OF_PLACES),
     Known("three served, leaving unserved", "its chain", SERVED,
           lambda rate: queues.mean(queues.law_of_places(PLACES_M, PLACES, LEAVE, rate)),
-          Coin(success=PLACES_M), users=(Impatient(leave=LEAVE),), service=(Count(count=PLACES),),
+          Coin(success=PLACES_M), users=(Impatience(leave=LEAVE),),
+          service=(ServiceChannels(count=PLACES),),
           spread=SPREAD_OF_PLACES),
     Known("back in the next round", "λ(1-λ) / (m-λ)", M, lambda rate: queues.geometric(M, rate),
           users=(Orbit(return_rate=1),)),

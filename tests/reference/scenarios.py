@@ -206,8 +206,6 @@ class Planted:
     policy: policies.Acqb
     theta: Array
 
-    informed = False
-
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return ACQB's state with theta planted in it."""
         state = self.policy.init(problem, contexts)
@@ -238,8 +236,6 @@ class Traced:
 
     weight: Array | float = 0.0
     log: Any = static(default=None)
-
-    informed = False
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return the empty state."""

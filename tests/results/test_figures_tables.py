@@ -21,9 +21,10 @@ from PIL import Image
 from rich.console import Console
 from tiers import cases
 
-from cqbjax.figures import arena, panels, sweeps, vertical_scale
+from cqbjax.arena import figures as arena
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
+from cqbjax.figures import panels, sweeps, vertical_scale
 from cqbjax.results import names, tables
 from cqbjax.results.aggregate import aggregated
 from cqbjax.results.readable import readable

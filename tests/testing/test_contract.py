@@ -16,10 +16,11 @@ from composing import CONF, composed
 from tiers import cases
 
 from cqbjax.cli._hydra import pairings
+from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
 from cqbjax.core.pytree import kind_of, pytree, static
-from cqbjax.core.types import Problem
+from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import Learnt, Projected, Warm
-from cqbjax.policies import Acqb, OnContexts, Routed
+from cqbjax.policies import Acqb, Intercept, OnContexts, Routed
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 
@@ -103,8 +104,6 @@ class Faulty:
     good: EpsilonGreedy = dataclasses.field(default_factory=EpsilonGreedy)
     act: Any = static(default=lambda action, observation: action)
     learn: Any = static(default=lambda old, new, feedback: new)
-
-    informed = False
 
     def init(self, problem: Problem, contexts) -> State:
         return self.good.init(problem, contexts)
@@ -243,13 +242,31 @@ def test_a_class_that_is_no_pytree_is_told_how_to_become_one():
         check_policy(Plain())
 
 
-def test_a_policy_must_say_whether_it_is_informed():
+@pytest.mark.parametrize("needs", [True, (True, False), Needs(contexts="yes"), Needs])
+def test_the_needs_of_a_policy_must_be_needs(needs):
     @pytree
-    class Silent(EpsilonGreedy):
-        informed: Any = static(default=None)
+    class Vague(EpsilonGreedy):
+        needs: Any = static(default=None)
 
-    with pytest.raises(ContractError, match=r"Silent\.informed must be True or False"):
-        check_policy(Silent())
+    with pytest.raises(ContractError, match=r"Vague\.needs must be Needs of True and False"):
+        check_policy(Vague(needs=needs))
+
+
+@pytest.mark.parametrize("old", REPLACED_BY_NEEDS)
+def test_an_attribute_that_needs_replaced_is_refused_with_the_field_that_says_it_now(old):
+    value, now = REPLACED_BY_NEEDS[old]
+    for policy in (EpsilonGreedy(), OnContexts(policy=EpsilonGreedy(), view=Intercept())):
+        check_class(policy)
+    for known in (value, not value):
+        one = pytree(type("Dated", (EpsilonGreedy,), {old: known}))()
+        for policy in (one, OnContexts(policy=one, view=Intercept())):
+            if known is value:
+                with pytest.raises(ContractError, match=rf"Dated\.{old} .* needs = Needs\({now}\)"):
+                    check_class(policy)
+            else:
+                check_class(policy)
+    field, _, said = now.partition("=")
+    assert Needs(**{field: said == "True"}) != Needs()
 
 
 def test_the_problem_must_have_a_row_for_every_arrival():

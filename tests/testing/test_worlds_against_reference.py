@@ -16,7 +16,15 @@ from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.setting import with_rules
-from cqbjax.dynamics import Count, Impatient, Late, Lost, Orbit, Outages, Rounds
+from cqbjax.dynamics import (
+    DelayedFeedback,
+    Impatience,
+    LostFeedback,
+    Orbit,
+    Outages,
+    ServiceChannels,
+    ServiceTimes,
+)
 from cqbjax.policies import Acqb
 from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
 from cqbjax.sources import Arriving, Batches, Drifting
@@ -32,35 +40,37 @@ POOL = sources.Routing(
 SEVERAL = Arriving(source=SOURCE, process=Batches(sizes=[2, 1]))
 WORLDS = {
     "one place": (
-        SOURCE, [Orbit(return_rate=0.3), Impatient(attempts=3, give_up=0.2, pretends=0.6)],
-        [Lost(lost=0.4)],
+        SOURCE, [Orbit(return_rate=0.3), Impatience(attempts=3, give_up=0.2, pretends=0.6)],
+        [LostFeedback(lost=0.4)],
     ),
-    "patience": (SEVERAL, [Impatient(leave=0.2, patience=9)], []),
-    "places": (SEVERAL, [], [Count(count=3)]),
-    "lasting": (SOURCE, [], [Rounds(rounds=[1, 2, 3, 2])]),
+    "patience": (SEVERAL, [Impatience(leave=0.2, patience=9)], []),
+    "places": (SEVERAL, [], [ServiceChannels(count=3)]),
+    "lasting": (SOURCE, [], [ServiceTimes(rounds=[1, 2, 3, 2])]),
     "outages": (SOURCE, [], [Outages(share=0.5, length=5)]),  # in some rounds nobody is up
     # Of two servers that are shown one may be down, or both.
     "pairs down": (
-        SOURCE, [Impatient(attempts=3, patience=15)],
-        [Outages(share=0.6, length=5), Rounds(rounds=[1, 2, 1, 3])],
+        SOURCE, [Impatience(attempts=3, patience=15)],
+        [Outages(share=0.6, length=5), ServiceTimes(rounds=[1, 2, 1, 3])],
     ),
     "joins": (SOURCE, [], [Outages(since=[1, 40, 1, 1], until=[60, 90, 90, 20])]),
-    "late": (SOURCE, [], [Late(delay=7)]),
-    "by prompt": (POOL, [], [Rounds(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
+    "late": (SOURCE, [], [DelayedFeedback(delay=7)]),
+    "by prompt": (POOL, [], [ServiceTimes(rounds=1 + np.arange(56).reshape(14, 4) % 3)]),
     "drift": (Drifting(source=SOURCE, jump_at=45, quarter=200), [], []),
     "unheard": (
-        SEVERAL, [Orbit(delays=[1, 3]), Impatient(attempts=4, pretends=0.5)],
-        [Count(count=2), Lost(lost=0.4)],
+        SEVERAL, [Orbit(delays=[1, 3]), Impatience(attempts=4, pretends=0.5)],
+        [ServiceChannels(count=2), LostFeedback(lost=0.4)],
     ),
     "everything": (
         Arriving(source=Drifting(source=SOURCE, jump_at=45), process=Batches(sizes=[2, 1])),
-        [Orbit(delays=[1, 3, 8]), Impatient(attempts=5, leave=0.05, pretends=0.5)],
-        [Count(count=2), Rounds(rounds=2, law="geometric"), Outages(share=0.2, length=6), Lost()],
+        [Orbit(delays=[1, 3, 8]), Impatience(attempts=5, leave=0.05, pretends=0.5)],
+        [ServiceChannels(count=2), ServiceTimes(rounds=2, law="geometric"),
+         Outages(share=0.2, length=6), LostFeedback()],
     ),
     "late everything": (
         Arriving(source=SOURCE, process=Batches(sizes=[2, 1])),
-        [Orbit(return_rate=0.4), Impatient(give_up=0.1, pretends=0.5)],
-        [Count(count=2), Rounds(rounds=[1, 2, 3, 1]), Late(delay=4), Lost(lost=0.2)],
+        [Orbit(return_rate=0.4), Impatience(give_up=0.1, pretends=0.5)],
+        [ServiceChannels(count=2), ServiceTimes(rounds=[1, 2, 3, 1]), DelayedFeedback(delay=4),
+         LostFeedback(lost=0.2)],
     ),
 }  # fmt: skip
 POLICIES = ("acqb", "optimal", "random", "acqb_fallback", "acqb_rr", "rand_rout_fallback", "q_ucb")
@@ -81,7 +91,7 @@ QUICK = [("late everything", "q_ucb")]
 
 def case_of(world, label=""):
     source, users, service = WORLDS[world]
-    rate = 1.0 if any(isinstance(one, Count) for one in service) else 0.55
+    rate = 1.0 if any(isinstance(one, ServiceChannels) for one in service) else 0.55
     size = 2 if label in recorded.MIXED or world == "pairs down" else 1
     return Case(with_rules(source, users, service), size, rate, HORIZON, seed=3)
 
@@ -117,13 +127,13 @@ def rules_of(case):
             told["gives_up"] = np.asarray(drawn)[..., 0] < float(kind.give_up)
             told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
     for kind, drawn in zip(instance.rules.service, instance.rules.of_service, strict=True):
-        if isinstance(kind, Rounds):
+        if isinstance(kind, ServiceTimes):
             told["takes"] = takes_of(kind, drawn, instance.world.prompts, problem)
         elif isinstance(kind, Outages):
             told["available"] = np.asarray(drawn)
-        elif isinstance(kind, Lost):
+        elif isinstance(kind, LostFeedback):
             told["hears"] = np.asarray(drawn)
-        elif isinstance(kind, Late):
+        elif isinstance(kind, DelayedFeedback):
             told["delay"] = kind.delay
     if instance.rules.patience is not None:
         told["bears"] = np.asarray(instance.rules.patience)

@@ -1,7 +1,7 @@
-"""ParetoBandit's examples as its Python package holds them: JSON lines, one a prompt.
+"""ParetoBandit's examples as its Python package holds them: JSON lines, one per prompt.
 
-A line is `{prompt, source, arms: {LLM: {reward, cost, ...}, ...}, ...}`, the cost in USD a query.
-LLMs are called without their makers' names, and prompts by their hashes, as in the compact file.
+A line is `{prompt, source, arms: {LLM: {reward, cost, ...}, ...}, ...}`, the cost in USD per query.
+LLMs are named without their makers, and prompts by their hashes, as in the compact file.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ ID_LETTERS = 16
 
 
 def read_paretobandit(path: str | pathlib.Path) -> RoutingTable:
-    """Read the examples of a folder, those of `FILES` one after another.
+    """Read the examples of a folder, the files of `FILES` one after another.
 
     Args:
         path: the folder, or one of its files.
@@ -28,44 +28,40 @@ def read_paretobandit(path: str | pathlib.Path) -> RoutingTable:
         The table in the files' order; its LLMs are sorted by name.
 
     Raises:
-        TableError: one sentence naming file, row and what is wrong there.
+        TableError: one sentence naming file, row and the fault.
     """
     path = pathlib.Path(path)
-    files = [path] if path.is_file() else [path / one for one in FILES]
-    rows = [row for file in files for row in _rows(file)]
-    arms = sorted(rows[0][1]["arms"], key=_short) if rows else []
-    cells = np.array([_cells(where, row, arms) for where, row in rows]).reshape(-1, len(arms), 2)
+    files = [path] if path.is_file() else [path / name for name in FILES]
+    rows = [row for file in files for row in _read_rows(file)]
+    # "maker/name" -> "name".
+    servers = {arm: arm.rpartition("/")[2] for arm in (rows[0][1]["arms"] if rows else ())}
+    arms = sorted(servers, key=servers.__getitem__)
+    cells = np.array([_read_cells(*row, arms) for row in rows]).reshape(-1, len(arms), 2)
     prompts = tuple(str(row["prompt"]) for _, row in rows)
     ids = tuple(hashlib.sha256(p.encode()).hexdigest()[:ID_LETTERS] for p in prompts)
     first: dict[str, str] = {}
-    for one, (where, _) in zip(ids, rows, strict=True):
-        if first.setdefault(one, where) != where:
-            raise TableError(f"{where} has the prompt of {first[one]}, each must stand there once.")
+    for prompt_id, (where, _) in zip(ids, rows, strict=True):
+        if first.setdefault(prompt_id, where) != where:
+            raise TableError(
+                f"{where} has the prompt of {first[prompt_id]}, each must stand there once."
+            )
     table = RoutingTable(
-        name="ParetoBandit",
-        prompt_ids=ids,
-        prompts=prompts,
+        name="ParetoBandit", prompt_ids=ids, prompts=prompts,
         origins=tuple(str(row["source"]) for _, row in rows),
-        servers=tuple(map(_short, arms)),
-        performance=cells[..., 0],
-        cost=cells[..., 1],
-    )
+        servers=tuple(servers[arm] for arm in arms),
+        performance=cells[..., 0], cost=cells[..., 1],
+    )  # fmt: skip
     check_table(table, str(path))
     return table
 
 
-def _short(arm: str) -> str:
-    """Return an LLM's name without its maker's."""
-    return arm.rpartition("/")[2]
-
-
-def _rows(file: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return the lines of a file, each with where it stands."""
+def _read_rows(file: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the lines of a file, each with its file and row in words."""
     if not file.is_file():
         raise TableError(f"{file}: no such file.")
-    made = []
+    rows = []
     try:
-        # A prompt may hold what `splitlines` takes for the end of a line.
+        # A prompt may hold characters that `splitlines` takes for the end of a line.
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise TableError(f"{file}: is not UTF-8 text: {error}.") from error
@@ -80,20 +76,20 @@ def _rows(file: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
         for key in KEYS:
             if not isinstance(row, dict) or key not in row:
                 raise TableError(f"{where} has no {key!r}.")
-        made.append((where, row))
-    return made
+        rows.append((where, row))
+    return rows
 
 
-def _cells(where: str, row: dict[str, Any], arms: list[str]) -> list[list[float]]:
+def _read_cells(where: str, row: dict[str, Any], arms: list[str]) -> list[list[float]]:
     """Return reward and cost of each LLM."""
     if set(row["arms"]) != set(arms):
-        first, here = (", ".join(sorted(one)) for one in (arms, row["arms"]))
+        first, here = (", ".join(sorted(names)) for names in (arms, row["arms"]))
         raise TableError(f"{where} is of {here}, and the first row of {first}.")
-    said = f"{where} must have a reward in [0, 1] and a cost of at least 0 in numbers of each LLM."
+    error = f"{where} must have a reward in [0, 1] and a cost of at least 0 in numbers of each LLM."
     try:
         cells = [[float(row["arms"][arm][key]) for key in ("reward", "cost")] for arm in arms]
-    except (KeyError, TypeError, ValueError) as error:
-        raise TableError(said) from error
+    except (KeyError, TypeError, ValueError) as cause:
+        raise TableError(error) from cause
     if not all(0 <= reward <= 1 and 0 <= cost < float("inf") for reward, cost in cells):
-        raise TableError(said)
+        raise TableError(error)
     return cells

@@ -6,20 +6,27 @@ Columns: `sample_id, prompt, eval_name`, then for each LLM a score column named 
 
 import ast
 import pathlib
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, read_frame
-from cqbjax.datasets.readers.pickles import read_pickled_frame
-from cqbjax.datasets.table import RoutingTable, TableError, check_cells, check_table
+from cqbjax.datasets.readers.parquet_csv import (
+    check_columns,
+    check_filled,
+    number_columns,
+    read_frame,
+)
+from cqbjax.datasets.table import CellNames, RoutingTable, TableError, check_table
 
 COST_SUFFIX = "|total_cost"
 RESPONSE_SUFFIX = "|model_response"
 REQUIRED = ("sample_id", "prompt", "eval_name")
 NUMBERED = ("", "Unnamed: 0")  # the frame's own row number, as pandas writes it
 ORACLE = "oracle_model_to_route_to"
-# What a joined row remembers: its place in the unsplit RouterBench, its file and its row there.
+# Columns of a joined row: its number in the unsplit RouterBench, its file and its row there.
 ROW, FILE, FILE_ROW = "__row", "__file", "__file_row"
 
 
@@ -28,64 +35,73 @@ def read_routerbench(path: str | pathlib.Path) -> RoutingTable:
 
     Rows are put in the order of the frame's own row number (the CSVs' unnamed first column), which
     is the order of the unsplit RouterBench; without one, in file order. A prompt that is a Python
-    list of strings is unwrapped. Rows with no score at all are dropped. Of rows that share a
-    `sample_id` with no server scored twice, the one with most scores stands, its prompt and costs
-    too; a score that it lacks is taken from the other row only where that LLM's response is the
-    same text, for then it is the same answer to the same question. All is counted in the notes.
+    list of strings is unwrapped. Rows without any score are dropped.
+
+    Rows that share a `sample_id` are merged if no server has two scores. The row with most scores
+    gives prompt and costs. A score that it lacks is taken from the other row only if the LLM's
+    response is the same text: the same answer to the same question. The notes count both.
 
     Args:
         path: a folder, a `.csv` or a `.pkl`.
 
     Returns:
-        The table; a missing score is NaN (see `cqbjax.datasets.complete`).
+        The table; a missing score is NaN (see `cqbjax.datasets.drop_missing`).
 
     Raises:
-        TableError: one sentence naming file, row and column; a pickle that asks for anything but
-            a frame's own classes is refused by the name it asked for.
+        TableError: one sentence naming file, row and column, or the class that a pickle asks for
+            and must not.
     """
     path = pathlib.Path(path)
-    frames = [(file, _read_one(file)) for file in _files(path)]
-    servers = _servers(frames)
-    parts = [_numbered(frame, servers, file) for file, frame in frames]
-    frame = pl.concat(parts).sort(ROW, maintain_order=True)
-    frame, notes = _one_row_an_id(frame, servers)
+    frames = []
+    for file in _find_files(path):
+        pickled = file.suffix == ".pkl"
+        frame = read_pickled_frame(file) if pickled else read_frame(file, infer=False)
+        check_columns(frame.columns, REQUIRED, file)
+        check_filled(frame, REQUIRED, file)
+        frames.append((file, frame))
+    servers = _find_servers(frames)
+    parts = [_select_columns(frame, servers, file) for file, frame in frames]
+    frame, notes = _merge_ids(pl.concat(parts).sort(ROW, maintain_order=True), servers)
     table = RoutingTable(
         name="RouterBench",
         prompt_ids=tuple(frame["sample_id"]),
-        prompts=tuple(unwrap(prompt) for prompt in frame["prompt"]),
+        prompts=tuple(unwrap_prompt(prompt) for prompt in frame["prompt"]),
         origins=tuple(frame["eval_name"]),
         servers=servers,
-        performance=_matrix(frame, list(servers)),
-        cost=_matrix(frame, [server + COST_SUFFIX for server in servers]),
+        performance=_to_matrix(frame, servers),
+        cost=_to_matrix(frame, [server + COST_SUFFIX for server in servers]),
         notes=notes,
-        in_order=False,
+        in_file_order=False,
     )
     check_table(table, str(path), allow_missing=True)
     return table
 
 
-def unwrap(prompt: str) -> str:
+def unwrap_prompt(prompt: str) -> str:
     """Return the text of a prompt written as a Python list of strings, joined by blank lines."""
     if not (prompt.startswith("[") and prompt.endswith("]")):
         return prompt
     try:
         value = ast.literal_eval(prompt)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return prompt  # a prompt may well begin and end with brackets of its own
+        return prompt  # a prompt may begin and end with brackets of its own
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return "\n\n".join(value)
     return prompt
 
 
-def _files(path: pathlib.Path) -> list[pathlib.Path]:
+def _find_files(path: pathlib.Path) -> list[pathlib.Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise TableError(f"{path}: no such file or folder.")
-    # models.csv and the like may lie beside the data: only files with a cost or an id are read.
-    marks = (COST_SUFFIX, "sample_id")
-    csvs = sorted(path.glob("*.csv"))
-    files = [file for file in csvs if any(mark in _header(file) for mark in marks)]
+    files = []
+    for file in sorted(path.glob("*.csv")):
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            header = lines.readline()
+        # Other CSVs, such as models.csv, may lie beside the data.
+        if COST_SUFFIX in header or "sample_id" in header:
+            files.append(file)
     if not files:
         files = sorted(path.glob("*.pkl"))
         if len(files) > 1:
@@ -98,68 +114,50 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
-def _header(file: pathlib.Path) -> str:
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        return lines.readline()
-
-
-def _read_one(file: pathlib.Path) -> pl.DataFrame:
-    frame = read_pickled_frame(file) if file.suffix == ".pkl" else read_frame(file, infer=False)
-    check_columns(frame.columns, REQUIRED, file)
-    check_filled(frame, REQUIRED, file)
-    return frame
-
-
-def _servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]:
+def _find_servers(frames: list[tuple[pathlib.Path, pl.DataFrame]]) -> tuple[str, ...]:
     """Return the LLMs in the order of the first file's score columns; all files must agree."""
-    servers: tuple[str, ...] | None = None
+    servers: tuple[str, ...] = ()
     for file, frame in frames:
         priced = {c.removesuffix(COST_SUFFIX) for c in frame.columns if c.endswith(COST_SUFFIX)}
+        answered = {c.split("|")[0] for c in frame.columns if c.endswith(RESPONSE_SUFFIX)}
         for server in sorted(priced):
             if server not in frame.columns:
                 raise TableError(f"{file}: column {server!r} (the scores) is missing.")
-        answered = {c.split("|")[0] for c in frame.columns if c.endswith(RESPONSE_SUFFIX)}
         for server in sorted(answered - priced):
             raise TableError(f"{file}: column {server + COST_SUFFIX!r} is missing.")
-        for column in sorted(set(_score_like(frame)) - priced):
-            raise TableError(
-                f"{file}: column {column + COST_SUFFIX!r} is missing, column {column!r} holds "
-                f"scores."
-            )
+        for column in sorted(set(frame.columns) - priced - {*REQUIRED, *NUMBERED, ORACLE}):
+            if "|" not in column and _holds_scores(frame[column]):
+                raise TableError(
+                    f"{file}: column {column + COST_SUFFIX!r} is missing, column {column!r} holds "
+                    f"scores."
+                )
         if not priced:
             raise TableError(
                 f"{file}: no LLM there, each needs a column of scores named by it and one named "
                 f"'<LLM>{COST_SUFFIX}'."
             )
-        here = tuple(column for column in frame.columns if column in priced)
-        if servers is not None and set(here) != set(servers):
-            odd = sorted(set(here) ^ set(servers))[0]
-            raise TableError(f"{file}: column {odd!r} is not in every file of the folder.")
-        servers = servers or here
-    return servers or ()
+        servers = servers or tuple(column for column in frame.columns if column in priced)
+        if different := sorted(priced ^ set(servers)):
+            raise TableError(f"{file}: column {different[0]!r} is not in every file of the folder.")
+    return servers
 
 
-def _score_like(frame: pl.DataFrame) -> list[str]:
-    """Return columns that could be an LLM's scores: a plain name, and numbers in [0, 1] alone."""
-    columns = []
-    for column in frame.columns:
-        if "|" in column or column in (*REQUIRED, *NUMBERED, ORACLE):
-            continue
-        given = frame[column].drop_nulls()
-        score = given.cast(pl.Float64, strict=False)
-        if len(given) and bool(score.is_between(0, 1).fill_null(False).all()):
-            columns.append(column)
-    return columns
+def _holds_scores(cells: pl.Series) -> bool:
+    """Return whether a column holds numbers in [0, 1] alone, as an LLM's scores do."""
+    filled = cells.drop_nulls()
+    scores = filled.cast(pl.Float64, strict=False).is_between(0, 1).fill_null(False)
+    return len(filled) > 0 and bool(scores.all())
 
 
-def _numbered(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path) -> pl.DataFrame:
-    """Return the needed columns of one file, numbers as float64 and every cell looked at."""
+def _select_columns(
+    frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path
+) -> pl.DataFrame:
+    """Return the required columns of one file, checked, with numbers as float64."""
     costs = [server + COST_SUFFIX for server in servers]
-    scores, cost = numbers(frame, servers, file), numbers(frame, costs, file)
+    scores, cost = number_columns(frame, servers, file), number_columns(frame, costs, file)
     ids = frame["sample_id"].cast(pl.String).to_list()
-    cost_label = f"column '{{}}{COST_SUFFIX}'"
-    check_cells(
-        scores, cost, ids, servers, str(file), score_label="column '{}'", cost_label=cost_label
+    CellNames(str(file), ids, servers, "column '{}'", f"column '{{}}{COST_SUFFIX}'").check(
+        scores, cost
     )
     unnamed = [c for c in frame.columns if c in NUMBERED]
     order = frame[unnamed[0]].cast(pl.Int64, strict=False) if unnamed else None
@@ -177,50 +175,144 @@ def _numbered(frame: pl.DataFrame, servers: tuple[str, ...], file: pathlib.Path)
     )
 
 
-def _one_row_an_id(
+def _merge_ids(
     frame: pl.DataFrame, servers: tuple[str, ...]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop rows without a score and merge rows of one id; count both."""
-    scored = pl.sum_horizontal(pl.col(server).is_not_null() for server in servers)
-    kept = frame.filter(scored > 0)
+    """Drop rows without a score and merge rows of one id; return a note on each."""
+    scored = frame.filter(pl.any_horizontal(pl.col(server).is_not_null() for server in servers))
     notes = []
-    if frame.height > kept.height:
-        notes.append(f"dropped {frame.height - kept.height:,} rows without any score")
-    repeated = kept.filter(pl.col("sample_id").is_duplicated())
+    if frame.height > scored.height:
+        notes.append(f"dropped {frame.height - scored.height:,} rows without any score")
+    repeated = scored.filter(pl.col("sample_id").is_duplicated())
     if repeated.height:
-        merged = pl.concat(
-            _merge(group, servers)
-            for group in repeated.partition_by("sample_id", maintain_order=True)
-        )
-        kept = pl.concat([kept.filter(~pl.col("sample_id").is_duplicated()), merged]).sort(ROW)
+        groups = repeated.partition_by("sample_id", maintain_order=True)
+        merged = pl.concat(_merge_rows(group, servers) for group in groups)
+        scored = pl.concat([scored.filter(~pl.col("sample_id").is_duplicated()), merged]).sort(ROW)
         notes.append(
             f"merged {repeated.height:,} rows into {merged.height:,} prompts of the same id"
         )
-    return kept, tuple(notes)
+    return scored, tuple(notes)
 
 
-def _merge(group: pl.DataFrame, servers: tuple[str, ...]) -> pl.DataFrame:
-    """Return the row with most scores, lent the scores that the same responses got elsewhere."""
-    scores = _matrix(group, list(servers))
-    given = ~np.isnan(scores)
-    twice = given.sum(axis=0) > 1
+def _merge_rows(group: pl.DataFrame, servers: tuple[str, ...]) -> pl.DataFrame:
+    """Return the row with most scores, with the scores of equal responses in the other rows."""
+    scores = _to_matrix(group, servers)
+    known = ~np.isnan(scores)
+    twice = known.sum(axis=0) > 1
     if twice.any():
         column = int(twice.argmax())
-        first, second = (int(row) for row in np.flatnonzero(given[:, column])[:2])
+        first, second = (int(row) for row in np.flatnonzero(known[:, column])[:2])
         raise TableError(
             f"{group[FILE][second]}: row {group[FILE_ROW][second]}, column 'sample_id': "
             f"{group['sample_id'][0]!r} also stands in row {group[FILE_ROW][first]} of "
             f"{group[FILE][first]}, and both have a score in column {servers[column]!r}."
         )
-    fullest = int(given.sum(axis=1).argmax())
+    fullest = int(known.sum(axis=1).argmax())
     row = group[fullest]
-    for j in np.flatnonzero(~given[fullest] & given.any(axis=0)):
-        lender = int(given[:, j].argmax())
+    for j in np.flatnonzero(~known[fullest] & known.any(axis=0)):
+        other = int(known[:, j].argmax())
         response = group[servers[j] + RESPONSE_SUFFIX]
-        if response[lender] is not None and response[lender] == response[fullest]:
-            row = row.with_columns(pl.lit(float(scores[lender, j])).alias(servers[j]))
+        if response[other] is not None and response[other] == response[fullest]:
+            row = row.with_columns(pl.lit(float(scores[other, j])).alias(servers[j]))
     return row
 
 
-def _matrix(frame: pl.DataFrame, columns: list[str]) -> np.ndarray:
+def _to_matrix(frame: pl.DataFrame, columns: Sequence[str]) -> np.ndarray:
     return frame.select(pl.col(columns).fill_null(np.nan)).to_numpy().astype(np.float64)
+
+
+def read_pickled_frame(path: pathlib.Path) -> pl.DataFrame:
+    """Read a pickled pandas frame of numbers and strings without letting the pickle run code.
+
+    A pickle names the callables that it wants called. Only those that such a frame needs are
+    allowed, by their exact (module, name). They build arrays, indexes and frames, nothing else.
+
+    Args:
+        path: the `.pkl` file.
+
+    Returns:
+        The frame without its index; a column of mixed types becomes strings.
+
+    Raises:
+        TableError: the pickle asks for another callable (named), is cut short, or is not a frame.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        raise TableError(f"{path}: no such file.")
+    try:
+        with path.open("rb") as file:
+            unpickler = _FrameUnpickler(file)
+            unpickler.allowed = _allowed_callables()
+            frame = unpickler.load()
+    except pickle.UnpicklingError as error:
+        raise TableError(f"{path}: the pickle was refused: {error}.") from error
+    except Exception as error:  # a malformed pickle can raise anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TableError(f"{path}: not a whole pickled frame ({reason}).") from error
+    if type(frame) is not pd.DataFrame:
+        raise TableError(f"{path}: the pickle holds a {type(frame).__name__}, not a frame.")
+    columns = []
+    for column in frame.columns:
+        values = [None if isinstance(v, float) and v != v else v for v in frame[column].tolist()]
+        if all(value is None or isinstance(value, (bool, int, float)) for value in values):
+            columns.append(pl.Series(str(column), values, dtype=pl.Float64, strict=False))
+        else:
+            texts = [None if value is None else str(value) for value in values]
+            columns.append(pl.Series(str(column), texts, dtype=pl.String))
+    return pl.DataFrame(columns)
+
+
+class _FrameUnpickler(pickle.Unpickler):
+    allowed: dict[tuple[str, str], Callable[..., Any]]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed")
+        return self.allowed[(module, name)]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError(f"it asks for the outside object {pid!r}")
+
+
+def _allowed_callables() -> dict[tuple[str, str], Callable[..., Any]]:
+    """Return the callables of a frame of floats and Python strings, under old and new paths."""
+    import pandas as pd
+    from numpy._core import multiarray, numeric
+    from pandas._libs import internals
+    from pandas.core.indexes import base
+    from pandas.core.internals import managers
+
+    def encode(text: str, encoding: str) -> bytes:
+        # In place of `_codecs.encode`, by which protocol 2 spells bytes.
+        if encoding not in ("latin1", "latin-1"):
+            raise pickle.UnpicklingError(f"_codecs.encode to {encoding!r} is not allowed")
+        return text.encode("latin-1")
+
+    old_index = "pandas.core.indexes.numeric"  # its classes are a plain Index since pandas 2
+    return {
+        ("_codecs", "encode"): encode,
+        # Protocol 2 spells builtins as Python 2 did.
+        **{(module, "slice"): slice for module in ("builtins", "__builtin__")},
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        # Renamed in numpy 2.
+        **{
+            (f"{core}.{module}", name): function
+            for core in ("numpy.core", "numpy._core")
+            for module, name, function in (
+                ("multiarray", "_reconstruct", multiarray._reconstruct),
+                ("numeric", "_frombuffer", numeric._frombuffer),  # type: ignore[attr-defined]  # not in the stubs
+            )
+        },
+        ("pandas._libs.internals", "_unpickle_block"): internals._unpickle_block,
+        ("pandas.core.internals.managers", "BlockManager"): managers.BlockManager,
+        ("pandas.core.indexes.base", "_new_Index"): base._new_Index,
+        **{(old_index, name): pd.Index for name in ("Int64Index", "Float64Index")},
+        **{(module, "Index"): pd.Index for module in ("pandas", "pandas.core.indexes.base")},
+        **{
+            (module, "RangeIndex"): pd.RangeIndex
+            for module in ("pandas", "pandas.core.indexes.range")
+        },
+        **{(module, "DataFrame"): pd.DataFrame for module in ("pandas", "pandas.core.frame")},
+    }

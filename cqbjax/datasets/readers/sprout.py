@@ -1,8 +1,7 @@
-"""SPROUT in its own schema: Parquet, one row a prompt and one struct column an LLM.
+"""SPROUT in its own schema: Parquet, one row per prompt and one struct column per LLM.
 
-A struct is `{num_input_tokens, num_output_tokens, response, score}`. The other columns (`key`,
-`dataset`, `prompt` and more) may be more or fewer, only `prompt` is needed; about the structs it is
-strict.
+A struct is `{num_input_tokens, num_output_tokens, response, score}`. Of the other columns (`key`,
+`dataset`, `prompt` and more) only `prompt` is required.
 """
 
 import itertools
@@ -11,28 +10,24 @@ import pathlib
 import numpy as np
 import polars as pl
 
-from cqbjax.datasets.readers.compact import check_columns, check_filled, numbers, opened
-from cqbjax.datasets.readers.prices import Price, prices_by_name, read_prices, shipped
-from cqbjax.datasets.table import (
-    RoutingTable,
-    TableError,
-    check_cells,
-    check_table,
-    check_unique,
-    refuse_first,
+from cqbjax.datasets.readers.parquet_csv import (
+    check_columns,
+    check_filled,
+    number_columns,
+    read_with,
 )
+from cqbjax.datasets.readers.prices import Price, find_prices, read_prices, shipped_prices
+from cqbjax.datasets.table import CellNames, RoutingTable, TableError, check_table, check_unique
 
-FIELDS = ("num_input_tokens", "num_output_tokens", "score")
+TOKENS = ("num_input_tokens", "num_output_tokens")
+FIELDS = (*TOKENS, "score")
 SPLITS = ("train", "validation", "test")
 
 
-def read_sprout(
-    path: str | pathlib.Path,
-    prices: str | pathlib.Path | None = None,
-) -> RoutingTable:
+def read_sprout(path: str | pathlib.Path, prices: str | pathlib.Path | None = None) -> RoutingTable:
     """Read SPROUT from a Parquet file or from a folder of them.
 
-    cost = (input tokens x input price + output tokens x output price) / 1e6, in USD a query.
+    cost = (input tokens x input price + output tokens x output price) / 1e6, in USD per query.
 
     Args:
         path: a `.parquet`, or a folder searched for `*.parquet`, train before validation before
@@ -47,49 +42,39 @@ def read_sprout(
         TableError: one sentence naming file, row and column, or all LLMs without a price.
     """
     path = pathlib.Path(path)
-    price_file = pathlib.Path(prices) if prices is not None else shipped("sprout")
+    price_file = pathlib.Path(prices) if prices is not None else shipped_prices("sprout")
     listed = read_prices(price_file)
-    files = _files(path)
-    servers = _servers(files[0])
-    priced = prices_by_name(servers, listed, price_file)
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    if not files:
+        raise TableError(f"{path}: no Parquet file of SPROUT there.")
+    # Prompt ids begin with the stem, and two files may number their rows alike.
+    for file, other in itertools.combinations(files, 2):
+        if file.stem == other.stem:
+            raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
+    files.sort(key=lambda file: ([not file.stem.startswith(s) for s in SPLITS], file.name))
+    servers = _find_servers(_read_schema(files[0]), files[0])
+    priced = find_prices(servers, listed, price_file)
     parts = [_read_file(file, servers, priced) for file in files]
-    ids, prompts, origins, scores, costs = (list(column) for column in zip(*parts, strict=True))
-    table = RoutingTable(
-        name="SPROUT",
-        prompt_ids=tuple(text for part in ids for text in part),
-        prompts=tuple(text for part in prompts for text in part),
-        origins=tuple(text for part in origins for text in part),
-        servers=servers,
-        performance=np.concatenate(scores),
-        cost=np.concatenate(costs),
-        in_order=False,
+    ids, prompts, origins = (
+        tuple(itertools.chain.from_iterable(part[i] for part in parts)) for i in range(3)
     )
+    table = RoutingTable(
+        name="SPROUT", prompt_ids=ids, prompts=prompts, origins=origins, servers=servers,
+        performance=np.concatenate([part[3] for part in parts]),
+        cost=np.concatenate([part[4] for part in parts]),
+        in_file_order=False,
+    )  # fmt: skip
     check_table(table, str(path), allow_missing=True)
     return table
 
 
-def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    if not files:
-        raise TableError(f"{path}: no Parquet file of SPROUT there.")
-    # Prompt ids begin with the stem, and shards may well number their rows alike.
-    for file, other in itertools.combinations(files, 2):
-        if file.stem == other.stem:
-            raise TableError(f"{file}: {other} has the same name, each needs one of its own.")
-
-    def order(file: pathlib.Path) -> tuple[int, str]:
-        starts = [file.stem.startswith(part) for part in SPLITS]
-        return (starts.index(True) if True in starts else len(SPLITS), file.name)
-
-    return sorted(files, key=order)
+def _read_schema(file: pathlib.Path) -> pl.Schema:
+    return pl.Schema(read_with(pl.read_parquet_schema, file, "parquet"))
 
 
-def _schema(file: pathlib.Path) -> pl.Schema:
-    return opened(file, pl.read_parquet_schema, "parquet")  # type: ignore[return-value]
-
-
-def _servers(file: pathlib.Path) -> tuple[str, ...]:
-    structs = {name: kind for name, kind in _schema(file).items() if isinstance(kind, pl.Struct)}
+def _find_servers(schema: pl.Schema, file: pathlib.Path) -> tuple[str, ...]:
+    """Return the LLMs: the struct columns, each of which must have all `FIELDS`."""
+    structs = {name: kind for name, kind in schema.items() if isinstance(kind, pl.Struct)}
     for name, kind in structs.items():
         for field in FIELDS:
             if field not in {part.name for part in kind.fields}:
@@ -102,12 +87,13 @@ def _servers(file: pathlib.Path) -> tuple[str, ...]:
 def _read_file(
     file: pathlib.Path, servers: tuple[str, ...], prices: list[Price]
 ) -> tuple[list[str], list[str], list[str], np.ndarray, np.ndarray]:
-    """Read and check one file; responses, nearly all of it, are never materialised."""
-    here = _servers(file)
-    if set(here) != set(servers):
-        odd = sorted(set(here) ^ set(servers))[0]
-        raise TableError(f"{file}: column {odd!r} is not in every file of SPROUT.")
-    columns = _schema(file)
+    """Read and check ids, prompts, origins [P], scores and cost in USD per query [P, N] of a file.
+
+    Responses, most of the file, are never materialised.
+    """
+    columns = _read_schema(file)
+    if different := sorted(set(_find_servers(columns, file)) ^ set(servers)):
+        raise TableError(f"{file}: column {different[0]!r} is not in every file of SPROUT.")
     check_columns(list(columns), ["prompt"], file)
     texts = [c for c in ("key", "dataset", "prompt") if c in columns]
     cells = [
@@ -120,44 +106,25 @@ def _read_file(
     check_filled(frame, [column for column in ("prompt", "key") if column in texts], file)
     keys = frame["key"].to_list() if "key" in texts else [str(row) for row in range(frame.height)]
     check_unique(keys, str(file), "key")
-    origins = (
-        frame["dataset"].fill_null("unknown").to_list()
-        if "dataset" in texts
-        else ["sprout"] * frame.height
-    )
-    scores, cost = _scores_and_cost(frame, keys, servers, prices, file)
-    return [f"{file.stem}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost
-
-
-def _scores_and_cost(
-    frame: pl.DataFrame,
-    keys: list[str],
-    servers: tuple[str, ...],
-    prices: list[Price],
-    file: pathlib.Path,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and USD a query, each [P, N]; a bad field is refused by row and name."""
+    origins = ["sprout"] * frame.height
+    if "dataset" in texts:
+        origins = frame["dataset"].fill_null("unknown").to_list()
     labels = {field: f"column '{{}}', field '{field}'" for field in FIELDS}
     values = {
-        field: numbers(
-            frame,
-            [f"{server}|{field}" for server in servers],
-            file,
-            [labels[field].format(server) for server in servers],
+        field: number_columns(
+            frame, [f"{server}|{field}" for server in servers], file,
+            [label.format(server) for server in servers],
         )
-        for field in FIELDS
-    }
-    scored = ~np.isnan(values["score"])
-    for field in ("num_input_tokens", "num_output_tokens"):
-        tokens = values[field]
-        for bad, rule in (
-            (tokens < 0, "must not be negative, got {value}"),
-            (~np.isfinite(tokens) & scored, "is missing or not finite, got {value}"),
-        ):
-            refuse_first(bad, tokens, keys, servers, str(file), labels[field], rule)
+        for field, label in labels.items()
+    }  # fmt: skip
+    scores, names = values["score"], CellNames(str(file), keys, servers, score=labels["score"])
+    for field in TOKENS:
+        tokens, label = values[field], labels[field]
+        names.raise_first(tokens < 0, tokens, label, "must not be negative, got {value}")
+        absent = ~np.isfinite(tokens) & ~np.isnan(scores)
+        names.raise_first(absent, tokens, label, "is missing or not finite, got {value}")
     into = np.array([price.input for price in prices])
     out = np.array([price.output for price in prices])
-    cost = (values["num_input_tokens"] * into + values["num_output_tokens"] * out) / 1e6
-    score_label = labels["score"]
-    check_cells(values["score"], cost, keys, servers, str(file), score_label=score_label)
-    return values["score"], cost
+    cost = (values[TOKENS[0]] * into + values[TOKENS[1]] * out) / 1e6
+    names.check(scores, cost)
+    return [f"{file.stem}:{key}" for key in keys], frame["prompt"].to_list(), origins, scores, cost

@@ -75,7 +75,7 @@ def compile_runs(policy: Policy, problem: Problem) -> Any:
     """
 
     def play(policy: Policy, how: Array, instance: simulate.Instance) -> _Shown:
-        probe: Any = Probe(policy=policy, how=how, informed=policy.informed)
+        probe: Any = Probe(policy=policy, how=how)
         rounds = jnp.arange(1, problem.horizon + 1, dtype=jnp.int32)
 
         def one(carry: simulate.Carry, round_: Array) -> tuple[simulate.Carry, _Shown]:
@@ -133,7 +133,7 @@ def _check_alone(
     policy: Policy, problem: Problem, instance: simulate.Instance, batched: _Shown
 ) -> None:
     """Check that a run alone, operation by operation, decides as in the compiled batch."""
-    probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL), informed=policy.informed)
+    probe: Any = Probe(policy=policy, how=jnp.asarray(NATURAL))
     rounds = min(UNCOMPILED_ROUNDS, problem.horizon)
     with jax.disable_jit():
         carry, alone = simulate.start(probe, problem, instance, problem.horizon), []

@@ -15,7 +15,7 @@ from cqbjax.core.types import Policy, Problem
 
 
 def check_fields(policy: Policy) -> None:
-    """Check that floats are leaves, that the rest is static and hashable, and `informed`.
+    """Check that floats are leaves, that the rest is static and hashable, and `needs`.
 
     Raises:
         ContractError: naming the field.

@@ -19,7 +19,16 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.setting import Setting
-from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Source, Wrapper
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Source,
+    Wrapper,
+    read_needs,
+)
 from cqbjax.core.world import World
 from cqbjax.testing.contract.decisions import compile_runs
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
@@ -33,9 +42,9 @@ SINGLE = PROBLEM._replace(assortment_size=1)
 def check_fair(policy: Policy, seed: int = 0) -> None:
     """Check that a policy sees what a contestant may see.
 
-    It is not `informed`; nothing of it is computed outside of the program, where Python remembers;
-    and where every answer satisfies, so that nothing can be learnt of the LLMs, it decides the same
-    whatever users think of them.
+    It does not need the true utilities; it computes nothing outside of the program, where Python
+    remembers; and where every answer satisfies, so that nothing can be learnt of the LLMs, it
+    decides the same whatever users think of them.
 
     Args:
         policy: what to check; it plays K = 1.
@@ -44,7 +53,7 @@ def check_fair(policy: Policy, seed: int = 0) -> None:
     Raises:
         ContractError: in one sentence.
     """
-    require(not policy.informed, "a contestant must not be informed of the true utilities")
+    require(not read_needs(policy).true_utilities, "a contestant must not need the true utilities")
     one = jax.tree.map(operator.itemgetter(0), draw_instances(SINGLE, seed, 1))
 
     def play(policy: Policy) -> Any:
@@ -77,12 +86,10 @@ class Masked(Wrapper):
     Attributes:
         policy: whose decisions they are.
         mask: folded into each key.
-        informed: whether the policy is.
     """
 
     policy: Any
     mask: int = static(default=1)
-    informed: bool = static(default=False)
 
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Begin as the policy does."""

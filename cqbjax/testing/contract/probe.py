@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.pytree import pytree, static
+from cqbjax.core.pytree import pytree
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -15,7 +15,7 @@ from cqbjax.core.types import (
     Problem,
     Wrapper,
     blank_action,
-    is_mixed,
+    read_needs,
 )
 
 # What a policy is told in a round without a query: as the simulator does it, nothing at all, or
@@ -29,11 +29,11 @@ class Probe(Wrapper):
 
     policy: Any
     how: Array | int = NATURAL
-    informed: bool = static(default=False)
 
     def init(self, problem: Problem, contexts: Array) -> tuple[Any, Action]:
         """Return the policy's state and a blank action."""
-        blank = blank_action(problem.assortment_size, is_mixed(self.policy))
+        marked = read_needs(self.policy).smaller_assortments
+        blank = blank_action(problem.assortment_size, marked)
         return self.policy.init(problem, contexts), blank
 
     def select(self, key: Array, state: tuple[Any, Action], observation: Observation) -> Action:

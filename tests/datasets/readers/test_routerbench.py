@@ -66,7 +66,7 @@ def test_routerbench_rows_without_scores_are_dropped_and_counted(tmp_path):
     spoilt = frame[3].with_columns(pl.lit(None, pl.Float64).alias("claude-v1"))
     pl.concat([frame[:2], empty, spoilt]).write_csv(tmp_path / "a.csv")
     with pytest.raises(ds.TableError, match="a.csv: prompt id .*3', score of 'claude-v1' is miss"):
-        ds.complete(ds.read_routerbench(tmp_path), file="a.csv")
+        ds.drop_missing(ds.read_routerbench(tmp_path), file="a.csv")
 
 
 def test_routerbench_faults_are_named(tmp_path):

@@ -63,7 +63,7 @@ def test_a_compact_csv_may_quote_names_and_keeps_ids_as_they_are_written(end, tm
     table = ds.read_compact(file)
     assert list(table.servers) == llms and table.performance[-1, 0] == 0.5
     assert table.prompt_ids[:2] == ("000", "001") and table.prompts[1] == "1.50"
-    ds.load.save_dataset(tmp_path, table, np.ones((151, 2)))
+    ds.cache.save_dataset(tmp_path, table, np.ones((151, 2)))
     assert list(ds.read_compact(tmp_path / "table.parquet").servers) == llms
 
 
@@ -89,8 +89,8 @@ def test_embedllm_in_blocks_at_its_112_llms(tmp_path, block_bytes):
     # 0.6 USD a million tokens, 1,000 tokens a query.
     eight = next(j for j, name in enumerate(table.servers) if "8x7B" in name)
     assert table.cost[0, eight] == pytest.approx(0.6e-3)
-    entry = ds.dataset("embedllm").read(tmp_path, None)
-    assert "made-up content" in entry.stand_in
+    entry = ds.find_dataset("embedllm").read(tmp_path, None)
+    assert "made-up content" in entry.proxy_note
 
 
 def test_embedllm_duplicates_collapse_by_max_and_are_counted(tmp_path):
@@ -141,7 +141,7 @@ def test_sprout_costs_are_tokens_times_price_at_its_14_llms(tmp_path):
     tokens = truth["num_input_tokens"][:, j], truth["num_output_tokens"][:, j]
     np.testing.assert_allclose(table.cost[:, j], (3 * tokens[0] + 15 * tokens[1]) / 1e6)
     assert table.prompt_ids[8] == "validation-00000-of-00001:0"
-    assert "made-up content" in ds.dataset("sprout").read(tmp_path, None).stand_in
+    assert "made-up content" in ds.find_dataset("sprout").read(tmp_path, None).proxy_note
 
 
 def test_sprout_is_strict_about_structs_alone(tmp_path):
@@ -165,11 +165,11 @@ def test_sprout_is_strict_about_structs_alone(tmp_path):
 @pytest.mark.parametrize("name", ["routerbench", "embedllm", "sprout"])
 def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
     schemas.write(name, tmp_path, 20)
-    table = ds.dataset(name).read(tmp_path, None)
-    title = ds.dataset(name).title
+    table = ds.find_dataset(name).read(tmp_path, None)
+    title = ds.find_dataset(name).title
     assert table.name == f"{title} (synthetic)"
     what = f"made-up content in the schema of {title}, standing in for its real data"
-    assert table.stand_in == what
+    assert table.proxy_note == what
     assert table.provenance == "generated"  # by which the report knows what it must not judge
     # Half of the rows claim a real origin: a mixture is no real data either.
     for file in tmp_path.rglob("*.*"):
@@ -181,9 +181,9 @@ def test_made_up_content_is_marked_and_never_passes_for_real(name, tmp_path):
             pl.when(first).then(pl.lit("mmlu")).otherwise(pl.col(column)).alias(column)
         )
         mixed.write_parquet(file) if file.suffix == ".parquet" else mixed.write_csv(file)
-    table = ds.dataset(name).read(tmp_path, None)
+    table = ds.find_dataset(name).read(tmp_path, None)
     assert table.name == f"{title} (synthetic)"
-    assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.stand_in)
+    assert re.fullmatch(rf"\d+ of 20 prompts are {what}", table.proxy_note)
     assert table.provenance == "generated"
 
 
@@ -255,12 +255,12 @@ def test_embedllm_reads_a_quoted_header_and_notes_an_absent_file(tmp_path):
 
 
 def test_shipped_prices_and_what_a_price_list_may_be(tmp_path):
-    shipped = prices.read_prices(prices.shipped("sprout"))
-    assert len(shipped) == len(prices.prices_by_name(schemas.SPROUT_LLMS, shipped, tmp_path)) == 14
+    shipped = prices.read_prices(prices.shipped_prices("sprout"))
+    assert len(shipped) == len(prices.find_prices(schemas.SPROUT_LLMS, shipped, tmp_path)) == 14
     with pytest.raises(
         ds.TableError, match=r"2 LLMs cannot be priced \('x/Yi-34B', 'x/grok-314b'\): .*prices="
     ):
-        prices.prices_by_name(
+        prices.find_prices(
             ["x/Yi-34B", "aws-claude-3-5-sonnet-v1", "x/grok-314b"], shipped, tmp_path
         )
     bad, header = tmp_path / "bad.csv", ",".join(prices.COLUMNS)
@@ -278,10 +278,10 @@ def test_shipped_prices_and_what_a_price_list_may_be(tmp_path):
 
 
 def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
-    file, names = prices.shipped("embedllm"), schemas.EMBEDLLM_PAPER
+    file, names = prices.shipped_prices("embedllm"), schemas.EMBEDLLM_PAPER
     listed = prices.read_prices(file)
     assert len(set(names)) == 122
-    priced = dict(zip(names, prices.prices_by_name(names, listed, file), strict=True))
+    priced = dict(zip(names, prices.find_prices(names, listed, file), strict=True))
     assert all(price.input == price.output for price in priced.values())
     expected = {
         "Qwen/Qwen1.5-0.5B-Chat": 0.1, "google/gemma-2b-it": 0.1, "bigscience/bloom-7b1": 0.2,
@@ -293,8 +293,8 @@ def test_all_of_embedllms_llms_are_priced_however_they_are_spelled():
     assert {name: priced[name].input for name in expected} == expected
     # The files write "org__name", and some names with other dots and dashes than the paper does.
     files = [name.replace("/", "__") for name in names]
-    assert prices.prices_by_name(files, listed, file) == list(priced.values())
+    assert prices.find_prices(files, listed, file) == list(priced.values())
     odd = ["openchat__openchat_3.5", "microsoft__phi-1_5", "JaeyeonKang__CCK_Asura_v1",
            "cloudyu__Mixtral_11Bx2_MoE_19B"]  # fmt: skip
-    of_odd = prices.prices_by_name(odd, listed, file)
+    of_odd = prices.find_prices(odd, listed, file)
     assert [price.input for price in of_odd] == [0.2, 0.1, 0.9, 0.6]

@@ -8,11 +8,9 @@ import pytest
 import xarray as xr
 from composing import composed, refused
 
-from cqbjax.cli import _on_cluster
 from cqbjax.cli._hydra import make, make_policies
-from cqbjax.engine.checkpoints import Checkpoints
-from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, sharding
+from cqbjax.engine.progress import Silent
+from cqbjax.experiments import kinds, loop, sharding
 from cqbjax.experiments.clusters import Ray, Slurm, engine
 from cqbjax.results import stored as results
 
@@ -33,7 +31,7 @@ def grid(folder):
 
 def expected(folder):
     """Return what the grid comes to in one process."""
-    sharding.run_all(grid(folder)[:-1], folder, Reporter(), _on_cluster.Console(quiet=True), True)
+    sharding.run_all(grid(folder)[:-1], folder, Silent(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
@@ -49,8 +47,9 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
 
     def perform_and_die_once(task):
         """Kill the process as soon as something of its shard is finished."""
+        from cqbjax.engine.snapshots import Snapshots
 
-        real = Checkpoints.save
+        real = Snapshots.save
 
         def save_and_die(self, chunk, tree, always=False):
             real(self, chunk, tree, always)
@@ -58,17 +57,17 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Checkpoints.save = save_and_die
-        return _on_cluster.perform(task)
+        Snapshots.save = save_and_die
+        return loop.perform(task)
 
     ready, cluster = grid(folder), Ray(workers=2)
 
     class Dying:
         def run(self, function, tasks):
-            assert function is _on_cluster.perform and len(tasks) >= 4
+            assert function is loop.perform and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = _on_cluster.run_elsewhere(Dying(), ready, folder, Reporter(), False)
+    lost = loop.run_on_cluster(Dying(), (make, make_policies), ready, folder, Silent(), False)
     assert killed.exists()
     assert (
         list(lost) == ["arrival_rate=0.65"] and "capacity=2 overflowed" in lost["arrival_rate=0.65"]
@@ -86,7 +85,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     def perform_or_die(task):
         if die.exists() and task.points[0].name == "arrival_rate=0.4":
             os.kill(os.getpid(), signal.SIGKILL)
-        return _on_cluster.perform(task)
+        return loop.perform(task)
 
     cluster = Slurm(str(tmp_path / "jobs"), local=True, every=0.1)
 
@@ -94,14 +93,16 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
         def run(self, function, tasks):
             return cluster.run(perform_or_die, tasks)
 
-    lost = _on_cluster.run_elsewhere(Dying(), grid(folder), folder, Reporter(), False)
+    lost = loop.run_on_cluster(
+        Dying(), (make, make_policies), grid(folder), folder, Silent(), False
+    )
     assert sorted(lost) == ["arrival_rate=0.4", "arrival_rate=0.65"]
     assert "was lost" in lost["arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
     left = sharding.left_of(grid(folder), folder)
     assert [one.point.name for one in left] == ["arrival_rate=0.4", "arrival_rate=0.65"]
-    lost = _on_cluster.run_elsewhere(Dying(), left, folder, Reporter(), False)
+    lost = loop.run_on_cluster(Dying(), (make, make_policies), left, folder, Silent(), False)
     assert list(lost) == ["arrival_rate=0.65"]
     same(folder, whole)
 

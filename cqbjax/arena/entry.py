@@ -1,0 +1,181 @@
+"""A policy enters the arena: it runs in the tasks and is compared with all others."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+
+from cqbjax.arena.board import Board, read_board, tabulate_point, write_board
+from cqbjax.arena.report import write_report
+from cqbjax.arena.tasks import Composer, Contestant, Entry, Request, prepare_entry
+from cqbjax.core import backend
+from cqbjax.core.contract import refusal
+from cqbjax.core.files import check_writable, write_atomic
+from cqbjax.engine.bars import bar
+from cqbjax.experiments import loop, sharding, showing, storing
+from cqbjax.experiments.grid import Ready
+from cqbjax.offline import Learnt
+from cqbjax.results import pieces
+from cqbjax.testing import check_fair, check_policy
+from cqbjax.testing.contract import PROBLEM
+from cqbjax.testing.contract.fair import SINGLE
+
+
+def enter(request: Request, composer: Composer) -> bool:
+    """Run one policy, or all, in the tasks, and write and print the results.
+
+    Returns:
+        Whether every task ran; the console names the others.
+
+    Raises:
+        ValueError: the policy is invalid, or no task can run.
+    """
+    backend.configure()
+    console, board, contestant = showing.console(), read_board(), request.contestant
+    if contestant is not None:
+        _validate(contestant, composer)
+    entries, skipped = _prepare_entries(request, board, composer)
+    made, failed = _run_entries(entries, request, board, composer, console)
+    label = contestant.label if contestant else None
+    written = write_report(made, board, request.folder, label, composer, console)
+    if contestant is not None and contestant.target:
+        written.append(_copy_policy(contestant.target, request.folder))
+    console.print(", ".join(map(str, written)), markup=False, soft_wrap=True)
+    skipped |= failed
+    if request.keep and not skipped:
+        from cqbjax.arena.board import SHIPPED
+
+        write_board(made, SHIPPED)
+    for task, why in skipped.items():
+        console.print(f"{task} left out: {why}", markup=False, soft_wrap=True)
+    return not skipped
+
+
+def _validate(contestant: Contestant, composer: Composer) -> None:
+    """Check a policy's contract, and that it uses only what a contestant may see.
+
+    Raises:
+        ContractError: the policy breaks the contract.
+        ValueError: it cannot be instantiated.
+    """
+    config = composer.compose(contestant.overrides())
+    policy = composer.make_policies(config.policy)[contestant.label]
+    if isinstance(policy, Learnt):
+        return  # there is no policy before it is trained
+    why = refusal(policy, SINGLE)
+    if why is not None:
+        # A policy that rejects these problems could not be checked.
+        raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {why}")
+    for problem in (SINGLE, PROBLEM):
+        if refusal(policy, problem) is None:
+            check_policy(policy, problem, uncompiled=False)
+    check_fair(policy)
+
+
+def _prepare_entries(
+    request: Request, board: Board, composer: Composer
+) -> tuple[list[Entry], dict[str, str]]:
+    """Return the tasks that can run, and the reason for each other task.
+
+    Raises:
+        ValueError: no task can run.
+    """
+    entries, skipped, cache = list[Entry](), dict[str, str](), dict[str, Any]()
+    for task in request.tasks:
+        try:
+            entries.append(prepare_entry(task, request, board, composer, cache))
+        except (ValueError, OSError) as error:
+            skipped[task.name] = str(error).splitlines()[0]
+    if not entries:
+        name, why = next(iter(skipped.items()))
+        raise ValueError(f"no task can run; {name}: {why}")
+    return entries, skipped
+
+
+def _run_entries(
+    entries: Sequence[Entry], request: Request, board: Board, composer: Composer, console: Console
+) -> tuple[Board, dict[str, str]]:
+    """Print the expected time, run what is not stored, and return all results.
+
+    Raises:
+        ValueError: no task ran.
+    """
+    folders, left = {}, {}
+    for entry in entries:
+        name = entry.task.name
+        folders[name] = folder = request.folder / "data" / name
+        check_writable(folder, "out")
+        storing.set_aside_torn(folder)
+        left[name] = sharding.left_of([entry.ready], folder)
+    stored = sum(not points for points in left.values())
+    console.print(
+        f"{len(entries)} tasks, {stored} of them stored: about "
+        f"{estimate_minutes(left, request, board)}; the same command resumes after an interruption"
+    )
+    rows, notes, failed = [], {}, dict[str, str]()
+    for number, entry in enumerate(entries):
+        name, config = entry.task.name, entry.ready.point.config
+        if left[name]:
+            console.print(f"[{number + 1}/{len(entries)}] {entry.task.title}", markup=False)
+            run = loop.choose_runner(config, composer.make, composer.make_policies, console)
+            with bar() as progress:
+                lost = run(left[name], folders[name], progress, fail_fast=False)
+            if lost:
+                failed[name] = next(iter(lost.values()))
+                continue
+        (point,) = sharding.read_back([entry.ready], folders[name])
+        rows.append(tabulate_point(point, name))
+        notes[name] = _describe(entry, folders[name])
+    if not rows:
+        raise ValueError(f"no task could run; {', '.join(failed.values())}")
+    return Board(pl.concat(rows), notes), failed
+
+
+def estimate_minutes(left: Mapping[str, list[Ready]], request: Request, board: Board) -> str:
+    """Return how long the missing points take, as text.
+
+    Each program runs for a moment to find out. The programs of the whole board are more than a
+    process caches, so they would compile twice: their times are those that the board notes.
+    """
+    names = [name for name, points in left.items() if points]
+    if request.contestant is None and {*names} <= {*board.notes}:
+        notes = [board.notes[name] for name in names]
+        seconds = sum(
+            sum(note["seconds"].values())
+            * request.rounds * (request.seeds or note["seeds"]) / note["seeds"]
+            for note in notes
+        )  # fmt: skip
+        return f"{seconds / 60:.1f} min without compiling, as measured for the board"
+    with bar() as progress:
+        estimates = [one[0].kind.reckon(one, progress) for one in left.values() if one]
+    return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
+
+
+def _describe(entry: Entry, folder: Path) -> dict[str, Any]:
+    """Return a board's note on a task: what its results depend on, and how long they took."""
+    content, config = entry.ready.kind.content(entry.ready), entry.ready.point.config
+    seconds, keys = dict[str, float](), dict[str, set[str]]()
+    for file in pieces.found(folder):
+        for manifest in pieces.manifests_of(file):
+            seconds |= manifest.get("run_seconds", {})
+            versions = manifest["versions"] | {"machine": str(manifest["machine"])}
+            for label, key in manifest["policies"].items():
+                keys.setdefault(label, set()).add(key)
+    return {
+        "version": entry.task.version, "content": content.point, "policies": dict(content.policies),
+        "known": sorted(entry.known), "seeds": config.num_seeds, "horizon": config.horizon,
+        "first_seed": config.first_seed, "seconds": seconds, "by": versions,
+        # How many policies of each label have run on these seeds so far.
+        "looks": {label: len(keys.get(label, ())) for label in entry.ready.policies},
+    }  # fmt: skip
+
+
+def _copy_policy(target: str, folder: Path) -> Path:
+    """Copy the policy's file to its results, from which they can be run again."""
+    module = target.rpartition(".")[0]
+    copy = folder / Path(*module.split(".")).with_suffix(".py")
+    write_atomic(copy, Path(str(sys.modules[module].__file__)).read_bytes())
+    return copy

@@ -1,0 +1,210 @@
+"""Scores of policies in tasks: normalised, tested for differences, aggregated over tasks.
+
+A score is 0 for random routing and 1 for the oracle. Scores are aggregated over tasks as Agarwal et
+al. (2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice") propose: by the
+interquartile mean, performance profiles, and a bootstrap stratified by task. Policies of a task are
+compared by paired t tests over its seeds, with Holm's correction over tasks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results.frame import with_interval, without_points
+
+RANDOM = "random"  # the policy with score 0
+RESAMPLES = 2000
+SHARES = ("gave_up",)
+LEVEL = 0.95
+
+
+def add_scores(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add the normalised score of each run: 1 - gap / (mean gap of random routing in its task).
+
+    Args:
+        rows: a row for each `task`, `policy` and `seed`, with its `gap` in queries.
+
+    Returns:
+        The rows with `score`; null in a task in which random routing has no gap to the oracle.
+
+    Raises:
+        ValueError: a task without a run of random routing.
+    """
+    scale = rows.filter(policy=RANDOM).group_by("task").agg(scale=pl.col("gap").mean())
+    missing = sorted({*rows["task"]} - {*scale["task"]})
+    if missing:
+        raise ValueError(f"task {missing[0]} has no run of {RANDOM}, which scores are measured by")
+    positive = pl.when(pl.col("scale") > 0).then(pl.col("scale"))
+    joined = rows.join(scale, on="task", how="left", maintain_order="left")
+    return joined.with_columns(score=1 - pl.col("gap") / positive).drop("scale")
+
+
+def average(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Average over seeds, with the 95% interval of the mean: Student's, of `SHARES` Wilson's.
+
+    Args:
+        rows: a row for each `task`, `policy` and `seed`.
+        names: of columns; nulls are left out.
+
+    Returns:
+        A row for each task and policy: `seeds`, and for each name its mean, `_low` and `_high`.
+    """
+    groups = rows.group_by("task", "policy", maintain_order=True)
+    table = groups.agg(seeds=pl.len())
+    for name in names:
+        column = pl.col(name)
+        agg = groups.agg(n=column.count(), mean=column.mean(), sd=column.std(), metric=pl.lit(name))
+        ends = pl.col("low", "high").name.prefix(f"{name}_")
+        one = with_interval(agg, LEVEL, SHARES)
+        table = table.hstack(one.select(pl.col("mean").alias(name), ends))
+    return without_points(table)
+
+
+def compare_with_best(rows: pl.DataFrame, best: Mapping[str, str] | None = None) -> pl.DataFrame:
+    """Return the difference of each policy's gap to that of its task's best policy, seed by seed.
+
+    Args:
+        rows: a row for each `task`, `policy` and `seed`, with its `gap`.
+        best: task -> policy; None: from `find_best`.
+
+    Returns:
+        A row for each task and policy: `behind`, queries, with its interval; 0 for the best.
+    """
+    leader = pl.col("task").replace_strict(dict(best or find_best(rows)))
+    of_best = rows.filter(pl.col("policy") == leader).select("task", "seed", of_best="gap")
+    both = rows.join(of_best, on=("task", "seed"), how="left", maintain_order="left")
+    return average(both.with_columns(behind=pl.col("gap") - pl.col("of_best")), ["behind"])
+
+
+def find_best(rows: pl.DataFrame) -> dict[str, str]:
+    """Return the policy with the smallest mean gap in each task, the oracle apart."""
+    own = rows.filter(pl.col("policy") != OPTIMAL)
+    means = own.group_by("task", "policy").agg(pl.col("gap").mean())
+    first = means.sort("gap", "policy").group_by("task", maintain_order=True).first()
+    return dict(first.select("task", "policy").sort("task").iter_rows())
+
+
+def group_policies(rows: pl.DataFrame) -> pl.DataFrame:
+    """Group the policies of each task that do not differ significantly.
+
+    The first group of a task is its best policy and every policy that a paired t test over seeds
+    does not distinguish from it; the second group begins with the best of the others, and so on. A
+    policy is tested once in each task; Holm's correction keeps the probability of any false
+    rejection among its tests below 1 - LEVEL.
+
+    Args:
+        rows: a row for each `task`, `policy` and `seed`, with its `gap`; the oracle is ignored.
+
+    Returns:
+        A row for each task and policy with its `group`, from 1.
+    """
+    left = rows.filter(pl.col("policy") != OPTIMAL)
+    groups, number = list[tuple[str, str, int]](), 0
+    while left.height:
+        number += 1
+        best, p_values = find_best(left), dict[str, dict[str, float]]()
+        for (key,), of_task in left.partition_by("task", as_dict=True).items():
+            task = str(key)
+            wide = of_task.pivot("policy", index="seed", values="gap").drop_nulls()
+            for label in wide.columns[1:]:
+                difference = (wide[label] - wide[best[task]]).to_numpy()
+                p_values.setdefault(label, {})[task] = paired_p(difference)
+        tied = set[tuple[str, str]]()
+        for label, by_task in p_values.items():
+            rejected = holm(list(by_task.values()), 1 - LEVEL)
+            tied |= {(task, label) for task, no in zip(by_task, rejected, strict=True) if not no}
+        groups += [(task, label, number) for task, label in sorted(tied)]
+        done = pl.DataFrame(sorted(tied), ["task", "policy"], orient="row")
+        left = left.join(done, on=("task", "policy"), how="anti", maintain_order="left")
+    return pl.DataFrame(groups, ["task", "policy", "group"], orient="row")
+
+
+def paired_p(differences: np.ndarray) -> float:
+    """Return the p value of a two-sided paired t test, from the differences by seed.
+
+    It is 1 if all differences are 0 or there is a single seed, and 0 if all are equal but not 0.
+    """
+    from scipy.special import stdtr  # `scipy.stats` warns if the differences are nearly equal
+
+    n, mean = len(differences), float(differences.mean()) if len(differences) else 0.0
+    if n < 2 or not differences.any():
+        return 1.0
+    error = float(differences.std(ddof=1)) / n**0.5
+    return float(2 * stdtr(n - 1, -abs(mean) / error)) if error > 0 else 0.0
+
+
+def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
+    """Return which hypotheses Holm's step-down procedure (1979) rejects.
+
+    The i-th smallest p value of m, counted from 0, is compared with alpha / (m - i), up to the
+    first that is not below.
+    """
+    rejected, order = [False] * len(p_values), np.argsort(p_values, kind="stable")
+    for place, number in enumerate(order):
+        if not p_values[number] <= alpha / (len(p_values) - place):
+            break
+        rejected[number] = True
+    return rejected
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """Return the interquartile mean of all runs of all tasks: [..., S, tasks] -> [...]."""
+    from scipy.stats import trim_mean
+
+    return np.asarray(trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1))
+
+
+def profile(scores: np.ndarray, taus: np.ndarray) -> np.ndarray:
+    """Return the fraction of runs whose score is above tau, for each tau.
+
+    [..., S, tasks] -> [..., taus].
+    """
+    flat = np.sort(scores.reshape(-1, scores.shape[-2] * scores.shape[-1]), axis=-1)
+    below = np.stack([np.searchsorted(row, taus, side="right") for row in flat])
+    return (1 - below / flat.shape[-1]).reshape(*scores.shape[:-2], len(taus))
+
+
+def bootstrap(
+    scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the 95% percentile interval of the bootstrap stratified by task.
+
+    Args:
+        scores: [S, tasks]; the runs of each task are drawn with replacement, independently.
+        statistic: [..., S, tasks] -> [...].
+    """
+    drawn = np.random.default_rng(0).integers(len(scores), size=(RESAMPLES, *scores.shape))
+    values = statistic(np.take_along_axis(scores[None], drawn, axis=1))
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return low, high
+
+
+def score_matrix(rows: pl.DataFrame, policy: str, tasks: Sequence[str]) -> np.ndarray | None:
+    """Return a policy's scores [S, tasks]; None if it did not run at every seed of each task."""
+    own = rows.filter(pl.col("policy") == policy, pl.col("task").is_in(tasks))
+    wide = own.pivot("task", index="seed", values="score").select(
+        pl.col(task) if task in {*own["task"]} else pl.lit(None).alias(task) for task in tasks
+    )
+    return None if not wide.height or sum(wide.null_count().row(0)) else wide.to_numpy()
+
+
+def aggregate_scores(rows: pl.DataFrame, tasks: Sequence[str]) -> pl.DataFrame:
+    """Aggregate the scores of each policy over tasks.
+
+    Args:
+        rows: from `add_scores`.
+        tasks: names; a policy that did not run in all of them has no row.
+
+    Returns:
+        `policy`, `tasks` (the number of them), `iqm`, `iqm_low`, `iqm_high`, best first.
+    """
+    table = []
+    for label in rows["policy"].unique(maintain_order=True):
+        scores = score_matrix(rows, label, tasks)
+        if scores is not None:
+            low, high = bootstrap(scores, iqm)
+            table.append((label, len(tasks), float(iqm(scores)), float(low), float(high)))
+    names = ["policy", "tasks", "iqm", "iqm_low", "iqm_high"]
+    return without_points(pl.DataFrame(table, names, orient="row").sort("iqm", descending=True))

@@ -1,0 +1,218 @@
+"""The tasks of the arena, and each task as a study that is ready to run.
+
+A task is a file of `conf/arena/`: an ordinary study, on the seeds for tuning. The arena reports
+other seeds, those from `FIRST_SEED` on, which nothing else uses.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from cqbjax.experiments.configs import CONF, Composed, Config
+
+if TYPE_CHECKING:
+    from cqbjax.arena.board import Board
+    from cqbjax.experiments.grid import Ready
+    from cqbjax.experiments.manifests import Content
+
+# The first reported seed; presets and routers were tuned on the seeds from 1,000,000 on.
+FIRST_SEED = 2_000_000
+FEWEST_ROUNDS = 20
+
+
+class Task(NamedTuple):
+    """A task of the arena.
+
+    Attributes:
+        name: of its file.
+        title: in figures and tables.
+        version: raised whenever its numbers change.
+        description: what it tests.
+        on_prompts: whether its queries are real prompts, so that routers trained offline run too.
+    """
+
+    name: str
+    title: str
+    version: int
+    description: str
+    on_prompts: bool
+
+
+class Contestant(NamedTuple):
+    """A policy that enters the arena.
+
+    Attributes:
+        label: in tables, and the name of its folder; of `conf/policy` if there is no `target`.
+        target: `module.Class` of a user-defined policy.
+    """
+
+    label: str
+    target: str | None = None
+
+    def overrides(self, *others: str) -> list[str]:
+        """Return the overrides that choose it, and other labels of `conf/policy`."""
+        labels = {*others} if self.target else {self.label, *others}
+        added = [f"+policy.{self.label}._target_={self.target}"] if self.target else []
+        return [f"policy=[{','.join(sorted(labels))}]", *added]
+
+
+class Request(NamedTuple):
+    """A request to run tasks.
+
+    Attributes:
+        contestant: the policy that enters; None: all policies of the board.
+        tasks: in which tasks.
+        seeds: the number of seeds; None: that of the task.
+        rounds: the fraction of a task's rounds.
+        tuning: whether to run on the seeds for tuning.
+        folder: of the results.
+        words: further choices, `key=value`.
+        values: further values by key.
+        keep: whether to put the board into the package.
+    """
+
+    contestant: Contestant | None = None
+    tasks: Sequence[Task] = ()
+    seeds: int | None = None
+    rounds: float = 1.0
+    tuning: bool = False
+    folder: Path = Path()
+    words: Sequence[str] = ()
+    values: Mapping[str, Any] = MappingProxyType({})
+    keep: bool = False
+
+
+class Composer(NamedTuple):
+    """Composes configurations and instantiates them.
+
+    The command line passes these functions, so that this package does not import Hydra.
+
+    Attributes:
+        compose: overrides, `key=value` -> configuration.
+        make: configuration -> object.
+        make_policies: configurations by label -> policies by label.
+    """
+
+    compose: Callable[[Sequence[str]], Composed]
+    make: Callable[[Config], Any]
+    make_policies: Callable[[Config], Mapping[str, Any]]
+
+    def prepare(self, config: Composed, cache: dict[str, Any] | None = None) -> "Ready":
+        """Return the only point of a task, validated."""
+        from cqbjax.experiments import kinds
+
+        (ready,) = kinds.checked_points(config, self.make, self.make_policies, kept=cache)
+        return ready
+
+
+class Entry(NamedTuple):
+    """A task with the policies that run in it.
+
+    Attributes:
+        task: which.
+        ready: the prepared point.
+        known: labels of the board's policies whose results are still valid.
+    """
+
+    task: Task
+    ready: "Ready"
+    known: set[str]
+
+
+@functools.cache
+def list_tasks() -> tuple[Task, ...]:
+    """Return the tasks by name, those on real prompts last."""
+    tasks = []
+    for path in sorted((CONF / "arena").glob("[!_]*.yaml")):
+        config = yaml.safe_load(path.read_text())
+        text = read_comment("arena", path.stem)
+        on_prompts = "_prompts" in config["defaults"]
+        tasks.append(Task(path.stem, config["title"], config["version"], text, on_prompts))
+    return tuple(sorted(tasks, key=lambda task: task.on_prompts))
+
+
+def read_comment(group: str, name: str) -> str:
+    """Return the comment on top of a configuration file; empty if there is no file or comment."""
+    path = CONF / group / f"{name}.yaml"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    top = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line[1:].strip() for line in top if not line.startswith("# @package"))
+
+
+def select_tasks(names: Sequence[str]) -> list[Task]:
+    """Return the tasks of these names, or all if no name is given.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    by_name = {task.name: task for task in list_tasks()}
+    for name in names:
+        if name not in by_name:
+            raise ValueError(f"task {name} is unknown; choose from {', '.join(by_name)}")
+    return [by_name[name] for name in names or by_name]
+
+
+def compose_task(
+    task: Task, request: Request, composer: Composer, words: Sequence[str] = ()
+) -> Composed:
+    """Compose a task as requested, with further overrides."""
+    config = composer.compose([f"arena={task.name}", *request.words, *words])
+    values = {"results_dir": str(request.folder), **request.values}
+    if not request.tuning:
+        values["first_seed"] = FIRST_SEED
+    if request.seeds is not None:
+        values["num_seeds"] = request.seeds
+    if request.rounds != 1:
+        values["horizon"] = max(FEWEST_ROUNDS, round(request.rounds * config.horizon))
+    return config.at(values)
+
+
+def prepare_entry(
+    task: Task, request: Request, board: "Board", composer: Composer, cache: dict[str, Any]
+) -> Entry:
+    """Return a task, validated, with the policies that are to run.
+
+    They are the contestant and, unless the board knows its results, random routing, by which
+    scores are normalised. Without a contestant they are all policies of the task.
+
+    Args:
+        task: which.
+        request: how to run it.
+        board: results of other policies.
+        composer: instantiates the task.
+        cache: objects of other tasks, by configuration.
+
+    Raises:
+        ValueError: the task cannot run.
+        OSError: its data are missing.
+    """
+    if request.contestant is None:
+        config = compose_task(task, request, composer)
+        return Entry(task, composer.prepare(config, cache), set())
+    from cqbjax.arena.board import find_known
+    from cqbjax.arena.scores import RANDOM
+
+    known = set[str]()
+    if task.name in board.notes and not request.tuning:
+        whole = compose_task(task, request._replace(seeds=None), composer)
+        content = _describe_content(whole, composer, cache)
+        known = find_known(board, task.name, content.point, content.policies)
+    words = request.contestant.overrides(*([] if RANDOM in known else [RANDOM]))
+    return Entry(task, composer.prepare(compose_task(task, request, composer, words), cache), known)
+
+
+def _describe_content(config: Composed, composer: Composer, cache: dict[str, Any]) -> "Content":
+    """Return the cache keys of a task with all its policies; nothing is validated."""
+    from cqbjax.experiments import grid, kinds
+    from cqbjax.experiments.study import Making
+
+    making = Making(composer.make, composer.make_policies, cache)
+    (point,) = kinds.of(config, making.once).compose(grid.compose(config), config, {})
+    ready = kinds.ready_at(point, making)
+    content: Content = ready.kind.content(ready)
+    return content

@@ -1,0 +1,267 @@
+"""Embeddings of prompts: read from a file, or computed by sentence-transformers and cached.
+
+An `.npy` file holds an array [P, d] whose rows are those of the table, in their order. A Parquet
+file holds ids (`prompt_id` of a table, `conversation_hash` of a log) and the lists `embedding`;
+rows are joined by id, in any order.
+
+The cache key of computed embeddings is the identity of the model and the prompts themselves. They
+are written in shards, so that a killed run loses at most one.
+"""
+
+import contextlib
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import polars as pl
+from rich.progress import Progress
+
+from cqbjax.core.files import content_key, keep, memo, sha256
+from cqbjax.core.given import places_of
+from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame, text_column
+from cqbjax.datasets.table import TableError, check_unique
+from cqbjax.sources.routing import check_lengths
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SHARD = 512
+# Which end of a prompt that is too long for the encoder is cut off, as tokenizers call it.
+SIDES = RIGHT, LEFT = "right", "left"
+NPY = b"\x93NUMPY"  # the first bytes of every file of numpy.save
+DTYPES = ("float16", "float32", "float64")
+VECTORS = "embedding"
+
+# texts of one batch -> [batch, d], unit norm
+Encode = Callable[[list[str]], np.ndarray]
+
+
+class EmbeddingError(ValueError):
+    """Prompts cannot be embedded; the message is one sentence."""
+
+
+def read_embeddings(
+    file: pathlib.Path, num_prompts: int, of: str = "the table has {} prompts",
+    rows: np.ndarray | None = None, ids: Callable[[], Sequence[str]] | None = None,
+    column: str = "prompt_id",
+) -> np.ndarray:  # fmt: skip
+    """Read the embeddings of a table's prompts, or of a log's conversations.
+
+    Args:
+        file: an `.npy` or `.parquet` file of float16, float32 or float64.
+        num_prompts: P, the rows of the table.
+        of: sentence about the table with a place for their number, for errors.
+        rows: [R] rows to return; None: all.
+        ids: returns the ids [P] of the table; None: it has none.
+        column: name of the column of ids in the file.
+
+    Returns:
+        [P, d] or [R, d] float32.
+
+    Raises:
+        TableError: one sentence naming the file: not readable, not one row per prompt, ids that are
+            missing, unknown or repeated, another type, or a number that is not finite.
+    """
+    wanted = np.arange(num_prompts) if rows is None else rows
+    if ids is not None and file.suffix == ".parquet":
+        names, embeddings = _read_with_ids(file, column)
+        known, table = ids(), of.partition(" has")[0]
+        required = [known[int(i)] for i in wanted]
+        try:
+            places = np.array(places_of(names, required, str(file), column, table, known), int)
+        except ValueError as error:
+            raise TableError(str(error)) from error
+        count = len(names)
+    else:
+        embeddings, places, count = _read_npy(file), wanted, num_prompts
+    one_per_row = embeddings.ndim == 2 and len(embeddings) == count and embeddings.size > 0
+    if not one_per_row or embeddings.dtype.name not in DTYPES:
+        raise TableError(
+            f"{file}: the embeddings are {embeddings.dtype} of shape {embeddings.shape}, but "
+            f"{of.format(num_prompts)} and needs one row each, before any is dropped: float16, "
+            f"float32 or float64 of shape ({count}, d)."
+        )
+    embeddings = embeddings[places]
+    with np.errstate(over="ignore"):  # an overflow of float32 is an error below
+        embeddings = embeddings.astype(np.float32)
+    finite = np.isfinite(embeddings).all(axis=1)
+    if not finite.all():
+        raise TableError(
+            f"{file}: row {int(places[~finite][0]) + 1} holds a number that is not finite in "
+            "float32, every number must be."
+        )
+    try:
+        check_lengths(embeddings, str(file), places + 1)
+    except ValueError as error:
+        raise TableError(str(error)) from error
+    return embeddings
+
+
+def _read_with_ids(file: pathlib.Path, column: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the ids of a Parquet file [R] and its embeddings [R, d]."""
+    frame = read_frame(file)
+    check_columns(frame.columns, (column, VECTORS), file)
+    names, cells = text_column(frame, column, file), frame[VECTORS]
+    check_unique(names, str(file), column)
+    if cells.dtype == pl.List:
+        sizes = cells.list.len().fill_null(0).to_numpy()
+        differ = sizes != sizes[:1]
+        if differ.any():
+            row = int(differ.argmax()) + 1
+            raise TableError(f"{file}: row {row} of {VECTORS!r} must be as long as the first.")
+        cells = cells.list.to_array(int(sizes[:1].sum()))
+    return names, cells.to_numpy()
+
+
+def _read_npy(file: pathlib.Path) -> np.ndarray:
+    try:
+        with file.open("rb") as content:
+            is_npy = content.read(len(NPY)) == NPY
+        # Mapped: of a log few rows may be needed.
+        embeddings = np.load(file, mmap_mode="r", allow_pickle=False) if is_npy else None
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise TableError(
+            f"{file}: not readable as an array of numbers, perhaps cut short: {reason}."
+        ) from error
+    if embeddings is None:
+        raise TableError(
+            f"{file}: is not an .npy file: save one array [P, d] of float16, float32 or float64 "
+            f"with numpy.save, a row a prompt, or ids and lists in a .parquet file."
+        )
+    return np.asarray(embeddings)
+
+
+def embed(
+    prompts: Sequence[str], cache_dir: str | pathlib.Path, model: str = DEFAULT_MODEL,
+    batch_size: int = 32, progress: bool = True, shard_size: int = SHARD,
+    load: Callable[[str, int], Encode] | None = None, truncation_side: str = RIGHT,
+) -> np.ndarray:  # fmt: skip
+    """Return the prompts' unit-norm embeddings, computed at most once.
+
+    Args:
+        prompts: [P] texts.
+        cache_dir: folder of the results; `<key>.npy` is a finished one.
+        model: a name on the Hugging Face hub, or a local folder that holds the model.
+        batch_size: prompts per forward pass.
+        progress: draw a progress bar.
+        shard_size: prompts between two writes to disk.
+        load: makes the encoder from (model, batch_size); None: sentence-transformers.
+        truncation_side: of a prompt that is too long for the encoder, `right` cuts off the end and
+            `left` the beginning.
+
+    Returns:
+        [P, d] float16, as they are stored.
+
+    Raises:
+        EmbeddingError: no prompts, sentence-transformers is not installed, the model cannot be
+            loaded, or the encoder does not return one finite vector per prompt.
+    """
+    if not prompts:
+        raise EmbeddingError("prompts must not be empty, there is nothing to embed.")
+    if batch_size < 1 or shard_size < 1:
+        raise EmbeddingError(
+            f"batch_size and shard_size must be at least 1, got {batch_size} and {shard_size}."
+        )
+    whole = pathlib.Path(cache_dir) / f"{embedding_key(prompts, model, truncation_side)}.npy"
+    shards = whole.with_suffix(f".shards.{shard_size}")
+
+    def encode_shards(missing: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+        encode = (
+            load(model, batch_size) if load else load_encoder(model, batch_size, truncation_side)
+        )
+        with Progress(disable=not progress) as bar:
+            task = bar.add_task("embedding prompts", total=len(prompts))
+            bar.advance(task, len(prompts) - len(missing) * shard_size)
+            for start in missing:
+                texts = list(prompts[start : start + shard_size])
+                yield start, _check_vectors(encode(texts), len(texts), start)
+                bar.advance(task, shard_size)
+
+    def join_shards() -> np.ndarray:
+        starts = range(0, len(prompts), shard_size)
+        parts = keep({start: shards / f"{start:09d}.npy" for start in starts}, encode_shards)
+        return np.concatenate(list(parts.values()))
+
+    # Another process that embeds the same may finish first and remove the shards.
+    with contextlib.suppress(FileNotFoundError):
+        memo(whole, join_shards)
+    joined = memo(whole, join_shards)
+    shutil.rmtree(shards, ignore_errors=True)
+    return np.asarray(joined)
+
+
+def _check_vectors(encoded: np.ndarray, count: int, start: int) -> np.ndarray:
+    """Return the embeddings [count, d] as float16; `start` is the number of the first prompt."""
+    vectors = np.asarray(encoded)
+    if vectors.ndim != 2 or vectors.shape[0] != count:
+        raise EmbeddingError(f"the encoder gave shape {vectors.shape} for {count} prompts.")
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = start + int((~finite).argmax())
+        raise EmbeddingError(f"the embedding of prompt {row} is not finite.")
+    return vectors.astype(np.float16)
+
+
+def embedding_key(
+    prompts: Sequence[str], model: str = DEFAULT_MODEL, truncation_side: str = RIGHT
+) -> str:
+    """Return the content hash of the encoder's identity and the prompts [P], in order."""
+    return content_key(encoder_identity(model, truncation_side), *prompts)
+
+
+def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:
+    """Return the part of a cache key that identifies the encoder and its truncation side.
+
+    Raises:
+        EmbeddingError: no such side.
+    """
+    if truncation_side not in SIDES:
+        raise EmbeddingError(
+            f"truncation_side={truncation_side} must be one of {', '.join(SIDES)}."
+        )
+    suffix = "" if truncation_side == RIGHT else f" truncation_side={truncation_side}"
+    return model_identity(model) + suffix
+
+
+def model_identity(model: str) -> str:
+    """Return a model's name on the hub, or the hash of the files of its local folder.
+
+    The path of the folder does not count: a moved model is the same, other weights are not.
+    """
+    folder = pathlib.Path(model)
+    if not folder.is_dir():
+        return model
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in (".json", ".safetensors", ".bin", ".txt") and file.is_file()
+    )
+    return content_key(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
+
+
+def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:
+    """Load a sentence-transformers model, which takes seconds to import.
+
+    Raises:
+        EmbeddingError: sentence-transformers is not installed, or the model cannot be loaded.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise EmbeddingError(
+            "sentence-transformers is not installed: install the extra 'embed' of cqbjax."
+        ) from error
+    try:
+        encoder = SentenceTransformer(model)
+    except Exception as error:  # hub, network and file errors of several libraries
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EmbeddingError(
+            f"model {model!r} cannot be loaded, give a hub name that can be reached or a local "
+            f"folder: {reason}."
+        ) from error
+    encoder.tokenizer.truncation_side = truncation_side
+    return lambda texts: np.asarray(
+        encoder.encode(
+            texts, batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
+    )

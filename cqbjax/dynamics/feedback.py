@@ -1,0 +1,65 @@
+"""Feedback that reaches the service some rounds later, or never."""
+
+import jax
+from jax import Array
+
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.rules import Service
+from cqbjax.core.types import Problem
+
+
+@pytree
+class DelayedFeedback(Service):
+    """A policy learns from an attempt some rounds after its end.
+
+    The query itself departs, or waits again, at once. The policy then sees the features of the
+    attempt's query in the slot that the query had.
+
+    Attributes:
+        delay: rounds, 0 for none: the feedback of round t is known from round t + delay + 1 on.
+    """
+
+    delay: int = static(default=10)
+
+    neutral = True
+
+    def check(self, problem: Problem) -> None:
+        """Validate the delay.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if type(self.delay) is not int or self.delay < 0:
+            raise ValueError(f"delay={self.delay} must be a whole number of rounds, 0 or more")
+        if problem.age_column is not None:
+            raise ValueError("delay must be 0 where a log is replayed")
+
+
+@pytree
+class LostFeedback(Service):
+    """The feedback of some attempts never reaches the policy.
+
+    Attributes:
+        lost: the probability that the feedback of an attempt is lost.
+    """
+
+    lost: Array | float = 0.1
+
+    neutral = True
+
+    def check(self, problem: Problem) -> None:
+        """Validate the probability.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if not 0 <= float(self.lost) <= 1:
+            raise ValueError(f"lost={float(self.lost):g} must lie in [0, 1]")
+
+    def draw(self, key: Array, problem: Problem) -> Array:
+        """Draw whether the feedback of each attempt arrives: [T, c] bool."""
+        return jax.random.uniform(key, (problem.horizon, problem.places)) >= self.lost
+
+    def hears(self, drawn: Array, place: Array) -> Array:
+        """Return whether the feedback arrives."""
+        return drawn[place]

@@ -1,0 +1,127 @@
+"""How many queries are in service at a time, and how long an attempt takes."""
+
+import dataclasses
+from typing import Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg
+from cqbjax.core.given import TableNames, places_of
+from cqbjax.core.pytree import Numbers, check_words, keep_arrays, pytree, static
+from cqbjax.core.rules import Service
+from cqbjax.core.types import Problem
+from cqbjax.dynamics.users import MAX_ROUNDS, draw_geometric
+
+
+@pytree
+class SingleChannel(Service):
+    """The paper's service: one query a round, for that round, by servers that always answer."""
+
+    of_paper = True
+
+
+@pytree
+class ServiceChannels(Service):
+    """Several queries a round. The policy selects once a channel, each time among those left.
+
+    It learns from all of them at the end of the round, not between its selections.
+
+    Attributes:
+        count: c, channels.
+    """
+
+    count: int = static(default=1)
+
+    @property
+    def places(self) -> int:
+        """Return c."""
+        return self.count
+
+    def check(self, problem: Problem) -> None:
+        """Validate the number of channels.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if type(self.count) is not int or self.count < 1:
+            raise ValueError(f"count={self.count} must be a whole number of queries, at least 1")
+
+
+@pytree
+class ServiceTimes(Service):
+    """An attempt takes some rounds and occupies a channel until its last one.
+
+    Feedback arrives in the last round. The slowest server of an assortment counts.
+
+    Attributes:
+        rounds: service time, at least 1: one number, [N] for each server, or [P, N] for each
+            prompt of the source's table and server.
+        law: `fixed`: `rounds` is a whole number; `geometric`: `rounds` is the mean.
+        names: prompts and LLMs of `rounds`, which join its rows and columns to those of the
+            source; None: by their order.
+    """
+
+    rounds: Numbers | float = 1.0
+    law: Literal["fixed", "geometric"] = static(default="fixed")
+    names: TableNames | None = static(default=None)
+
+    lasting = True
+
+    def __post_init__(self) -> None:
+        """Turn lists into arrays."""
+        keep_arrays(self, "rounds")
+
+    def joined(self, names: TableNames | None) -> Self:
+        """Return the service times with rows and columns in the source's order.
+
+        Raises:
+            ValueError: naming missing or unknown prompts and LLMs; or the source has no names.
+        """
+        own = self.names
+        if own is None:
+            return self
+        if names is None:
+            raise ValueError(
+                f"{own.where}: latencies are joined by prompt_id and LLM, and the source has no "
+                "table of named ones: give rounds in their place"
+            )
+        rows = places_of(own.prompts, names.prompts, own.where, "prompt_id", names.where)
+        columns = places_of(own.servers, names.servers, own.where, "LLM", names.where)
+        table = np.asarray(self.rounds)[np.ix_(rows, columns)]
+        return dataclasses.replace(self, rounds=table, names=None)
+
+    def check(self, problem: Problem) -> None:
+        """Validate the number of rounds.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        check_words(self)
+        rounds, servers = np.asarray(self.rounds, float), problem.num_servers
+        prompts = problem.num_prompts or (problem.num_rows if problem.pooled else 0)
+        text = f"rounds={rounds.tolist()}" if rounds.ndim < 2 else f"rounds of shape {rounds.shape}"
+        if rounds.shape not in ((), (servers,), (prompts, servers)):
+            table = f", or a table of {prompts} prompts and these" if prompts else ""
+            raise ValueError(f"{text} must be a number, one for each of {servers} servers{table}")
+        if not ((rounds >= 1) & (rounds <= MAX_ROUNDS)).all():
+            raise ValueError(
+                f"{text} must be at least 1 round an attempt, and at most {MAX_ROUNDS}"
+            )
+        if self.law == "fixed" and not (rounds == np.floor(rounds)).all():
+            raise ValueError(f"{text} must be whole where law=fixed")
+
+    def draw(self, key: Array, problem: Problem) -> Array:
+        """Draw a uniform for the service time of each attempt: [T, c]."""
+        return jax.random.uniform(key, (problem.horizon, problem.places))
+
+    def takes(self, drawn: Array, place: Array, prompt: Array, servers: Array) -> Array:
+        """Return the service time of the slowest of servers [K] for a prompt: [] int32."""
+        rounds = jnp.asarray(self.rounds)
+        rounds = rounds[prompt] if rounds.ndim > 1 else rounds
+        mean = linalg.largest(rounds[servers], axis=-1) if rounds.ndim else rounds
+        if self.law == "fixed":
+            return mean.astype(jnp.int32)
+        return draw_geometric(drawn[place], 1 / mean)

@@ -1,0 +1,157 @@
+"""User dynamics: what a user does after an answer that did not satisfy, and while waiting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core.pytree import Numbers, keep_arrays, pytree
+from cqbjax.core.rules import STAYS, Reaction, Users
+from cqbjax.core.types import Problem
+
+# The longest delay or patience, in rounds.
+MAX_ROUNDS = 1e9
+
+
+@pytree
+class PersistentUsers(Users):
+    """The paper's users: each waits again in the next round, until satisfied."""
+
+    of_paper = True
+
+
+@pytree
+class Orbit(Users):
+    """Users go to a retrial orbit, and return with a probability a round or after a drawn delay.
+
+    A query that fails in round t with delay n waits again from round t + n; n = 1 is the paper's.
+
+    Attributes:
+        return_rate: h, the probability to return after each round, the round of the failure
+            included: n is geometric with mean 1 / h.
+        delays: [n] observed delays in rounds, one of which is drawn, in place of `return_rate`;
+            None: no table.
+    """
+
+    return_rate: Array | float = 0.1
+    delays: Numbers | None = None
+
+    def __post_init__(self) -> None:
+        """Turn lists into arrays."""
+        keep_arrays(self, "delays")
+
+    def check(self, problem: Problem) -> None:
+        """Validate the probability and the delays.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        if not 0 < float(self.return_rate) <= 1:
+            raise ValueError(f"return_rate={float(self.return_rate):g} must lie in (0, 1] a round")
+        if self.delays is not None:
+            delays = np.asarray(self.delays)
+            fine = delays.ndim == 1 and delays.size and (delays >= 1) & (delays <= MAX_ROUNDS)
+            if not np.all(fine):
+                raise ValueError("delays must be a list of rounds, each at least 1")
+
+    def draw(self, key: Array, problem: Problem) -> Array:
+        """Draw the return delay of each attempt: [T, c] int32 rounds."""
+        uniform = jax.random.uniform(key, (problem.horizon, problem.places))
+        if self.delays is None:
+            return draw_geometric(uniform, self.return_rate)
+        delays = jnp.asarray(self.delays)
+        which = jnp.minimum((uniform * len(delays)).astype(jnp.int32), len(delays) - 1)
+        return jnp.round(delays[which]).astype(jnp.int32)
+
+    def reacts(self, drawn: Array, attempts: Array) -> Reaction:
+        """Go to the orbit for the drawn delay."""
+        return STAYS._replace(away=drawn)
+
+
+@pytree
+class Impatience(Users):
+    """Users abandon after some failed attempts, by chance, or after waiting too long.
+
+    Attributes:
+        attempts: n, failed attempts after which a user abandons; infinite: never for that.
+        give_up: g, the probability to abandon after each failed attempt.
+        patience: rounds in the queue, unserved, after which a user abandons; infinite: never for
+            that.
+        leave: the probability to abandon after each such round.
+        pretends: the probability that abandoning after an attempt looks like satisfaction: the
+            feedback is then that the likeliest answer was accepted.
+    """
+
+    attempts: Array | float = float("inf")
+    give_up: Array | float = 0.0
+    patience: Array | float = float("inf")
+    leave: Array | float = 0.0
+    pretends: Array | float = 0.0
+
+    def check(self, problem: Problem) -> None:
+        """Validate numbers of attempts and rounds, and probabilities.
+
+        Raises:
+            ValueError: naming the key and what is allowed.
+        """
+        for key in ("attempts", "patience"):
+            value = float(getattr(self, key))
+            if not (value >= 1 and (value == float("inf") or value == int(value))):
+                raise ValueError(f"{key}={value:g} must be a whole number, at least 1, or infinite")
+        for key in ("give_up", "leave", "pretends"):
+            value = float(getattr(self, key))
+            if not 0 <= value <= 1:
+                raise ValueError(f"{key}={value:g} must lie in [0, 1]")
+
+    def draw(self, key: Array, problem: Problem) -> Array:
+        """Draw uniforms that decide about abandoning and pretending: [T, c, 2]."""
+        return jax.random.uniform(key, (problem.horizon, problem.places, 2))
+
+    def bears(self, key: Array, problem: Problem) -> Array:
+        """Draw the patience of each arriving query in rounds: [T, A] int32."""
+        uniform = jax.random.uniform(key, (problem.horizon, problem.arrivals_a_round))
+        fixed = jnp.minimum(self.patience, MAX_ROUNDS).astype(jnp.int32)
+        by_chance = jnp.asarray(self.leave) > 0
+        drawn = draw_geometric(uniform, jnp.where(by_chance, self.leave, 1.0))
+        return jnp.where(by_chance, jnp.minimum(drawn, fixed), fixed)
+
+    def reacts(self, drawn: Array, attempts: Array) -> Reaction:
+        """Abandon after the last attempt, or by chance."""
+        leaves = (attempts >= self.attempts) | (drawn[0] < self.give_up)
+        return STAYS._replace(leaves=leaves, pretends=drawn[1] < self.pretends)
+
+
+def draw_geometric(uniform: Array, rate: Array | float) -> Array:
+    """Return how many trials of probability `rate` in (0, 1] there are up to the first success.
+
+    Args:
+        uniform: [...] in [0, 1).
+        rate: [] probability.
+
+    Returns:
+        [...] int32, at least 1.
+    """
+    least = jnp.finfo(jnp.float32).tiny
+    log_failure = jnp.log(jnp.maximum(1.0 - jnp.asarray(rate, float), least))
+    log_failure = jnp.minimum(log_failure, -least)  # where 1 - rate is rounded to 1
+    return jnp.clip(1 + jnp.floor(jnp.log1p(-uniform) / log_failure), 1, MAX_ROUNDS).astype(
+        jnp.int32
+    )
+
+
+def count_rounds(seconds: np.ndarray, round_seconds: float) -> np.ndarray:
+    """Convert times to whole rounds, at least one each.
+
+    Args:
+        seconds: [...] times, such as delays between a try and the next.
+        round_seconds: how long a round is.
+
+    Raises:
+        ValueError: a time is negative or not finite, or a round has no length.
+    """
+    seconds = np.asarray(seconds, float)
+    if not round_seconds > 0:
+        raise ValueError(f"round_seconds={round_seconds} must be above 0")
+    if not seconds.size or not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise ValueError("times must be finite seconds, none of them negative")
+    return np.maximum(1.0, np.ceil(seconds / round_seconds))

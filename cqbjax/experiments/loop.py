@@ -1,0 +1,253 @@
+"""The loop that runs a study: validate its points, run those that are not stored, show them all.
+
+Points run in this process, or on a cluster as one task for each shard.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from rich.console import Console
+
+from cqbjax.core import backend
+from cqbjax.core.files import check_writable
+from cqbjax.core.types import Policy
+from cqbjax.engine.bars import bar
+from cqbjax.engine.progress import Prepaid, Reporter, Silent
+from cqbjax.experiments import grid, kinds, sharding, showing, storing
+from cqbjax.experiments.clusters import Cluster
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.jobs import Job, Study
+from cqbjax.experiments.showing import Show
+from cqbjax.experiments.study import Making
+from cqbjax.offline import Learnt
+from cqbjax.results.frame import LAST
+
+# The least number of shards on a cluster, so that several machines have work.
+FEWEST_SHARDS = 8
+Make = Callable[[Config], Any]
+MakePolicies = Callable[[Config], Mapping[str, Policy | Learnt]]
+
+
+def run_study(
+    study: Study, make: Make, make_policies: MakePolicies, lap: Callable[[], float],
+    show: Show | None = None,
+) -> list[Any]:  # fmt: skip
+    """Validate and run a study, and show it unless a search runs it.
+
+    Args:
+        study: from `compose_studies`.
+        make: instantiates a configuration.
+        make_policies: instantiates policies, by label.
+        lap: returns the seconds since its last call, or since the command began.
+        show: returns the tables and figures, in place of the method of the study's type.
+
+    Returns:
+        For each job its objective, or the error if it cannot run; None without a search.
+
+    Raises:
+        ValueError: no point can run; if the study is strict, one that cannot.
+    """
+    backend.configure()
+    console, searched = showing.console(), any(job.searched for job in study.jobs)
+    cache = dict[str, Any]()
+
+    def prepare(job: Job, points: list[Point]) -> list[Ready]:
+        return kinds.checked_points(job.config, make, make_policies, job.swept, cache, points)
+
+    by_job: list[list[Ready]] = [
+        [] if points is None else study.attempt(prepare, job, points) or []
+        for job, points in zip(study.jobs, study.points, strict=True)
+    ]
+    _print(console, study.skipped)
+    ready = [point for points in by_job for point in points]
+    if not ready:
+        last = study.skipped[-1]
+        raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
+    if study.config.dry_run:
+        _print_estimates(ready, study.folder, lap, console)
+        return [None] * len(study.jobs)
+    left = _find_missing(ready, study.folder, console)
+    run = choose_runner(study.config, make, make_policies, console)
+    with bar() as progress:
+        lost = run(left, study.folder, progress, fail_fast=study.strict)
+    skipped = [f"{name} left out: {why}" for name, why in lost.items()]
+    study.skipped += skipped
+    _print(console, skipped)
+    by_job = [[one for one in points if one.point.name not in lost] for points in by_job]
+    ready = [point for points in by_job for point in points]
+    if searched:
+        return _compute_objectives(study, by_job)
+    if ready:
+        elsewhere = bool(left and study.config.get("cluster"))
+        simulated = None if elsewhere else progress.simulated
+        _show(ready, study, kinds.of(study.config, make), console, show)
+        console.print(showing.time_spent(simulated, lap()), markup=False)
+    return [None] * len(study.jobs)
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _print_estimates(
+    ready: Sequence[Ready], folder: Path, lap: Callable[[], float], console: Console
+) -> None:
+    """Print how long running the points would take."""
+    left, prepared = sharding.left_of(ready, folder), lap()
+    with bar() as progress:
+        estimates = ready[0].kind.reckon(left, progress)
+    recorded = sharding.most_bytes(left)
+    showing.print_estimates(len(ready), len(left), estimates, prepared, recorded, console)
+
+
+def _find_missing(ready: Sequence[Ready], folder: Path, console: Console) -> list[Ready]:
+    """Return the points that are not stored, and print how many are stored."""
+    for one in (folder, *(folder.parents[1] / name for name in ("tables", "figures"))):
+        check_writable(one, "results_dir")
+    why = {".torn": "was torn", ".older": "is of an older version of cqbjax"}
+    for file in storing.set_aside_torn(folder):
+        _print(console, [f"{file} {why[file.suffix]}: its points run again"])
+    left = sharding.left_of(ready, folder)
+    number, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
+    if missing < number:
+        stored = f"{number - missing} of {number} policies at {len(ready)} points are stored"
+        console.print(f"{stored}: not run again")
+    _print(console, storing.told_of_others(left, folder))
+    return left
+
+
+def _show(
+    ready: Sequence[Ready], study: Study, kind: kinds.Kind, console: Console, show: Show | None
+) -> None:
+    """Write tables and figures of stored points, and print them."""
+    panels = sum(len(one.point.config.arrival_rate) for one in ready)
+    points = sharding.read_back(ready, study.folder, kind.rounds_read(study.config, panels))
+    first = ready[0].point.config
+    shown = show(kind, points, first) if show else kind.show(points, first)
+    written = showing.write(shown, study.config, study.config.name, console)
+    files = ", ".join(str(path) for path in written)
+    console.print(f"arrays in {study.folder}; {files}", markup=False)
+
+
+def _compute_objectives(study: Study, by_job: Sequence[Sequence[Ready]]) -> list[Any]:
+    """Return the objective of each job, or an error for a job that cannot run; print them."""
+    ready = [point for points in by_job for point in points]
+    stored = iter(sharding.read_back(ready, study.folder, [LAST]) if ready else ())
+    values: list[Any] = []
+    for job, points in zip(study.jobs, by_job, strict=True):
+        own = [next(stored) for _ in points]
+        values.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
+        print(f"{grid.told(job.swept)}: {values[-1]}")
+    return values
+
+
+class Runner(Protocol):
+    """Runs and stores points, as `sharding.run_all` does."""
+
+    def __call__(
+        self, ready: Sequence[Ready], folder: Path, progress: Reporter, *, fail_fast: bool
+    ) -> dict[str, str]:
+        """Return the name of each point that cannot run -> why."""
+        ...
+
+
+def choose_runner(
+    config: Config, make: Make, make_policies: MakePolicies, console: Console
+) -> Runner:
+    """Return what runs the points of a study: this process, or the cluster of its configuration."""
+    if not config.get("cluster"):
+        return functools.partial(sharding.run_all, console=console)
+    return functools.partial(run_on_cluster, make(config.cluster), (make, make_policies))
+
+
+class Task(NamedTuple):
+    """A shard for another process, to be pickled.
+
+    Attributes:
+        points: of the shard, validated.
+        labels: of each point, the policies that run.
+        folder: of the experiment, the same for all machines.
+        cwd: the current folder of the command, where user-defined modules are found.
+        fail_fast: whether a point that cannot run stops its shard.
+        factories: functions that instantiate a configuration, and policies by label.
+    """
+
+    points: Sequence[Point]
+    labels: Sequence[Sequence[str]]
+    folder: Path
+    cwd: str
+    fail_fast: bool
+    factories: tuple[Make, MakePolicies]
+
+
+def perform(task: Task) -> dict[str, str]:
+    """Run and store a shard, in a process of its own.
+
+    Returns:
+        Name of each point that cannot run -> why.
+    """
+    _set_up(task.cwd)
+    making, ready = Making(*task.factories, {}), list[Ready]()
+    for point, labels in zip(task.points, task.labels, strict=True):
+        one = kinds.ready_at(point, making)
+        policies = {label: policy for label, policy in one.policies.items() if label in labels}
+        ready.append(one._replace(policies=policies))
+    return sharding.run_all(ready, task.folder, Silent(), Console(quiet=True), task.fail_fast)
+
+
+@functools.cache
+def _set_up(cwd: str) -> None:
+    """Prepare a process, once: it may perform several tasks."""
+    os.chdir(cwd)
+    sys.path.append(cwd)
+    backend.configure()
+
+
+def run_on_cluster(
+    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[Ready], folder: Path,
+    progress: Reporter, fail_fast: bool,
+) -> dict[str, str]:  # fmt: skip
+    """Run and store points on a cluster, one task for each shard.
+
+    Args:
+        cluster: where.
+        factories: see `Task`.
+        ready: from `sharding.left_of`.
+        folder: of the experiment.
+        progress: advances by whole shards.
+        fail_fast: whether a point that cannot run stops the study.
+
+    Returns:
+        Name of each point that cannot run -> why.
+
+    Raises:
+        ValueError: with `fail_fast`, for the first of them.
+    """
+    if not ready:
+        return {}
+    shards = sharding.shards_of(ready, FEWEST_SHARDS)
+    tasks = [
+        Task(
+            [one.point for one in shard], [list(one.policies) for one in shard], folder.resolve(),
+            os.getcwd(), fail_fast, factories,
+        )
+        for shard in shards
+    ]  # fmt: skip
+    rounds = [sum(map(sharding.rounds_of, shard)) for shard in shards]
+    whole, lost = Prepaid(progress, sum(rounds)), dict[str, str]()
+    whole.note(f"{len(ready)} points in {len(shards)} shards on {type(cluster).__name__}")
+    for done in cluster.run(perform, tasks):
+        whole.advance(rounds[done.number])
+        if done.reason and fail_fast:
+            raise ValueError(done.reason)
+        if done.reason:
+            lost |= {one.point.name: done.reason for one in shards[done.number]}
+        else:
+            lost |= done.value
+    return lost

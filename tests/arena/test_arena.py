@@ -1,0 +1,367 @@
+"""The arena: its tasks, a policy that enters, one that is verified, and those that cheat."""
+
+import shutil
+
+import polars as pl
+import pytest
+import yaml
+from composing import CONF, called, composed, refused
+from tiers import cases
+
+from cqbjax.arena import board as boards
+from cqbjax.arena.entry import estimate_minutes
+from cqbjax.arena.request import parse_request, parse_values
+from cqbjax.arena.tasks import FIRST_SEED, list_tasks, select_tasks
+from cqbjax.experiments import grid
+from cqbjax.results import pieces, tables
+
+TASKS = [task.name for task in list_tasks()]
+MINE = '''
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax import sources
+from cqbjax.core import rng
+from cqbjax.core.pytree import pytree
+from cqbjax.core.types import Action
+from cqbjax.policies import RandomRouting
+from cqbjax.policies._template import EpsilonGreedy
+
+
+@pytree
+class Mine(EpsilonGreedy):
+    """The template."""
+
+
+@pytree
+class Single(EpsilonGreedy):
+    """Answers with one LLM alone."""
+
+    def check(self, problem):
+        if problem.assortment_size > 1:
+            raise ValueError("Single answers with one LLM: K must be 1")
+
+
+@pytree
+class Peeks(RandomRouting):
+    """Looks through its callers for what its source has drawn."""
+
+    def init(self, problem, contexts):
+        import sys
+
+        frame = sys._getframe()
+        while "instance" not in frame.f_locals:
+            frame = frame.f_back
+        return frame.f_locals["instance"].world.utilities
+
+    def select(self, key, state, observation):
+        action = RandomRouting.select(self, key, (), observation)
+        best = jnp.argsort(-state[observation.queue.row[action.slot]])
+        servers = jnp.sort(best[: observation.problem.assortment_size])
+        return action._replace(servers=servers.astype(jnp.int32))
+
+    def update(self, state, observation, action, feedback):
+        return state
+
+
+@pytree
+class Hides(Peeks):
+    """Peeks, and refuses to be looked at."""
+
+    def check(self, problem):
+        if problem.num_servers == 4:
+            raise ValueError("not with four")
+
+
+CALLS = []
+
+
+@pytree
+class Remembers(EpsilonGreedy):
+    """Keeps a global."""
+
+    def select(self, key, state, observation):
+        CALLS.append(1)
+        action = EpsilonGreedy.select(self, key, state, observation)
+        return action._replace(explored=action.explored | (len(CALLS) % 2 == 0))
+
+
+@pytree
+class CallsBack(EpsilonGreedy):
+    """Keeps a global on the other side of a callback."""
+
+    def select(self, key, state, observation):
+        jax.debug.callback(lambda: CALLS.append(1))
+        return EpsilonGreedy.select(self, key, state, observation)
+
+
+@pytree
+class Twice(EpsilonGreedy):
+    """Shows a server twice."""
+
+    def select(self, key, state, observation):
+        action = EpsilonGreedy.select(self, key, state, observation)
+        return action._replace(servers=jnp.full_like(action.servers, action.servers[0]))
+
+
+@pytree
+class Knows(RandomRouting):
+    """Tells the seed by the contexts, and draws again what users think of the LLMs."""
+
+    def init(self, problem, contexts):
+        source = sources.Synthetic(slackness=0.03)
+        if problem.dim != source.dim:
+            return jnp.zeros((problem.num_rows, problem.num_servers))
+        keys = jax.vmap(rng.run_key)(2_000_000 + np.arange(8))
+        worlds = jax.vmap(lambda key: source.world(key, jnp.float32(0.7), problem))(keys)
+        apart = jnp.abs(worlds.contexts - contexts).sum(axis=(1, 2))
+        return worlds.utilities[jnp.argmin(apart)]
+
+    def select(self, key, state, observation):
+        there = jnp.where(observation.queue.arrived[:, None] > 0,
+                          state[observation.queue.row], -jnp.inf)
+        slot = jnp.argmax(there.max(axis=1))
+        servers = jnp.argmax(there[slot])[None]
+        return Action(slot.astype(jnp.int32), servers.astype(jnp.int32), jnp.bool_(False))
+
+    def check(self, problem):
+        if problem.assortment_size > 1:
+            raise ValueError("Knows plays K = 1")
+
+    def update(self, state, observation, action, feedback):
+        return state
+'''
+TINY = ("seeds=3", "rounds=0.01")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder but for a file of policies."""
+    (tmp_path / "a.b").mkdir()
+    for name in ("my_policy", "my.policy", "json", "sys", "a.b/mine"):
+        (tmp_path / f"{name}.py").write_text(MINE)
+    for name, text in (("broken", "x = ("), ("raises", "1 / 0")):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_are_tasks_and_each_says_what_it_tests():
+    assert 12 <= len(TASKS) <= 16
+    said = called("arena", "tasks").stdout
+    for task in list_tasks():
+        assert f"{task.name} (version {task.version}): {task.title}\n    {task.description}" in said
+        assert len(task.description.split()) > 15 and task.version >= 1
+
+
+@pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
+def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
+    config = composed(f"arena={name}")
+    (point,) = grid.compose(config)
+    assert config.name == name and point.config.first_seed == 1_000_000
+    assert point.config.num_seeds >= 30 and {"random", "acqb"} <= set(point.config.policy)
+    reported = range(FIRST_SEED, FIRST_SEED + point.config.num_seeds)
+    assert not set(grid.seeds(point.config)) & set(reported)
+    assert "departures" not in point.config.record
+
+
+@pytest.mark.parametrize("name", cases(TASKS, ["paper"]))
+def test_the_board_that_comes_has_each_task_as_it_is(name):
+    note, rows = boards.read_board().notes[name], boards.read_board().rows.filter(task=name)
+    task, config = select_tasks([name])[0], composed(f"arena={name}")
+    assert note["version"] == task.version, "what was raised is run again"
+    assert note["horizon"] == config.horizon and note["seeds"] == config.num_seeds >= 30
+    (point,) = grid.compose(config)
+    assert {*rows["policy"]} == {*point.config.policy, "optimal"} == {*note["policies"], "optimal"}
+    seeds = [FIRST_SEED + i for i in range(config.num_seeds)]
+    assert all(one["seed"].sort().to_list() == seeds for one in rows.partition_by("policy")), (
+        "each policy on every seed"
+    )
+
+
+def test_the_boards_time_is_estimated_from_its_notes_without_compiling():
+    notes = {"paper": {"seconds": {"a": 90.0, "b": 30.0}, "seeds": 30}}
+    board = boards.Board(pl.DataFrame(schema=boards.SCHEMA), notes)
+    values = parse_values(["tasks=paper", "seeds=15", "rounds=0.5"])
+    minutes = estimate_minutes(
+        {"paper": [None], "drift": []}, parse_request(values, board=True), board
+    )
+    assert minutes == "0.5 min without compiling, as measured for the board"
+
+
+def test_a_task_has_at_least_eighteen_contestants():
+    for base in ("_base", "_prompts"):
+        defaults = yaml.safe_load((CONF / "arena" / f"{base}.yaml").read_text())["defaults"]
+        (labels,) = (one["override /policy"] for one in defaults if "override /policy" in one)
+        assert len(labels) == len(set(labels)) >= 18 and "optimal" not in labels
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["policy=my_policy.py:Nobody"], "error: policy=my_policy.py:Nobody: my_policy.py has no"),
+        (
+            ["policy=my.policy.py:Mine"],
+            "file, folders and class must have names that Python can import",
+        ),
+        (["policy=a.b/mine.py:Mine"], "a.b/mine.py:Mine: file, folders and class must have names"),
+        (["policy=broken.py:Mine"], "broken.py raises SyntaxError: '(' was never closed"),
+        (["policy=raises.py:Mine"], "raises.py raises ZeroDivisionError: division by zero"),
+        (["policy=json.py:Mine"], "Python has another module json: rename json.py"),
+        (["policy=sys.py:Mine"], "Python has another module sys: rename sys.py"),
+        (["policy=my_policy.py:"], "my_policy.py:: file, folders and class must have names"),
+        (["policy=my_policy.py:Ü"], "file, folders and class must have names"),
+        (["policy=other.py:Mine"], "other.py must be a Python file below the current folder"),
+        (["tasks=paper"], "error: policy= is missing"),
+        (["policy=acqb", "tasks=opera"], "error: task opera is unknown; choose from drift, "),
+        (
+            ["policy=acqb", "seed=3"],
+            "error: seed=3 is unknown here: choose from policy=, tasks=, seeds=",
+        ),
+        (["policy=acqb", "seeds=1"], "error: seeds=1 must be a whole number, at least 2"),
+        (["policy=acqb", "rounds=2"], "error: rounds=2 must be a fraction of all rounds"),
+        (["policy=acqb", "keep=true"], "error: keep=true needs the whole board"),
+        (["board", "policy=acqb"], "error: policy= is for an entry"),
+        (["verify"], "error: verify takes the folder"),
+        (["verify", "."], "error: . is no entry of the arena: board.json is not there"),
+        (["tasks", "more"], "error: more is unknown here: leave it out"),
+        (["show", "tasks=paper"], "error: tasks=paper is unknown here: choose from out="),
+    ],
+)
+def test_wrong_words_get_one_sentence(words, said, folder):
+    error = refused(words, "arena")
+    assert said in error and len(error.splitlines()) == 1
+    assert not (folder / "arena").exists()
+
+
+@pytest.mark.slow
+def test_a_policy_enters_again_and_is_verified(folder):
+    words = ("policy=my_policy.py:Mine", "tasks=paper,impatient", *TINY)
+    done = called("arena", *words)
+    assert done.returncode == 0, done.stderr
+    assert "2 tasks, 0 of them stored: about" in done.stdout
+    place = folder / "arena" / "Mine"
+    table = pl.read_csv(place / "table.csv")
+    assert {*table["policy"]} == {"Mine", "optimal", "random"}
+    assert {*table["task"]} == {"paper", "impatient"} and {*table["seeds"]} == {3}
+    oracle = table.filter(policy="optimal")
+    assert {*oracle["gap"]} == {0.0} and {*oracle["score"].drop_nulls()} <= {1.0}
+    page = (place / "index.html").read_text()
+    assert "Mine in the arena" in page and page.count("<img ") == 2 + 2
+    seeds = boards.read_board(place).rows["seed"].unique().sort().to_list()
+    assert seeds == [FIRST_SEED + i for i in range(3)]
+    again = called("arena", *words)
+    assert "2 tasks, 2 of them stored" in again.stdout and "rounds in" not in again.stderr
+    fine = called("arena", "verify", place, "pieces=2", "seed=4")
+    assert fine.returncode == 0, fine.stderr
+    assert fine.stdout.count("run again, the same to the last bit") == 2
+    _tampered_with(place)
+
+
+def _tampered_with(place):
+    """Refuse a table, rows and arrays that do not follow from one another."""
+    table = place / "table.csv"
+    kept = table.read_text()
+    table.write_text(kept.replace("paper,Mine,1", "paper,Mine,2", 1))
+    said = refused(["verify", place], "arena")
+    assert "table.csv does not follow from its arrays at paper, Mine" in said
+    table.write_text(kept)
+    board = boards.read_board(place)
+    better = board.rows.with_columns(gap=pl.when(policy="Mine").then(0.0).otherwise("gap"))
+    boards.write_board(board._replace(rows=better), place)
+    said = refused(["verify", place], "arena")
+    assert "board.parquet does not follow from its arrays" in said
+    boards.write_board(board, place)
+    # Arrays, rows and table in which one's own policy served a query more: run again it does not.
+    (file,) = (place / "data" / "paper").glob("*.nc")
+    (one,) = pieces.read(file)
+    own = (one.point.policy == "Mine").astype(int)
+    better = one._replace(point=one.point.assign(departures=one.point.departures + own))
+    pieces.write([better], file)
+    others = board.rows.filter(pl.col("task") != "paper")
+    rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
+    boards.write_board(board._replace(rows=rows), place)
+    rows = boards.add_known(boards.read_board(place), boards.read_board())
+    tables.write_csv(table, boards.tabulate_policies(rows))
+    said = refused(["verify", place, "pieces=9"], "arena")
+    assert "policy Mine: departures differs when it is run again" in said
+    # Another world under the task's name.
+    easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
+    pieces.write([easier], file)
+    said = refused(["verify", place], "arena")
+    assert "task paper is not the arena's: it was run with slackness=0.05, and not 0.03" in said
+
+
+@pytest.mark.slow
+def test_a_task_that_a_policy_is_not_for_is_left_out(folder):
+    done = called("arena", "policy=my_policy.py:Single", "tasks=paper,pairs", *TINY)
+    assert done.returncode == 3
+    assert "pairs left out: Single answers with one LLM: K must be 1" in done.stdout
+    assert {*boards.read_board(folder / "arena" / "Single").rows["task"]} == {"paper"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Hides", "policy Hides must play N=4, K=1, d=3, but: not with four"),
+        ("Peeks", "must not see the true utilities"),
+        ("Remembers", "select and update must be pure"),
+        ("CallsBack", "must compute in JAX alone"),
+        ("Twice", "distinct"),
+    ],
+)
+def test_who_cheats_does_not_enter(name, said, folder):
+    error = refused([f"policy=my_policy.py:{name}", "tasks=paper", *TINY], "arena")
+    assert said in error, error
+    assert not (folder / "arena" / name).exists()
+
+
+@pytest.mark.slow
+def test_who_knows_the_seed_is_found_out(folder):
+    words = ("tasks=paper", "seeds=8", "rounds=0.1")
+    done = called("arena", "policy=my_policy.py:Knows", *words)
+    assert done.returncode == 0, done.stderr
+    place = folder / "arena" / "Knows"
+    gaps = dict(pl.read_csv(place / "table.csv").select("policy", "gap").iter_rows())
+    assert gaps["Knows"] == 0 < gaps["random"], "it does as well as the oracle"
+    said = refused(["verify", place, "pieces=2"], "arena")
+    assert "policy Knows knows more than its feedback tells" in said
+
+
+@pytest.mark.slow
+def test_others_come_with_the_package_known_by_their_keys_or_by_their_draws(folder, monkeypatch):
+    board = folder / "kept"
+    monkeypatch.setattr(boards, "SHIPPED", board)
+    done = called("arena", "board", "tasks=paper", "rounds=0.01")
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(folder / "arena" / "board", board, ignore=shutil.ignore_patterns("data"))
+    page = (folder / "arena" / "board" / "index.html").read_text()
+    assert "The arena" in page and page.count("<details><summary>") > 18
+    read = boards.read_board(board)
+    others = {*read.rows["policy"]}
+    assert len(others) >= 18
+    by = _entered()
+    assert by.pop("Mine") == by.pop("optimal") == "run"
+    assert {*by.values()} == {"key"} and {*by} == others - {"optimal"}, "random is not run again"
+    # Other code has another key, but the oracle's numbers are the same.
+    notes = {"paper": read.notes["paper"] | {"content": "other"}}
+    boards.write_board(read._replace(notes=notes), board)
+    by = _entered()
+    assert by.pop("Mine") == by.pop("optimal") == by.pop("random") == "run"
+    assert {*by.values()} == {"draws"} and {*by} == others - {"optimal", "random"}
+    # If the oracle differs at a seed, the run is comparable with nobody.
+    other = read.rows.with_columns(
+        served=pl.when(policy="optimal").then(pl.col("served") + 1).otherwise("served")
+    )
+    boards.write_board(boards.Board(other, notes), board)
+    assert {*_entered()} == {"Mine", "optimal", "random"}
+
+
+def _entered():
+    """Enter a policy; return how what is set beside it is known."""
+    done = called("arena", "policy=my_policy.py:Mine", "tasks=paper", "seeds=2", "rounds=0.01")
+    assert done.returncode == 0, done.stderr
+    table = pl.read_csv("arena/Mine/table.csv")
+    return dict(table.select("policy", "by").iter_rows())

@@ -1,0 +1,125 @@
+"""Scores of the arena beside worked examples, SciPy, and the values that rliable's tests print."""
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+
+from cqbjax.arena import scores
+
+
+def rows(gaps):
+    """Return rows of {task: {policy: gaps by seed}}."""
+    return pl.DataFrame([
+        {"task": task, "policy": label, "seed": seed, "gap": float(gap)}
+        for task, policies in gaps.items()
+        for label, by_seed in policies.items()
+        for seed, gap in enumerate(by_seed)
+    ])  # fmt: skip
+
+
+def test_the_interquartile_mean_is_rliables():
+    # Their tests/rliable/metrics_test.py: runs by tasks, and what comes out.
+    for runs, value in (([[1, 2], [2, 2], [1, 1], [2, 1]], 1.5), ([[1, 1], [2, 2], [3, 3]], 2)):
+        assert scores.iqm(np.array(runs, float)) == value
+    for shape in ((30, 14), (5, 3), (2, 2), (7, 1)):
+        drawn = np.random.default_rng(shape[0]).standard_cauchy(shape)
+        theirs = scipy.stats.trim_mean(drawn, proportiontocut=0.25, axis=None)
+        np.testing.assert_allclose(scores.iqm(drawn), theirs)
+    both = np.stack([drawn, drawn + 1])
+    np.testing.assert_allclose(scores.iqm(both), [theirs, theirs + 1])
+
+
+def test_a_profile_is_the_share_of_runs_above_each_score():
+    runs = np.array([[0.1, 0.5], [0.5, 0.9]])
+    taus = np.array([0.0, 0.1, 0.5, 0.89, 1.0])
+    assert scores.profile(runs, taus).tolist() == [np.mean(runs > tau) for tau in taus]
+    assert scores.profile(np.stack([runs, runs - 1]), taus)[1].tolist() == [0.0] * 5
+
+
+def test_the_bootstrap_draws_the_runs_of_each_task_by_themselves():
+    # Within a task all runs are equal: resampling them changes nothing, mixing tasks would.
+    equal = np.tile([0.0, 1.0], (10, 1))
+    low, high = scores.bootstrap(equal, lambda runs: runs.mean(axis=(-2, -1)))
+    assert low == high == 0.5
+    drawn = np.random.default_rng(1).normal(size=(40, 6)) + np.arange(6)
+    low, high = scores.bootstrap(drawn, lambda runs: runs.mean(axis=(-2, -1)))
+    error = np.sqrt((drawn.var(axis=0) / 40).mean() / 6)
+    np.testing.assert_allclose([low, high], drawn.mean() + 1.96 * error * np.array([-1, 1]),
+                               rtol=0.02)  # fmt: skip
+    # 90% would be a sixth narrower, 99% a third wider.
+    np.testing.assert_allclose(high - low, 2 * 1.96 * error, rtol=0.06)
+
+
+def test_holm_steps_down_and_stops():
+    # Holm (1979): .005 <= .05 / 4 and .01 <= .05 / 3, but .03 > .05 / 2, and then no other.
+    assert scores.holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
+    assert scores.holm([0.02, 0.04]) == [True, True]
+    assert scores.holm([0.026, 0.026]) == [False, False]
+    assert scores.holm([]) == []
+
+
+def test_a_paired_test_is_scipys():
+    apart = np.random.default_rng(2).normal(0.4, 1.0, 12)
+    theirs = scipy.stats.ttest_1samp(apart, 0.0).pvalue
+    np.testing.assert_allclose(scores.paired_p(apart), theirs)
+    assert scores.paired_p(np.zeros(5)) == scores.paired_p(np.array([3.0])) == 1.0
+    assert scores.paired_p(np.ones(5)) == 0.0
+
+
+def test_random_routing_scores_zero_and_the_oracle_one():
+    made = scores.add_scores(
+        rows({"a": {"random": [0, 0, 60], "optimal": [0] * 3, "x": [5] * 3, "y": [40] * 3}})
+    )
+    by_label = dict(made.group_by("policy").agg(pl.col("score").mean()).iter_rows())
+    assert by_label == {"random": 0.0, "optimal": 1.0, "x": 0.75, "y": -1.0}
+    with pytest.raises(ValueError, match="task a has no run of random"):
+        scores.add_scores(rows({"a": {"x": [1, 2]}}))
+    nobody_behind = scores.add_scores(rows({"a": {"random": [-1, 1], "x": [1, 2]}}))
+    assert nobody_behind["score"].null_count() == 4
+
+
+def test_means_and_how_far_behind_come_with_students_interval():
+    made = rows({"a": {"x": [1, 2, 6], "y": [2, 4, 9]}})
+    (one,) = scores.average(made.filter(policy="x"), ["gap"]).to_dicts()
+    ends = scipy.stats.t.interval(0.95, 2, 3.0, scipy.stats.sem([1, 2, 6]))
+    np.testing.assert_allclose([one["gap"], one["gap_low"], one["gap_high"]], [3.0, *ends])
+    assert scores.find_best(made) == {"a": "x"}
+    (best, other) = scores.compare_with_best(made, {"a": "x"}).to_dicts()
+    assert (best["behind"], best["behind_low"], best["behind_high"]) == (0, None, None)
+    ends = scipy.stats.t.interval(0.95, 2, 2.0, scipy.stats.sem([1, 2, 3]))
+    np.testing.assert_allclose([other["behind_low"], other["behind_high"]], ends)
+
+
+def test_policies_that_do_not_differ_significantly_share_a_group():
+    noise = np.random.default_rng(3).normal(size=(3, 20))
+    alike = {"x": 10 + noise[0], "y": 10 + noise[1], "slow": 20 + noise[2]}
+    apart = {"x": 10 + noise[0], "y": 13 + noise[0], "slow": 20 + noise[2]}
+    made = scores.group_policies(rows({"alike": alike, "apart": apart | {"optimal": [0] * 20}}))
+    by_task = {(one["task"], one["policy"]): one["group"] for one in made.to_dicts()}
+    assert by_task == {
+        ("alike", "x"): 1, ("alike", "y"): 1, ("alike", "slow"): 2,
+        ("apart", "x"): 1, ("apart", "y"): 2, ("apart", "slow"): 3,
+    }  # fmt: skip
+
+
+def test_holms_correction_counts_every_task():
+    """p = .02 in one task is not significant if the policy was compared in ten."""
+    apart = np.random.default_rng(7).normal(size=20)
+    apart = (apart - apart.mean()) / apart.std(ddof=1)
+    shift = scipy.stats.t.ppf(0.99, 19) / np.sqrt(20)  # a two-sided p of .02
+    one = {"x": np.zeros(20), "y": apart + shift}
+    assert scores.paired_p(one["y"]) == pytest.approx(0.02)
+    assert {*scores.group_policies(rows({"a": one}))["group"]} == {1, 2}
+    same = {"x": np.zeros(20), "y": np.zeros(20)}
+    many = {"a": one} | {f"b{i}": same for i in range(9)}
+    assert {*scores.group_policies(rows(many))["group"]} == {1}
+
+
+def test_a_policy_that_did_not_run_everywhere_is_in_no_mean_over_tasks():
+    made = scores.add_scores(rows({
+        "a": {"random": [8, 12], "x": [1, 3], "z": [0, 0]}, "b": {"random": [4, 4], "x": [2, 2]},
+    }))  # fmt: skip
+    over = scores.aggregate_scores(made, ["a", "b"])
+    assert over["policy"].to_list() == ["x", "random"] and {*over["tasks"]} == {2}
+    assert scores.aggregate_scores(made, ["a"])["policy"].to_list() == ["z", "x", "random"]
