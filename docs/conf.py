@@ -1,4 +1,4 @@
-"""How the site is built: `sphinx-build -W -b html docs docs/_build/html`, without a network."""
+"""Settings of the site: `sphinx-build -W -b html docs docs/_build/html`, without a network."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
-# `examples/README.md` stands in place of the index that sphinx-gallery writes.
+# `examples/README.md` replaces the index that sphinx-gallery writes.
 exclude_patterns = ["_build", "gallery/index.rst", "jupyter_execute"]
 
 extensions = [
@@ -35,14 +35,14 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "amsmath"]
 myst_heading_anchors = 4
 math_number_all = False
 
-# The notebook is stored without outputs and run when it changed; an error in it ends the build.
+# The notebook is stored without outputs and is run when it changed; an error fails the build.
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 
-# The examples are run when they changed, and by CI always, since the package may have; the one that
-# takes long is shown alone.
+# The examples are run when they changed, and always by CI, since the package may have changed; the
+# long example is shown without being run.
 # What differs from build to build, such as seconds, is left out.
 sphinx_gallery_conf = {
     "examples_dirs": "examples",

@@ -1,4 +1,4 @@
-"""The order of the examples: the one in which `docs/examples/README.md` lists them."""
+"""The order of the examples, as listed in `docs/examples/README.md`."""
 
 import re
 from pathlib import Path
@@ -8,5 +8,5 @@ NAMES = re.findall(r"^/gallery/(\w+)$", PAGE.read_text(), re.MULTILINE)
 
 
 def place(path: str) -> int:
-    """Return where an example stands."""
+    """Return the position of an example."""
     return NAMES.index(Path(path).stem)

@@ -1,6 +1,6 @@
-"""Equations as MathML, which browsers draw by themselves: no script and no network.
+"""Equations as MathML, which browsers draw without scripts or a network.
 
-docutils translates TeX to MathML; Sphinx has renderers that want MathJax or LaTeX, and none for it.
+docutils translates TeX to MathML. Sphinx's renderers need MathJax or LaTeX instead.
 """
 
 import html
@@ -15,7 +15,7 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-# An accent with an index: docutils would set the index below the letter, as a limit.
+# An accent with an index: docutils would set the index below the letter, like a limit.
 ACCENT = re.compile(
     r"\\(?:hat|tilde|bar|widehat|widetilde)\s*(?:\\[a-zA-Z]+|\{[^{}]*\}|\w)(?=[_^])"
 )
@@ -43,7 +43,7 @@ def _block(writer: Any, node: nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Offer the renderer, and choose it."""
+    """Register and select the renderer."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.config.html_math_renderer = "mathml"
     return {"parallel_read_safe": True, "parallel_write_safe": True}

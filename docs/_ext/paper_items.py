@@ -1,9 +1,9 @@
-"""What the paper has, in the pages: read from `reproduction/paper/items.yaml` at each build.
+"""Tables of the paper's items, read from `reproduction/paper/items.yaml` at each build.
 
     ```{items} figure
     ```
 
-Kinds are named one after the other; `{states}` is the table of what a state means.
+The arguments are kinds of items. `{states}` is a table of the states and their meaning.
 """
 
 import os
@@ -21,7 +21,7 @@ NOT_PAGES = {".png", ".csv", ".py", ".svg"}
 
 
 class Items(SphinxDirective):
-    """A table of all of the paper's items of some kinds."""
+    """A table of all items of the paper of some kinds."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -34,7 +34,7 @@ class Items(SphinxDirective):
         if not chosen:
             raise self.error(f"the paper has no {self.arguments[0]}")
         rows = "".join(f"| {' | '.join(self._cells(one))} |\n" for one in chosen)
-        header = "| | what | state | command | see |\n|---|---|---|---|---|\n"
+        header = "| | description | state | command | see |\n|---|---|---|---|---|\n"
         return self.parse_text_to_nodes(header + rows)
 
     def _cells(self, one: catalogue.Item) -> list[str]:
@@ -44,7 +44,7 @@ class Items(SphinxDirective):
         return [name, what.replace("|", "\\|"), one.state, command, self._link(one.see)]
 
     def _link(self, see: str) -> str:
-        """Link to a page of the site, or name a file that is none."""
+        """Return a link to a page of the site, or the name of another file."""
         if not see:
             return ""
         path = Path(see)
@@ -57,7 +57,7 @@ class Items(SphinxDirective):
 
 
 class States(SphinxDirective):
-    """A table of what can have become of an item, and how often it did."""
+    """A table of the states of items, with the number of items in each."""
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
@@ -71,7 +71,7 @@ class States(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Offer the directives."""
+    """Register the directives."""
     app.add_directive("items", Items)
     app.add_directive("states", States)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
-"""Docstrings are read as they are written: plain text with `code`, not reStructuredText.
+"""Parse docstrings as plain text with `code` instead of reStructuredText.
 
-A star, a bar or an underscore of an equation (x'theta_j, |W'x|) is a character there, and what is
-indented after a colon is a listing.
+A star, a bar or an underscore in an equation (x'theta_j, |W'x|) is an ordinary character, and an
+indented block after a colon is a listing.
 """
 
 import re
@@ -10,16 +10,16 @@ from typing import Any
 from sphinx.application import Sphinx
 
 SENTENCES = ("property", "attribute", "data")
-_said: dict[str, list[str]] = {}
+_docstrings: dict[str, list[str]] = {}
 
 CODE = re.compile(r"(``.*?``|`[^`]+`|(?<!\S)\*\w+\*(?!\w))")  # and *emphasis*
 LISTING = re.compile(r"(?m)^((?P<margin> *)\S.*[^:\n]):\n\n(?=(?P=margin) +\S)")
-# A sentence of one letter ("num_servers: N."), which would begin a numbered list.
+# A sentence of one letter ("num_servers: N."), which would start a numbered list.
 INITIAL = re.compile(r"((?:^|: )\s*[A-Za-z])\.(?=$| )")
 
 
 def escaped(text: str) -> str:
-    """Take the meaning from what reStructuredText would read as markup outside of backticks."""
+    """Escape reStructuredText markup outside of backticks."""
     parts = CODE.split(text)
     parts[::2] = [re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", part) for part in parts[::2]]
     return INITIAL.sub(r"\1\.", "".join(parts))
@@ -38,23 +38,23 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
             margin = indent
     lines[:] = made
     if what in SENTENCES:
-        _said[name] = made
+        _docstrings[name] = made
 
 
 def _restore(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Undo what napoleon makes of a property's sentence: of its first colon a type's end."""
+    """Undo napoleon's change of a property's docstring, which it splits at the first colon."""
     del app, what, obj, options
-    lines[:] = _said.pop(name, lines)
+    lines[:] = _docstrings.pop(name, lines)
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of a named tuple, which its docstring tells already."""
+    """Skip the fields of a named tuple, which its docstring documents."""
     del app, what, name, options
     return True if type(obj).__name__ == "_tuplegetter" else skip or None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Read docstrings before napoleon does, and after it."""
+    """Process docstrings before and after napoleon."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-process-docstring", _restore, priority=600)

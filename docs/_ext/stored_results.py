@@ -1,7 +1,7 @@
 """Stored results in the pages: numbers are read from `results/` when the site is built.
 
-So no page can say other numbers than the committed tables do, and a table that goes away, or lacks
-a policy or a round that a page shows, ends the build.
+The numbers of a page therefore always equal those of the committed tables. The build fails if a
+table is missing, or lacks a policy or a round that a page shows.
 
     ```{stored} mmlu_pro
     :where: K=1 round=5000
@@ -10,16 +10,16 @@ a policy or a round that a page shows, ends the build.
     :value: gap_mean
     ```
 
-`over` makes columns of each of its values, as many as `value` names; then come those that `also`
-names. Rows are policies, or with `rows` all values of another column, in the table's order. Several
-tables stand side by side `over` a column that tells them apart, and `round=last` is of each its
-own. Every table of `results/tables` and `results/bench` is a page of its own besides.
+For each value of the column `over` there is one column per name in `value`; columns named in `also`
+follow. Rows are policies, or with `rows` all values of another column, in the table's order.
+Several tables can be combined `over` a column in which they differ; `round=last` is then the last
+round of each table. Every table of `results/tables` and `results/bench` also has a page.
 
     ```{measured} peers
     :section: peers
     ```
 
-is one section of a report of the benchmark, `results/bench/peers.json`, and what measured it.
+shows one section of a benchmark report, `results/bench/peers.json`, with the machine and the date.
 """
 
 import re
@@ -40,22 +40,23 @@ from cqbjax.results.readable import NONE, WHY_NONE
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "results"
 LINK = re.compile(r"\]\((?:\.\./)+results/(?:tables|bench)/(\w+)\.md\)")
-# By source: prompts, and how many of them no LLM got right (tests/docs/test_site.py).
-NOBODY = {"MMLU-Pro": (12_002, 664), "RouterBench slice": (3_164, 77), "ParetoBandit": (3_609, 0)}
+# Number of prompts by source, and how many of them no LLM answered correctly (test_site.py).
+UNSOLVED = {"MMLU-Pro": (12_002, 664), "RouterBench slice": (3_164, 77), "ParetoBandit": (3_609, 0)}
 HEADINGS = {
     "paper_throughput": "the paper's",
     "gap_mean": "gap",
     "length_mean": "queue length",
     "regret_mean": "regret",
     "paper_gap_mean": "the paper's gap",
-    "acqb_minus": "ACQB minus it",
-    "borne": "bears up to",
+    "acqb_minus": "ACQB minus policy",
+    "world": "scenario",
+    "borne": "stable up to",
     "closed_form": "closed form",
 }
 
 
 class Stored(SphinxDirective):
-    """A table of policies, or of what `rows` names, read from each `results/tables/NAME.csv`."""
+    """A table of policies, or of the values of column `rows`, from `results/tables/NAME.csv`."""
 
     required_arguments = 1
     optional_arguments = 9
@@ -70,7 +71,7 @@ class Stored(SphinxDirective):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Return the table, and under it what the data are and how many seeds there were."""
+        """Return the table, and below it the provenance of the data and the number of seeds."""
         read = [self._chosen(name, self._read(name)) for name in self.arguments]
         frame = pl.concat(read, how="diagonal_relaxed")
         header, rows = self._grid(frame)
@@ -109,9 +110,9 @@ class Stored(SphinxDirective):
             elif wanted is None:
                 wanted = frame[key].max() if value == "last" else float(value)
             frame = frame.filter(pl.col(key) == wanted)
-        lacking = set(self._words("policies")) - set(frame[self._rows])
-        if lacking:
-            raise self.error(f"{table} has no such row: {', '.join(sorted(lacking))}")
+        missing = set(self._words("policies")) - set(frame[self._rows])
+        if missing:
+            raise self.error(f"{table} has no such row: {', '.join(sorted(missing))}")
         if frame.is_empty():
             raise self.error(f"{table}: `where` leaves no row")
         return frame
@@ -120,7 +121,7 @@ class Stored(SphinxDirective):
         key, values = self._rows, self._words("value")
         labels = self._words("policies") or frame[key].unique(maintain_order=True).to_list()
         of_policies = key == "policy"
-        header = [key]
+        header = [HEADINGS.get(key, key)]
         rows = [[names.style_of(label).name if of_policies else label] for label in labels]
         over = self.options.get("over")
         shown = []
@@ -170,10 +171,13 @@ class Stored(SphinxDirective):
         if "source" in frame.columns:
             for source in frame["source"].unique(maintain_order=True):
                 own = frame.filter(source=source).head(1).select(pl.col("^source.*$")).to_dicts()
-                parts.append(_stretched(str(source), str(own)))
+                parts.append(_describe_rescaling(str(source), str(own)))
         first, *others = (f"/tables/{name}.md" for name in self.arguments)
         parts.append(f"[The whole table]({first}).")
-        parts += [f"[And this one]({other})." for other in others]
+        parts += [
+            f"[Second table]({other})." if len(others) == 1 else f"[Table {number}]({other})."
+            for number, other in enumerate(others, 2)
+        ]
         return " ".join(filter(None, parts))
 
 
@@ -184,7 +188,7 @@ class Measured(SphinxDirective):
     option_spec = {"section": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
-        """Return the table, and under it the machine, the versions and the day."""
+        """Return the table, and below it the machine, the versions and the date."""
         file, section = RESULTS / "bench" / f"{self.arguments[0]}.json", self.options["section"]
         try:
             report = bench.load(file)
@@ -198,19 +202,19 @@ class Measured(SphinxDirective):
         )
 
 
-def _stretched(source: str, told: str) -> str:
-    """Say of real prompts that the best LLM of each satisfies, whether one was right or not.
+def _describe_rescaling(source: str, settings: str) -> str:
+    """Return a sentence on the best LLM of each prompt, if min-max rescaling makes it satisfy.
 
     Args:
-        source: of the table.
-        told: what else it says; without min-max it is not so.
+        source: the name of the table's source.
+        settings: the settings of the source; with `min_max` among them there is no rescaling.
     """
-    if source not in NOBODY or "min_max" in told:
+    if source not in UNSOLVED or "min_max" in settings:
         return ""
-    prompts, nobody = NOBODY[source]
-    said = f"The best LLM of every prompt of {source} satisfies with probability .99"
-    also = f", also of the {nobody} of {prompts:,} that no LLM got right" if nobody else ""
-    return f"{said}{also}."
+    prompts, unsolved = UNSOLVED[source]
+    sentence = f"The best LLM of every prompt of {source} satisfies with probability .99"
+    scope = f", including the {unsolved} of {prompts:,} that no LLM answered correctly"
+    return f"{sentence}{scope if unsolved else ''}."
 
 
 def _at(key: str, value: Any) -> str:
@@ -222,7 +226,7 @@ def _at(key: str, value: Any) -> str:
 
 
 def _write_pages(app: Sphinx) -> None:
-    """Make a page of every stored table, below `tables/`."""
+    """Write a page for every stored table, in `tables/`."""
     folder = Path(app.srcdir) / "tables"
     folder.mkdir(exist_ok=True)
     stored = {
@@ -233,20 +237,20 @@ def _write_pages(app: Sphinx) -> None:
     for name, file in stored.items():
         text = re.sub(r"\A\*\*(.+)\*\*$", r"# \1", file.read_text(), count=1, flags=re.MULTILINE)
         of = re.search(r"^In all rows: source (.+?);", text, re.MULTILINE)
-        text = "\n".join(filter(None, [text, of and _stretched(of[1], text)]))
+        text = "\n".join(filter(None, [text, of and _describe_rescaling(of[1], text)]))
         page = folder / name
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
 
 
 def _point_at_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let links to stored tables, which work in a checkout, lead to their pages in the site."""
+    """Redirect links to stored tables, which work in a checkout, to their pages in the site."""
     del app, docname
     source[0] = LINK.sub(r"](/tables/\1.md)", source[0])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Offer the directives and the pages."""
+    """Register the directives and the pages."""
     app.add_directive("stored", Stored)
     app.add_directive("measured", Measured)
     app.connect("builder-inited", _write_pages)

@@ -46,8 +46,8 @@ for name, one in results.items():
     lost = end.departures * end.gave_up / (1 - end.gave_up)
     for part, number in zip(left_out, (end.queue_length, end.away, lost), strict=True):
         left_out[part].append(float(number.mean()))
-    told = ", ".join(f"{numbers[-1]:.1f} {part}" for part, numbers in left_out.items())
-    print(f"{name:10} {float(end.departures.mean()):.0f} satisfied, {told}")
+    counts = ", ".join(f"{numbers[-1]:.1f} {part}" for part, numbers in left_out.items())
+    print(f"{name:10} {float(end.departures.mean()):.0f} satisfied, {counts}")
 
 # %%
 # The left panel shows what the service sees. The right panel shows all users who have arrived and

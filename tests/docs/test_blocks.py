@@ -1,4 +1,4 @@
-"""Every block of code of the pages runs, page by page; every command is one that would run."""
+"""Every code block of the pages runs, page by page; every command is valid."""
 
 import functools
 import importlib
@@ -48,8 +48,8 @@ def pages_with(*languages):
 
 
 @pytest.fixture
-def own_folder(monkeypatch, tmp_path):
-    """A folder of one's own."""
+def empty_folder(monkeypatch, tmp_path):
+    """An empty current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(backend, "configure", lambda *_: None)  # too late in this process
@@ -59,38 +59,38 @@ def own_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def few_seeds(monkeypatch):
-    """Let each sweep have two seeds: what more of them add is time, in plain machine code."""
+    """Limit each sweep to two seeds, because further seeds only add time."""
 
     def sweep(*arguments, seeds, **more):
         few = min(seeds, SEEDS) if isinstance(seeds, int) else seeds[:SEEDS]
         return sweeping.sweep(*arguments, seeds=few, **more)
 
     monkeypatch.setattr(cqbjax, "sweep", sweep)
-    # Nor are more run unasked.
+    # The minimum batch must not add seeds either.
     monkeypatch.setattr(memory, "CPU_NARROW", 4 * SEEDS)
 
 
 @pytest.mark.slow
 @pages_with("python")
-def test_a_pages_code_runs_from_top_to_bottom_as_it_is_printed(
-    page, own_folder, few_seeds, monkeypatch, request
+def test_the_code_of_a_page_runs_from_top_to_bottom(
+    page, empty_folder, few_seeds, monkeypatch, request
 ):
     names = {"__name__": "__main__"}
     if page == HEADS:
-        names |= heads_page(request.getfixturevalue("shared_data"), own_folder, monkeypatch)
-    save_files(page, own_folder)
+        names |= heads_page(request.getfixturevalue("shared_data"), empty_folder, monkeypatch)
+    save_files(page, empty_folder)
     for block in blocks(page):
         if block.language == "python" and not block.file:
             execute(block, names)
         assert ":" not in block.note, f"{block.page.name}, line {block.line}: run as it is printed"
         if block.note == "run":
-            for number, call in enumerate(commands(block, own_folder / f"stubs{block.line}")):
+            for number, call in enumerate(commands(block, empty_folder / f"stubs{block.line}")):
                 assert number == 0, "mark blocks of one command"
                 really_run(call, monkeypatch)
 
 
 def heads_page(shared_data, folder, monkeypatch):
-    """Return what the page of the contrastive head takes for granted, of small random prompts."""
+    """Return the variables that the page of the contrastive head assumes, for random prompts."""
     import jax
 
     from cqbjax.offline import contrastive, projection
@@ -109,7 +109,7 @@ def heads_page(shared_data, folder, monkeypatch):
 
 
 def save_files(page, folder):
-    """Save what a page says that a reader saves."""
+    """Save the files that a page asks the reader to save."""
     for block in blocks(page):
         if block.file:
             file = folder / block.file
@@ -133,7 +133,7 @@ def really_run(call, monkeypatch):
 
 
 def script(call):
-    """Return which of our commands a call is of, and its words; None for another program's."""
+    """Return the name and arguments of a call of a cqbjax command; None for other programs."""
     program, *words = call
     if program == "cqbjax":
         return words[0], words[1:]
@@ -155,7 +155,7 @@ def check_module(words):
 
 @pytest.mark.slow
 @pages_with("bash", "")
-def test_every_command_of_a_page_is_one_that_would_run(page, tmp_path, monkeypatch):
+def test_every_command_of_a_page_is_valid(page, tmp_path, monkeypatch):
     save_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -168,7 +168,7 @@ def test_every_command_of_a_page_is_one_that_would_run(page, tmp_path, monkeypat
 
 
 def check(call):
-    """Refuse a call that would be refused, without running it."""
+    """Raise an error for a call that would fail, without running it."""
     name, words = script(call)
     if name is not None:
         assert name in CHECKS, f"{name} is no command"
@@ -186,13 +186,13 @@ def check(call):
 
 @functools.cache
 def checked(name, words, own):
-    """Check a command's words once, whatever pages it stands on; `own` is one's own folder."""
+    """Check the arguments of a command once for all pages; `own` is the current folder."""
     del own
     CHECKS[name](list(words))
 
 
 def check_pip(words):
-    """Check that every extra is one of ours, and every file there."""
+    """Check that every extra and every file exists."""
     for word in words:
         if word.startswith((".[", "cqbjax[")):
             assert set(word.partition("[")[2].removesuffix("]").split(",")) <= EXTRAS, word
@@ -203,9 +203,9 @@ def check_pip(words):
 def check_study(words):
     """Compose a study, or the first and last point of a sweep, and check it as a run would."""
     many = "-m" in words
-    given = [word for word in words if not word.startswith("-") and word != "job"]
+    arguments = [word for word in words if not word.startswith("-") and word != "job"]
     with _multirun.initialised():
-        jobs = _multirun.combinations(given) if many else [given]
+        jobs = _multirun.combinations(arguments) if many else [arguments]
         composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
     for job in composed:
         own = [word for word in job.words if not word.startswith("hydra")]
@@ -236,7 +236,7 @@ CHECKS = {"run": check_study} | {
     "arena": _words.check,
     "bench": command.ARGUMENTS.parse_args,
     "report": report.ARGUMENTS.parse_args,
-    "report.py": of_paper.ARGUMENTS.parse_args,  # which does more
+    "report.py": of_paper.ARGUMENTS.parse_args,  # does more than the package's
     "stored": stored.ARGUMENTS.parse_args,
 }
 
@@ -276,7 +276,7 @@ def test_every_block_is_of_a_language_that_is_tested():
         "rm -r results",
     ],
 )
-def test_a_command_that_would_be_refused_fails(line, tmp_path):
+def test_an_invalid_command_fails(line, tmp_path):
     block = Block(REPOSITORY / "README.md", 1, "bash", "", line, "")
     with pytest.raises((Exception, SystemExit)):  # noqa: B017, PT011  of many libraries
         calls = commands(block, tmp_path)

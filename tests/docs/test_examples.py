@@ -1,4 +1,4 @@
-"""The examples are in their list and say what is seen; the one that the site does not run, runs."""
+"""Examples are listed and state a conclusion; the example that the site does not run, runs."""
 
 import ast
 import importlib.util
@@ -39,9 +39,9 @@ def test_the_site_runs_all_examples_but_the_long_one_and_ends_at_an_error(monkey
 def test_an_example_compiles_and_has_a_title_and_a_sentence(name):
     module = ast.parse((EXAMPLES / f"{name}.py").read_text())
     compile(module, name, "exec")
-    title, line, empty, *said = ast.get_docstring(module).splitlines()
+    title, line, empty, *text = ast.get_docstring(module).splitlines()
     assert len(title) > 5 and line == "=" * len(title) and not empty
-    assert re.search(r"[.?:](\n|$)", "\n".join(said))
+    assert re.search(r"[.?:](\n|$)", "\n".join(text))
 
 
 @pytest.mark.parametrize("name", LISTED[:-1])
@@ -49,8 +49,8 @@ def test_an_example_ends_with_a_figure_and_what_is_seen_in_it(name):
     first, *cells, last = (EXAMPLES / f"{name}.py").read_text().split("\n# %%\n")
     assert first.rstrip().endswith("on disk") and 2 <= len(cells) <= 4
     for cell in cells:
-        said, _, code = cell.partition("\n\n")
-        assert re.fullmatch(r"(# .+\n)*# .+\.", said) and code
+        text, _, code = cell.partition("\n\n")
+        assert re.fullmatch(r"(# .+\n)*# .+\.", text) and code
     assert cells[-1].endswith("plt.show()\n")
     assert re.fullmatch(r"(# .+\n)*# .+\.\n", last)
 

@@ -1,4 +1,4 @@
-"""What can be told of prose by counting: short lines, links that lead somewhere."""
+"""Mechanical checks of prose: short lines, and links with targets."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from pages import PAGES, REPOSITORY
 MARKDOWN = [page for page in PAGES if page.suffix == ".md"]
 # Kept as they were written.
 NOTEBOOK = REPOSITORY / "docs" / "notebook"
-FOR_STRANGERS = [page for page in MARKDOWN if page.parent != NOTEBOOK]
+PAGES_OUTSIDE_NOTEBOOK = [page for page in MARKDOWN if page.parent != NOTEBOOK]
 FIGURE = re.compile(r"^```\{(?:figure|image|literalinclude)\} (\S+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", FOR_STRANGERS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES_OUTSIDE_NOTEBOOK, ids=lambda page: page.stem)
 def test_lines_of_prose_are_short(page):
     lines = page.read_text().splitlines()
     code = {

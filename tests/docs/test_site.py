@@ -1,4 +1,4 @@
-"""What the site adds to Markdown: stored numbers, equations, plain docstrings."""
+"""Extensions of the site: stored numbers, equations, plain docstrings."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ TABLE = """```{{stored}} synthetic
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Build a page by the extensions of `docs/`; return its HTML and what was warned of."""
+    """Build a page by the extensions of `docs/`; return its HTML and the warnings."""
     if not os.environ.get("CI"):
         pytest.importorskip("sphinx", reason='the site needs `pip install -e ".[docs]"`')
     from sphinx.testing.util import SphinxTestApp
@@ -64,7 +64,7 @@ def test_a_page_shows_the_numbers_that_are_stored(build):
     assert "100 seeds; in brackets the 95% interval over seeds" in page and "[–]" not in page
 
 
-def test_a_table_says_what_its_data_stand_in_for(build):
+def test_a_table_names_its_proxy_dataset(build):
     text = TABLE.format(round=5000, policies="acqb").replace("synthetic", "mmlu_pro")
     text = text.replace("K=1", "K=1 arrival_rate=0.6").replace(
         "value: throughput", "value: gap_mean"
@@ -73,7 +73,7 @@ def test_a_table_says_what_its_data_stand_in_for(build):
     assert "standing in for a dataset with many LLMs" in page
 
 
-def test_a_page_marks_seeds_that_are_all_alike(build):
+def test_a_page_marks_identical_seeds(build):
     text = "```{stored} ablation_servers\n:where: K=1 round=last\n"
     text += ":policies: optimal acqb\n:over: num_servers\n:value: gap_mean throughput\n```\n"
     page, _ = build(text)
@@ -100,13 +100,16 @@ def test_a_page_shows_what_the_benchmark_measured(build):
         for shown in (row["peer"], f"{row['batch_rounds_a_second']:,.0f}"):
             assert f"<p>{shown}</p>" in page
     assert report["machine"]["cpu"] in page and report["finished"] in page
-    for name, section, said in (("peers", "start", "no rows of start"), ("no", "x", "is missing")):
+    for name, section, message in (
+        ("peers", "start", "no rows of start"),
+        ("no", "x", "is missing"),
+    ):
         _, warned = build(f"```{{measured}} {name}\n:section: {section}\n```\n")
-        assert said in warned
+        assert message in warned
 
 
 def test_readme_has_the_stored_table_of_peers():
-    """Written again by `bench.table(bench.load("results/bench/peers.json"), "peers")`."""
+    """Update it by `bench.table(bench.load("results/bench/peers.json"), "peers")`."""
     report = bench.load(REPOSITORY / "results" / "bench" / "peers.json")
     readme = (REPOSITORY / "README.md").read_text()
     assert not report["quick"] and bench.table(report, "peers") in readme
@@ -114,7 +117,7 @@ def test_readme_has_the_stored_table_of_peers():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("synthetic", "nothing"), "no stored table results/tables/nothing.csv"),
         (("acqb", "nobody"), "has no such row: nobody"),
@@ -126,10 +129,10 @@ def test_readme_has_the_stored_table_of_peers():
         ((":value: throughput", ":value: speed"), "has no column speed"),
     ],
 )
-def test_a_table_that_is_not_stored_is_an_error(build, change, said):
+def test_a_table_that_is_not_stored_is_an_error(build, change, message):
     text = TABLE.format(round=1000, policies="acqb").replace(*change, 1)
     _, warned = build(text)
-    assert said in warned
+    assert message in warned
 
 
 def test_links_to_stored_tables_lead_to_their_pages(build):
@@ -192,20 +195,20 @@ def test_docstrings_are_plain_text(build):
 
 
 @pytest.mark.slow
-def test_beside_real_prompts_it_is_said_that_the_best_llm_of_each_satisfies(build):
+def test_tables_of_real_prompts_note_that_the_best_llm_of_each_satisfies(build):
     real = TABLE.replace("synthetic", "mmlu_pro").replace(
         ":also: acqb_minus paper_throughput\n", ""
     )
     real = real.replace("round={round}", "round={round} arrival_rate=0.4")
     page, _ = build(real.format(round=5000, policies="acqb random"))
-    said = "The best LLM of every prompt of MMLU-Pro satisfies with probability .99"
-    assert f"{said}, also of the 664 of 12,002" in page
+    sentence = "The best LLM of every prompt of MMLU-Pro satisfies with probability .99"
+    assert f"{sentence}, including the 664 of 12,002" in page
     page, _ = build(TABLE.format(round=1000, policies="acqb random"))
     assert "The best LLM of every prompt" not in page
     sys.path.insert(0, str(REPOSITORY / "docs" / "_ext"))
     import stored_results
 
-    assert stored_results._stretched("MMLU-Pro", "min_max=False") == ""
+    assert stored_results._describe_rescaling("MMLU-Pro", "min_max=False") == ""
 
 
 @pytest.mark.slow
@@ -215,9 +218,9 @@ def test_so_many_prompts_as_the_pages_say_have_no_llm_that_is_right(dataset, sha
     import stored_results
 
     source = datasets.dataset_source(dataset, shared_data)
-    if source.table.name not in stored_results.NOBODY:
+    if source.table.name not in stored_results.UNSOLVED:
         absent(f"{source.table.name} is not the table that the pages are about")
     nobody = source.table.performance.max(axis=1) <= 0
-    told = stored_results.NOBODY[source.table.name]
-    assert told == (source.table.num_prompts, int(nobody.sum()))
+    unsolved = stored_results.UNSOLVED[source.table.name]
+    assert unsolved == (source.table.num_prompts, int(nobody.sum()))
     np.testing.assert_allclose(source.probabilities.max(axis=1), 0.99)
