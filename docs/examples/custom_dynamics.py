@@ -19,7 +19,7 @@ from cqbjax.testing import check_service, check_users
 backend.configure()  # use every core; store compiled programs on disk
 
 # %%
-# `draw` draws all random numbers before the first round, so that every policy meets the same ones.
+# `draw` draws all random numbers before the first round, so that every policy meets the same draws.
 # The dynamics here are not random: everything follows from the time of day.
 
 
