@@ -64,7 +64,7 @@ def widths(case: Case, quick: bool) -> list[int]:
     A CPU stops earlier, where a batch no longer fits its caches by far.
     """
     device, run_bytes = jax.devices()[0], case.bytes_a_run(next(iter(case.policies)))
-    fitting = memory.budget(None, [device]) // run_bytes
+    fitting = memory.device_budget(None, [device]) // run_bytes
     if device.platform == "cpu":
         bound = CPU_WIDEST_SMALL if case.assortment_size == 1 else CPU_WIDEST_SMALL // 4
         large = [widest for size, widest in CPU_WIDEST if run_bytes > size / 2]

@@ -21,7 +21,7 @@ from benchmarks import cases, gpu_target, hlo, report
 from benchmarks.gpu_target import Target
 from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.engine import memory, plan, programs
+from cqbjax.engine import batches, memory, programs
 
 # The model: starting a kernel, and the share of a memory's bandwidth that kernels reach.
 KERNEL_SECONDS = 2.2e-6
@@ -84,13 +84,13 @@ def compiled(case: Case, label: str, devices: Sequence[jax.Device]) -> Compiled:
         ValueError: the case's horizon leaves no loop over rounds within one over records.
     """
     group = dataclasses.replace(case, policies={label: case.policies[label]}).group(label)
-    slots = group.first_slots()
-    shape = plan.Plan((), (group,), case.batch, tuple(devices), 0).shape(group, slots)
+    slots = group.initial_slots()
+    shape = batches.SweepPlan((group,), case.batch, tuple(devices), 0).program_spec(group, slots)
     turns = shape.per_call, shape.every
     if min(turns) < 2:
         raise ValueError(f"horizon={case.horizon} must leave several rounds a record, and records")
     begun = time.perf_counter()
-    program = programs.compiled(shape).advance
+    program = programs.compile_one(shape).advance
     seconds = time.perf_counter() - begun
     sizes = program.memory_analysis()
     results = sizes.output_size_in_bytes - sizes.alias_size_in_bytes

@@ -20,8 +20,8 @@ from cqbjax import dynamics
 from cqbjax.core.recorders import NAMED, Queries
 from cqbjax.core.setting import with_rules
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine import chunks, plan, programs
-from cqbjax.engine.sweep import part
+from cqbjax.engine import batches, programs, runner
+from cqbjax.engine.validation import build_spec
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
 
 # The round that costs are judged by, and the lightest there is, each with the slots that it needs.
@@ -151,13 +151,13 @@ def _timed(one: Costing, label: str, horizon: int) -> Callable[[], float]:
     """Compile a case, run it once, and return what runs it again and tells the seconds."""
     policy, slots = POLICIES[label]
     runs = BATCH * len(jax.devices())
-    whole = part(
-        {label: policy}, one.source, [RATE], runs, horizon, capacity=slots, record=one.record
+    whole = build_spec(
+        {label: policy}, one.source, [RATE], range(runs), horizon, capacity=slots, record=one.record
     )
-    made = plan.make([dataclasses.replace(whole, policies={label: policy})], BATCH)
-    (group,) = made.groups
-    compiled, records = programs.compiled(made.shape(group, slots)), group.part.records
-    policies, instance, _ = chunks.begin(compiled, group, group.runs)
+    made = batches.plan_sweep([dataclasses.replace(whole, policies={label: policy})], BATCH)
+    (group,) = made.batches
+    compiled, records = programs.compile_one(made.program_spec(group, slots)), group.spec.records
+    policies, instance, _ = runner.start_chunk(compiled, group, group.runs)
     clock = time.process_time if jax.devices()[0].platform == "cpu" else time.perf_counter
 
     def run() -> float:

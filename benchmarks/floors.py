@@ -166,8 +166,8 @@ def floor_cases(quick: bool) -> Iterator[Case]:
 def _mean_queue(case: Case) -> float:
     """Return the mean queue of the case's runs."""
     data = sweep(
-        case.policies, case.source, arrival_rates=[case.arrival_rate], seeds=case.at_once,
-        horizon=case.horizon, assortment_size=case.assortment_size, chunk=case.batch,
+        case.policies, case.source, arrival_rate=[case.arrival_rate], num_seeds=case.at_once,
+        horizon=case.horizon, K=case.assortment_size, chunk=case.batch,
         devices=case.devices,
     )  # fmt: skip
     return float(data.queue_length.sel(policy="acqb").mean())

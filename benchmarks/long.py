@@ -56,7 +56,7 @@ def measured(rounds: int, prompts: int, pool: int) -> dict[str, Any]:
     before = _memory()
     clock, begun = Clock(), time.perf_counter()
     sweep(
-        {"acqb": ACQB}, source, arrival_rates=[0.7], seeds=1, horizon=rounds, chunk=1,
+        {"acqb": ACQB}, source, arrival_rate=[0.7], num_seeds=1, horizon=rounds, chunk=1,
         record_every=max(1, rounds // RECORDS), devices=jax.devices()[:1], progress=clock,
     )  # fmt: skip
     whole = time.perf_counter() - begun

@@ -22,10 +22,11 @@ import jax.numpy as jnp
 
 from cqbjax.core import backend
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine import groups, plan, programs
-from cqbjax.engine.parts import Capacity, Part
-from cqbjax.engine.progress import Activity, Silent
-from cqbjax.engine.sweep import estimates, part, sweep
+from cqbjax.engine import batches, programs
+from cqbjax.engine.progress import Activity, Reporter
+from cqbjax.engine.spec import Capacity, SweepSpec
+from cqbjax.engine.sweep import estimate_specs, sweep
+from cqbjax.engine.validation import build_spec
 
 # More runs than this become copies of the policy: checking a source draws contexts for every seed.
 MAX_SEEDS = 256
@@ -50,7 +51,7 @@ class Span(NamedTuple):
     rounds: int
 
 
-class Clock(Silent):
+class Clock(Reporter):
     """Listen to a sweep and note when it did what."""
 
     def __init__(self) -> None:
@@ -121,27 +122,27 @@ class Case:
         """Return how many runs all devices batch at once."""
         return self.batch * len(self.devices)
 
-    def part(self, label: str) -> Part:
+    def spec(self, label: str) -> SweepSpec:
         """Return what a sweep of one policy and one seed would run, the yardstick left out."""
         alone = {label: self.policies[label]}
-        made = part(
-            alone, self.source, [self.arrival_rate], 1, self.horizon, self.assortment_size,
+        made = build_spec(
+            alone, self.source, [self.arrival_rate], range(1), self.horizon, self.assortment_size,
             capacity=self.capacity,
         )  # fmt: skip
         return dataclasses.replace(made, policies=alone)
 
-    def group(self, label: str) -> groups.Group:
+    def group(self, label: str) -> batches.Batch:
         """Return how such a sweep would run the policy."""
-        return plan.make([self.part(label)], self.batch).groups[0]
+        return batches.plan_sweep([self.spec(label)], self.batch).batches[0]
 
     def slots(self, label: str) -> int:
         """Return the queue slots that every run of a policy starts with."""
-        return self.group(label).first_slots()
+        return self.group(label).initial_slots()
 
     def bytes_a_run(self, label: str) -> int:
         """Return the bytes that one run of a policy keeps on the device."""
         group = self.group(label)
-        return group.run_bytes(group.first_slots())
+        return group.run_bytes(group.initial_slots())
 
 
 def listen(case: Case) -> list[Span]:
@@ -153,8 +154,8 @@ def listen(case: Case) -> list[Span]:
     clock = Clock()
     sweep(
         {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
-        case.source, arrival_rates=[case.arrival_rate], seeds=seeds, horizon=case.horizon,
-        assortment_size=case.assortment_size, capacity=case.capacity, chunk=case.batch,
+        case.source, arrival_rate=[case.arrival_rate], num_seeds=seeds, horizon=case.horizon,
+        K=case.assortment_size, capacity=case.capacity, chunk=case.batch,
         devices=case.devices, progress=clock,
     )  # fmt: skip
     return clock.finish()
@@ -169,7 +170,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
         overflowed runs; `repeated`, the share of runs repeated; `compile_seconds` of the first
         program, next to none where an earlier row has the same; `bytes_a_run`.
     """
-    programs.forget()  # so that compiling is timed, whatever ran before
+    programs.clear_cache()  # so that compiling is timed, whatever ran before
     rows = []
     for label, policy in case.policies.items():
         # Alone: policies of one program would run in one batch.
@@ -211,8 +212,8 @@ def _steady(chunks: list[Span], full: int) -> float | None:
 
 def compile_again(case: Case) -> float:
     """Compile a case's first policy, running it for a moment alone, and return the seconds."""
-    programs.forget()
-    return estimates([case.part(next(iter(case.policies)))], case.batch)[0].compiling
+    programs.clear_cache()
+    return estimate_specs([case.spec(next(iter(case.policies)))], case.batch)[0].compiling
 
 
 def child(words: Sequence[str], failed: str, environment: Mapping[str, str] | None = None) -> str:

@@ -194,8 +194,8 @@ class Bench:
             for size, (source, policies, rates) in cases.study(servers).items():
                 self.say(f"offline study: N={servers} K={size}")
                 start = time.perf_counter()
-                sweep(policies, source, arrival_rates=rates, seeds=seeds, horizon=horizon,
-                      assortment_size=size)  # fmt: skip
+                sweep(policies, source, arrival_rate=rates, num_seeds=seeds, horizon=horizon,
+                      K=size)  # fmt: skip
                 row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
                 row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
                 rows.append(row | {"seconds": time.perf_counter() - start})

@@ -5,7 +5,7 @@ from cqbjax import policies, sources
 
 source = sources.Synthetic(num_servers=5, dim=5, slackness=0.03)
 chosen = {"acqb": policies.Acqb(alpha_scale=0.5), "random": policies.RandomRouting()}
-data = cqbjax.sweep(chosen, source, arrival_rates=[0.7], seeds=20, horizon=1000)
+data = cqbjax.sweep(chosen, source, arrival_rate=[0.7], num_seeds=20, horizon=1000)
 """
 
 import importlib
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cqbjax import results
     from cqbjax.core import backend
     from cqbjax.core.queueing import QueueOverflow
-    from cqbjax.engine.parts import PerSeed
+    from cqbjax.engine.spec import PerSeed
     from cqbjax.engine.sweep import sweep
     from cqbjax.results import summaries
 
@@ -24,7 +24,7 @@ __version__ = "0.1.0"  # the one place; the wheel reads it here
 # Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
 # command starts with this package, and shows a configuration or refuses a word without JAX.
 _HOMES = {
-    "PerSeed": "cqbjax.engine.parts:PerSeed",
+    "PerSeed": "cqbjax.engine.spec:PerSeed",
     "QueueOverflow": "cqbjax.core.queueing:QueueOverflow",
     "backend": "cqbjax.core.backend",
     "results": "cqbjax.results",

@@ -113,11 +113,11 @@ def compiled_well():
     was = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
-    programs.forget()
+    programs.clear_cache()
     yield
     jax.config.update("jax_disable_most_optimizations", was)
     jax.clear_caches()
-    programs.forget()
+    programs.clear_cache()
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def all_as_in_a_study():
 @pytest.fixture
 def fresh_programs():
     """Compile a test's sweeps anew: it plants a fault in what is compiled, or counts compiling."""
-    programs.forget()
+    programs.clear_cache()
     yield
-    programs.forget()
+    programs.clear_cache()
 
 
 @pytest.fixture(scope="session")

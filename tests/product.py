@@ -130,7 +130,7 @@ def be_child(words: Sequence[str]) -> None:
     from cqbjax.cli import _multirun
     from cqbjax.cli._hydra import make, make_policies
     from cqbjax.core import backend
-    from cqbjax.engine.progress import Silent
+    from cqbjax.engine.progress import Reporter
     from cqbjax.experiments import kinds
 
     backend.configure()
@@ -150,7 +150,7 @@ def be_child(words: Sequence[str]) -> None:
             try:
                 (job,) = _multirun.compose([[*case.words, *words]])
                 ready = kinds.checked_points(job.config, make, make_policies, kept=kept)
-                ready[0].kind.reckon(ready, Silent())
+                ready[0].kind.reckon(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
                 outcome = f"refused: {str(error).splitlines()[0]}"

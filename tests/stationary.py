@@ -32,7 +32,7 @@ def less(values, others):
 def swept(policies, source, rate, *, seeds, horizon, burn_in=BURN_IN, every=5, **more):
     """Return what a sweep recorded once the queue has forgotten that it began empty."""
     data = cqbjax.sweep(
-        policies, source, arrival_rates=[rate], seeds=seeds, horizon=horizon, record_every=every,
+        policies, source, arrival_rate=[rate], num_seeds=seeds, horizon=horizon, record_every=every,
         capacity=more.pop("capacity", 64), **more,
     )  # fmt: skip
     return data.isel(arrival_rate=0, round=slice(burn_in // every, None))

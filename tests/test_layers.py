@@ -83,16 +83,22 @@ def test_the_simulator_knows_protocols_alone(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
-    assert known == ({"cqbjax.policies.baselines.Optimal"} if name == "engine/checks.py" else set())
+    optimal = {"cqbjax.policies.baselines.Optimal"}
+    assert known == (optimal if name == "engine/validation.py" else set())
 
 
 def test_the_engine_shows_nothing_by_itself():
-    """A terminal's library is imported by who shows a bar alone, when one is asked for."""
+    """A sweep without a progress bar does not import rich."""
     paths = [*(ROOT / "cqbjax" / "core").glob("*.py"), *(ROOT / "cqbjax/engine").glob("*.py")]
-    shows = {path.name for path in paths if "rich" in {x.split(".")[0] for x in imports(path)}}
-    leans = {path.name for path in paths if "cqbjax.engine.bars.bar" in imports(path)}
-    assert shows == {"bars.py"} and leans == {"sweep.py"}
-    assert "cqbjax.engine.bars.bar" not in imports(ROOT / "cqbjax/engine/sweep.py", False)
+
+    def users(everywhere: bool) -> set[str]:
+        return {
+            path.name
+            for path in paths
+            if "rich" in {name.split(".")[0] for name in imports(path, everywhere)}
+        }
+
+    assert users(True) == {"progress.py"} and users(False) == set()
 
 
 def test_a_policy_or_source_does_not_lean_on_the_simulator():

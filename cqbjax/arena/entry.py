@@ -14,7 +14,7 @@ from cqbjax.arena.tasks import Composer, Contestant, Entry, Request, prepare_ent
 from cqbjax.core import backend
 from cqbjax.core.contract import refusal
 from cqbjax.core.files import check_writable, write_atomic
-from cqbjax.engine.bars import bar
+from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import loop, sharding, showing, storing
 from cqbjax.experiments.grid import Ready
 from cqbjax.offline import Learnt
@@ -121,7 +121,7 @@ def _run_entries(
         if left[name]:
             console.print(f"[{number + 1}/{len(entries)}] {entry.task.title}", markup=False)
             run = loop.choose_runner(config, composer.make, composer.make_policies, console)
-            with bar() as progress:
+            with show_progress() as progress:
                 lost = run(left[name], folders[name], progress, fail_fast=False)
             if lost:
                 failed[name] = next(iter(lost.values()))
@@ -149,7 +149,7 @@ def estimate_minutes(left: Mapping[str, list[Ready]], request: Request, board: B
             for note in notes
         )  # fmt: skip
         return f"{seconds / 60:.1f} min without compiling, as measured for the board"
-    with bar() as progress:
+    with show_progress() as progress:
         estimates = [one[0].kind.reckon(one, progress) for one in left.values() if one]
     return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
 

@@ -17,8 +17,9 @@ from cqbjax.arena.scores import RANDOM
 from cqbjax.arena.tasks import Composer, Request, compose_task, select_tasks
 from cqbjax.core import backend
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.engine.progress import Silent
-from cqbjax.engine.sweep import part, sweep_parts
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.sweep import run_specs
+from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import configs, grid, manifests, replaying, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Ready
@@ -150,7 +151,7 @@ def _repeat(sample: Sample, rng: np.random.Generator, composer: Composer) -> Non
     first = int(rng.integers(len(seeds) - min(REPEATED, len(seeds)) + 1))
     seeds = seeds[first : first + REPEATED]
     ready = sample.prepare(seeds, composer)
-    (again,) = ready.kind.run([ready], Silent())
+    (again,) = ready.kind.run([ready], Reporter())
     for label in (OPTIMAL, sample.label):
         for name in ARRAYS:
             old = sample.point[name].sel(policy=label, seed=seeds)
@@ -179,12 +180,12 @@ def _run_anonymised(
     places = 1 + rng.integers(max(1, number - 1))
     order = tuple(int(one) for one in np.roll(np.arange(number), places))
     masked = Masked(policy=policy, mask=mask_of(int(rng.integers(2**20))))
-    run = part(
+    run = build_spec(
         {sample.label: masked}, reordered(source, order), config.arrival_rate, seeds.tolist(),
         config.horizon, config.K, config.record_every, config.capacity,
     )  # fmt: skip
     own = pl.col("policy") == sample.label, pl.col("task") == sample.task
-    (again,) = sweep_parts([run])
+    (again,) = run_specs([run])
     there = boards.tabulate_point(again, sample.task).filter(own).sort("seed")["gap"]
     here = made.rows.filter(own, pl.col("seed").is_in(seeds.tolist())).sort("seed")["gap"]
     difference = (there - here).to_numpy()

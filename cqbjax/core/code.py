@@ -30,8 +30,8 @@ from cqbjax.core.files import arrays_digest, content_key, file_digest, names_fil
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 LOOKING_ON = (
-    "cqbjax.engine.bars", "cqbjax.engine.progress", "cqbjax.engine.keys",
-    "cqbjax.engine.snapshots", "cqbjax.core.code", "cqbjax.experiments.kinds",
+    "cqbjax.engine.progress", "cqbjax.engine.checkpoints", "cqbjax.core.code",
+    "cqbjax.experiments.kinds",
 )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Many runs at once: what is planned, compiled, run in chunks, kept and gathered."""
+"""Run many simulations at once: plan batches, compile programs, run chunks, gather results."""

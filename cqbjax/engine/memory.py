@@ -1,4 +1,4 @@
-"""How many runs fit: the memory that there is, the bytes of a run, the width of a batch."""
+"""Memory: what a device has, what a run and its records take, and how many runs fit in a chunk."""
 
 import functools
 import os
@@ -11,28 +11,30 @@ import jax.numpy as jnp
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import Kind
 from cqbjax.core.recorders import ALWAYS, Recorder
-from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.core.types import Problem
+from cqbjax.engine.spec import RecordSchedule
 
-# On a CPU a batch wider than this no longer fits the caches, and a run with more state than this is
+# On a CPU a wider chunk than this no longer fits the caches, and a run with more state than this is
 # fastest alone on its core (measured: docs/notebook/performance.md).
 CPU_WIDTH = 256
 CPU_BYTES_ALONE = 4_000_000
-# Of so many runs on a CPU each takes what it takes in wider batches, within three percent; of one
-# width are therefore all batches, full or not, so that other seeds and rates are no other program.
+# On a CPU a run in a chunk of this width takes at most three percent longer than in a wider one.
+# Chunks of this width, full or not, are therefore preferred: then other numbers of seeds and rates
+# do not need another program.
 CPU_NARROW = 32
-# What may be wasted on it: a share of a batch's runs, or products of N d^2 K numbers, over all
-# rounds of runs that nobody asked for (half a second).
+# What the padding runs of such a chunk may cost: a share of its runs, or products of N d^2 K
+# numbers over all their rounds (half a second).
 CPU_SHARE_SPARE, CPU_MOST_SPARE = 0.15, 12_500_000
 GPU_WIDTH = 65_536
-# The share of memory that runs may fill. A CPU's is shared with all else, and temporaries mirror
-# part of a carry. On a GPU what a run keeps is within a tenth of all that its program holds, its
-# temporaries included (read from compiled programs: docs/notebook/performance.md).
+# The share of memory that runs may fill. A CPU's memory is shared with everything else, and
+# temporaries mirror part of a carry. On a GPU the state of the runs is at least nine tenths of what
+# their program holds (read from compiled programs: docs/notebook/performance.md).
 MEMORY_SHARE, GPU_MEMORY_SHARE = 0.4, 0.8
 
-# Kinds of runs whose bytes are remembered.
-KINDS_KEPT = 64
+# Traced shapes that are cached.
+CACHE_SIZE = 64
 
-# Runs of a policy that are stored at once: many batches on a CPU, the widest batch on a GPU.
+# Runs of a policy that are stored at once: many chunks on a CPU, the widest chunk on a GPU.
 CPU_SHARD = 4096
 
 
@@ -41,130 +43,149 @@ def shard_runs(devices: Sequence[jax.Device]) -> int:
     return CPU_SHARD if devices[0].platform == "cpu" else GPU_WIDTH * len(devices)
 
 
-def memory_bytes(device: jax.Device) -> int:
-    """Return the memory that one device can use: its own, or its share of the machine's."""
+def device_memory(device: jax.Device) -> int:
+    """Return the bytes that a device can use: its own, or its share of the machine's."""
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return machine_bytes() // len(jax.local_devices())
+    return machine_memory() // len(jax.local_devices())
 
 
-def machine_bytes() -> int:
-    """Return the memory of this machine."""
+def machine_memory() -> int:
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check_arrays(size: int) -> None:
-    """Refuse results that the machine could not hold.
+def check_record_bytes(size: int) -> None:
+    """Raise if the machine cannot hold the records of a sweep.
 
     Args:
-        size: of what is recorded of a point, bytes.
+        size: of all records, in bytes.
 
     Raises:
-        ValueError: naming what makes it smaller.
+        ValueError: naming the arguments that make it smaller.
     """
-    if size > machine_bytes():
+    if size > machine_memory():
         raise ValueError(
             f"what is recorded takes {size / 1e9:.4g} GB, and the machine has "
-            f"{machine_bytes() / 1e9:.3g}: lower num_seeds or horizon, raise record_every, or "
+            f"{machine_memory() / 1e9:.3g}: lower num_seeds or horizon, raise record_every, or "
             "give the seeds in several studies by first_seed"
         )
 
 
-def budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
+def device_budget(memory_gb: float | None, devices: Sequence[jax.Device]) -> int:
     """Return the bytes that the runs of one device may fill.
 
     Args:
-        memory_gb: what all runs in memory at once may take, in 10^9 bytes; None is a share of the
-            memory that there is.
-        devices: where they go.
+        memory_gb: what all runs on the devices may take, in 10^9 bytes; None is a share of their
+            memory.
+        devices: where chunks run.
     """
     if memory_gb is None:
         share = MEMORY_SHARE if devices[0].platform == "cpu" else GPU_MEMORY_SHARE
-        return int(share * memory_bytes(devices[0]))
+        return int(share * device_memory(devices[0]))
     return int(memory_gb * 1e9 / len(devices))
 
 
-def width(
-    run_bytes: int, runs: int, runs_a_policy: int, devices: Sequence[jax.Device],
-    bytes_a_device: int, spare: int = 0,
+def chunk_width(
+    run_bytes: int, runs: int, runs_per_policy: int, devices: Sequence[jax.Device],
+    bytes_per_device: int, spare: int = 0,
 ) -> int:  # fmt: skip
-    """Choose how many runs each device batches at once.
+    """Choose how many runs each device has in a chunk.
 
     Args:
-        run_bytes: bytes a run.
-        runs: of the group.
-        runs_a_policy: of one policy. A CPU batches no more at once, so that all groups of a sweep
-            are as wide and share the program that draws their instances.
-        devices: where they go.
-        bytes_a_device: from `budget`.
-        spare: runs a device that nobody asked for and that are quick enough to be run all the same
-            (`spare`).
+        run_bytes: bytes of a run.
+        runs: of the batch.
+        runs_per_policy: of one policy. On a CPU a chunk is not wider, so that all batches of a
+            sweep have the same width and share the program that draws their instances.
+        devices: where chunks run.
+        bytes_per_device: from `device_budget`.
+        spare: padding runs per device that cost so little that they may be added (`spare_runs`).
 
     Returns:
-        Runs a device and chunk, at least 1.
+        Runs per device and chunk, at least 1.
 
     Raises:
-        ValueError: not even one run fits.
+        ValueError: a single run does not fit.
     """
-    fitting = bytes_a_device // run_bytes
+    fitting = bytes_per_device // run_bytes
     if fitting < 1:
         raise ValueError(
             f"memory_gb must allow a run of {run_bytes / 1e9:.3g} GB on each of {len(devices)} "
-            f"devices, and it is {bytes_a_device * len(devices) / 1e9:.3g}"
+            f"devices, and it is {bytes_per_device * len(devices) / 1e9:.3g}"
         )
-    share, share_a_policy = (-(-count // len(devices)) for count in (runs, runs_a_policy))
+    share, policy_share = (-(-count // len(devices)) for count in (runs, runs_per_policy))
     if devices[0].platform != "cpu":
         return min(share, fitting, GPU_WIDTH)
     if run_bytes > CPU_BYTES_ALONE:
         return 1
-    unasked = -share_a_policy % CPU_NARROW
-    if fitting >= CPU_NARROW and unasked <= max(spare, CPU_SHARE_SPARE * share_a_policy):
+    padding = -policy_share % CPU_NARROW
+    if fitting >= CPU_NARROW and padding <= max(spare, CPU_SHARE_SPARE * policy_share):
         return CPU_NARROW
-    return min(share, fitting, CPU_WIDTH, max(CPU_NARROW, share_a_policy))
+    return min(share, fitting, CPU_WIDTH, max(CPU_NARROW, policy_share))
 
 
-def spare(problem: Problem) -> int:
-    """Return how many runs a CPU does so quickly that they may be run unasked."""
+def spare_runs(problem: Problem) -> int:
+    """Return how many padding runs a CPU finishes in about half a second."""
     products = problem.num_servers * problem.dim**2 * problem.assortment_size
     return CPU_MOST_SPARE // (products * problem.horizon)
 
 
-@functools.lru_cache(KINDS_KEPT)
-def bytes_a_run(
+@functools.lru_cache(CACHE_SIZE)
+def bytes_per_run(
     policy: Kind,
     source: Kind,
     problem: Problem,
     slots: int,
     recorders: tuple[Recorder, ...] = ALWAYS,
 ) -> int:
-    """Return the bytes that one run keeps on the device between rounds, its policy's included."""
+    """Return the bytes of a run on the device between rounds, its policy's included."""
 
-    def begin(policy: Policy, instance: simulate.Instance) -> tuple[Any, ...]:
-        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
-        return instance, carry, policy
+    def begin(policy: Any, instance: simulate.Instance) -> Any:
+        return (
+            instance,
+            policy,
+            simulate.start(policy, problem, instance, slots, recording=recorders),
+        )
 
-    shapes = jax.eval_shape(begin, policy.shapes(), _instance(source, problem))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    return _tree_bytes(jax.eval_shape(begin, policy.shapes(), _instance_shapes(source, problem)))
 
 
-@functools.lru_cache(KINDS_KEPT)
-def bytes_drawn(policy: Kind, problem: Problem) -> int:
-    """Return the bytes of what a policy draws a round, where it says so, as ACQB's M samples."""
+@functools.lru_cache(CACHE_SIZE)
+def drawn_bytes(policy: Kind, problem: Problem) -> int:
+    """Return the bytes that a policy with a method `draws` draws in a round (ACQB's M samples)."""
 
     def draw(policy: Any) -> Any:
         return policy.draws(rng.run_key(0), problem) if hasattr(policy, "draws") else ()
 
-    drawn = jax.eval_shape(draw, policy.shapes())
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(drawn))
+    return _tree_bytes(jax.eval_shape(draw, policy.shapes()))
 
 
-@functools.lru_cache(KINDS_KEPT)
-def _instance(source: Kind, problem: Problem) -> Any:
+@functools.lru_cache(CACHE_SIZE)
+def _instance_shapes(source: Kind, problem: Problem) -> Any:
     """Return the shapes of an instance, traced once for all policies."""
 
-    def draw(source: Source) -> simulate.Instance:
+    def draw(source: Any) -> simulate.Instance:
         instance = simulate.draw_instance(rng.run_key(0), source, jnp.zeros(()), problem)
         return instance._replace(key=jnp.zeros(2))
 
     return jax.eval_shape(draw, source.shapes())
+
+
+def record_bytes(recorders: tuple[Recorder, ...], problem: Problem, records: RecordSchedule) -> int:
+    """Return the bytes of the records of one run."""
+    count = {"round": records.per_call * records.calls, "run": 1}
+    return sum(
+        count[recorder.per] * _tree_bytes(shape)
+        for recorder, shape in zip(recorders, record_shapes(recorders, problem), strict=True)
+    )
+
+
+@functools.lru_cache(CACHE_SIZE)
+def record_shapes(recorders: tuple[Recorder, ...], problem: Problem) -> list[jax.ShapeDtypeStruct]:
+    """Return the shape and type of one record of each recorder."""
+    return jax.eval_shape(lambda: [one.read(one.start(problem)) for one in recorders])
+
+
+def _tree_bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,7 +1,7 @@
 """Compiled programs: `vmap` over the runs of a device, `shard_map` over devices.
 
-A program is remembered by its `Shape`, which holds all that it depends on, so that a second sweep
-of the process that differs in numbers, words, seeds or rates compiles nothing.
+Programs are cached by their `ProgramSpec`, which holds all that they depend on. A second sweep in
+the same process with other numbers, options, seeds or rates does not compile.
 """
 
 import functools
@@ -23,29 +23,31 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Problem, read_needs
 
 AXIS = "run"
-# Of each kind; the one used longest ago goes when there are more.
-MOST_KEPT = 64
+# Programs that are cached, of each kind.
+CACHE_SIZE = 64
 # Queue slots over which XLA unrolls a loop.
 UNROLLED = 2
-# Records that a program has room for on a CPU; more of them are several calls.
+# On a CPU a program returns up to this many records; more of them take several calls.
 RECORDS = 32
 
 
-class Shape(NamedTuple):
+class ProgramSpec(NamedTuple):
     """All that the programs of a batch depend on.
 
     Attributes:
-        devices: which split a batch among them.
-        width: runs a device.
+        devices: which share the runs of a chunk.
+        width: runs per device.
         problem: shapes of a run.
-        numbers: the kind of what of its source is a run's own.
-        tables: the kind of what all sources share.
-        policy: its kind.
+        numbers: kind (structure, shapes and types) of the source leaves that each run has its own
+            copy of.
+        tables: kind of the source leaves that all runs share.
+        policy: kind of the policy.
         slots: of the queue.
         per_call: records of one call of `advance`.
-        every: rounds a record; 0: the program is told it when it runs.
+        every: rounds per record; 0 if it is an argument of the program.
         recorders: what is recorded.
-        room: shapes of longer runs, which the programs have room for; None: of no longer ones.
+        padded_problem: shapes of longer runs, for which the programs are compiled; None for those
+            of `problem`.
     """
 
     devices: tuple[jax.Device, ...]
@@ -58,26 +60,29 @@ class Shape(NamedTuple):
     per_call: int
     every: int
     recorders: tuple[Recorder, ...]
-    room: Problem | None = None
+    padded_problem: Problem | None = None
 
     @property
-    def batch(self) -> int:
-        """Runs in one call, over all devices."""
+    def runs(self) -> int:
+        """Runs of a chunk, over all devices."""
         return self.width * len(self.devices)
 
     @property
-    def told(self) -> "Shape":
-        """What its programs are compiled for: a GPU would be asked whether a round is the last."""
+    def shared_spec(self) -> "ProgramSpec":
+        """The spec that is compiled: on a CPU, horizons and record schedules share programs.
+
+        On a GPU they do not: it would have to test in each round whether that is the last one.
+        """
         if self.devices[0].platform != "cpu":
             return self
-        return self._replace(problem=self.room or self.problem, per_call=RECORDS, every=0)
+        return self._replace(problem=self.padded_problem or self.problem, per_call=RECORDS, every=0)
 
 
 class Program:
     """A jitted function, lowered for its devices and shapes, and compiled at most once.
 
     Attributes:
-        out_info: the shapes of its results.
+        out_info: shapes of its results.
         compiled: the compiled program; None before `compile`.
     """
 
@@ -104,38 +109,38 @@ class Program:
                 self._seconds += time.perf_counter() - begun
         return self.compiled
 
-    def count(self) -> float:
+    def take_seconds(self) -> float:
         """Return the seconds that lowering and compiling took; 0 from the second call on."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 class Programs(NamedTuple):
-    """What runs a batch.
+    """The compiled programs that run the chunks of a batch.
 
     Attributes:
-        draw: (seeds, rates, numbers of each run's source, tables of all, *`until`) -> instances.
+        draw: (seeds, rates, numbers, tables, *`extents`) -> instances; `numbers` are per run.
         start: (policies, instances) -> carries before round 1.
-        advance: (policies, instances, carries, stretch) -> (carries, what was recorded).
-        shape: what they run.
+        advance: (policies, instances, carries, stretch) -> (carries, records).
+        spec: what they were compiled for.
         seconds: of lowering and compiling; a program counts where it is used first.
     """
 
     draw: Any
     start: Any
     advance: Any
-    shape: Shape
+    spec: ProgramSpec
     seconds: float
 
     @property
-    def until(self) -> tuple[extent.Extent, ...]:
-        """What drawing is told of the horizon, where the programs have room for a longer one."""
-        return () if self.shape.room is None else (extent.of(self.shape.problem.horizon),)
+    def extents(self) -> tuple[extent.Extent, ...]:
+        """The runs' horizon, as a further argument of `draw` if programs are padded."""
+        return () if self.spec.padded_problem is None else (extent.of(self.spec.problem.horizon),)
 
     def stretches(self, first: int) -> Iterator[tuple[Any, int]]:
-        """Yield the stretches of a call from a round on, one after another, with their records."""
-        records, every = self.shape.per_call, self.shape.every
-        if self.shape == self.shape.told:
+        """Yield the stretches of a device call that begins at round `first`, and their records."""
+        records, every = self.spec.per_call, self.spec.every
+        if self.spec == self.spec.shared_spec:
             yield np.int32(first), records
             return
         for done in range(0, records, RECORDS):
@@ -143,158 +148,145 @@ class Programs(NamedTuple):
             yield simulate.Stretch(*map(np.int32, (first + done * every, every, few))), few
 
 
-def compiled(shape: Shape) -> Programs:
-    """Compile what a shape needs, or return what was compiled for it in this process."""
-    compile_all([shape])
-    draw, start, advance = _lowered(shape.told)
-    seconds = draw.count() + start.count() + advance.count()
-    return Programs(draw.compiled, start.compiled, advance.compiled, shape, seconds)
+def compile_one(spec: ProgramSpec) -> Programs:
+    """Return the programs of a spec, compiling them on first use in this process."""
+    compile_all([spec])
+    draw, start, advance = _lower(spec.shared_spec)
+    seconds = draw.take_seconds() + start.take_seconds() + advance.take_seconds()
+    return Programs(draw.compiled, start.compiled, advance.compiled, spec, seconds)
 
 
-def compile_all(shapes: Sequence[Shape], at: Callable[[int], None] = lambda number: None) -> None:
-    """Compile the programs of several shapes, as many at once as there are devices.
+def compile_all(
+    specs: Sequence[ProgramSpec], on_spec: Callable[[int], None] = lambda number: None
+) -> None:
+    """Compile the programs of several specs, as many at once as there are devices.
 
     This thread lowers them in order, while others compile: XLA releases Python's lock. After an
-    error or Ctrl-C only programs that are being compiled already are waited for.
+    error or Ctrl-C it waits only for programs that are being compiled already.
 
     Args:
-        shapes: of the programs.
-        at: is called with the position of the shape that is lowered or waited for.
+        specs: of the programs.
+        on_spec: called with the position of the spec that is lowered or waited for.
     """
-    pool = ThreadPoolExecutor(max((len(shape.devices) for shape in shapes), default=1))
-    asked: dict[Program, Any] = {}
+    pool = ThreadPoolExecutor(max((len(spec.devices) for spec in specs), default=1))
+    submitted: dict[Program, Any] = {}
     try:
-        for number, shape in enumerate(shapes):
-            at(number)
-            for program in _lowered(shape.told):
-                if program.compiled is None and program not in asked:
-                    asked[program] = number, pool.submit(program.compile)
-        for number, future in asked.values():
-            at(number)
+        for number, spec in enumerate(specs):
+            on_spec(number)
+            for program in _lower(spec.shared_spec):
+                if program.compiled is None and program not in submitted:
+                    submitted[program] = number, pool.submit(program.compile)
+        for number, future in submitted.values():
+            on_spec(number)
             future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-@functools.lru_cache(MOST_KEPT)
-def _lowered(shape: Shape) -> tuple[Program, Program, Program]:
-    """Lower the programs of a shape: those that draw, start and advance."""
-    roomy = shape.room is not None
-    draw = _draw(shape.devices, shape.width, shape.problem, shape.numbers, shape.tables, roomy)
+@functools.lru_cache(CACHE_SIZE)
+def _lower(spec: ProgramSpec) -> tuple[Program, Program, Program]:
+    """Lower the programs of a spec: those that draw, start and advance."""
+    padded = spec.padded_problem is not None
+    draw = _lower_draw(spec.devices, spec.width, spec.problem, spec.numbers, spec.tables, padded)
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
         watched = is_foreign(policy)
-        return simulate.start(
-            policy, shape.problem, instance, shape.slots, watched, shape.recorders
-        )
+        return simulate.start(policy, spec.problem, instance, spec.slots, watched, spec.recorders)
 
-    def advance(policy: Policy, instance: Any, carry: Any, told: Any) -> Any:
-        records = shape.per_call
-        stretch = simulate.Stretch(told, shape.every, records) if shape.every else told
+    def advance(policy: Policy, instance: Any, carry: Any, stretch: Any) -> Any:
+        records = spec.per_call
+        stretch = simulate.Stretch(stretch, spec.every, records) if spec.every else stretch
         return simulate.advance(
-            policy, shape.problem, instance, carry, stretch, records, shape.recorders
+            policy, spec.problem, instance, carry, stretch, records, spec.recorders
         )
 
-    devices, width = shape.devices, shape.width
-    policies, instances = shape.policy.shapes(shape.batch), draw.out_info
-    # XLA unrolls loops over so few slots, and cannot emit the barriers that it then fuses.
-    options = {"barriers": shape.slots > UNROLLED, "emitters": _emitted(shape)}
-    over_runs = _over_runs(devices, width, start, batched=2)
-    begun = Program(devices, over_runs, (policies, instances), **options)
+    devices, width = spec.devices, spec.width
+    policies, instances = spec.policy.shapes(spec.runs), draw.out_info
+    # XLA unrolls loops over so few slots, and cannot compile the barriers that it then fuses.
+    options = {"barriers": spec.slots > UNROLLED, "emitters": _uses_emitters(spec)}
+    mapped = _map_over_runs(devices, width, start, batched=2)
+    begun = Program(devices, mapped, (policies, instances), **options)
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    told = number if shape.every else simulate.Stretch(number, number, number)
-    # A carry gives its memory up to its successor.
-    over_runs = _over_runs(devices, width, advance, batched=3, shared=1, donated=2)
-    shapes = policies, instances, begun.out_info, told
-    return draw, begun, Program(devices, over_runs, shapes, **options)
+    stretch = number if spec.every else simulate.Stretch(number, number, number)
+    # The next carry takes the memory of the last.
+    mapped = _map_over_runs(devices, width, advance, batched=3, shared=1, donated=2)
+    shapes = policies, instances, begun.out_info, stretch
+    return draw, begun, Program(devices, mapped, shapes, **options)
 
 
-def _emitted(shape: Shape) -> bool:
-    """Tell whether XLA's fusion emitters compile the rounds of a shape, or its older generator.
+def _uses_emitters(spec: ProgramSpec) -> bool:
+    """Return whether XLA compiles rounds by its fusion emitters, not by its older generator.
 
-    The older one compiles ACQB in two thirds of the time, to a program that is as fast or faster
-    where each server has its own parameters of few dimensions. Elsewhere programs become slower
+    The older generator compiles ACQB in two thirds of the time. Its program is as fast or faster if
+    each server has its own parameters of few dimensions, and slower otherwise
     (docs/notebook/performance.md).
     """
-    problem, policy = shape.problem, shape.policy.shapes()
+    problem, policy = spec.problem, spec.policy.shapes()
     return problem.pooled or problem.parameters == "shared" or read_needs(policy).fusion_emitters
 
 
-@functools.lru_cache(MOST_KEPT)
-def _draw(
+@functools.lru_cache(CACHE_SIZE)
+def _lower_draw(
     devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind,
-    roomy: bool,
+    padded: bool,
 ) -> Program:  # fmt: skip
-    """Lower the drawing of instances, the same for every policy of a width."""
+    """Lower the program that draws instances, which all policies share."""
 
-    # The source is an argument, not a constant: another slackness or table then finds the same
-    # program. What is a run's own is batched; tables are shared, never copied a run.
+    # The source is an argument, not a constant: another slackness or table does not recompile.
+    # Numbers are batched over runs; tables are shared, not copied for each run.
     def draw(
-        seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any, *until: extent.Extent
+        seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any, *extents: extent.Extent
     ) -> simulate.Instance:
-        source, key = united(numbers, tables), rng.run_key(seed)
-        return simulate.draw_instance(key, source, rate, problem, *until)
+        source, key = merge_source(numbers, tables), rng.run_key(seed)
+        return simulate.draw_instance(key, source, rate, problem, *extents)
 
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
-    until = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if roomy else []
-    over_runs = _over_runs(devices, width, draw, batched=3, shared=1 + roomy)
-    shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *until
-    return Program(devices, over_runs, shapes)
+    extents = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if padded else []
+    mapped = _map_over_runs(devices, width, draw, batched=3, shared=1 + padded)
+    shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *extents
+    return Program(devices, mapped, shapes)
 
 
-def divided(source: Any, own: Sequence[bool]) -> tuple[Any, Any]:
-    """Divide a source into what is a run's own and what is shared: None for the other's leaves.
+def split_source(source: Any, per_run: Sequence[bool]) -> tuple[Any, Any]:
+    """Split a source into leaves that each run has its own copy of, and leaves that all runs share.
 
     Args:
         source: a tree of arrays.
-        own: of each leaf, whether it is a run's own.
+        per_run: for each leaf, whether each run has its own copy.
+
+    Returns:
+        (numbers, tables), each with the structure of the source and None for the other's leaves.
     """
     leaves, structure = jax.tree.flatten(source)
-    numbers = [leaf if mine else None for leaf, mine in zip(leaves, own, strict=True)]
-    tables = [None if mine else leaf for leaf, mine in zip(leaves, own, strict=True)]
+    numbers = [leaf if own else None for leaf, own in zip(leaves, per_run, strict=True)]
+    tables = [None if own else leaf for leaf, own in zip(leaves, per_run, strict=True)]
     return jax.tree.unflatten(structure, numbers), jax.tree.unflatten(structure, tables)
 
 
-def united(numbers: Any, tables: Any) -> Any:
-    """Return the source that was `divided`."""
+def merge_source(numbers: Any, tables: Any) -> Any:
+    """Return the source that `split_source` split."""
     return jax.tree.map(
         lambda number, table: table if number is None else number, numbers, tables,
         is_leaf=lambda leaf: leaf is None,
     )  # fmt: skip
 
 
-def _over_runs(
+def _map_over_runs(
     devices: tuple[jax.Device, ...], width: int, function: Callable[..., Any], batched: int,
     shared: int = 0, donated: int | None = None,
 ) -> Any:  # fmt: skip
-    """Batch a function of one run and split the runs over devices, without communication.
+    """Map a function of one run over the runs of all devices, without communication.
 
     Args:
-        devices: where the runs go.
-        width: runs a device.
+        devices: which share the runs.
+        width: runs per device.
         function: of one run.
-        batched: how many of its arguments, the first ones, are a run's own.
-        shared: how many further ones all runs share.
+        batched: how many of its first arguments have an axis over runs.
+        shared: how many further arguments all runs share.
         donated: which argument's memory the result may take.
     """
-    along, whole, mesh = PartitionSpec(AXIS), PartitionSpec(), Mesh(np.asarray(devices), (AXIS,))
-    sharded = jax.shard_map(
-        _batch(function, width, batched),
-        mesh=mesh,
-        in_specs=(along,) * batched + (whole,) * shared,
-        out_specs=along,
-        check_vma=False,
-    )
-    # Said here, so that it is known of what is lowered: another program takes the result.
-    split = NamedSharding(mesh, along)
-    donate = () if donated is None else donated
-    return jax.jit(sharded, donate_argnums=donate, out_shardings=split)
-
-
-def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[..., Any]:
-    """Batch a function of one run over `width` runs; further arguments are shared."""
 
     def alone(*args: Any) -> Any:
         one = jax.tree.map(lambda leaf: leaf[0], args[:batched])
@@ -304,10 +296,21 @@ def _batch(function: Callable[..., Any], width: int, batched: int) -> Callable[.
         axes = (0,) * batched + (None,) * (len(args) - batched)
         return jax.vmap(function, in_axes=axes, axis_size=width)(*args)
 
-    return alone if width == 1 else together
+    along, whole, mesh = PartitionSpec(AXIS), PartitionSpec(), Mesh(np.asarray(devices), (AXIS,))
+    sharded = jax.shard_map(
+        alone if width == 1 else together,
+        mesh=mesh,
+        in_specs=(along,) * batched + (whole,) * shared,
+        out_specs=along,
+        check_vma=False,
+    )
+    # Stated here because the next program is lowered for this sharding.
+    split = NamedSharding(mesh, along)
+    donate = () if donated is None else donated
+    return jax.jit(sharded, donate_argnums=donate, out_shardings=split)
 
 
-def forget() -> None:
-    """Forget all compiled programs: for who times compiling, or plants a fault in what is."""
-    _lowered.cache_clear()
-    _draw.cache_clear()
+def clear_cache() -> None:
+    """Drop all compiled programs, to time compiling or after a change to a global variable."""
+    _lower.cache_clear()
+    _lower_draw.cache_clear()

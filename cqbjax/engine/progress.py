@@ -1,100 +1,157 @@
-"""To whom a sweep tells of its progress: an interface, nobody, and several sweeps told as one."""
+"""Progress of sweeps: rounds done, rounds per second and time left, as a bar or as log lines."""
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Activity = Literal["compiling", "running"]
 
+MINUTE = 60.0
 
-class Reporter(Protocol):
-    """What a sweep tells of its progress.
+
+class Reporter:
+    """Counts the progress of sweeps and shows nothing; subclasses override `refresh` and `log`.
 
     Attributes:
-        simulated: seconds of simulation so far, compiling apart; who simulates adds to it.
+        total: round-runs to do.
+        done: round-runs done.
+        reserved: round-runs that are in `total` already and that `expect` does not add again.
+        activity: what is going on, and for which policy.
+        run_seconds: seconds of simulation so far, without compiling.
     """
 
-    simulated: float
+    total = 0
+    done = 0
+    reserved = 0
+    activity = "starting"
+    run_seconds = 0.0
+
+    def reserve(self, rounds: int) -> None:
+        """Add the round-runs of several sweeps to the total, before the first of them begins."""
+        self.total += rounds
+        self.reserved += rounds
+        self.refresh()
+
+    def release(self) -> None:
+        """Subtract reserved round-runs that no sweep had to run, as runs shared by two points."""
+        rounds, self.reserved = self.reserved, 0
+        self.expect(-rounds)
 
     def expect(self, rounds: int) -> None:
-        """Add round-runs to the total."""
+        """Add round-runs to the total, unless they were reserved; a negative number subtracts."""
+        known = min(max(rounds, 0), self.reserved)
+        self.reserved -= known
+        self.total += rounds - known
+        self.refresh()
 
-    def doing(self, activity: Activity, label: str) -> None:
-        """Say what is going on, and for which policy (the first of its group)."""
+    def set_activity(self, activity: Activity, label: str) -> None:
+        """Set what is going on, and for which policy (the first of its batch)."""
+        self.activity = f"{activity} {label}"
+        self.refresh()
 
     def advance(self, rounds: int) -> None:
         """Count round-runs as done."""
+        self.done += rounds
+        self.refresh()
 
-    def note(self, line: str) -> None:
+    def refresh(self) -> None:
+        """Show the new state."""
+
+    def log(self, line: str) -> None:
         """Print a line that stays."""
 
-    def steps(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Show a bar of its own for other work; the function counts steps as done."""
+    @contextmanager
+    def track_steps(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Track other work, such as fits; the yielded function counts steps as done."""
+        done = 0
+
+        def count(steps: int) -> None:
+            nonlocal done
+            done += steps
+            self.activity = f"{name} {done} of {total}"
+            self.refresh()
+
+        yield count
 
 
-class Silent:
-    """Report nothing."""
+class BarReporter(Reporter):
+    """Shows a progress bar of rich."""
 
-    simulated = 0.0
+    def __init__(self, progress: "Progress") -> None:
+        """Add a task to `progress`, whose columns show the field `rate`."""
+        self._progress = progress
+        self._task = progress.add_task(self.activity, total=0, rate="")
 
-    def expect(self, rounds: int) -> None:
-        """Ignore."""
+    def refresh(self) -> None:
+        """Move the bar."""
+        speed = self._progress.tasks[0].speed
+        self._progress.update(
+            self._task, total=self.total, completed=self.done, description=self.activity,
+            rate=f"{speed:,.0f} rounds/s" if speed else "",
+        )  # fmt: skip
 
-    def doing(self, activity: Activity, label: str) -> None:
-        """Ignore."""
-
-    def advance(self, rounds: int) -> None:
-        """Ignore."""
-
-    def note(self, line: str) -> None:
-        """Ignore."""
+    def log(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def steps(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Ignore."""
-        yield lambda count: None
+    def track_steps(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show a second bar."""
+        task = self._progress.add_task(name, total=total, rate="")
+        try:
+            yield lambda steps: self._progress.advance(task, steps)
+        finally:
+            self._progress.remove_task(task)
 
 
-class Prepaid:
-    """Tells of several sweeps as one, whose rounds are expected from the start."""
+class LogReporter(Reporter):
+    """Prints a line per minute, for output that is not a terminal."""
 
-    def __init__(self, reporter: Reporter, rounds: int) -> None:
-        self._reporter, self._ahead = reporter, rounds
-        reporter.expect(rounds)
+    def __init__(self, console: "Console", clock: Callable[[], float] = time.monotonic) -> None:
+        """Print to `console`; `clock` returns seconds."""
+        self._console, self._clock = console, clock
+        self._begun = self._shown = clock()
 
-    @property
-    def simulated(self) -> float:
-        """Pass it on."""
-        return self._reporter.simulated
+    def refresh(self) -> None:
+        """Print the state, if a minute has passed since the last line."""
+        now = self._clock()
+        if now - self._shown < MINUTE:
+            return
+        self._shown, speed = now, self.done / (now - self._begun)
+        if not self.total:
+            # No sweep has begun yet: its time is still being estimated, or routers are fitted.
+            self.log(self.activity)
+            return
+        line = f"{self.done:,} of {self.total:,} rounds, {speed:,.0f} a second, {self.activity}"
+        if speed > 0:
+            line += f", about {(self.total - self.done) / speed / MINUTE:.0f} min left"
+        self.log(line)
 
-    @simulated.setter
-    def simulated(self, seconds: float) -> None:
-        self._reporter.simulated = seconds
+    def log(self, line: str) -> None:
+        """Print a line."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def expect(self, rounds: int) -> None:
-        """Add what is more than was expected already."""
-        known = min(max(rounds, 0), self._ahead)
-        self._ahead -= known
-        if rounds != known:
-            self._reporter.expect(rounds - known)
 
-    def doing(self, activity: Activity, label: str) -> None:
-        """Pass it on."""
-        self._reporter.doing(activity, label)
+@contextmanager
+def show_progress(console: "Console | None" = None) -> Iterator[Reporter]:
+    """Yield a reporter that shows a bar on a terminal, and prints a line per minute elsewhere."""
+    # rich takes long to import, and a sweep without a bar does not need it.
+    from rich import progress
+    from rich.console import Console
 
-    def advance(self, rounds: int) -> None:
-        """Pass it on."""
-        self._reporter.advance(rounds)
-
-    def note(self, line: str) -> None:
-        """Pass it on."""
-        self._reporter.note(line)
-
-    def steps(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Pass it on."""
-        return self._reporter.steps(what, total)
-
-    def close(self) -> None:
-        """Expect no more of what did not have to be run, such as runs that points share."""
-        self._reporter.expect(-self._ahead)
-        self._ahead = 0
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield LogReporter(console)
+        return
+    columns = (
+        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[rate]}", style="green"),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress.Progress(*columns, console=console) as bar:
+        yield BarReporter(bar)

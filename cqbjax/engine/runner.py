@@ -1,29 +1,60 @@
-"""One group's runs from first to last: chunk by chunk, overflowing runs again with more slots."""
+"""Run batches: chunk by chunk over the horizon, and overflowing runs again with more slots."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from cqbjax.core import contract, faults
+from cqbjax.core.files import arrays_digest
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine import chunks, groups, programs
-from cqbjax.engine.chunks import Outcome
-from cqbjax.engine.groups import Group, Member, Runs
-from cqbjax.engine.plan import Plan
+from cqbjax.core.recorders import QueueLength
+from cqbjax.engine import batches, memory, programs
+from cqbjax.engine.batches import Batch, Member, Runs, SweepPlan, take
+from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.engine.snapshots import Snapshots
+from cqbjax.engine.spec import SweepSpec
 
 
-class Measured(NamedTuple):
-    """One policy's results.
+class RunResults(NamedTuple):
+    """The results of some runs.
 
     Attributes:
-        recorded: name -> [L, S, R, ...], or [L, S, ...] of what is read at a run's end.
-        seconds_per_round: run seconds a round-run.
-        compile_seconds: of lowering and compiling its group's programs. Programs compile at once,
-            so that all groups together may take less.
+        recorded: name -> [runs, R, ...], or [runs, ...] for a recorder that is read once per run.
+        overflow: [runs] first round without a free slot, 0 if there was none.
+        peak: [runs] longest queue.
+    """
+
+    recorded: dict[str, np.ndarray]
+    overflow: np.ndarray
+    peak: np.ndarray
+
+
+class _ChunkState(NamedTuple):
+    """An unfinished chunk.
+
+    Attributes:
+        seconds: spent on it.
+        carry: at the beginning of the next round.
+        recorded: name -> [runs, R so far, ...], or [runs, ...].
+    """
+
+    seconds: Any
+    carry: Any
+    recorded: dict[str, Any]
+
+
+class PolicyResults(NamedTuple):
+    """The results of one policy.
+
+    Attributes:
+        recorded: name -> [L, S, R, ...], or [L, S, ...] for a recorder that is read once per run.
+        seconds_per_round: run seconds per round-run.
+        compile_seconds: of lowering and compiling the programs of its batch. Programs compile at
+            the same time, so the sum over batches may exceed the time that passed.
     """
 
     recorded: Mapping[str, np.ndarray]
@@ -31,172 +62,294 @@ class Measured(NamedTuple):
     compile_seconds: float
 
 
-class Spent(NamedTuple):
-    """Seconds of one attempt, compiling and running."""
+class Seconds(NamedTuple):
+    """Seconds of one attempt, for compiling and for running."""
 
     compiling: float
     running: float
-
-
-def compile_ahead(sweep: Plan, some: Sequence[Group], progress: Reporter) -> None:
-    """Compile what the first attempts of some groups need, before any of them runs."""
-    programs.compile_all(
-        [sweep.shape(group, group.first_slots()) for group in some],
-        lambda number: progress.doing("compiling", some[number].labels[0]),
-    )
-
-
-def run_group(
-    sweep: Plan, group: Group, progress: Reporter, kept: Snapshots | None = None
-) -> dict[Member, Measured]:
-    """Run one group to the end, repeating overflowing runs with more slots.
-
-    Args:
-        sweep: what it belongs to.
-        group: what runs.
-        progress: told of compiling and of rounds done.
-        kept: how far its chunks were, and where to keep how far they are; None keeps nothing.
-
-    Raises:
-        QueueOverflow: if a capacity given as a number is too small.
-        ValueError: a snapshot is damaged.
-    """
-    runs, slots, horizon = group.runs, group.first_slots(), group.part.problem.horizon
-    parts: list[tuple[np.ndarray, Outcome]] = []
-    spent: list[Spent] = []
-    left = group.order
-    while len(left):
-        outcome, seconds = attempt(sweep, group, runs.take(left), slots, progress, kept)
-        spent.append(seconds)
-        lost = outcome.overflow > 0
-        if group.part.capacity != "auto" and lost.any():
-            _refuse(sweep, group, runs.take(left), outcome, slots, progress)
-        parts.append((left[~lost], chunks.take(outcome, ~lost)))
-        left, slots = left[lost], groups.more_slots(slots, group.part.problem.most_queries)
-        if len(left):
-            progress.expect(len(left) * horizon)
-            progress.note(sweep.describe(group, slots, len(left)))
-    back = np.argsort(np.concatenate([index for index, _ in parts]))
-    recorded = chunks.take(_joined([outcome for _, outcome in parts]), back).recorded
-    return _measured(group, recorded, spent, progress)
 
 
 class Estimate(NamedTuple):
-    """What a group would take, by one short stretch of a middling chunk.
+    """An estimate for one batch.
 
     Attributes:
-        told: the group in a line: runs, bytes a run, runs a chunk, chunks, queue slots.
-        compiling: seconds, spent already.
-        running: seconds of all runs, if none outgrows its queue slots.
+        description: a line with its runs, bytes per run, runs per chunk, chunks and queue slots.
+        compiling: seconds, already spent.
+        running: seconds of all runs, if none overflows.
     """
 
-    told: str
+    description: str
     compiling: float
     running: float
 
 
-def estimate(sweep: Plan, group: Group, progress: Reporter) -> Estimate:
-    """Compile a group's programs, run a middling chunk for one stretch of records, and reckon."""
-    runs, slots, count = group.runs, group.first_slots(), len(group.runs.seed)
-    progress.doing("compiling", group.labels[0])
+def run_batch(
+    plan: SweepPlan, batch: Batch, progress: Reporter, checkpoints: Checkpoints
+) -> dict[Member, PolicyResults]:
+    """Run one batch, repeating overflowing runs with more slots.
+
+    Args:
+        plan: of the sweep.
+        batch: one of its batches.
+        progress: told of compiling and of rounds done.
+        checkpoints: where unfinished chunks are loaded and stored.
+
+    Raises:
+        QueueOverflow: a capacity given as a number is too small.
+        ValueError: a checkpoint is damaged.
+    """
+    runs, slots, problem = batch.runs, batch.initial_slots(), batch.spec.problem
+    finished: list[tuple[np.ndarray, RunResults]] = []
+    spent: list[Seconds] = []
+    left = batch.order
+    while len(left):
+        results, seconds = attempt(plan, batch, take(runs, left), slots, progress, checkpoints)
+        spent.append(seconds)
+        lost = results.overflow > 0
+        if batch.spec.capacity != "auto" and lost.any():
+            _raise_overflow(plan, batch, take(runs, left), results, slots, progress)
+        finished.append((left[~lost], take(results, ~lost)))
+        left, slots = left[lost], batches.grow_slots(slots, problem.most_queries)
+        if len(left):
+            progress.expect(len(left) * problem.horizon)
+            progress.log(plan.describe(batch, slots, len(left)))
+    back = np.argsort(np.concatenate([index for index, _ in finished]))
+    recorded = take(_concatenate([results for _, results in finished]), back).recorded
+    return _split_by_member(batch, recorded, spent, progress)
+
+
+def estimate_batch(plan: SweepPlan, batch: Batch, progress: Reporter) -> Estimate:
+    """Compile the programs of a batch, time one device call of a chunk, and extrapolate."""
+    slots, count = batch.initial_slots(), len(batch.runs.seed)
+    progress.set_activity("compiling", batch.labels[0])
     begun = time.perf_counter()
-    shape = sweep.shape(group, slots)
-    compiled = programs.compiled(shape)
+    spec = plan.program_spec(batch, slots)
+    compiled = programs.compile_one(spec)
     compiling = time.perf_counter() - begun
-    indices = [index for index, _ in _chunks(count, shape.batch)]
-    # Neither of the highest rate nor of the lowest.
-    middle = group.order[indices[len(indices) // 2]]
-    progress.doing("running", group.labels[0])
-    policy, instance, carry = chunks.begin(compiled, group, runs.take(middle))
+    chunks = [index for index, _ in _chunk_indices(count, spec.runs)]
+    # A chunk in the middle has neither the highest rate nor the lowest.
+    middle = batch.order[chunks[len(chunks) // 2]]
+    progress.set_activity("running", batch.labels[0])
+    policy, instance, carry = start_chunk(compiled, batch, take(batch.runs, middle))
     jax.block_until_ready(carry)
     begun = time.perf_counter()
-    for some, _ in compiled.stretches(1):
-        carry, _ = compiled.advance(policy, instance, carry, some)
+    for stretch, _ in compiled.stretches(1):
+        carry, _ = compiled.advance(policy, instance, carry, stretch)
     jax.block_until_ready(carry)
-    stretch = time.perf_counter() - begun
-    running = stretch * group.part.records.calls * len(indices)
-    return Estimate(sweep.describe(group, slots, count), compiling, running)
+    running = (time.perf_counter() - begun) * batch.spec.records.calls * len(chunks)
+    return Estimate(plan.describe(batch, slots, count), compiling, running)
 
 
 def attempt(
-    sweep: Plan, group: Group, runs: Runs, slots: int, progress: Reporter,
-    kept: Snapshots | None = None,
-) -> tuple[Outcome, Spent]:  # fmt: skip
-    """Run some runs of a group at this many slots, compiled if any was not done before."""
-    shape, kept = sweep.shape(group, slots), kept or Snapshots(None)
+    plan: SweepPlan, batch: Batch, runs: Runs, slots: int, progress: Reporter,
+    checkpoints: Checkpoints,
+) -> tuple[RunResults, Seconds]:  # fmt: skip
+    """Run some runs of a batch with this many slots, compiling unless every chunk is stored."""
+    spec = plan.program_spec(batch, slots)
     begun, waited, compiling = time.perf_counter(), 0.0, 0.0
     compiled: programs.Programs | None = None
-    ran: list[tuple[Outcome, float]] = []
-    for index, real in _chunks(len(runs.seed), shape.batch):
-        some = runs.take(index)
-        done = chunks.finished(group, some, kept, slots)
-        if done is None:
+    done: list[tuple[RunResults, float]] = []
+    for index, real in _chunk_indices(len(runs.seed), spec.runs):
+        chunk = take(runs, index)
+        results = _load_finished(batch, chunk, checkpoints, slots)
+        if results is None:
             if compiled is None:
-                progress.doing("compiling", group.labels[0])
+                progress.set_activity("compiling", batch.labels[0])
                 asked = time.perf_counter()
-                compiled = programs.compiled(shape)
+                compiled = programs.compile_one(spec)
                 waited, compiling = time.perf_counter() - asked, compiled.seconds
-            done = chunks.run_chunk(compiled, group, some, real, progress, kept, slots)
+            results = run_chunk(compiled, batch, chunk, real, progress, checkpoints, slots)
         else:
-            progress.advance(real * group.part.problem.horizon)
-        ran.append(done)
+            progress.advance(real * batch.spec.problem.horizon)
+        done.append(results)
     running = time.perf_counter() - begun - waited
-    progress.simulated += running
-    earlier = sum(before for _, before in ran)
-    return _joined([outcome for outcome, _ in ran]), Spent(compiling, running + earlier)
+    progress.run_seconds += running
+    earlier = sum(seconds for _, seconds in done)
+    return _concatenate([results for results, _ in done]), Seconds(compiling, running + earlier)
 
 
-def _measured(
-    group: Group, recorded: dict[str, np.ndarray], spent: list[Spent], progress: Reporter
-) -> dict[Member, Measured]:
-    """Return each member's results, and say how fast the group was."""
+def run_chunk(
+    compiled: programs.Programs, batch: Batch, runs: Runs, real: int, progress: Reporter,
+    checkpoints: Checkpoints, slots: int,
+) -> tuple[RunResults, float]:  # fmt: skip
+    """Run one chunk over the horizon, or over what is left of it after its checkpoint.
+
+    Args:
+        compiled: programs.
+        batch: of the runs.
+        runs: of the chunk.
+        real: how many of its first runs count; the others are padding.
+        progress: told of rounds done.
+        checkpoints: where the chunk is loaded and stored.
+        slots: of the queue.
+
+    Returns:
+        The results of its runs, and the seconds that were spent on them in an earlier process.
+    """
+    progress.set_activity("running", batch.labels[0])
+    spec, name = batch.spec, _chunk_name(runs, slots)
+    records, empty = spec.records, _empty_records(spec, len(runs.seed))
+    policy, instance, carry = start_chunk(compiled, batch, runs)
+    begun, rounds = time.perf_counter(), records.per_call * records.every
+    state = checkpoints.load(name, _ChunkState(0.0, carry, empty)) or _ChunkState(0.0, carry, empty)
+    before, first = float(state.seconds), state.recorded[QueueLength.name].shape[1]
+    first //= records.per_call
+    progress.advance(real * rounds * first)
+    for call in range(first, records.calls):
+        carry, made = state.carry, list[dict[str, Any]]()
+        for stretch, count in compiled.stretches(1 + call * rounds):
+            carry, recorded = compiled.advance(policy, instance, carry, stretch)
+            made.append(_trim_records(spec, recorded, count))
+        _check_actions(batch, runs, carry.breach)
+        recorded = _append_records(spec, state.recorded, *made)
+        state = _ChunkState(before + time.perf_counter() - begun, carry, recorded)
+        progress.advance(real * rounds)
+        if (np.asarray(carry.overflow) > 0).all():
+            # Every run of the chunk has to be repeated, so its other rounds are not needed.
+            left = records.calls - call - 1
+            progress.expect(-real * rounds * left)
+            state = state._replace(recorded=_append_records(spec, recorded, *made * left))
+            break
+        checkpoints.save(name, state)
+    carry = state.carry
+    results = RunResults(state.recorded, np.asarray(carry.overflow), np.asarray(carry.peak))
+    results = take(results, slice(real))
+    checkpoints.save(f"{name}.done", (state.seconds, results), always=True)
+    checkpoints.drop(name)
+    return results, before
+
+
+def _load_finished(
+    batch: Batch, runs: Runs, checkpoints: Checkpoints, slots: int
+) -> tuple[RunResults, float] | None:
+    """Return the stored results of a finished chunk and the seconds that it took, or None."""
+    zero = np.zeros(len(runs.seed), np.int32)
+    like = (0.0, RunResults(_empty_records(batch.spec, len(zero)), zero, zero))
+    stored = checkpoints.load(f"{_chunk_name(runs, slots)}.done", like)
+    return None if stored is None else (stored[1], float(stored[0]))
+
+
+def _chunk_name(runs: Runs, slots: int) -> str:
+    return f"{slots}-{arrays_digest(runs)}"
+
+
+def _empty_records(spec: SweepSpec, runs: int) -> dict[str, Any]:
+    """Return the records before the first round: [runs, 0, ...], or [runs, ...] per run."""
+    axes = {"round": (runs, 0), "run": (runs,)}
+    shapes = memory.record_shapes(spec.recorders, spec.problem)
+    return {
+        recorder.name: np.zeros(axes[recorder.per] + shape.shape, shape.dtype)
+        for recorder, shape in zip(spec.recorders, shapes, strict=True)
+    }
+
+
+def _trim_records(spec: SweepSpec, recorded: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the first `count` records of rounds, on the host, and the records of runs."""
+    return {
+        one.name: np.asarray(recorded[one.name])[:, :count]
+        if one.per == "round"
+        else recorded[one.name]
+        for one in spec.recorders
+    }
+
+
+def _append_records(spec: SweepSpec, *recorded: dict[str, Any]) -> dict[str, Any]:
+    """Concatenate records of rounds; of the records of runs, return the last."""
+    return {
+        one.name: np.concatenate([some[one.name] for some in recorded], axis=1)
+        if one.per == "round"
+        else np.asarray(recorded[-1][one.name])
+        for one in spec.recorders
+    }
+
+
+def start_chunk(compiled: programs.Programs, batch: Batch, runs: Runs) -> tuple[Any, Any, Any]:
+    """Return the policies, the instances and the carries of some runs before round 1.
+
+    Raises:
+        ContractError: a user-defined source drew an instance that cannot be run.
+    """
+    policy, numbers = take(batch.policies, runs.policy), take(batch.numbers, runs.member)
+    seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
+    instance = compiled.draw(seeds, rates, numbers, batch.tables, *compiled.extents)
+    spec = batch.spec
+    for name, sentences, found in faults.of_draws(spec.source, spec.problem, instance):
+        for run in np.flatnonzero(found)[:1]:
+            raise contract.ContractError(
+                f"{name}: {sentences[found[run] - 1]}, and those of {_describe_run(runs, run)} do "
+                "not"
+            )
+    return policy, instance, compiled.start(policy, instance)
+
+
+def _check_actions(batch: Batch, runs: Runs, breach: contract.Breach | None) -> None:
+    """Raise if a user-defined policy returned an action that breaks the contract."""
+    if breach is None:  # a policy of this package
+        return
+    for run in np.flatnonzero(np.asarray(breach.round))[:1]:
+        round_, slot, servers = (np.asarray(leaf[run]) for leaf in breach)
+        sentence = contract.sentence(batch.spec.problem, int(round_), int(slot), servers)
+        label = batch.members[runs.member[run]].label
+        raise contract.ContractError(f"policy {label}, {_describe_run(runs, run)}: {sentence}")
+
+
+def _describe_run(runs: Runs, run: Any) -> str:
+    return f"seed {runs.seed[run]}, arrival_rate {runs.rate[run]:g}"
+
+
+def _split_by_member(
+    batch: Batch, recorded: dict[str, np.ndarray], spent: list[Seconds], progress: Reporter
+) -> dict[Member, PolicyResults]:
+    """Return the results of each member and its duplicates, and log the speed of the batch."""
     compiling, running = (sum(seconds) for seconds in zip(*spent, strict=True))
-    horizon = group.part.problem.horizon
-    rounds = len(group.runs.seed) * horizon
-    # A run that several points share counts for each, so that their seconds add up.
-    runs = dict(zip(group.members, (part.runs_a_policy for part in group.parts), strict=True))
-    shown = rounds + horizon * sum(runs[member] for member in group.twins.values())
-    progress.note(
-        f"{', '.join(group.labels)}: {rounds:,} rounds in {running:.1f} s, "
+    horizon = batch.spec.problem.horizon
+    rounds = len(batch.runs.seed) * horizon
+    # A run counts for each point that has it, so that the seconds of all points add up.
+    runs = {
+        member: spec.runs_per_policy
+        for member, spec in zip(batch.members, batch.specs, strict=True)
+    }
+    counted = rounds + horizon * sum(runs[member] for member in batch.duplicates.values())
+    progress.log(
+        f"{', '.join(batch.labels)}: {rounds:,} rounds in {running:.1f} s, "
         f"{rounds / running:,.0f} a second, after {compiling:.1f} s of compiling"
     )
-    measured, begin = {}, 0
-    for member, part in zip(group.members, group.parts, strict=True):
-        end, runs_of = begin + part.runs_a_policy, (part.rates.size, part.seeds.size)
+    results, begin = {}, 0
+    for member, spec in zip(batch.members, batch.specs, strict=True):
+        end, shape = begin + spec.runs_per_policy, (spec.rates.size, spec.seeds.size)
         own = {
-            name: values[begin:end].reshape(*runs_of, *values.shape[1:])
+            name: values[begin:end].reshape(*shape, *values.shape[1:])
             for name, values in recorded.items()
         }
-        measured[member] = Measured(own, running / shown, compiling)
+        results[member] = PolicyResults(own, running / counted, compiling)
         begin = end
-    return measured
+    return results | {other: results[member] for other, member in batch.duplicates.items()}
 
 
-def _refuse(
-    sweep: Plan, group: Group, runs: Runs, outcome: Outcome, slots: int, progress: Reporter
+def _raise_overflow(
+    plan: SweepPlan, batch: Batch, runs: Runs, results: RunResults, slots: int, progress: Reporter
 ) -> None:
-    """Raise for an overflow, after finding out what capacity would have been enough."""
-    lost = np.flatnonzero(outcome.overflow > 0)
+    """Find the capacity that would have been enough, and raise `QueueOverflow`."""
+    lost = np.flatnonzero(results.overflow > 0)
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = groups.more_slots(enough, group.part.problem.most_queries)
-        again, _ = attempt(sweep, group, runs.take(lost), enough, progress)
+        enough = batches.grow_slots(enough, batch.spec.problem.most_queries)
+        again, _ = attempt(plan, batch, take(runs, lost), enough, progress, Checkpoints(None))
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(
-        f"capacity={slots} overflowed in round {outcome.overflow[first]} of policy "
-        f"{group.members[runs.member[first]].label}, {chunks.told(runs, first)}; capacity={peak} "
-        "would have been enough, or use capacity=auto"
+        f"capacity={slots} overflowed in round {results.overflow[first]} of policy "
+        f"{batch.members[runs.member[first]].label}, {_describe_run(runs, first)}; "
+        f"capacity={peak} would have been enough, or use capacity=auto"
     )
 
 
-def _joined(outcomes: list[Outcome]) -> Outcome:
-    """Put the runs of several outcomes behind one another."""
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
+def _concatenate(results: Sequence[RunResults]) -> RunResults:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 
 
-def _chunks(count: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield positions of each chunk, padded by repeating the last run, and how many are real."""
+def _chunk_indices(count: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the positions of each chunk and how many count; the others repeat the last run."""
     for start in range(0, count, size):
         real = min(size, count - start)
         yield np.minimum(start + np.arange(size), count - 1), real

@@ -1,9 +1,10 @@
-"""Every policy at every arrival rate and seed, as one labelled dataset; many such in a batch."""
+"""Run sweeps: every policy at every arrival rate and seed, as one labelled dataset per sweep."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 import numpy as np
@@ -15,31 +16,48 @@ from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import is_ours, with_rules
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine import keys, plan
-from cqbjax.engine.arguments import check_batch, check_ways
-from cqbjax.engine.checks import check_sweep, with_yardstick
-from cqbjax.engine.groups import Member
-from cqbjax.engine.parts import Capacity, Part, PerSeed
-from cqbjax.engine.progress import Reporter, Silent
-from cqbjax.engine.runner import Estimate, Measured, compile_ahead, estimate, run_group
-from cqbjax.engine.snapshots import Snapshots
+from cqbjax.engine import programs
+from cqbjax.engine.batches import Member, SweepPlan, plan_sweep
+from cqbjax.engine.checkpoints import Checkpoints, batch_key
+from cqbjax.engine.progress import Reporter, show_progress
+from cqbjax.engine.runner import Estimate, PolicyResults, estimate_batch, run_batch
+from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec
+from cqbjax.engine.validation import build_spec, check_chunks, check_options, choose_seeds
 
 # Where the paper's `optimal` need not be the best, it is a rule of ours.
 YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
 NO_REPEATS = ", no LLM twice for a query while others remain"
 
-# Groups whose programs are compiled at once, before the first of them runs.
-AHEAD = 8
+# Batches whose programs are compiled at once, before the first of them runs.
+BATCHES_AT_ONCE = 8
+
+RENAMED = {"arrival_rates": "arrival_rate", "assortment_size": "K"}
+P = ParamSpec("P")
 
 
+def _explain_renamed(function: Callable[P, xr.Dataset]) -> Callable[P, xr.Dataset]:
+    """Return the function with an error that names the new name of a renamed argument."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **arguments: P.kwargs) -> xr.Dataset:
+        for old in arguments.keys() & RENAMED:
+            raise TypeError(f"sweep: {old} is now {RENAMED[old]}, as on the command line")
+        return function(*args, **arguments)
+
+    return call
+
+
+@_explain_renamed
 def sweep(
     policies: Mapping[str, Policy | PerSeed],
     source: Source,
     *,
-    arrival_rates: Sequence[float],
-    seeds: int | Sequence[int],
+    arrival_rate: Sequence[float],
     horizon: int,
-    assortment_size: int = 1,
+    num_seeds: int | None = None,
+    first_seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    K: int = 1,
     record_every: int | None = None,
     capacity: Capacity = "auto",
     chunk: int | None = None,
@@ -54,191 +72,165 @@ def sweep(
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
-    Policies meet the same arrivals, contexts and choice uniforms, the optimal policy included (it
-    is run whether or not it is named), so that differences are paired. Policies that differ only in
-    numbers or words share one compiled program and one batch.
+    All policies get the same arrivals, contexts and choice uniforms, so that their differences are
+    paired. The optimal policy always runs. Policies that differ only in numbers or options share
+    one compiled program.
 
     Args:
-        policies: label -> policy, or `PerSeed` for one that each seed has its own of.
+        policies: label -> policy, or `PerSeed` for a policy that differs between seeds.
         source: where queries come from.
-        arrival_rates: [L] lambda, queries a round, each in [0, 1].
-        seeds: how many (0 .. n-1), or which.
+        arrival_rate: [L] rates lambda, queries per round, each in [0, 1].
         horizon: T, rounds.
-        assortment_size: K.
-        record_every: record one round in this many (a divisor of T); None keeps about 250.
-        capacity: queue slots. `auto` starts small and repeats a run that overflows with four
-            times as many, from the same draws. A number is obeyed.
-        chunk: runs a device batches at once; None plans it from memory.
-        memory_gb: what the runs in memory at once may take, in 10^9 bytes; None is two fifths of
-            the memory that there is.
+        num_seeds: S, how many seeds.
+        first_seed: the first seed; the others follow it.
+        seeds: [S] any seeds, in place of `num_seeds` and `first_seed`.
+        K: servers offered per query, the assortment size.
+        record_every: record one round in this many (a divisor of T); None keeps about 250 records.
+        capacity: queue slots. `auto` starts small and repeats an overflowing run with four times as
+            many, on the same draws. A number is not raised.
+        chunk: runs per device that run at once; None chooses them from memory.
+        memory_gb: what these runs may take on all devices, in 10^9 bytes; None is two fifths of
+            memory.
         devices: where to run; None is all of them.
-        progress: True shows a bar with rounds a second and the time left on a terminal, and writes
-            a line a minute elsewhere; or what is told of compiling and of rounds done.
-        resume: a folder that keeps how far each batch of runs is, and what came of those that are
-            done (`snapshots`); the same sweep called again goes on from there, to the same bits.
-            None keeps nothing.
-        record: what is recorded beside queue length, regret, departures and exploration: names of
-            `core.recorders.NAMED`, and recorders; each is a variable of its name.
-        queries: whether a row a query is kept (`core.recorders.Queries`).
-        users: what one does who is not satisfied (`cqbjax.dynamics`); none: the paper's user, who
-            waits on.
-        service: what can be done a round (`cqbjax.dynamics`); none: the paper's, one query.
+        progress: True shows a bar with rounds per second and the time left on a terminal, and
+            prints a line per minute elsewhere; or a `Reporter`.
+        resume: a folder of checkpoints. If the same sweep is called again after an interruption, it
+            continues from them, with the same results. None stores no checkpoints.
+        record: what is recorded in addition to queue length, regret, departures and exploration:
+            recorders, or names from `core.recorders.NAMED`. Each becomes a variable.
+        queries: whether to record one row per query (`core.recorders.Queries`).
+        users: user dynamics (`cqbjax.dynamics`); by default unserved users wait, as in the paper.
+        service: service dynamics (`cqbjax.dynamics`); by default one query per round, as in the
+            paper.
 
     Returns:
         Dataset with dimensions `policy, arrival_rate, seed, round` and variables `queue_length`,
         `regret` (cumulative), `departures` (cumulative), `explored` (cumulative),
-        `optimal_queue_length`, `seconds_per_round` and `compile_seconds` (a policy).
+        `optimal_queue_length`, `seconds_per_round` and `compile_seconds` (per policy).
 
     Raises:
-        ValueError: for input out of range, in one sentence, before anything compiles.
-        ContractError: for a policy or source, none of this package's, that breaks the contract: in
-            one sentence that names its label, before anything compiles where shapes and types show
-            it, else after the run that does so.
-        QueueOverflow: if a capacity given as a number is too small; it names a round, a run and the
+        ValueError: an argument is out of range; one sentence, before anything compiles.
+        ContractError: a user-defined policy or source breaks the contract; one sentence that names
+            its label. Shapes and types are checked before anything compiles, values after the run.
+        QueueOverflow: a capacity given as a number is too small; names a round, a run and the
             capacity that would have been enough.
-        RuntimeError: in a process that was forked after a sweep.
+        RuntimeError: this process was forked after a sweep.
     """
     backend.check_process()
-    check_batch(chunk, memory_gb, devices)
-    check_ways(progress, resume, queries)
-    one = part(
-        policies, with_rules(source, users, service), arrival_rates, seeds, horizon,
-        assortment_size, record_every, capacity, [*record, "queries"] if queries else record,
-        memory_gb, devices,
+    check_chunks(chunk, memory_gb, devices)
+    check_options(progress, resume, queries)
+    spec = build_spec(
+        policies, with_rules(source, users, service), arrival_rate=arrival_rate,
+        seeds=choose_seeds(num_seeds, first_seed, seeds), horizon=horizon, K=K,
+        record_every=record_every, capacity=capacity,
+        record=[*record, "queries"] if queries else record, memory_gb=memory_gb, devices=devices,
     )  # fmt: skip
-    with _shown(progress) as told:
-        folder = None if resume is None else Path(resume)
-        return sweep_parts([one], chunk, memory_gb, devices, told, folder)[0]
+    folder = None if resume is None else Path(resume)
+    with show_progress() if progress is True else nullcontext(progress or Reporter()) as reporter:
+        return run_specs([spec], chunk, memory_gb, devices, reporter, folder)[0]
 
 
-def _shown(progress: Reporter | bool) -> AbstractContextManager[Reporter]:
-    """Return what a sweep tells: a bar where one is asked for."""
-    if progress is True:
-        # Only who asks for a bar waits for its library.
-        from cqbjax.engine.bars import bar
-
-        return bar()
-    return nullcontext(progress or Silent())
-
-
-def part(
-    policies: Mapping[str, Policy | PerSeed],
-    source: Source,
-    arrival_rates: Sequence[float],
-    seeds: int | Sequence[int],
-    horizon: int,
-    assortment_size: int = 1,
-    record_every: int | None = None,
-    capacity: Capacity = "auto",
-    record: Sequence[Recorder | str] = (),
-    memory_gb: float | None = None,
-    devices: Sequence[jax.Device] | None = None,
-) -> Part:
-    """Check what one call of `sweep` would run, and return it; arguments and errors are its own."""
-    checked = check_sweep(
-        policies, source, arrival_rates, seeds, horizon, assortment_size, capacity, record_every,
-        record, memory_gb, devices,
-    )  # fmt: skip
-    problem, rates, numbers, records, recorders = checked
-    every = with_yardstick(policies)
-    return Part(every, source, problem, rates, numbers, records, capacity, recorders)
-
-
-def sweep_parts(
-    parts: Sequence[Part],
+def run_specs(
+    specs: Sequence[SweepSpec],
     chunk: int | None = None,
     memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | None = None,
     resume: Path | None = None,
 ) -> list[xr.Dataset]:
-    """Simulate several parts: policies of any of them that can be are batched together.
+    """Run several sweeps; policies of any of them share batches where they can.
 
     Args:
-        parts: from `part`.
+        specs: from `build_spec`.
         chunk: as in `sweep`, like the rest.
-        memory_gb: of all parts.
+        memory_gb: of all sweeps.
         devices: where to run.
-        progress: told of all parts as one.
-        resume: a folder that keeps how far each batch is.
+        progress: told of all sweeps as one.
+        resume: a folder of checkpoints.
 
     Returns:
-        Each part's dataset, equal to `sweep` of the part alone bit for bit.
+        The dataset of each sweep, equal bit for bit to that of the sweep alone.
 
     Raises:
-        ValueError: no run fits the memory.
-        QueueOverflow: a part's capacity, given as a number, is too small.
+        ValueError: a single run does not fit the memory.
+        QueueOverflow: a capacity given as a number is too small.
     """
-    check_batch(chunk, memory_gb)
-    whole = plan.make(parts, chunk, memory_gb, devices)
-    progress = progress or Silent()
-    for group in whole.groups:
-        runs = len(group.runs.seed)
-        progress.expect(runs * group.part.problem.horizon)
-        progress.note(whole.describe(group, group.first_slots(), runs))
-    measured: dict[Member, Measured] = {}
-    resumed = resume is not None and any(resume.glob("*.snapshot"))
+    check_chunks(chunk, memory_gb)
+    plan, progress = plan_sweep(specs, chunk, memory_gb, devices), progress or Reporter()
+    slots = [batch.initial_slots() for batch in plan.batches]
+    for batch, own in zip(plan.batches, slots, strict=True):
+        progress.expect(len(batch.runs.seed) * batch.spec.problem.horizon)
+        progress.log(plan.describe(batch, own, len(batch.runs.seed)))
+    results: dict[Member, PolicyResults] = {}
+    resumed = resume is not None and any(resume.glob("*.checkpoint"))
     # A GPU's default would round float32 products to 10 bits.
     with jax.default_matmul_precision("highest"):
-        for number, group in enumerate(whole.groups):
-            # Of a sweep that goes on, a group that is done needs no program.
-            if number % AHEAD == 0 and not resumed:
-                compile_ahead(whole, whole.groups[number : number + AHEAD], progress)
-            kept = None if resume is None else Snapshots(resume, keys.of_group(group))
-            own = run_group(whole, group, progress, kept)
-            measured |= own | {twin: own[member] for twin, member in group.twins.items()}
+        for number, batch in enumerate(plan.batches):
+            # A resumed sweep compiles batch by batch: finished batches need no program.
+            if number % BATCHES_AT_ONCE == 0 and not resumed:
+                _compile_ahead(plan, number, slots, progress)
+            checkpoints = Checkpoints(resume, "" if resume is None else batch_key(batch))
+            results |= run_batch(plan, batch, progress, checkpoints)
     return [
-        _dataset({label: measured[Member(number, label)] for label in one.policies}, one)
-        for number, one in enumerate(parts)
+        _to_dataset({label: results[Member(number, label)] for label in spec.policies}, spec)
+        for number, spec in enumerate(specs)
     ]
 
 
-def estimates(
-    parts: Sequence[Part],
+def _compile_ahead(plan: SweepPlan, first: int, slots: Sequence[int], progress: Reporter) -> None:
+    """Compile the programs of the next batches at once, before any of these runs."""
+    ahead = plan.batches[first : first + BATCHES_AT_ONCE]
+    programs.compile_all(
+        [plan.program_spec(one, own) for one, own in zip(ahead, slots[first:], strict=False)],
+        lambda number: progress.set_activity("compiling", ahead[number].labels[0]),
+    )
+
+
+def estimate_specs(
+    specs: Sequence[SweepSpec],
     chunk: int | None = None,
     memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
     progress: Reporter | None = None,
 ) -> list[Estimate]:
-    """Reckon what `sweep_parts` would take: each group is compiled and runs for a moment.
+    """Estimate the time of `run_specs`: compile each batch and time one device call of it.
 
-    Args:
-        parts: as in `sweep_parts`, like the rest.
-        chunk: runs a device batches at once.
-        memory_gb: of all parts.
-        devices: where to run.
-        progress: told what is being done.
-
-    Returns:
-        An estimate a group.
+    Arguments are those of `run_specs`.
     """
-    check_batch(chunk, memory_gb)
-    whole = plan.make(parts, chunk, memory_gb, devices)
+    check_chunks(chunk, memory_gb)
+    plan = plan_sweep(specs, chunk, memory_gb, devices)
     with jax.default_matmul_precision("highest"):
-        return [estimate(whole, group, progress or Silent()) for group in whole.groups]
+        return [estimate_batch(plan, batch, progress or Reporter()) for batch in plan.batches]
 
 
-def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
-    """Arrange a part's results along `policy, arrival_rate, seed, round`."""
-    kept, problem = one.records, one.problem
+def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dataset:
+    """Arrange the results of a sweep along `policy, arrival_rate, seed, round`."""
+    records, problem = spec.records, spec.problem
     axes = ("policy", "arrival_rate", "seed", "round")
-    data: dict[str, Any] = {
-        recorder.name: _variable([m.recorded[recorder.name] for m in measured.values()], recorder)
-        for recorder in one.recorders
-    }
-    for recorder in one.recorders:
-        data |= _summaries(recorder, data[recorder.name], problem.horizon)
+    data: dict[str, Any] = {}
+    for recorder in spec.recorders:
+        values = np.stack([own.recorded[recorder.name] for own in results.values()])
+        if np.issubdtype(values.dtype, np.floating):
+            values = values.astype(np.float32)
+        run_axes = axes if recorder.per == "round" else axes[:3]
+        data[recorder.name] = (*run_axes, *recorder.dims), values, recorder.attributes
+    for recorder in spec.recorders:
+        axes_of, values, _ = data[recorder.name]
+        # A summary has the axes of the runs, not those of the recorder.
+        dims = [axis for axis in axes_of if axis not in recorder.dims]
+        for name, summary in recorder.summaries(values, problem.horizon).items():
+            data[name] = dims, summary.values.astype(np.float32), summary.attributes
     data |= {
-        "optimal_queue_length": (axes[1:], measured[OPTIMAL].recorded["queue_length"]),
-        "seconds_per_round": ("policy", [m.seconds_per_round for m in measured.values()]),
-        "compile_seconds": ("policy", [m.compile_seconds for m in measured.values()]),
+        "optimal_queue_length": (axes[1:], results[OPTIMAL].recorded["queue_length"]),
+        "seconds_per_round": ("policy", [own.seconds_per_round for own in results.values()]),
+        "compile_seconds": ("policy", [own.compile_seconds for own in results.values()]),
     }
-    every = f"one round in {kept.every} is recorded" if kept.every > 1 else "every round"
+    every = f"one round in {records.every} is recorded" if records.every > 1 else "every round"
     coords = {
-        "policy": list(measured),
-        "arrival_rate": one.rates,
-        "seed": one.seeds,
-        "round": ("round", kept.rounds, {"thinned": every}),
+        "policy": list(results),
+        "arrival_rate": spec.rates,
+        "seed": spec.seeds,
+        "round": ("round", records.rounds, {"thinned": every}),
     }
     attributes: dict[str, Any] = {
         "K": problem.assortment_size,
@@ -247,26 +239,7 @@ def _dataset(measured: Mapping[str, Measured], one: Part) -> xr.Dataset:
         "horizon": problem.horizon,
         "parameters": problem.parameters,
     }
-    repeats = getattr(one.policies[OPTIMAL], "retry", "same") == "same"
-    if is_ours(one.source) or not repeats:
+    repeats = getattr(spec.policies[OPTIMAL], "retry", "same") == "same"
+    if is_ours(spec.source) or not repeats:
         attributes["yardstick"] = YARDSTICK if repeats else f"{YARDSTICK}{NO_REPEATS}"
     return xr.Dataset(data, coords, attributes)
-
-
-def _summaries(recorder: Recorder, variable: tuple[Any, ...], horizon: int) -> dict[str, Any]:
-    """Return the numbers that follow from what a recorder left, with what is said of each."""
-    axes, values, _ = variable
-    dims = [dim for dim in axes if dim not in recorder.dims]
-    return {
-        name: (dims, made.values.astype(np.float32), made.attributes)
-        for name, made in recorder.summaries(values, horizon).items()
-    }
-
-
-def _variable(of_policies: Sequence[np.ndarray], recorder: Recorder) -> tuple[Any, ...]:
-    """Return what a recorder left, with dimensions and what is said of it; floats in 32 bits."""
-    values = np.stack(of_policies)
-    if np.issubdtype(values.dtype, np.floating):
-        values = values.astype(np.float32)
-    axes = ("policy", "arrival_rate", "seed", *(["round"] if recorder.per == "round" else []))
-    return (*axes, *recorder.dims), values, recorder.attributes

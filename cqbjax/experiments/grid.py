@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cqbjax.core.rules import Service, Users
     from cqbjax.core.types import Source
     from cqbjax.datasets import DatasetSource
+    from cqbjax.engine.spec import SweepSpec
 
 LONGEST_NAME = 150
 # Defined for one server a query; a point with more leaves them out and says so.
@@ -57,6 +58,7 @@ class Ready(NamedTuple):
         kind: of study, which runs it: a `kinds.Kind`.
         told: attributes that say where its queries come from; None: they follow from the source.
         lines: what is said of it before it runs.
+        spec: its validated sweep, without policies that are not trained yet; from `Kind.check`.
     """
 
     point: Point
@@ -68,6 +70,7 @@ class Ready(NamedTuple):
     kind: Any = None
     told: Mapping[str, Any] | None = None
     lines: Sequence[str] = ()
+    spec: "SweepSpec | None" = None
 
 
 def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[Point]:

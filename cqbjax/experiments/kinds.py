@@ -16,6 +16,7 @@ import xarray as xr
 from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
+from cqbjax.engine.spec import SweepSpec
 from cqbjax.experiments import grid, manifests, settings, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Point, Ready
@@ -106,14 +107,17 @@ class Kind:
         policies = making.policies(point.config.policy)
         return study.ready_of(grid.settle(point, source), source, policies, making, self)
 
-    def check(self, ready: Ready) -> None:
-        """Refuse what a point cannot run, before anything is trained or compiled.
+    def check(self, ready: Ready) -> SweepSpec | None:
+        """Validate a point before anything is trained or compiled.
+
+        Returns:
+            Its sweep spec, which `Ready.spec` then holds; None if it does not use one.
 
         Raises:
             ValueError: in one sentence.
         """
         settings.check_plain(ready.point.config, type(self).__name__)
-        study.check_point(ready)
+        return study.check_point(ready)
 
     def content(self, ready: Ready) -> Content:
         """Return what a point's numbers follow from, hashed; see `manifests.content_of`."""
@@ -250,8 +254,8 @@ def checked_points(
     combined = grid.compose(config, swept) if points is None else points
     ready = []
     for point in of(config, making.once).compose(combined, config, swept):
-        ready.append(ready_at(point, making))
-        ready[-1].kind.check(ready[-1])
+        one = ready_at(point, making)
+        ready.append(one._replace(spec=one.kind.check(one)))
     return ready
 
 

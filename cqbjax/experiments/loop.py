@@ -15,8 +15,7 @@ from rich.console import Console
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Policy
-from cqbjax.engine.bars import bar
-from cqbjax.engine.progress import Prepaid, Reporter, Silent
+from cqbjax.engine.progress import Reporter, show_progress
 from cqbjax.experiments import grid, kinds, sharding, showing, storing
 from cqbjax.experiments.clusters import Cluster
 from cqbjax.experiments.configs import Config
@@ -73,7 +72,7 @@ def run_study(
         return [None] * len(study.jobs)
     left = _find_missing(ready, study.folder, console)
     run = choose_runner(study.config, make, make_policies, console)
-    with bar() as progress:
+    with show_progress() as progress:
         lost = run(left, study.folder, progress, fail_fast=study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
@@ -84,7 +83,7 @@ def run_study(
         return _compute_objectives(study, by_job)
     if ready:
         elsewhere = bool(left and study.config.get("cluster"))
-        simulated = None if elsewhere else progress.simulated
+        simulated = None if elsewhere else progress.run_seconds
         _show(ready, study, kinds.of(study.config, make), console, show)
         console.print(showing.time_spent(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
@@ -100,7 +99,7 @@ def _print_estimates(
 ) -> None:
     """Print how long running the points would take."""
     left, prepared = sharding.left_of(ready, folder), lap()
-    with bar() as progress:
+    with show_progress() as progress:
         estimates = ready[0].kind.reckon(left, progress)
     recorded = sharding.most_bytes(left)
     showing.print_estimates(len(ready), len(left), estimates, prepared, recorded, console)
@@ -198,7 +197,7 @@ def perform(task: Task) -> dict[str, str]:
         one = kinds.ready_at(point, making)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         ready.append(one._replace(policies=policies))
-    return sharding.run_all(ready, task.folder, Silent(), Console(quiet=True), task.fail_fast)
+    return sharding.run_all(ready, task.folder, Reporter(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
@@ -240,10 +239,11 @@ def run_on_cluster(
         for shard in shards
     ]  # fmt: skip
     rounds = [sum(map(sharding.rounds_of, shard)) for shard in shards]
-    whole, lost = Prepaid(progress, sum(rounds)), dict[str, str]()
-    whole.note(f"{len(ready)} points in {len(shards)} shards on {type(cluster).__name__}")
+    lost = dict[str, str]()
+    progress.expect(sum(rounds))
+    progress.log(f"{len(ready)} points in {len(shards)} shards on {type(cluster).__name__}")
     for done in cluster.run(perform, tasks):
-        whole.advance(rounds[done.number])
+        progress.advance(rounds[done.number])
         if done.reason and fail_fast:
             raise ValueError(done.reason)
         if done.reason:

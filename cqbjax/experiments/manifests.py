@@ -17,7 +17,7 @@ from cqbjax.core import backend
 from cqbjax.core.code import digest
 from cqbjax.core.files import content_key, file_digest, names_file
 from cqbjax.datasets import DatasetSource
-from cqbjax.engine import keys
+from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
 from cqbjax.experiments.grid import Ready
 from cqbjax.offline import Learnt
@@ -102,8 +102,8 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
             source.digest, source.departure_digest, *table.prompt_ids, "", *table.servers
         )
     else:
-        held = keys.held(source)
-    code = [keys.code(source, ready.users, ready.service, *ready.recorders)]
+        held = checkpoints.hash_tree(source)
+    code = [checkpoints.hash_code(source, ready.users, ready.service, *ready.recorders)]
     begins = (type(kind).__module__,) if kind.computes is None else kind.computes
     code += [digest(begins)] if begins else []
     return content_key(_told(plain), held, *code)
@@ -113,7 +113,7 @@ def _code_of(policy: Any) -> str:
     """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
     if isinstance(policy, Learnt):
         return digest([TRAINING], policy)
-    return content_key(keys.held(policy), digest([], policy))
+    return content_key(checkpoints.hash_tree(policy), digest([], policy))
 
 
 def _told(values: Any) -> str:
@@ -144,7 +144,7 @@ def manifest_of(one: Finished) -> dict[str, Any]:
         "left_out": point.left_out,
         "content": content.point,
         "policies": dict(content.policies),
-        "code": keys.code(),
+        "code": checkpoints.hash_code(),
         "tuned": kind.tuned(one.ready),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},

@@ -19,7 +19,7 @@ import xarray as xr
 
 from cqbjax.core.given import is_number, is_whole
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.engine.parts import MOST_SEED
+from cqbjax.core.rng import MOST_SEED
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import grid, study
 from cqbjax.experiments.configs import Composed, Config

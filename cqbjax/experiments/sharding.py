@@ -18,7 +18,7 @@ from cqbjax.core import code
 from cqbjax.core.files import content_key
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine.progress import Prepaid, Reporter
+from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import manifests, storing, study
 from cqbjax.experiments.grid import Ready
 from cqbjax.results import pieces
@@ -69,14 +69,14 @@ def run_all(
     Raises:
         ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
     """
-    whole, lost = Prepaid(progress, sum(map(rounds_of, ready))), dict[str, str]()
-    left, known = shards_of(ready), set(pieces.found(folder))
+    lost, left, known = dict[str, str](), shards_of(ready), set(pieces.found(folder))
+    progress.reserve(sum(map(rounds_of, ready)))
     while left:
         shard = left.pop(0)
         begun, resume = time.perf_counter(), _unfinished(shard, folder)
         _tell(shard, console)
         try:
-            every = shard[0].kind.run(shard, whole, resume)
+            every = shard[0].kind.run(shard, progress, resume)
         except QueueOverflow as error:
             if fail_fast:
                 raise
@@ -91,7 +91,7 @@ def run_all(
         shutil.rmtree(resume, ignore_errors=True)
         with contextlib.suppress(OSError):  # other shards are unfinished, or it is gone
             resume.parent.rmdir()
-    whole.close()
+    progress.release()
     return lost
 
 

@@ -140,7 +140,7 @@ def print_estimates(
     """
     for one in estimates:
         took = f"compiling {one.compiling:.1f} s, running {one.running:.1f} s"
-        console.print(f"{one.told}: {took}", markup=False, soft_wrap=True)
+        console.print(f"{one.description}: {took}", markup=False, soft_wrap=True)
     compiling = sum(one.compiling for one in estimates)
     running = sum(one.running for one in estimates)
     console.print(

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from cqbjax.core.labels import OWN, PAPERS, SERVERS
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
-from cqbjax.engine.arguments import check_batch
-from cqbjax.engine.checks import check_sweep, named, with_yardstick
-from cqbjax.engine.parts import PerSeed
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import PerSeed, SweepSpec
+from cqbjax.engine.validation import add_optimal, build_spec, check_chunks, find_recorder
 from cqbjax.experiments.arriving import queries, settings_of, told
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point, Ready, seeds
@@ -28,11 +27,15 @@ from cqbjax.sources import Synthetic
 OF_PAPER = {"min_max": True, "repeats": True, "outcome": "attempt"}
 
 
-def check_point(ready: Ready) -> None:
-    """Refuse what a point cannot run, before anything is trained or compiled.
+def check_point(ready: Ready) -> SweepSpec:
+    """Validate a point before anything is trained or compiled, and return its sweep spec.
 
     Args:
         ready: a settled point, with all that is made of its configuration.
+
+    Returns:
+        The spec without the policies that are not trained yet (`engine.validation.replace_policies`
+        adds them).
 
     Raises:
         ValueError: in one sentence, for anything out of range.
@@ -43,21 +46,22 @@ def check_point(ready: Ready) -> None:
         label = next(iter(untrained))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
     drawn = drawn_from(ready)
-    wanted = with_yardstick(policies)
+    wanted = add_optimal(policies)
     others = {label: policy for label, policy in wanted.items() if label not in untrained}
-    check_batch(config.chunk, config.memory_gb)
-    checked = check_sweep(
+    check_chunks(config.chunk, config.memory_gb)
+    spec = build_spec(
         others, drawn, list(config.arrival_rate), seeds(config), config.horizon, config.K,
-        config.capacity, config.record_every, list(recorders), config.memory_gb,
+        config.record_every, config.capacity, list(recorders), config.memory_gb,
     )  # fmt: skip
     for policy in untrained.values():
-        policy.check(checked.problem)
-    first = checked.records.every
+        policy.check(spec.problem)
+    first = spec.records.every
     if min(config.table_rounds) < min(first, config.horizon):
         raise ValueError(
             f"table_rounds={config.table_rounds} must not lie before round {first}, the first one "
             "recorded: raise it, or lower record_every"
         )
+    return spec
 
 
 def drawn_from(ready: Ready) -> Source:
@@ -193,7 +197,7 @@ def ready_of(
     config, make = point.config, making.once
     users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
     asked = [*config.record, *(["queries"] if config.queries else [])]
-    recorders = tuple(named(one) if isinstance(one, str) else make(one) for one in asked)
+    recorders = tuple(find_recorder(one) if isinstance(one, str) else make(one) for one in asked)
     return Ready(point, source, policies, recorders, users, service, kind)
 
 

@@ -13,12 +13,12 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.engine import memory
-from cqbjax.engine.chunks import recorded_bytes
-from cqbjax.engine.parts import Part, PerSeed, choose_records
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
-from cqbjax.engine.sweep import estimates, part, sweep_parts
-from cqbjax.experiments import grid, showing, study
+from cqbjax.engine.spec import PerSeed, SweepSpec, choose_records
+from cqbjax.engine.sweep import estimate_specs, run_specs
+from cqbjax.engine.validation import replace_policies
+from cqbjax.experiments import showing, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Ready
 from cqbjax.experiments.kinds import Kind, Shown
@@ -36,13 +36,13 @@ class Sweep(Kind):
     sweeps: ClassVar[bool] = True
     computes: ClassVar[tuple[str, ...] | None] = ()
 
-    def check(self, ready: Ready) -> None:
-        """Refuse what a point cannot run, or could not show."""
+    def check(self, ready: Ready) -> SweepSpec:
+        """Validate a point, and return its sweep spec."""
         if set(ready.policies) <= {OPTIMAL}:
             raise ValueError(
                 "policy names only optimal, and there is nothing to compare with it: name another"
             )
-        study.check_point(ready)
+        return study.check_point(ready)
 
     def rounds(self, ready: Ready) -> int:
         """Return the round-runs of a point's policies, the optimal one's included."""
@@ -53,8 +53,8 @@ class Sweep(Kind):
         if not left:
             return []
         config = left[0].point.config
-        parts = [_part(_blank(each)) for each in left]
-        return estimates(parts, config.chunk, config.memory_gb, None, progress)
+        specs = [_spec_of(_blank(each)) for each in left]
+        return estimate_specs(specs, config.chunk, config.memory_gb, None, progress)
 
     def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
         """Divide points into shards, in their order.
@@ -80,7 +80,7 @@ class Sweep(Kind):
         size = BYTES_A_RECORD * records.rounds.size
         if ready.recorders:
             problem = study.drawn_from(ready).problem(config.K, config.horizon)
-            size += recorded_bytes(ready.recorders, problem, records)
+            size += memory.record_bytes(ready.recorders, problem, records)
         return size * (len(ready.policies) + 1) * _runs(ready)
 
     def run(
@@ -88,11 +88,11 @@ class Sweep(Kind):
     ) -> list[xr.Dataset]:
         """Train what learns, and run the points, all that can be in one batch."""
         config = shard[0].point.config
-        parts = [
-            _part(one._replace(policies=study.train(one.point, one.source, one.policies, progress)))
-            for one in shard
-        ]
-        made = sweep_parts(parts, config.chunk, config.memory_gb, None, progress, resume)
+        specs = []
+        for one in shard:
+            trained = study.train(one.point, one.source, one.policies, progress)
+            specs.append(_spec_of(one._replace(policies=trained)))
+        made = run_specs(specs, config.chunk, config.memory_gb, None, progress, resume)
         return [
             data.assign_attrs(experiment=one.point.config.name, **study.origin(one))
             for data, one in zip(made, shard, strict=True)
@@ -123,14 +123,10 @@ def _most_runs(ready: Sequence[Ready], fewest: int) -> int:
     return int(asked or min(memory.shard_runs(jax.devices()), max(1, share)))
 
 
-def _part(trained: Ready) -> Part:
-    """Return what the simulator is to run of a point."""
-    config = trained.point.config
-    return part(
-        trained.policies, study.drawn_from(trained),
-        config.arrival_rate, grid.seeds(config), config.horizon, config.K, config.record_every,
-        config.capacity, trained.recorders,
-    )  # fmt: skip
+def _spec_of(trained: Ready) -> SweepSpec:
+    """Return the sweep spec of a point; a process that did not check the point checks it now."""
+    spec = trained.spec or study.check_point(trained)
+    return replace_policies(spec, trained.policies)
 
 
 def _blank(ready: Ready) -> Ready:

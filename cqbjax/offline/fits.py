@@ -27,7 +27,7 @@ from cqbjax.core.files import (
     keep,
     user_cache,
 )
-from cqbjax.engine.progress import Reporter, Silent
+from cqbjax.engine.progress import Reporter
 from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
 
 if TYPE_CHECKING:  # how a dataset is read decides no fit, what was read does
@@ -97,7 +97,7 @@ def read(
 ) -> Data:
     """Return what a dataset's fits are made from; they lie in `cache_dir/<dataset>/`."""
     folder = cache_dir / source.dataset
-    return Data(source, source.embeddings, source.rho, folder, progress or Silent())
+    return Data(source, source.embeddings, source.rho, folder, progress or Reporter())
 
 
 def kept(
@@ -123,7 +123,7 @@ def kept(
     """
 
     def fitted(missing: list[int]) -> Iterator[tuple[int, Any]]:
-        with data.progress.steps(what, len(missing)) as done:
+        with data.progress.track_steps(what, len(missing)) as done:
             for start in range(0, len(missing), at_once):
                 some = missing[start : start + at_once]
                 yield from zip(some, list(fit(some)), strict=True)

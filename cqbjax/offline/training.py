@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource
-from cqbjax.engine.parts import PerSeed
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import PerSeed
 from cqbjax.offline.fits import read
 from cqbjax.offline.policies import Learnt
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from cqbjax.core.types import Policy
 from cqbjax.datasets import DatasetSource, Split, mnl_utilities, raw_utility
-from cqbjax.engine.progress import Reporter, Silent
+from cqbjax.engine.progress import Reporter
 from cqbjax.offline import fits, heads, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data
@@ -84,11 +84,11 @@ def of_head(
     Returns:
         Over statistic, features and seed, what `measured` yields; NaN is not measured.
     """
-    progress = progress or Silent()
+    progress = progress or Reporter()
     data = fits.read(source, cache_dir, progress)
     trained = heads.trained(head, data, list(seeds))
     values: dict[tuple[str, str], list[float]] = {}
-    with progress.steps("nearest neighbours", len(trained)) as done:
+    with progress.track_steps("nearest neighbours", len(trained)) as done:
         for seed, (params, config) in trained.items():
             z = np.asarray(projection.project(params, data.embeddings, config))
             for statistic, features, value in measured(data.embeddings, z, source, seed):
@@ -185,7 +185,7 @@ def of_routers(
         the router trained without the cost, its hyper-parameters the same. NaN, and no word, where
         there is nothing to choose or to train.
     """
-    progress = progress or Silent()
+    progress = progress or Reporter()
     data = fits.read(source, cache_dir)
     shape = len(YARDSTICKS) + len(routers), len(seeds)
     made = {name: np.full(shape, np.nan) for name in NUMBERS}
@@ -194,7 +194,7 @@ def of_routers(
         for row, values in enumerate(yardsticks(source, seed).values()):
             for name, value in values.items():
                 made[name][row, column] = value
-    with progress.steps("fitting routers", len(routers) * len(seeds)) as done:
+    with progress.track_steps("fitting routers", len(routers) * len(seeds)) as done:
         for row, (label, router) in enumerate(routers.items(), len(YARDSTICKS)):
             for column, seed in enumerate(seeds):
                 for name, value in _of_router(label, router, data, seed, one_seed).items():

@@ -57,7 +57,7 @@ chosen = {
     "stay_or_shift": StayOrShift(),
     "thompson": policies.ByLlm(index="thompson"),
 }
-data = cqbjax.sweep(chosen, queries, arrival_rates=[0.8], seeds=50, horizon=500)
+data = cqbjax.sweep(chosen, queries, arrival_rate=[0.8], num_seeds=50, horizon=500)
 data = data.sel(arrival_rate=0.8)
 
 # %%

@@ -24,7 +24,7 @@ chosen = {
     "oldest": policies.Acqb(alpha_scale=0.5, schedule="oldest"),
 }
 source = sources.Synthetic()
-data = cqbjax.sweep(chosen, source, arrival_rates=[0.7], seeds=50, horizon=500)
+data = cqbjax.sweep(chosen, source, arrival_rate=[0.7], num_seeds=50, horizon=500)
 data = data.sel(arrival_rate=0.7)
 
 # %%

@@ -65,8 +65,8 @@ check_users(Sleepers())
 data = cqbjax.sweep(
     {"acqb": policies.Acqb(alpha_scale=0.2, c1=0.25)},
     sources.Synthetic(),
-    arrival_rates=[0.5],
-    seeds=50,
+    arrival_rate=[0.5],
+    num_seeds=50,
     horizon=500,
     users=[Sleepers()],
     service=[Nights()],

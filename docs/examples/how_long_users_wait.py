@@ -27,8 +27,8 @@ chosen = {
 data = cqbjax.sweep(
     chosen,
     sources.Synthetic(),
-    arrival_rates=[0.7],
-    seeds=50,
+    arrival_rate=[0.7],
+    num_seeds=50,
     horizon=500,
     record=["time_in_system", "largest_wait"],
     queries=True,

@@ -23,7 +23,7 @@ slackness = [0.1, 0.05, 0.02, 0.01, 0.005]
 lengths = []
 for one in slackness:
     source = sources.Synthetic(slackness=one)
-    data = cqbjax.sweep(chosen, source, arrival_rates=[0.7], seeds=50, horizon=500)
+    data = cqbjax.sweep(chosen, source, arrival_rate=[0.7], num_seeds=50, horizon=500)
     lengths.append(data.queue_length.sel(arrival_rate=0.7))
 
 # %%

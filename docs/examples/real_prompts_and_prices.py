@@ -37,8 +37,8 @@ for rho, source in queries.items():
     data = cqbjax.sweep(
         chosen,
         source,
-        arrival_rates=[0.7],
-        seeds=10,
+        arrival_rate=[0.7],
+        num_seeds=10,
         horizon=500,
         record=["dollars", "score", "traffic"],
     )

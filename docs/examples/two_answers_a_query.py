@@ -28,10 +28,10 @@ for size in (1, 2):
     data = cqbjax.sweep(
         chosen,
         source.queries,
-        arrival_rates=rates,
-        seeds=20,
+        arrival_rate=rates,
+        num_seeds=20,
         horizon=500,
-        assortment_size=size,
+        K=size,
         record=["dollars"],
     )
     means[size] = data.isel(round=-1).mean("seed")

@@ -29,8 +29,8 @@ for name, users in kinds.items():
     data = cqbjax.sweep(
         chosen,
         sources.Synthetic(),
-        arrival_rates=[0.7],
-        seeds=50,
+        arrival_rate=[0.7],
+        num_seeds=50,
         horizon=500,
         users=users,
         record=["gave_up", "away"],

@@ -23,7 +23,7 @@ chosen = {
     "acqb, fallback": policies.Acqb(alpha_scale=0.3, c1=0.25, retry="fallback"),
 }
 queries = source.queries
-data = cqbjax.sweep(chosen, queries, arrival_rates=[0.85], seeds=10, horizon=500)
+data = cqbjax.sweep(chosen, queries, arrival_rate=[0.85], num_seeds=10, horizon=500)
 data = data.sel(arrival_rate=0.85)
 
 # %%

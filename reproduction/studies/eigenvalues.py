@@ -9,8 +9,8 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.pytree import arrays
-from cqbjax.engine.parts import choose_records
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import choose_records
 from cqbjax.experiments import grid, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point, Ready

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
+from cqbjax.engine.spec import SweepSpec
 from cqbjax.experiments import showing
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Ready
@@ -33,15 +34,16 @@ class Slopes(Sweep):
                 f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
             )
 
-    def check(self, ready: Ready) -> None:
+    def check(self, ready: Ready) -> SweepSpec:
         """Refuse what a point cannot run, and a window that it does not reach."""
-        super().check(ready)
+        spec = super().check(ready)
         horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
         if last > horizon:
             raise ValueError(
                 f"kind.windows={self.windows} ends in round {last:,}: horizon={horizon:,} must "
                 "reach it"
             )
+        return spec
 
     def rounds_read(self, config: Config, panels: int) -> None:
         """Return that all rounds are read: slopes are of curves."""

@@ -8,8 +8,8 @@ import xarray as xr
 
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine.parts import Capacity
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
 from reproduction.theory import lemma, switching
 from reproduction.theory.playing import with_room
@@ -38,8 +38,8 @@ def measure(
         QueueOverflow: a queue outgrew a capacity that was given.
     """
     alone = sweep(
-        policies, source, arrival_rates=[arrival_rate], seeds=seeds.tolist(), horizon=horizon,
-        assortment_size=assortment_size, record_every=1, progress=progress,
+        policies, source, arrival_rate=[arrival_rate], seeds=seeds.tolist(), horizon=horizon,
+        K=assortment_size, record_every=1, progress=progress,
     ).isel(arrival_rate=0)  # fmt: skip
     best = _from_the_first(alone["optimal_queue_length"])
     problem, each = source.problem(assortment_size, horizon), []

@@ -12,10 +12,10 @@ from jax import Array
 from cqbjax.core import types
 from cqbjax.core.pytree import Kind, kind_of
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine.groups import START_CAPACITY, more_slots, most_slots
-from cqbjax.engine.parts import Capacity
-from cqbjax.engine.programs import MOST_KEPT, Program
-from cqbjax.engine.progress import Reporter, Silent
+from cqbjax.engine.batches import START_CAPACITY, grow_slots, max_slots
+from cqbjax.engine.programs import CACHE_SIZE, Program
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import Capacity
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ def with_room(capacity: Capacity, horizon: int, play: Callable[[int], T]) -> T:
     """
     if capacity != "auto":
         return play(int(capacity))
-    slots = min(START_CAPACITY, most_slots(horizon))
+    slots = min(START_CAPACITY, max_slots(horizon))
     while True:
         try:
             return play(slots)
         except QueueOverflow:
-            slots = more_slots(slots, horizon)
+            slots = grow_slots(slots, horizon)
 
 
 def played(
@@ -66,20 +66,20 @@ def played(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    progress = progress or Silent()
-    progress.doing("compiling", label)
+    progress = progress or Reporter()
+    progress.set_activity("compiling", label)
     program = _compiled(function, tuple(jax.devices()[:1]), fixed, *map(kind_of, arguments))
-    progress.doing("running", label)
+    progress.set_activity("running", label)
     begun = time.perf_counter()
     made = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
-    progress.simulated += time.perf_counter() - begun
+    progress.run_seconds += time.perf_counter() - begun
     lost = made.overflow[made.overflow > 0]
     if lost.size:
         raise QueueOverflow(f"capacity={fixed[-1]} overflowed in round {lost.min()}: raise it")
     return made
 
 
-@functools.lru_cache(MOST_KEPT)
+@functools.lru_cache(CACHE_SIZE)
 def _compiled(
     function: Callable[..., Any], devices: tuple[jax.Device, ...], fixed: Any, *kinds: Kind
 ) -> Any:

@@ -30,7 +30,7 @@ from benchmarks.measure import Case, Clock
 from cqbjax import dynamics
 from cqbjax.core.recorders import NAMED
 from cqbjax.core.setting import Setting
-from cqbjax.engine import plan, programs
+from cqbjax.engine import batches, programs
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal
 from cqbjax.sources import Synthetic
@@ -196,10 +196,10 @@ def test_a_sweep_is_measured_in_whole_chunks():
 @pytest.mark.slow
 def test_what_is_compiled_again_is_what_a_sweep_of_the_case_runs():
     assert measure.compile_again(tiny()) > 0
-    compiled = programs._lowered.cache_info().misses
+    compiled = programs._lower.cache_info().misses
     assert compiled > 0
     measure.listen(tiny())
-    assert programs._lowered.cache_info().misses == compiled
+    assert programs._lower.cache_info().misses == compiled
 
 
 @pytest.mark.slow
@@ -342,7 +342,7 @@ def test_ciws_queue_has_the_known_mean():
 def test_a_plain_scan_has_the_rounds_of_a_sweep():
     case = Case("", {"random": cases.BASELINES["random"]}, Synthetic(), horizon=40, capacity=64)
     data = sweep(
-        case.policies, case.source, arrival_rates=[0.7], seeds=len(jax.devices()), horizon=40,
+        case.policies, case.source, arrival_rate=[0.7], num_seeds=len(jax.devices()), horizon=40,
         record_every=1, capacity=64,
     )  # fmt: skip
     lengths = peers.scan(case, len(jax.devices()))()
@@ -468,7 +468,9 @@ def test_an_exponent_is_of_the_one_thing_that_grew():
 def test_a_round_of_one_run_copies_nothing_that_grows_with_its_horizon(parameters):
     case = cases.acqb("", Synthetic(parameters=parameters), horizon=100_000, batch=1, num_devices=1)
     group = case.group("acqb")
-    shape = plan.Plan((), (group,), 1, tuple(case.devices), 0).shape(group, group.first_slots())
-    text = programs.compiled(shape).advance.as_text()
+    shape = batches.SweepPlan((group,), 1, tuple(case.devices), 0).program_spec(
+        group, group.initial_slots()
+    )
+    text = programs.compile_one(shape).advance.as_text()
     copies = re.findall(r"= \w+\[([\d,]+)\]\S* copy\(", text)
     assert copies and not [one for one in copies if max(map(int, one.split(","))) >= 100_000 // 128]

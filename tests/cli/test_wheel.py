@@ -45,7 +45,7 @@ chosen: dict[str, Policy] = {
 }
 cqbjax.backend.configure()
 data: xarray.Dataset = cqbjax.sweep(
-    chosen, sources.Synthetic(), arrival_rates=[0.7], seeds=5, horizon=100
+    chosen, sources.Synthetic(), arrival_rate=[0.7], num_seeds=5, horizon=100
 )
 loaded: xarray.Dataset = cqbjax.results.load("results")
 version: str = cqbjax.__version__

@@ -15,8 +15,8 @@ from tiers import cases
 import cqbjax
 from cqbjax import sources
 from cqbjax.core import backend, rng, simulate
-from cqbjax.engine import groups, plan, programs
-from cqbjax.engine.sweep import part
+from cqbjax.engine import batches, programs
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from tests.reference import scenarios
@@ -354,9 +354,9 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
     low, high = Acqb(alpha_scale=0.2), Acqb(alpha_scale=2.0, c1=0.5)
     keys = {"horizon": 64, "record_every": 4}
     many = cqbjax.sweep(
-        {"low": low, "high": high}, POOL, arrival_rates=[0.3, 0.6], seeds=[3, 4, 9], **keys
+        {"low": low, "high": high}, POOL, arrival_rate=[0.3, 0.6], seeds=[3, 4, 9], **keys
     )
-    alone = cqbjax.sweep({"high": high}, POOL, arrival_rates=[0.6], seeds=[9, 3], chunk=1, **keys)
+    alone = cqbjax.sweep({"high": high}, POOL, arrival_rate=[0.6], seeds=[9, 3], chunk=1, **keys)
     alone = alone.sel(policy=["high"])
     mine = many.sel(policy=["high"], arrival_rate=[0.6], seed=[9, 3])
     assert_same(mine, alone, [name for name in INTEGERS if not name.startswith("optimal")])
@@ -373,17 +373,17 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
 @pytest.mark.slow
 def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatch):
     learning = EpsilonGreedy(epsilon=0.3)
-    keys = {"arrival_rates": [0.1, 0.45], "seeds": 4, "horizon": 64, "record_every": 1}
+    keys = {"arrival_rate": [0.1, 0.45], "num_seeds": 4, "horizon": 64, "record_every": 1}
     large = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity=64, **keys)
     compiled = []
-    compile_ = programs.compiled
+    compile_ = programs.compile_one
 
     def spy(shape):
         compiled.append(shape.slots)
         return compile_(shape)
 
-    monkeypatch.setattr(programs, "compiled", spy)
-    monkeypatch.setattr(groups, "START_CAPACITY", 2)
+    monkeypatch.setattr(programs, "compile_one", spy)
+    monkeypatch.setattr(batches, "START_CAPACITY", 2)
     grown = cqbjax.sweep({ONLY: learning}, SYNTHETIC, capacity="auto", **keys)
     assert_same(grown, large)
     longest = large.queue_length.max("round")
@@ -391,12 +391,12 @@ def test_growing_capacity_ends_as_if_it_had_been_large_from_the_start(monkeypatc
     assert (longest > 2).any(), "no run outgrew the first capacity"
     # The optimal policy, which comes second, begins with few slots again.
     own = compiled[: compiled.index(2, 1)]
-    assert own == [2 * groups.GROWTH**i for i in range(len(own))] and len(own) >= 2
+    assert own == [2 * batches.GROWTH**i for i in range(len(own))] and len(own) >= 2
 
 
 def batched_together(policies):
     """Return which labels a sweep batches together, the optimal policy's apart."""
-    planned = plan.make([part(policies, SYNTHETIC, [0.3], 2, 8)])
+    planned = batches.plan_sweep([build_spec(policies, SYNTHETIC, [0.3], range(2), 8)])
     return [group.labels for group in planned.groups if group.labels != ("optimal",)]
 
 
@@ -409,10 +409,10 @@ def test_policies_that_differ_in_floats_share_a_group_and_a_program():
     # An integer in a float's place is the same policy, another static field is another program.
     mixed = {"int": Acqb(c1=1), "float": Acqb(c1=1.0), "ucb": Acqb(optimism="ucb")}
     assert batched_together(mixed) == [("int", "float"), ("ucb",)]
-    keys = {"arrival_rates": [0.3], "seeds": 2, "horizon": 8}
+    keys = {"arrival_rate": [0.3], "num_seeds": 2, "horizon": 8}
     cqbjax.sweep({ONLY: three[ONLY]}, POOL, **keys)
     alone = len(log.calls)
-    programs.forget()
+    programs.clear_cache()
     jax.clear_caches()
     cqbjax.sweep(three, POOL, **keys)
     assert len(log.calls) - alone == alone > 0
@@ -436,11 +436,11 @@ def test_a_second_sweep_that_differs_in_floats_compiles_nothing(monkeypatch):
     def play(weight, rate, seeds, scale):
         source = scenarios.routing(scale * POOL.utilities, POOL.contexts)
         policies = {ONLY: scenarios.Traced(weight=weight, log=log)}
-        return cqbjax.sweep(policies, source, arrival_rates=[rate], seeds=seeds, horizon=8, chunk=2)
+        return cqbjax.sweep(policies, source, arrival_rate=[rate], seeds=seeds, horizon=8, chunk=2)
 
     play(1.0, 0.3, [0, 1], 1.0)
     with monkeypatch.context() as patch:
         patch.setattr(backend, "compile_lowered", lambda *_, **__: pytest.fail("compiled"))
         again = play(2.0, 0.6, [4, 5, 6], 0.5)
-    programs.forget()
+    programs.clear_cache()
     assert again.drop_vars(TIMES).equals(play(2.0, 0.6, [4, 5, 6], 0.5).drop_vars(TIMES))

@@ -13,12 +13,12 @@ import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
 from cqbjax.core.recorders.traffic import Traffic
 from cqbjax.core.types import Action
-from cqbjax.engine import keys, programs
+from cqbjax.engine import checkpoints, programs
 from cqbjax.policies import RandomRouting
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
-RUN: Any = {"arrival_rates": [0.3, 0.8], "seeds": 3, "horizon": 40, "record_every": 4}
+RUN: Any = {"arrival_rate": [0.3, 0.8], "num_seeds": 3, "horizon": 40, "record_every": 4}
 CHOSEN = {"fifo": RandomRouting(schedule="oldest"), "lifo": RandomRouting(schedule="newest")}
 
 
@@ -93,7 +93,7 @@ def test_the_four_are_the_same_beside_others(data):
 @pytest.mark.slow
 def test_runs_that_outgrow_their_slots_record_from_the_start():
     """Of a run that is repeated with more slots, nothing of the first attempt stays."""
-    crowded: Any = {**RUN, "arrival_rates": [1.0], "horizon": 200, "record_every": 200}
+    crowded: Any = {**RUN, "arrival_rate": [1.0], "horizon": 200, "record_every": 200}
     grown = cqbjax.sweep(CHOSEN, POOL, record=OWN, **crowded)
     at_once = cqbjax.sweep(CHOSEN, POOL, record=OWN, capacity=512, **crowded)
     for name in ("waited", "left", "longest", "shown"):
@@ -136,7 +136,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_is_no_recorder_is_refused_in_one_sentence(message, monkeypatch, fresh_programs):
-    monkeypatch.setattr(programs, "_over_runs", None)
+    monkeypatch.setattr(programs, "_map_over_runs", None)
     with pytest.raises(ValueError, match=message):
         cqbjax.sweep(CHOSEN, POOL, record=[Left(), REFUSED[message]], **RUN)
 
@@ -147,7 +147,7 @@ def test_two_recorders_of_one_name_are_refused():
 
 
 def test_a_recorders_own_module_counts_for_the_key():
-    assert keys.code(Waited()) != keys.code()
+    assert checkpoints.hash_code(Waited()) != checkpoints.hash_code()
 
 
 @pytest.mark.parametrize("valid", [True, False])

@@ -40,7 +40,7 @@ def data(request):
     source, users, service, takes = WORLDS[request.param]
     policies = {"random": RandomRouting(schedule="random")}
     made = cqbjax.sweep(
-        policies, source, arrival_rates=[0.4], seeds=2, horizon=HORIZON, record=RECORDED,
+        policies, source, arrival_rate=[0.4], num_seeds=2, horizon=HORIZON, record=RECORDED,
         queries=True, users=users, service=service, capacity=96,
     )  # fmt: skip
     return made.assign_attrs(takes=takes)
@@ -134,7 +134,7 @@ def test_before_anybody_has_left_a_price_is_no_number():
 def test_a_source_without_a_table_is_refused_before_anything_runs(name):
     with pytest.raises(ValueError, match=f"record={name} needs a table with costs and scores"):
         cqbjax.sweep(
-            {"random": RandomRouting()}, Synthetic(), arrival_rates=[0.4], seeds=1, horizon=10,
+            {"random": RandomRouting()}, Synthetic(), arrival_rate=[0.4], num_seeds=1, horizon=10,
             record=[name],
         )  # fmt: skip
 
@@ -151,6 +151,6 @@ def test_a_source_without_a_table_is_refused_before_anything_runs(name):
 def test_what_cannot_be_recorded_is_refused(record, said):
     with pytest.raises(ValueError, match=said):
         cqbjax.sweep(
-            {"random": RandomRouting()}, POOL, arrival_rates=[0.4], seeds=1, horizon=10,
+            {"random": RandomRouting()}, POOL, arrival_rate=[0.4], num_seeds=1, horizon=10,
             record=record,
         )  # fmt: skip

@@ -61,9 +61,8 @@ def empty_folder(monkeypatch, tmp_path):
 def few_seeds(monkeypatch):
     """Limit each sweep to two seeds, because further seeds only add time."""
 
-    def sweep(*arguments, seeds, **more):
-        few = min(seeds, SEEDS) if isinstance(seeds, int) else seeds[:SEEDS]
-        return sweeping.sweep(*arguments, seeds=few, **more)
+    def sweep(*arguments, num_seeds, **more):
+        return sweeping.sweep(*arguments, num_seeds=min(num_seeds, SEEDS), **more)
 
     monkeypatch.setattr(cqbjax, "sweep", sweep)
     # The minimum batch must not add seeds either.

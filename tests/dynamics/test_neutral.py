@@ -25,7 +25,7 @@ CHANGED = Prices(factors=[1, 0, 2], since=100, spread=0.05)
 
 def swept(service, **more):
     return cqbjax.sweep(
-        {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rates=[0.5], seeds=SEEDS,
+        {"random": RandomRouting(), "acqb": Acqb()}, POOL, arrival_rate=[0.5], num_seeds=SEEDS,
         horizon=HORIZON, record_every=1, capacity=128, service=service, **more,
     ).isel(arrival_rate=0)  # fmt: skip
 

@@ -104,7 +104,7 @@ def played(number):
     source, chosen, policy, rate = drawn(number)
     billed = source.problem(1, HORIZON).billed
     data = cqbjax.sweep(
-        policy, source, arrival_rates=[rate], seeds=SEEDS,
+        policy, source, arrival_rate=[rate], num_seeds=SEEDS,
         horizon=HORIZON, record=RECORDED if billed else OF_ANY, queries=True, capacity=160,
         **chosen,
     )  # fmt: skip

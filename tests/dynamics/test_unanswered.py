@@ -142,8 +142,8 @@ def test_best_llm_commits_where_an_llm_never_joins_or_leaves():
     left = Outages(until=[10**6, 10**6, 10**6, 10**6, 20])
     for service in (never, left):
         data = cqbjax.sweep(
-            {"best_llm": ByLlm(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rates=[0.5],
-            seeds=2, horizon=600, service=[service],
+            {"best_llm": ByLlm(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rate=[0.5],
+            num_seeds=2, horizon=600, service=[service],
         )  # fmt: skip
         explored = data.explored.sel(policy="best_llm").isel(arrival_rate=0)
         assert explored.isel(round=-1).min() >= 40 and explored.isel(round=-1).max() <= 60
@@ -154,7 +154,7 @@ def test_traffic_is_uniform_over_the_llms_that_answer():
     down = Outages(since=[1, 1, 10**6, 1, 1])
     data = cqbjax.sweep(
         {"random": RandomRouting(), "exploring": cqbjax.policies.Acqb(c1=1e4)},
-        cqbjax.sources.Synthetic(), arrival_rates=[0.6], seeds=8, horizon=2500, service=[down],
+        cqbjax.sources.Synthetic(), arrival_rate=[0.6], num_seeds=8, horizon=2500, service=[down],
         record=["traffic"],
     )  # fmt: skip
     shares = data.traffic.sel(policy=["random", "exploring"]).isel(round=-1, arrival_rate=0)

@@ -7,13 +7,14 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.core import given
-from cqbjax.engine import arguments, memory, parts, programs
+from cqbjax.core.rng import MOST_SEED
+from cqbjax.engine import memory, programs, spec, validation
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
-GOOD = {"policies": RANDOM, "source": SOURCE, "arrival_rates": [0.4], "seeds": 2, "horizon": 16}
+GOOD = {"policies": RANDOM, "source": SOURCE, "arrival_rate": [0.4], "num_seeds": 2, "horizon": 16}
 ROWS = {"utilities": [[1.0, 2.0]] * 4, "pool_size": 4}
 # argument: (wrong values, what is said of each)
 WRONG = {
@@ -25,14 +26,18 @@ WRONG = {
     "source  ": ([Synthetic(slackness=one) for one in ("0.1", [0.1], None, True)], "slackness="),
     "source   ": ([Routing(contexts=[1.0, 2.0], **ROWS)], "contexts .* must have a row a prompt"),
     "source    ": ([Routing(contexts=[[1e30, 0.0]] * 4, **ROWS)], "row 0 has length 1e"),
-    "arrival_rates": (
+    "arrival_rate": (
         [0.4, np.float64(0.4), [[0.4]], "0.4", ["0.4"], None, [True]], "arrival_rate=.* a list of",
     ),
-    "arrival_rates ": ([[0.3, 0.1 + 0.2], [0.3, 0.3]], "to 12 digits two are the same"),
-    "seeds": ([True, [True], 2.0, "2", None, [[1, 2]], {1, 2}], "seeds=.* must be integers"),
-    "seeds ": ([10**12, range(3, 10**10)], "seeds must be below 2"),
+    "arrival_rate ": ([[0.3, 0.1 + 0.2], [0.3, 0.3]], "to 12 digits two are the same"),
+    "seeds": ([[True], "2", [[1, 2]], {1, 2}, 2.0, True], "seeds=.* must be integers"),
+    "seeds ": ([range(3, 10**10)], "seeds must be below 2"),
+    "seeds  ": ([2, np.int64(2)], "seeds=2 must be a list: write num_seeds=2"),
+    "num_seeds": ([True, [1], 2.0, "2", None], "num_seeds=.* must be whole numbers"),
+    "num_seeds ": ([10**12], "seeds must be below 2"),
+    "first_seed": ([True, 0.5, "1", None], "first_seed=.* must be whole numbers"),
     "horizon": ([40.0, "40", True, 0, 2**31], "horizon=.* must be a whole number"),
-    "assortment_size": ([1.0, True, "1", [1]], "K=.* must be a whole number"),
+    "K": ([1.0, True, "1", [1]], "K=.* must be a whole number"),
     "record_every": ([2.0, "2", True], "record_every=.* must divide"),
     "capacity": ([True, None, 0, 2**31, "64"], "capacity=.* must be `auto` or a whole number"),
     "chunk": ([2.5, "2", True, 0], "chunk=.* must be a whole number"),
@@ -48,20 +53,40 @@ CASES = [(key, value, said) for key, (values, said) in WRONG.items() for value i
 
 @pytest.mark.parametrize(("key", "value", "said"), CASES)
 def test_an_argument_of_another_type_is_one_sentence(key, value, said, monkeypatch):
-    monkeypatch.setattr(programs, "_over_runs", None)  # nothing compiles
+    monkeypatch.setattr(programs, "_map_over_runs", None)  # nothing compiles
+    arguments = {**GOOD, key.strip(): value}
+    if key.strip() == "seeds":
+        del arguments["num_seeds"]
     with pytest.raises(ValueError, match=said) as refusal:
-        cqbjax.sweep(**{**GOOD, key.strip(): value})
+        cqbjax.sweep(**arguments)
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("arrival_rates", "arrival_rate"), ("assortment_size", "K")]
+)
+def test_an_argument_that_was_renamed_is_an_error_with_its_new_name(old, new):
+    with pytest.raises(TypeError, match=rf"^sweep: {old} is now {new}, as on the command line$"):
+        cqbjax.sweep(**GOOD, **{old: [0.4]})
+
+
+def test_seeds_are_a_number_from_a_first_one_or_a_list():
+    assert validation.choose_seeds(3, 0, None) == range(3)
+    assert validation.choose_seeds(np.int64(2), 5, None) == range(5, 7)
+    assert validation.choose_seeds(None, 0, [5, 2]) == [5, 2]
+    for num_seeds, first_seed in ((2, 0), (None, 3)):
+        with pytest.raises(ValueError, match="without num_seeds and first_seed"):
+            validation.choose_seeds(num_seeds, first_seed, [1])
+
+
 def test_the_least_and_the_most_that_is_allowed_is_not_refused():
-    for number in (1, parts.MOST_SEED - 1):
-        arguments.check_runs(min(number, arguments.MOST_ROUNDS), number)
-        arguments.check_batch(number, 1e-9)
-    arguments.check_seeds(np.array([0, parts.MOST_SEED - 1]))
-    arguments.check_rates([0.0, 3.0], 3)
+    for number in (1, MOST_SEED - 1):
+        validation._check_runs(min(number, validation.MAX_ROUNDS), number)
+        validation.check_chunks(number, 1e-9)
+    validation.check_seeds(np.array([0, MOST_SEED - 1]))
+    validation.check_rates([0.0, 3.0], 3)
     for size in (1, 3):
-        arguments.check_assortments(3, size)
+        validation.check_assortments(3, size)
 
 
 def test_a_number_of_numpy_is_a_number_and_truth_is_none():
@@ -74,9 +99,9 @@ def test_a_number_of_numpy_is_a_number_and_truth_is_none():
 def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
     """Whether arrays of many seeds, or a run of many servers."""
     monkeypatch.setattr(Synthetic, "_probe", None)
-    monkeypatch.setattr(memory, "machine_bytes", lambda: 10**8)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 10**8)
     with pytest.raises(ValueError, match="what is recorded takes 0.256 GB, and .* has 0.1: lower"):
-        cqbjax.sweep(**{**GOOD, "seeds": 10**6})
+        cqbjax.sweep(**{**GOOD, "num_seeds": 10**6})
     large = {
         "source": Synthetic(num_servers=10**5, dim=100),
         "policies": {"acqb": Acqb()},
@@ -86,7 +111,7 @@ def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):
         cqbjax.sweep(**{**GOOD, **large})
     with pytest.raises(ValueError, match=r"memory_gb must allow a run of \d\d GB on each"):
         cqbjax.sweep(**{**GOOD, "horizon": 10**9})
-    assert parts.choose_records(10**9) == parts.Records(4 * 10**6, 25, 10)
+    assert spec.choose_records(10**9) == spec.RecordSchedule(4 * 10**6, 25, 10)
 
 
 @pytest.mark.slow

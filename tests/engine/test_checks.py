@@ -9,14 +9,14 @@ import pytest
 import cqbjax
 from cqbjax import QueueOverflow
 from cqbjax.dynamics import DelayedFeedback
-from cqbjax.engine import parts, programs
+from cqbjax.engine import programs, spec
 from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
 from cqbjax.sources import Routing, Synthetic
 from tests.reference import scenarios
 
 RANDOM = {"random": RandomRouting()}
 SOURCE = Synthetic(num_servers=3, dim=2, slackness=0.0)
-GOOD = {"arrival_rates": [0.4], "seeds": 2, "horizon": 16}
+GOOD = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 16}
 NAN = float("nan")
 SCORES = np.ones((4, 3))
 
@@ -31,19 +31,25 @@ def table(contexts=(4, 2), utilities=(4, 3), pool_size=4, poison=None):
 
 # case: (source, policies, changed arguments of the sweep, words of the one sentence)
 CASES = {
-    "K > N": (SOURCE, RANDOM, {"assortment_size": 4}, ["K=4", "1..N", "N=3"]),
-    "K < 1": (SOURCE, RANDOM, {"assortment_size": 0}, ["K=0", "1..N"]),
-    "negative K": (SOURCE, RANDOM, {"assortment_size": -1}, ["K=-1", "1..N"]),
+    "K > N": (SOURCE, RANDOM, {"K": 4}, ["K=4", "1..N", "N=3"]),
+    "K < 1": (SOURCE, RANDOM, {"K": 0}, ["K=0", "1..N"]),
+    "negative K": (SOURCE, RANDOM, {"K": -1}, ["K=-1", "1..N"]),
     "negative rate": (
-        SOURCE, RANDOM, {"arrival_rates": [0.4, -0.1]}, ["arrival_rate=-0.1", "[0, 1]"],
+        SOURCE, RANDOM, {"arrival_rate": [0.4, -0.1]}, ["arrival_rate=-0.1", "[0, 1]"],
     ),
-    "rate > 1": (SOURCE, RANDOM, {"arrival_rates": [1.2]}, ["arrival_rate=1.2", "[0, 1]"]),
-    "rate is no number": (SOURCE, RANDOM, {"arrival_rates": [NAN]}, ["arrival_rate=nan", "[0, 1]"]),
+    "rate > 1": (SOURCE, RANDOM, {"arrival_rate": [1.2]}, ["arrival_rate=1.2", "[0, 1]"]),
+    "rate is no number": (SOURCE, RANDOM, {"arrival_rate": [NAN]}, ["arrival_rate=nan", "[0, 1]"]),
     "no rounds": (SOURCE, RANDOM, {"horizon": 0}, ["horizon=0", "at least 1"]),
-    "no seeds": (SOURCE, RANDOM, {"seeds": 0}, ["num_seeds", "at least 1"]),
-    "empty seeds": (SOURCE, RANDOM, {"seeds": []}, ["num_seeds", "at least 1"]),
-    "a seed twice": (SOURCE, RANDOM, {"seeds": [3, 5, 3]}, ["seeds", "distinct"]),
-    "negative seed": (SOURCE, RANDOM, {"seeds": [-1, 0]}, ["seeds", "not negative"]),
+    "no seeds": (SOURCE, RANDOM, {"num_seeds": 0}, ["num_seeds", "at least 1"]),
+    "empty seeds": (
+        SOURCE, RANDOM, {"num_seeds": None, "seeds": []}, ["num_seeds", "at least 1"],
+    ),
+    "a seed twice": (
+        SOURCE, RANDOM, {"num_seeds": None, "seeds": [3, 5, 3]}, ["seeds", "distinct"],
+    ),
+    "negative seed": (
+        SOURCE, RANDOM, {"num_seeds": None, "seeds": [-1, 0]}, ["seeds", "not negative"],
+    ),
     "no policies": (SOURCE, {}, {}, ["policies", "at least one"]),
     "no slots": (SOURCE, RANDOM, {"capacity": 0}, ["capacity=0", "auto", "at least 1"]),
     "records": (SOURCE, RANDOM, {"record_every": 5}, ["record_every=5", "divide horizon=16"]),
@@ -59,14 +65,14 @@ CASES = {
     ),
     "slackness is no number": (Synthetic(slackness=NAN), RANDOM, {}, ["slackness=nan", "below 1"]),
     "slackness that no context meets": (
-        Synthetic(num_servers=1, dim=1, slackness=0.3), RANDOM, {"arrival_rates": [0.6]},
+        Synthetic(num_servers=1, dim=1, slackness=0.3), RANDOM, {"arrival_rate": [0.6]},
         ["slackness=0.3", "arrival_rate=0.6", "seed", "lower arrival_rate"],
     ),
     "q_ucb with pairs": (
-        SOURCE, {"q_ucb": QueueingBandit()}, {"assortment_size": 2}, ["q_ucb", "K=1", "K=2"],
+        SOURCE, {"q_ucb": QueueingBandit()}, {"K": 2}, ["q_ucb", "K=1", "K=2"],
     ),
     "q_ucb with pairs, behind another": (
-        SOURCE, {**RANDOM, "q_ucb": QueueingBandit()}, {"assortment_size": 2},
+        SOURCE, {**RANDOM, "q_ucb": QueueingBandit()}, {"K": 2},
         ["q_ucb", "K=1", "K=2"],
     ),
     "a pool beyond the table": (table(pool_size=5), RANDOM, {}, ["pool_size=5", "1..4"]),
@@ -75,10 +81,14 @@ CASES = {
     "infinite utility": (table(poison=("utilities", np.inf)), RANDOM, {}, ["utilities", "finite"]),
     "NaN embedding": (table(poison=("contexts", NAN)), RANDOM, {}, ["contexts", "finite"]),
     "rows differ": (table(contexts=(3, 2), pool_size=3), RANDOM, {}, ["4 prompts", "3 embeddings"]),
-    "no rates": (SOURCE, RANDOM, {"arrival_rates": []}, ["arrival_rate", "at least one"]),
-    "a rate twice": (SOURCE, RANDOM, {"arrival_rates": [0.4, 0.4]}, ["arrival_rate", "distinct"]),
-    "seeds that are no integers": (SOURCE, RANDOM, {"seeds": [0.5, 1.5]}, ["seeds", "integer"]),
-    "seeds beyond 32 bits": (SOURCE, RANDOM, {"seeds": [2**40, 2**41]}, ["seeds", "2^31"]),
+    "no rates": (SOURCE, RANDOM, {"arrival_rate": []}, ["arrival_rate", "at least one"]),
+    "a rate twice": (SOURCE, RANDOM, {"arrival_rate": [0.4, 0.4]}, ["arrival_rate", "distinct"]),
+    "seeds that are no integers": (
+        SOURCE, RANDOM, {"num_seeds": None, "seeds": [0.5, 1.5]}, ["seeds", "integer"],
+    ),
+    "seeds beyond 32 bits": (
+        SOURCE, RANDOM, {"num_seeds": None, "seeds": [2**40, 2**41]}, ["seeds", "2^31"],
+    ),
     "a word for a capacity": (SOURCE, RANDOM, {"capacity": "many"}, ["capacity=many", "auto"]),
     "half a slot": (SOURCE, RANDOM, {"capacity": 2.5}, ["capacity=2.5", "auto", "whole number"]),
     "a negative chunk": (SOURCE, RANDOM, {"chunk": -1}, ["chunk=-1", "at least 1"]),
@@ -114,7 +124,7 @@ CASES = {
         SOURCE, {"acqb": Acqb(num_samples=100_000)}, {}, ["num_samples=100000 takes", "at most"],
     ),
     "more rounds than numbers": (SOURCE, RANDOM, {"horizon": 2**31 - 1}, ["horizon=", "2^30"]),
-    "more seeds than fit": (SOURCE, RANDOM, {"seeds": 2**31}, ["what is recorded takes", "GB"]),
+    "more seeds than fit": (SOURCE, RANDOM, {"num_seeds": 2**31}, ["what is recorded takes", "GB"]),
     "feedback after the end": (
         SOURCE, RANDOM, {"service": [DelayedFeedback(delay=10**8)]},
         ["delay=100000000", "horizon="],
@@ -137,7 +147,7 @@ def nothing_compiles(monkeypatch, fresh_programs):
     def refuse(*args, **kwargs):
         raise AssertionError("a program was compiled before the input was refused")
 
-    monkeypatch.setattr(programs, "_over_runs", refuse)
+    monkeypatch.setattr(programs, "_map_over_runs", refuse)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -178,7 +188,7 @@ def test_the_slackness_that_the_message_allows_is_allowed():
 def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
     source, policies = scenarios.constant(0.5), {"optimal": Optimal()}
-    keys = {"arrival_rates": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
+    keys = {"arrival_rate": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
     with pytest.raises(QueueOverflow) as overflow:
         cqbjax.sweep(policies, source, capacity=3, **keys)
     message = str(overflow.value)
@@ -200,10 +210,10 @@ def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
 
 def test_records_always_hold_the_last_round_and_divide_the_horizon():
     for horizon in (1, 7, 250, 251, 500, 1000, 5000):
-        kept = parts.choose_records(horizon)
+        kept = spec.choose_records(horizon)
         assert kept.rounds[-1] == horizon == kept.every * kept.per_call * kept.calls
-        assert len(kept.rounds) <= max(parts.MAX_RECORDS, horizon if kept.every == 1 else 0)
-    assert parts.choose_records(12, 4).rounds.tolist() == [4, 8, 12]
+        assert len(kept.rounds) <= max(spec.MAX_RECORDS, horizon if kept.every == 1 else 0)
+    assert spec.choose_records(12, 4).rounds.tolist() == [4, 8, 12]
 
 
 def test_an_unknown_estimator_combination_is_refused():

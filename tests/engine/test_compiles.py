@@ -13,8 +13,8 @@ import cqbjax
 from cqbjax.core import queueing, rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Needs
-from cqbjax.engine import memory, plan, programs, rooms
-from cqbjax.engine.sweep import part
+from cqbjax.engine import batches, memory, programs
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, Linear, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.sources import Synthetic, rejection
 from tests.reference.scenarios import unit_vectors
@@ -25,10 +25,10 @@ POLICIES = {
     "acqb": Acqb(alpha_scale=0.2),
     "eps": Acqb(exploration="phased", explore_rounds=7, schedule="oldest"),
 }
-FIRST = {"arrival_rates": [0.4], "seeds": 3, "horizon": 60}
+FIRST = {"arrival_rate": [0.4], "num_seeds": 3, "horizon": 60}
 OTHERS = {
-    "seeds": {"seeds": 5}, "far seeds": {"seeds": range(90, 94)},
-    "rates": {"arrival_rates": [0.2, 0.5]},
+    "seeds": {"num_seeds": 5}, "far seeds": {"num_seeds": 4, "first_seed": 90},
+    "rates": {"arrival_rate": [0.2, 0.5]},
     "horizon": {"horizon": 84}, "prime": {"horizon": 37}, "record_every": {"record_every": 12},
     "every round": {"record_every": 1, "horizon": 96},
 }  # fmt: skip
@@ -71,51 +71,53 @@ def test_other_seeds_rates_rounds_records_and_constants_compile_nothing(lowered,
 @pytest.mark.parametrize("source", [SOURCE, unit_vectors(3, 4)], ids=["synthetic", "pool"])
 def test_a_program_with_room_for_more_plays_what_one_of_the_horizon_does(source, monkeypatch):
     """Draws of several parts and blocks, records of several calls, and the rates of a horizon."""
-    monkeypatch.setattr(rooms, "ROOMS", (4 * rejection.PART,))
+    monkeypatch.setattr(batches, "PADDED_HORIZONS", (4 * rejection.PART,))
     horizon = 2 * rejection.PART + rng.BLOCK + 1
-    keys = {"arrival_rates": [0.4], "seeds": 2, "horizon": horizon, "record_every": 1}
-    shapes, compiled = [], programs.compiled
-    monkeypatch.setattr(programs, "compiled", lambda shape: shapes.append(shape) or compiled(shape))
+    keys = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": horizon, "record_every": 1}
+    shapes, compiled = [], programs.compile_one
+    monkeypatch.setattr(
+        programs, "compile_one", lambda shape: shapes.append(shape) or compiled(shape)
+    )
     more = cqbjax.sweep(POLICIES, source, **keys)
-    assert {shape.told.problem.horizon for shape in shapes} == {4 * rejection.PART}
-    monkeypatch.setattr(rooms, "ROOMS", ())
+    assert {shape.shared_spec.problem.horizon for shape in shapes} == {4 * rejection.PART}
+    monkeypatch.setattr(batches, "PADDED_HORIZONS", ())
     own = cqbjax.sweep(POLICIES, source, **keys)
-    assert shapes[-1].told.problem.horizon == horizon
+    assert shapes[-1].shared_spec.problem.horizon == horizon
     xr.testing.assert_identical(more.drop_vars(TIMES), own.drop_vars(TIMES))
     explored = own.explored.sel(policy="eps").isel(arrival_rate=0)
     assert (explored.isel(round=-1) > explored.sel(round=7)).all(), "by the horizon's rate"
 
 
 def planned(policy, source=SOURCE, horizon=60, record=(), seeds=3, size=1):
-    one = part({"it": policy}, source, [0.4], seeds, horizon, record=record, assortment_size=size)
-    made = plan.make([one], devices=jax.devices()[:1])
-    group = next(group for group in made.groups if "it" in group.labels)
+    one = build_spec({"it": policy}, source, [0.4], range(seeds), horizon, record=record, K=size)
+    made = batches.plan_sweep([one], devices=jax.devices()[:1])
+    group = next(group for group in made.batches if "it" in group.labels)
     return made, group
 
 
 def test_rooms_are_for_what_does_not_follow_from_the_horizon():
     made, group = planned(Acqb())
-    room = made.shape(group, 64).room
-    assert room.horizon == rooms.ROOMS[0] == room.num_rows
-    assert made.shape(group, 64).width == memory.CPU_NARROW
+    room = made.program_spec(group, 64).padded_problem
+    assert room.horizon == batches.PADDED_HORIZONS[0] == room.num_rows
+    assert made.program_spec(group, 64).width == memory.CPU_NARROW
     # Bins of times, a table of the run's rows, a source of one's own, a long run: of its own.
     view = Replaced(contexts=np.zeros((60, 2), np.float32))
     for policy, given in (
         (Acqb(), {"record": ["time_in_system"]}),
         (OnContexts(policy=Acqb(), view=view), {}),
-        (Acqb(), {"horizon": rooms.ROOMS[-1] + 1}),
+        (Acqb(), {"horizon": batches.PADDED_HORIZONS[-1] + 1}),
     ):
         own, group = planned(policy, **given)
-        assert own.shape(group, 64).room is None, policy
-    tight = dataclasses.replace(made, bytes_a_device=40 * group.run_bytes(64))
-    assert tight.shape(group, 64).room is None, "no more memory than is allowed"
+        assert own.program_spec(group, 64).padded_problem is None, policy
+    tight = dataclasses.replace(made, bytes_per_device=40 * group.run_bytes(64))
+    assert tight.program_spec(group, 64).padded_problem is None, "no more memory than is allowed"
 
 
 def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
     made, group = planned(Acqb())
     card = type("Card", (), {"platform": "gpu"})()
-    shape = dataclasses.replace(made, devices=(card,), chunk=2).shape(group, 64)
-    assert shape.room is None and shape.told == shape and shape.every == 1
+    shape = dataclasses.replace(made, devices=(card,), chunk=2).program_spec(group, 64)
+    assert shape.padded_problem is None and shape.shared_spec == shape and shape.every == 1
 
 
 @pytest.mark.parametrize(
@@ -133,10 +135,10 @@ def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(
     shapes = set()
     for seeds in (1, 2, 3, 70):
         made, group = planned(policy, source, seeds=seeds, size=size)
-        shapes.add(made.shape(group, 64))
-        shapes.add(dataclasses.replace(made, chunk=1).shape(group, 64))
+        shapes.add(made.program_spec(group, 64))
+        shapes.add(dataclasses.replace(made, chunk=1).program_spec(group, 64))
     assert len({shape.width for shape in shapes}) > 1
-    assert {programs._emitted(shape) for shape in shapes} == {emitted}
+    assert {programs._uses_emitters(shape) for shape in shapes} == {emitted}
 
 
 MOST = 1
@@ -169,5 +171,5 @@ def test_a_changed_global_is_seen_once_programs_are_forgotten(monkeypatch, fresh
     assert answering() == 1
     monkeypatch.setattr(sys.modules[__name__], "MOST", 2)
     assert answering() == 1, "JAX's rule: what was traced runs, as docs/how_to/add_a_policy.md says"
-    programs.forget()
+    programs.clear_cache()
     assert answering() == 2

@@ -13,15 +13,16 @@ import xarray as xr
 
 import cqbjax
 from cqbjax.core import backend
-from cqbjax.engine import plan, programs, sweep
-from cqbjax.engine.progress import Silent
+from cqbjax.engine import batches, programs, sweep
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import ByLlm, RandomRouting
 from cqbjax.sources import Synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Synthetic(num_servers=3, dim=2)
 POLICIES = {"linucb": ByLlm(), "random": RandomRouting()}
-KEYS = {"arrival_rates": [0.4], "seeds": 2, "horizon": 30}
+KEYS = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 30}
 TIMES = ["seconds_per_round", "compile_seconds"]
 # One draws for all; each of three groups starts and advances.
 PROGRAMS = 1 + 2 * 3
@@ -47,17 +48,19 @@ def compiling(monkeypatch, fresh_programs):
 
 
 def shapes():
-    whole = plan.make([sweep.part(POLICIES, SOURCE, [0.4], 2, 30)], devices=jax.devices()[:2])
-    return [whole.shape(group, group.first_slots()) for group in whole.groups]
+    whole = batches.plan_sweep(
+        [build_spec(POLICIES, SOURCE, [0.4], range(2), 30)], devices=jax.devices()[:2]
+    )
+    return [whole.program_spec(batch, batch.initial_slots()) for batch in whole.batches]
 
 
-class AtFirstRound(Silent):
+class AtFirstRound(Reporter):
     """Count what is compiled before the first group runs."""
 
     def __init__(self, compiling):
         self.compiling, self.compiled = compiling, None
 
-    def doing(self, activity, label):
+    def set_activity(self, activity, label):
         if activity == "running" and self.compiled is None:
             self.compiled = len(self.compiling)
 
@@ -69,8 +72,8 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeyp
     assert (ahead.compile_seconds > 0).all()
     again = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == PROGRAMS and (again.compile_seconds == 0).all()
-    programs.forget()
-    monkeypatch.setattr(sweep, "compile_ahead", lambda *given: None)
+    programs.clear_cache()
+    monkeypatch.setattr(sweep, "_compile_ahead", lambda *given: None)
     demanded = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
     for other in (again, demanded):
@@ -79,14 +82,14 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeyp
 
 def test_seconds_of_a_program_count_for_the_first_group_that_uses_it(compiling):
     one, two, _ = shapes()
-    assert programs.compiled(one).seconds > 0 == programs.compiled(one).seconds
+    assert programs.compile_one(one).seconds > 0 == programs.compile_one(one).seconds
     programs.compile_all([one, two])
-    assert programs.compiled(two).seconds > 0 and len(compiling) == PROGRAMS - 2
+    assert programs.compile_one(two).seconds > 0 and len(compiling) == PROGRAMS - 2
 
 
 def test_what_is_lowered_knows_where_its_results_will_be(fresh_programs):
     """Else programs of several devices refuse what they are given."""
-    for program in programs._lowered(shapes()[0].told):
+    for program in programs._lower(shapes()[0].shared_spec):
         known, made = program.out_info, program.compile().out_info
         for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(made), strict=True):
             assert (one.shape, one.dtype, one.sharding) == (

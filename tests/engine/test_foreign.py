@@ -24,7 +24,7 @@ from cqbjax.sources import Arriving, Bursty, Routing
 from tests.reference import scenarios
 
 POOL = scenarios.routing(np.linspace(-1, 1, 15).reshape(5, 3))
-GOOD = {"arrival_rates": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "assortment_size": 2}
+GOOD = {"arrival_rate": [0.3, 0.6], "seeds": [4, 9], "horizon": 40, "K": 2}
 
 
 @pytree
@@ -103,7 +103,7 @@ def nothing_compiles(monkeypatch, fresh_programs):
     def refuse(*args, **kwargs):
         raise AssertionError("a program was compiled before the input was refused")
 
-    monkeypatch.setattr(programs, "_over_runs", refuse)
+    monkeypatch.setattr(programs, "_map_over_runs", refuse)
 
 
 TRACED = {

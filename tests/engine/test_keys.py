@@ -8,9 +8,9 @@ import xarray as xr
 
 import cqbjax
 from cqbjax import sources
-from cqbjax.engine import keys, plan
-from cqbjax.engine.progress import Silent
-from cqbjax.engine.sweep import part
+from cqbjax.engine import batches, checkpoints
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 
 POLICIES: dict[str, Any] = {
@@ -18,11 +18,11 @@ POLICIES: dict[str, Any] = {
     "optimal": Optimal(),
 }
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.05)
-KEYS: dict[str, Any] = {"arrival_rates": [0.4, 0.6], "seeds": 3, "horizon": 30}
+KEYS: dict[str, Any] = {"arrival_rate": [0.4, 0.6], "seeds": range(3), "horizon": 30}
 TIMES = ["seconds_per_round", "compile_seconds"]
 
 
-class Stopper(Silent):
+class Stopper(Reporter):
     """List what is compiled; interrupt before one of the groups runs."""
 
     def __init__(self, at: int | None = None) -> None:
@@ -31,7 +31,7 @@ class Stopper(Silent):
         self.ran = 0
         self.rounds = self.expected = 0
 
-    def doing(self, activity: str, label: str) -> None:
+    def set_activity(self, activity: str, label: str) -> None:
         if activity == "compiling":
             self.compiled.add(label)
             return
@@ -49,11 +49,8 @@ class Stopper(Silent):
 def key_of(**changed) -> set[str]:
     """Return the keys of a sweep's groups."""
     own = {"source": SOURCE, **KEYS, **changed}
-    source, rates, seeds, horizon = (
-        own.pop(key) for key in ("source", "arrival_rates", "seeds", "horizon")
-    )
-    one = part(POLICIES, source, rates, seeds, horizon, **own)
-    return {keys.of_group(group) for group in plan.make([one]).groups}
+    one = build_spec(POLICIES, **own)
+    return {checkpoints.batch_key(batch) for batch in batches.plan_sweep([one]).batches}
 
 
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
@@ -70,10 +67,14 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     assert again.compiled == set() and again.rounds == again.expected
 
 
+def key(policy) -> str:
+    return checkpoints.hash_tree(policy) + checkpoints.hash_code(policy)
+
+
 CHANGES = [
-    {"seeds": [0, 1, 3]}, {"arrival_rates": [0.4, 0.7]}, {"horizon": 60}, {"record_every": 3},
+    {"seeds": [0, 1, 3]}, {"arrival_rate": [0.4, 0.7]}, {"horizon": 60}, {"record_every": 3},
     {"capacity": 30}, {"source": dataclasses.replace(SOURCE, slackness=0.06)},
-    {"assortment_size": 2}, {"record": ["attempts"]},
+    {"K": 2}, {"record": ["attempts"]},
 ]  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_whatever_else_is_run_has_another_key(changed):
 def test_a_policy_is_known_by_its_floats_and_its_settings():
     acqb = Acqb(alpha_scale=0.2)
     found = {
-        keys.key(policy)
+        key(policy)
         for policy in (
             acqb,
             dataclasses.replace(acqb, alpha_scale=0.3),
@@ -94,7 +95,7 @@ def test_a_policy_is_known_by_its_floats_and_its_settings():
             RandomRouting(),
         )
     }
-    assert len(found) == 4 and keys.key(Acqb(alpha_scale=0.2)) in found
+    assert len(found) == 4 and key(Acqb(alpha_scale=0.2)) in found
 
 
 def test_a_changed_policy_of_the_users_own_is_another_one(tmp_path, monkeypatch):
@@ -105,7 +106,7 @@ def test_a_changed_policy_of_the_users_own_is_another_one(tmp_path, monkeypatch)
     import users_own_policy  # type: ignore[import-not-found]
 
     mine = users_own_policy.Mine()
-    before = keys.key(mine)
-    assert keys.key(mine) == before
+    before = key(mine)
+    assert key(mine) == before
     (tmp_path / "users_own_policy.py").write_text(f"{text}# another rule\n")
-    assert keys.key(mine) != before
+    assert key(mine) != before

@@ -146,7 +146,7 @@ def swept(group, part):
     given = {"Users": "users", "Service": "service", "Recorder": "record"}
     more = {given[group]: [part]} if group in given else {}
     source = part if group == "Source" else Coin()
-    cqbjax.sweep(policies, source, arrival_rates=[0.4], seeds=2, horizon=9, **more)
+    cqbjax.sweep(policies, source, arrival_rate=[0.4], num_seeds=2, horizon=9, **more)
 
 
 def refused(error, call, *arguments):

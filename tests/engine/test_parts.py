@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from cqbjax.engine import groups, plan, programs
-from cqbjax.engine.parts import PerSeed
-from cqbjax.engine.sweep import part, sweep_parts
+from cqbjax.engine import batches, programs
+from cqbjax.engine.spec import PerSeed
+from cqbjax.engine.sweep import run_specs
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.sources import Synthetic
@@ -25,23 +26,23 @@ def mixed():
     other = Acqb(alpha_scale=0.9, schedule="oldest")
     own = PerSeed([EpsilonGreedy(epsilon=0.4 * e) for e in range(3)])
     return [
-        part({"acqb": acqb, "random": rand}, near, [0.3, 0.5], 3, 40),
-        part({"acqb": other}, far, [0.4], [7, 9], 40),
-        part({"random": rand, "own": own}, TABLE, [0.5], [3, 4, 5], 40, 2, capacity=40),
+        build_spec({"acqb": acqb, "random": rand}, near, [0.3, 0.5], range(3), 40),
+        build_spec({"acqb": other}, far, [0.4], [7, 9], 40),
+        build_spec({"random": rand, "own": own}, TABLE, [0.5], [3, 4, 5], 40, 2, capacity=40),
     ]
 
 
 @pytest.mark.slow
 def test_a_part_among_others_is_the_part_alone(tmp_path):
     parts = mixed()
-    together = sweep_parts(parts, resume=tmp_path)
+    together = run_specs(parts, resume=tmp_path)
     for one, among in zip(parts, together, strict=True):
-        (alone,) = sweep_parts([one])
+        (alone,) = run_specs([one])
         xr.testing.assert_identical(among.drop_vars(TIMES), alone.drop_vars(TIMES))
-    labels = [group.labels for group in plan.make(parts).groups]
+    labels = [group.labels for group in batches.plan_sweep(parts).batches]
     # ACQB, `own`, random at K = 1 and at K = 2 with a capacity; the optimal policy for two shapes.
     assert len(labels) == 6
-    again = sweep_parts(parts, resume=tmp_path)
+    again = run_specs(parts, resume=tmp_path)
     for one, two in zip(together, again, strict=True):
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
 
@@ -49,13 +50,17 @@ def test_a_part_among_others_is_the_part_alone(tmp_path):
 @pytest.mark.slow
 def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
     grid = [
-        part({"acqb": Acqb(alpha_scale=a, c1=c)}, Synthetic(num_servers=3, dim=2, slackness=s),
-             [rate], 2, 24)
+        build_spec(
+            {"acqb": Acqb(alpha_scale=a, c1=c)}, Synthetic(num_servers=3, dim=2, slackness=s),
+            [rate], range(2), 24,
+        )
         for a in (0.1, 0.3) for c in (0.2, 0.9) for rate in (0.4, 0.5) for s in (0.0, 0.03)
     ]  # fmt: skip
-    shapes, compiled = [], programs.compiled
-    monkeypatch.setattr(programs, "compiled", lambda shape: shapes.append(shape) or compiled(shape))
-    done = sweep_parts(grid)
+    shapes, compiled = [], programs.compile_one
+    monkeypatch.setattr(
+        programs, "compile_one", lambda shape: shapes.append(shape) or compiled(shape)
+    )
+    done = run_specs(grid)
     assert len(shapes) == len(set(shapes)) == 2, "ACQB's and the optimal policy's"
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
 
@@ -64,24 +69,27 @@ def sharing():
     """Points that differ in constants of one policy, and in what touches no other."""
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
     return [
-        part({"eps": EpsilonGreedy(epsilon=e), "random": RandomRouting()}, source, [rate], 2, 24)
+        build_spec(
+            {"eps": EpsilonGreedy(epsilon=e), "random": RandomRouting()}, source, [rate],
+            range(2), 24,
+        )
         for e in (0.1, 0.5) for rate in (0.3, 0.4)
     ]  # fmt: skip
 
 
 def test_runs_that_points_share_are_planned_once():
-    groups = {group.labels: group for group in plan.make(sharing()).groups}
+    groups = {group.labels: group for group in batches.plan_sweep(sharing()).batches}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
-    twins = groups["optimal",].twins
+    twins = groups["optimal",].duplicates
     assert twins == {(2, "optimal"): (0, "optimal"), (3, "optimal"): (1, "optimal")}
 
 
 @pytest.mark.slow
 def test_runs_that_points_share_are_those_of_a_point_alone():
     grid = sharing()
-    done = sweep_parts(grid)
-    (alone,) = sweep_parts([grid[3]])
+    done = run_specs(grid)
+    (alone,) = run_specs([grid[3]])
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))
 
 
@@ -90,16 +98,19 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
     """As two weights of the cost do: prompts are the same, departure probabilities are not."""
     others = dataclasses.replace(TABLE, utilities=TABLE.utilities[::-1] - 0.1)
     copied = dataclasses.replace(TABLE, contexts=TABLE.contexts + 0)
-    grid = [part({"random": RandomRouting()}, one, [0.3], 2, 24) for one in (TABLE, others, copied)]
-    by_labels = {group.labels: group for group in plan.make(grid).groups}
+    grid = [
+        build_spec({"random": RandomRouting()}, one, [0.3], range(2), 24)
+        for one in (TABLE, others, copied)
+    ]
+    by_labels = {group.labels: group for group in batches.plan_sweep(grid).batches}
     random = by_labels["random",]
     assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
-    assert random.twins == {(2, "random"): (0, "random")}, "equal content is one source"
-    done = sweep_parts(grid)
-    alone = [sweep_parts([one])[0] for one in grid[:2]]
+    assert random.duplicates == {(2, "random"): (0, "random")}, "equal content is one source"
+    done = run_specs(grid)
+    alone = [run_specs([one])[0] for one in grid[:2]]
     for one, two in zip(done, alone, strict=False):
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
     assert not done[0].equals(done[1])
     # A table too large to be copied a run is another batch, of the same program.
-    monkeypatch.setattr(groups, "MOST_OWN", 10)
-    assert len(plan.make(grid[:2]).groups) == 4
+    monkeypatch.setattr(batches, "MAX_COPIED_BYTES", 10)
+    assert len(batches.plan_sweep(grid[:2]).batches) == 4

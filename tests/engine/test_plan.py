@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cqbjax.core.pytree import arrays, kind_of
-from cqbjax.engine import groups, memory, plan, programs, runner
-from cqbjax.engine.memory import bytes_a_run
-from cqbjax.engine.parts import PerSeed
-from cqbjax.engine.sweep import part
+from cqbjax.engine import batches, memory, programs, runner
+from cqbjax.engine.memory import bytes_per_run
+from cqbjax.engine.spec import PerSeed
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import unit_vectors
@@ -26,56 +26,56 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     contexts = np.zeros((problem.num_rows, problem.dim), np.float32)
     policy = OnContexts(policy=Acqb(), view=Replaced(contexts=contexts))
     kinds = kind_of(arrays(policy)), kind_of(arrays(source))
-    needed = bytes_a_run(*kinds, problem, problem.horizon)
+    needed = bytes_per_run(*kinds, problem, problem.horizon)
     # The images of every server are the least that a run can hold.
     assert servers * problem.num_rows * problem.dim * 4 < needed
     devices = jax.devices()
-    allowed = memory.budget(24 * memory.MEMORY_SHARE, devices)
-    each = memory.width(needed, 540, 180, devices, allowed)
+    allowed = memory.device_budget(24 * memory.MEMORY_SHARE, devices)
+    each = memory.chunk_width(needed, 540, 180, devices, allowed)
     assert each >= 1 and each * needed * len(devices) <= 24 * memory.MEMORY_SHARE * GB
 
 
 def test_the_budget_that_is_stated_is_kept():
     devices = jax.devices()
-    allowed = memory.budget(1.0, devices)
+    allowed = memory.device_budget(1.0, devices)
     assert allowed == GB // len(devices)
-    assert memory.width(1000, 10, 10, devices, 3500) == min(3, -(-10 // len(devices)))
+    assert memory.chunk_width(1000, 10, 10, devices, 3500) == min(3, -(-10 // len(devices)))
     with pytest.raises(ValueError, match="memory_gb must allow a run of 2e-06 GB"):
-        memory.width(2000, 10, 10, devices, 1999)
+        memory.chunk_width(2000, 10, 10, devices, 1999)
 
 
 def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
     devices = jax.devices()[:1]
-    several, one = (memory.width(1000, runs, 40, devices, GB) for runs in (240, 40))
+    several, one = (memory.chunk_width(1000, runs, 40, devices, GB) for runs in (240, 40))
     assert several == one == 40
     # A few runs of a policy: a batch of several policies is not as narrow.
-    assert memory.width(1000, 60, 2, devices, GB) == memory.CPU_NARROW
-    assert memory.width(1000, 4, 2, devices, GB) == 4
+    assert memory.chunk_width(1000, 60, 2, devices, GB) == memory.CPU_NARROW
+    assert memory.chunk_width(1000, 4, 2, devices, GB) == 4
     # Many runs, or quick ones, may be some more than were asked for: the width is that of all.
-    assert memory.width(1000, 900, 900, devices, GB) == memory.CPU_NARROW
-    assert memory.width(1000, 40, 40, devices, GB, spare=24) == memory.CPU_NARROW
-    assert memory.width(1000, 4, 2, devices, GB, spare=30) == memory.CPU_NARROW
-    assert memory.width(1000, 4, 2, devices, 31_000, spare=30) == 4, "no room for more"
+    assert memory.chunk_width(1000, 900, 900, devices, GB) == memory.CPU_NARROW
+    assert memory.chunk_width(1000, 40, 40, devices, GB, spare=24) == memory.CPU_NARROW
+    assert memory.chunk_width(1000, 4, 2, devices, GB, spare=30) == memory.CPU_NARROW
+    assert memory.chunk_width(1000, 4, 2, devices, 31_000, spare=30) == 4, "no room for more"
 
 
 def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
-    one = part(
+    one = build_spec(
         {"optimal": Optimal()} | policies,
         Synthetic(),
         np.atleast_1d(rate).tolist(),
-        5,
+        range(5),
         horizon,
         1,
         None,
         capacity,
     )
-    whole = plan.make([one], chunk, None, jax.devices()[:1])
-    return dataclasses.replace(whole, groups=whole.groups[1:])
+    whole = batches.plan_sweep([one], chunk, None, jax.devices()[:1])
+    return dataclasses.replace(whole, batches=whole.batches[1:])
 
 
 def test_the_plan_is_told_in_numbers():
     sweep = planned({"a": Acqb(), "b": Acqb(schedule="oldest")})
-    (group,) = sweep.groups
+    (group,) = sweep.batches
     size = group.run_bytes(64) / 1e6
     told = sweep.describe(group, 64, 10)
     assert told == (
@@ -91,7 +91,7 @@ def test_words_and_numbers_share_a_program_and_what_chooses_code_does_not():
         Acqb(exploration="independent", explore_query="random"),
     ]  # fmt: skip
     others = {"ucb": Acqb(optimism="ucb"), "one sample": Acqb(num_samples=1)}
-    groups = planned(dict(zip(names, family, strict=True)) | others).groups
+    groups = planned(dict(zip(names, family, strict=True)) | others).batches
     assert [group.labels for group in groups] == [tuple(names), ("ucb",), ("one sample",)]
     assert groups[0].policies.schedule.dtype == np.int32
 
@@ -104,14 +104,12 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
     acqb, fifo = Acqb(alpha_scale=0.3), Acqb(schedule="oldest")
 
     def together(*settings):
-        parts = [
-            part({"p": policy}, source, [rate], seeds, 100, size)
+        specs = [
+            build_spec({"p": policy}, source, [rate], range(seeds), 100, size)
             for source, policy, rate, seeds, size in settings
         ]
-        grouped = plan.make(parts).groups
-        return [
-            [member.part for member in group.members] for group in grouped if "p" in group.labels
-        ]
+        made = batches.plan_sweep(specs).batches
+        return [[member.spec for member in one.members] for one in made if "p" in one.labels]
 
     assert together((near, acqb, 0.5, 3, 1), (far, fifo, 0.6, 4, 1)) == [[0, 1]]
     assert together((near, acqb, 0.5, 3, 1), (near, acqb, 0.5, 3, 2)) == [[0], [1]]
@@ -120,7 +118,7 @@ def test_parts_share_groups_where_programs_are_the_same_and_tables_are_small(mon
     # Another table of the same shape is a run's own while it is small.
     assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0, 1]]
     with monkeypatch.context() as patch:
-        patch.setattr(groups, "MOST_OWN", 10)
+        patch.setattr(batches, "MAX_COPIED_BYTES", 10)
         assert together((table, acqb, 0.5, 3, 1), (scaled, acqb, 0.5, 3, 1)) == [[0], [1]]
 
 
@@ -128,10 +126,10 @@ def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
     each = PerSeed([Acqb(c1=float(c)) for c in range(3)])
     others = PerSeed([Acqb(c1=float(c)) for c in range(5, 7)])
     parts = [
-        part({"p": each}, Synthetic(slackness=0.01), [0.4, 0.5], [4, 5, 6], 50),
-        part({"p": others}, Synthetic(slackness=0.02), [0.6], [8, 9], 50),
+        build_spec({"p": each}, Synthetic(slackness=0.01), [0.4, 0.5], [4, 5, 6], 50),
+        build_spec({"p": others}, Synthetic(slackness=0.02), [0.6], [8, 9], 50),
     ]
-    group = next(one for one in plan.make(parts).groups if one.per_seed)
+    group = next(one for one in batches.plan_sweep(parts).batches if one.per_seed)
     runs = group.runs
     assert runs.member.tolist() == [0] * 6 + [1] * 2
     assert runs.rate.tolist() == [0.4] * 3 + [0.5] * 3 + [0.6] * 2
@@ -143,42 +141,44 @@ def test_runs_go_member_by_member_each_with_its_own_rates_seeds_and_policy():
 
 def test_runs_of_a_rate_are_batched_together_the_highest_first():
     policies = {"a": Acqb(), "b": Acqb(c1=0.3)}
-    parts = [part(policies, Synthetic(), rates, 4, 50) for rates in ([0.3, 0.5], [0.4, 0.5])]
-    group = next(one for one in plan.make(parts).groups if "a" in one.labels)
-    runs, batches = group.runs, [group.order[at] for at, _ in runner._chunks(32, 8)]
-    assert sorted(np.concatenate(batches)) == list(range(32))
-    assert [set(runs.rate[batch]) for batch in batches] == [{0.5}, {0.5}, {0.4}, {0.3}]
+    parts = [
+        build_spec(policies, Synthetic(), rates, range(4), 50) for rates in ([0.3, 0.5], [0.4, 0.5])
+    ]
+    group = next(one for one in batches.plan_sweep(parts).batches if "a" in one.labels)
+    runs, chunks = group.runs, [group.order[at] for at, _ in runner._chunk_indices(32, 8)]
+    assert sorted(np.concatenate(chunks)) == list(range(32))
+    assert [set(runs.rate[batch]) for batch in chunks] == [{0.5}, {0.5}, {0.4}, {0.3}]
     # Within a rate as the runs stand: member by member, seed by seed.
-    assert (np.diff(batches[0]) > 0).all()
+    assert (np.diff(chunks[0]) > 0).all()
 
 
 def test_a_policy_that_sees_no_contexts_starts_with_slots_for_its_load():
     wanted = {"blind": RandomRouting(), "sees": Acqb()}
     crowded = planned(wanted)
-    slots = {group.labels[0]: group.first_slots() for group in crowded.groups}
-    assert slots["sees"] == groups.START_CAPACITY < slots["blind"] <= 1024
+    slots = {group.labels[0]: group.initial_slots() for group in crowded.batches}
+    assert slots["sees"] == batches.START_CAPACITY < slots["blind"] <= 1024
     both = {
-        group.labels[0]: group.first_slots() for group in planned(wanted, rate=[0.1, 0.7]).groups
+        group.labels[0]: group.initial_slots() for group in planned(wanted, rate=[0.1, 0.7]).batches
     }
     assert both == slots, "the highest rate counts"
     # More than a round's one never wait, and marks are read a word at a time.
-    assert groups.most_slots(1000) == groups.most_slots(1024) == 1024
-    assert {group.first_slots() for group in planned(wanted, horizon=50).groups} == {64}
+    assert batches.max_slots(1000) == batches.max_slots(1024) == 1024
+    assert {group.initial_slots() for group in planned(wanted, horizon=50).batches} == {64}
     idle = planned(wanted, rate=0.1)
-    assert {group.first_slots() for group in idle.groups} == {groups.START_CAPACITY}
+    assert {group.initial_slots() for group in idle.batches} == {batches.START_CAPACITY}
     fixed = planned(wanted, capacity=7)
-    assert {group.first_slots() for group in fixed.groups} == {7}
+    assert {group.initial_slots() for group in fixed.batches} == {7}
 
 
 def test_a_policy_that_sees_no_contexts_keeps_none_of_its_queue():
     features = 5 * 4  # bytes of a slot
     grown = {
         group.labels[0]: group.run_bytes(96) - group.run_bytes(64)
-        for group in planned({"blind": RandomRouting(), "sees": Acqb()}).groups
+        for group in planned({"blind": RandomRouting(), "sees": Acqb()}).batches
     }
     assert grown["sees"] - grown["blind"] == 32 * features
 
 
 def test_programs_are_kept_up_to_a_number():
-    for kept in (programs._lowered, programs._draw):
-        assert kept.cache_info().maxsize == programs.MOST_KEPT
+    for kept in (programs._lower, programs._lower_draw):
+        assert kept.cache_info().maxsize == programs.CACHE_SIZE

@@ -7,17 +7,16 @@ import pytest
 from rich.console import Console
 
 import cqbjax
-from cqbjax.engine.bars import Lines, bar
-from cqbjax.engine.progress import Prepaid, Silent
+from cqbjax.engine.progress import LogReporter, Reporter, show_progress
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Synthetic
 
 
 def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
     said, now = io.StringIO(), [0.0]
-    lines = Lines(Console(file=said, width=200), lambda: now[0])
+    lines = LogReporter(Console(file=said, width=200), lambda: now[0])
     lines.expect(1_000_000)
-    lines.doing("compiling", "acqb")
+    lines.set_activity("compiling", "acqb")
     for second in range(1, 181):
         now[0] = float(second)
         lines.advance(1_000)
@@ -26,7 +25,7 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
         "120,000 of 1,000,000 rounds, 1,000 a second, compiling acqb, about 15 min left",
         "180,000 of 1,000,000 rounds, 1,000 a second, compiling acqb, about 14 min left",
     ]
-    with lines.steps("fitting knn", 8) as step:
+    with lines.track_steps("fitting knn", 8) as step:
         now[0] = 240.0
         step(3)
     assert (
@@ -38,21 +37,21 @@ def test_a_log_gets_a_line_a_minute_with_speed_and_time_left():
 
 def test_where_nothing_is_simulated_a_line_says_no_rounds():
     said, now = io.StringIO(), [0.0]
-    lines = Lines(Console(file=said, width=200), lambda: now[0])
+    lines = LogReporter(Console(file=said, width=200), lambda: now[0])
     now[0] = 61.0
-    lines.doing("compiling", "acqb")
+    lines.set_activity("compiling", "acqb")
     assert said.getvalue() == "compiling acqb\n"
 
 
 def test_a_file_is_no_terminal():
-    with bar(Console(file=io.StringIO())) as progress:
-        assert isinstance(progress, Lines)
+    with show_progress(Console(file=io.StringIO())) as progress:
+        assert isinstance(progress, LogReporter)
 
 
 @pytest.mark.slow
 def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
     policies, source = {"random": RandomRouting()}, Synthetic(num_servers=3, dim=2)
-    settings = {"arrival_rates": [0.4], "seeds": 2, "horizon": 16}
+    settings = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 16}
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich's word for a terminal
     cqbjax.sweep(policies, source, **settings)
     assert capsys.readouterr().err == ""
@@ -61,42 +60,29 @@ def test_a_sweep_shows_a_bar_where_it_is_asked_for(monkeypatch, capsys):
     assert "64/64" in shown and "running" in shown
 
 
-class Counting(Silent):
-    def __init__(self):
-        self.total = self.done = 0
-
-    def expect(self, rounds):
-        self.total += rounds
-
-    def advance(self, rounds):
-        self.done += rounds
-
-
 def test_several_sweeps_are_one_whose_end_is_known_from_the_start():
-    seen = Counting()
-    whole = Prepaid(seen, 100)
-    assert seen.total == 100
+    whole = Reporter()
+    whole.reserve(100)
+    assert whole.total == 100
     for rounds in (40, 30):
         whole.expect(rounds)
         whole.advance(rounds)
-    assert seen.total == 100
+    assert whole.total == 100
     whole.expect(50)  # twenty are runs again with more slots
-    assert seen.total == 120
+    assert whole.total == 120
     whole.expect(-10)  # all of a batch outgrew its slots
-    assert seen.total == 110
-    early = Prepaid(Counting(), 20)
+    assert whole.total == 110
+    early = Reporter()
+    early.reserve(20)
     early.expect(0)
     early.expect(-5)
     early.expect(20)
-    assert early._reporter.total == 15, "what is taken back is not what was expected"
+    assert early.total == 15, "what is taken back is not what was expected"
     whole.advance(40)
-    whole.close()
-    assert (seen.total, seen.done) == (110, 110)
-    shared = Prepaid(seen, 30)  # of which ten are another point's runs
-    shared.expect(20)
-    shared.advance(20)
-    shared.close()
-    assert (seen.total, seen.done) == (130, 130)
-    whole.simulated += 1.5
-    shared.simulated += 0.5
-    assert seen.simulated == whole.simulated == 2.0, "seconds of all of them"
+    whole.release()
+    assert (whole.total, whole.done) == (110, 110)
+    whole.reserve(30)  # of which ten are another point's runs
+    whole.expect(20)
+    whole.advance(20)
+    whole.release()
+    assert (whole.total, whole.done) == (130, 130)

@@ -9,12 +9,13 @@ import pytest
 
 from cqbjax.core import recorders
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine import chunks, groups, memory, parts, plan, programs, runner
-from cqbjax.engine.chunks import Outcome
-from cqbjax.engine.parts import Records
-from cqbjax.engine.progress import Silent
-from cqbjax.engine.snapshots import Snapshots
-from cqbjax.engine.sweep import _dataset, part
+from cqbjax.engine import batches, memory, programs, runner, spec, validation
+from cqbjax.engine.checkpoints import Checkpoints
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.runner import RunResults
+from cqbjax.engine.spec import RecordSchedule
+from cqbjax.engine.sweep import _to_dataset
+from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.sources import Coin, Synthetic
 
@@ -22,14 +23,18 @@ from cqbjax.sources import Coin, Synthetic
 @pytest.mark.parametrize(
     ("horizon", "every", "wanted"),
     [
-        (1000, None, Records(4, 25, 10)), (250, None, Records(1, 25, 10)),
-        (251, None, Records(1, 251, 1)), (254, None, Records(2, 127, 1)),
-        (497, None, Records(1, 71, 7)), (501, None, Records(3, 167, 1)),
-        (1000, 5, Records(5, 20, 10)), (6, 6, Records(6, 1, 1)), (18, 1, Records(1, 2, 9)),
+        (1000, None, RecordSchedule(4, 25, 10)),
+        (250, None, RecordSchedule(1, 25, 10)),
+        (251, None, RecordSchedule(1, 251, 1)),
+        (254, None, RecordSchedule(2, 127, 1)),
+        (497, None, RecordSchedule(1, 71, 7)),
+        (501, None, RecordSchedule(3, 167, 1)),
+        (1000, 5, RecordSchedule(5, 20, 10)),
+        (6, 6, RecordSchedule(6, 1, 1)), (18, 1, RecordSchedule(1, 2, 9)),
     ],
 )  # fmt: skip
 def test_records_are_few_and_calls_are_many(horizon, every, wanted):
-    kept = parts.choose_records(horizon, every)
+    kept = spec.choose_records(horizon, every)
     assert kept == wanted
     assert kept.rounds.tolist() == list(range(kept.every, horizon + 1, kept.every))
 
@@ -37,23 +42,23 @@ def test_records_are_few_and_calls_are_many(horizon, every, wanted):
 @pytest.mark.parametrize("every", [0, -2, 4, 14])
 def test_records_that_do_not_divide_the_horizon_are_refused(every):
     with pytest.raises(ValueError, match=f"record_every={every} must divide horizon=7"):
-        parts.choose_records(7, every)
+        spec.choose_records(7, every)
 
 
-def test_seeds_are_a_number_of_them_or_a_list():
-    assert parts.seed_numbers(3).tolist() == parts.seed_numbers(np.int64(3)).tolist() == [0, 1, 2]
-    assert parts.seed_numbers([5, 2]).tolist() == [5, 2] and parts.seed_numbers([]).size == 0
+def test_seeds_are_an_array_of_integers():
+    assert validation.seed_numbers([5, 2]).tolist() == [5, 2]
+    assert validation.seed_numbers([]).size == 0
     with pytest.raises(ValueError, match="must be integers"):
-        parts.seed_numbers([0.5])
-    assert parts.seed_numbers(range(2**31 - 2, 2**31)).tolist() == [2**31 - 2, 2**31 - 1]
+        validation.seed_numbers([0.5])
+    assert validation.seed_numbers(range(2**31 - 2, 2**31)).tolist() == [2**31 - 2, 2**31 - 1]
     with pytest.raises(ValueError, match="must be below"):
-        parts.seed_numbers(range(2**31, 2**31 + 1))
+        validation.seed_numbers(range(2**31, 2**31 + 1))
 
 
 def test_chunks_are_full_the_last_one_by_its_last_run():
-    cut = [(index.tolist(), real) for index, real in runner._chunks(7, 3)]
+    cut = [(index.tolist(), real) for index, real in runner._chunk_indices(7, 3)]
     assert cut == [([0, 1, 2], 3), ([3, 4, 5], 3), ([6, 6, 6], 1)]
-    assert [real for _, real in runner._chunks(6, 3)] == [3, 3]
+    assert [real for _, real in runner._chunk_indices(6, 3)] == [3, 3]
 
 
 def device(platform, **stats):
@@ -62,40 +67,42 @@ def device(platform, **stats):
 
 def test_the_budget_is_a_share_of_what_the_device_has():
     card, processor = device("gpu", bytes_limit=1000), device("cpu")
-    assert memory.budget(None, [card, card]) == 800
-    machine = memory.memory_bytes(processor)
+    assert memory.device_budget(None, [card, card]) == 800
+    machine = memory.device_memory(processor)
     pages = memory.os.sysconf("SC_PAGE_SIZE") * memory.os.sysconf("SC_PHYS_PAGES")
-    assert machine == pages // len(jax.local_devices()) == memory.memory_bytes(device("gpu"))
-    assert memory.budget(None, [processor]) == int(0.4 * machine)
-    assert memory.budget(3.0, [card, card]) == 1_500_000_000
+    assert machine == pages // len(jax.local_devices()) == memory.device_memory(device("gpu"))
+    assert memory.device_budget(None, [processor]) == int(0.4 * machine)
+    assert memory.device_budget(3.0, [card, card]) == 1_500_000_000
     assert memory.shard_runs([processor]) == 4096 and memory.shard_runs([card] * 2) == 2 * 65_536
 
 
 def test_a_batch_is_as_wide_as_helps_and_fits():
     card, processor = device("gpu"), device("cpu")
     # On a GPU all that fit, of each device's share; on a CPU what its caches hold.
-    assert memory.width(10, 901, 9, [card] * 2, 10**9) == 451
-    assert memory.width(10, 10**6, 9, [card], 10**9) == 65_536
-    assert memory.width(10, 901, 9, [card], 99) == 9
-    assert memory.width(10, 901, 100, [processor] * 2, 10**9) == 50
-    assert memory.width(10, 901, 9, [processor] * 2, 10**9) == memory.CPU_NARROW
-    assert memory.width(memory.CPU_BYTES_ALONE, 900, 40, [processor], 10**9) == 40
-    assert memory.width(memory.CPU_BYTES_ALONE + 1, 900, 20, [processor], 10**9) == 1
-    assert memory.width(10, 5, 5, [processor], 10) == 1
+    assert memory.chunk_width(10, 901, 9, [card] * 2, 10**9) == 451
+    assert memory.chunk_width(10, 10**6, 9, [card], 10**9) == 65_536
+    assert memory.chunk_width(10, 901, 9, [card], 99) == 9
+    assert memory.chunk_width(10, 901, 100, [processor] * 2, 10**9) == 50
+    assert memory.chunk_width(10, 901, 9, [processor] * 2, 10**9) == memory.CPU_NARROW
+    assert memory.chunk_width(memory.CPU_BYTES_ALONE, 900, 40, [processor], 10**9) == 40
+    assert memory.chunk_width(memory.CPU_BYTES_ALONE + 1, 900, 20, [processor], 10**9) == 1
+    assert memory.chunk_width(10, 5, 5, [processor], 10) == 1
     told = "memory_gb must allow a run of 3 GB on each of 2 devices, and it is 4"
     with pytest.raises(ValueError, match=told):
-        memory.width(3 * 10**9, 5, 5, [processor] * 2, 2 * 10**9)
+        memory.chunk_width(3 * 10**9, 5, 5, [processor] * 2, 2 * 10**9)
 
 
-def planned(policies, capacity="auto", rates=(0.3, 0.6), seeds=3, chunk=2):
+def planned(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2):
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
-    one = part(policies | {"optimal": Optimal()}, source, list(rates), seeds, 12, 1, 3, capacity)
-    return plan.make([one], chunk, None, jax.devices()[:1])
+    one = build_spec(
+        policies | {"optimal": Optimal()}, source, list(rates), seeds, 12, 1, 3, capacity
+    )
+    return batches.plan_sweep([one], chunk, None, jax.devices()[:1])
 
 
 def test_one_is_no_plural():
     sweep = planned({"mine": RandomRouting()})
-    group = sweep.groups[0]
+    group = sweep.batches[0]
     size = group.run_bytes(32) / 1e6
     assert sweep.describe(group, 32, 2) == (
         f"mine: 2 runs of {size:.2f} MB, 2 a chunk on 1 device ({2 * size:,.0f} MB), 1 chunk, "
@@ -106,7 +113,7 @@ def test_one_is_no_plural():
     ).describe(group, 32, 12)  # fmt: skip
 
 
-class Told(Silent):
+class Told(Reporter):
     def __init__(self):
         self.expected, self.done, self.lines = 0, 0, []
 
@@ -116,7 +123,7 @@ class Told(Silent):
     def advance(self, rounds):
         self.done += rounds
 
-    def note(self, line):
+    def log(self, line):
         self.lines.append(line)
 
 
@@ -132,20 +139,20 @@ def needing(monkeypatch):
         values = np.stack([told, 10 * told, 100 * told, 1000 * told], axis=1)
         peak = np.minimum(needs, slots)
         recorded = {"queue_length": values}
-        return Outcome(recorded, np.where(needs > slots, 5, 0), peak), runner.Spent(2.0, 3.0)
+        return RunResults(recorded, np.where(needs > slots, 5, 0), peak), runner.Seconds(2.0, 3.0)
 
     monkeypatch.setattr(runner, "attempt", attempt)
-    monkeypatch.setattr(groups, "most_slots", lambda queries: 128)
+    monkeypatch.setattr(batches, "max_slots", lambda queries: 128)
     return tried
 
 
 def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
     needing, monkeypatch
 ):
-    monkeypatch.setattr(groups, "START_CAPACITY", 2)
+    monkeypatch.setattr(batches, "START_CAPACITY", 2)
     sweep, told = planned({"a": Acqb(), "b": Acqb(c1=0.5)}, seeds=[1, 3, 0]), Told()
-    (group,) = (one for one in sweep.groups if "a" in one.labels)
-    measured = runner.run_group(sweep, group, told)
+    (group,) = (one for one in sweep.batches if "a" in one.labels)
+    measured = runner.run_batch(sweep, group, told, Checkpoints(None))
     assert needing == [(2, 12), (8, 8), (32, 8), (128, 8)], "those of the seeds 1 and 3"
     assert told.expected == 3 * 8 * 12
     for member in group.members:
@@ -162,9 +169,9 @@ def test_runs_that_outgrow_their_slots_are_repeated_and_stand_where_they_belong(
 
 def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
     sweep = planned({"a": Acqb()}, capacity=30, seeds=[0, 1, 3])
-    (group,) = (one for one in sweep.groups if "a" in one.labels)
+    (group,) = (one for one in sweep.batches if "a" in one.labels)
     with pytest.raises(QueueOverflow) as refusal:
-        runner.run_group(sweep, group, Told())
+        runner.run_batch(sweep, group, Told(), Checkpoints(None))
     assert str(refusal.value) == (
         "capacity=30 overflowed in round 5 of policy a, seed 1, arrival_rate 0.6; "
         "capacity=120 would have been enough, or use capacity=auto"
@@ -174,38 +181,38 @@ def test_a_capacity_that_is_too_small_is_told_with_one_that_is_enough(needing):
 
 def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
     sweep, clock = planned({}, chunk=4), iter([10.0, 10.0, 13.0, 20.0])
-    (group,), told = sweep.groups, Told()
+    (group,), told = sweep.batches, Told()
     # Compiled ahead, they took longer than they are waited for.
     made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
     def run_chunk(compiled, group, runs, real, progress, kept, slots):
         assert compiled is made and slots == 32
-        return Outcome(once, np.zeros(2), np.zeros(2)), 0.5
+        return RunResults(once, np.zeros(2), np.zeros(2)), 0.5
 
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(programs, "compiled", lambda shape: made)
-    monkeypatch.setattr(chunks, "run_chunk", run_chunk)
-    outcome, spent = runner.attempt(sweep, group, group.runs, 32, told)
+    monkeypatch.setattr(programs, "compile_one", lambda spec: made)
+    monkeypatch.setattr(runner, "run_chunk", run_chunk)
+    outcome, spent = runner.attempt(sweep, group, group.runs, 32, told, Checkpoints(None))
     assert len(outcome.peak) == 4, "two chunks"
-    assert spent == runner.Spent(4.0, 7.0 + 2 * 0.5) and told.simulated == 7.0
+    assert spent == runner.Seconds(4.0, 7.0 + 2 * 0.5) and told.run_seconds == 7.0
 
 
 @pytest.mark.parametrize(("full", "calls"), [([2, 1, 2], 2), ([2, 9, 1], 4), ([1, 1, 1], 1)])
 def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, monkeypatch):
     """Each run does so in a call of its own; the last run is padding."""
-    (group,) = planned({}, rates=[0.1, 0.2, 0.3], seeds=1).groups
+    (group,) = planned({}, rates=[0.1, 0.2, 0.3], seeds=[0]).batches
     begun, told = [], Told()
 
     def advance(policy, instance, carry, first):
         begun.append(int(first))
         overflow = np.where(np.array(full) <= len(begun), first, 0)
         after = types.SimpleNamespace(breach=None, overflow=overflow, peak=10 * np.array(full))
-        return after, {one.name: np.full((3, 1), len(begun)) for one in group.part.recorders}
+        return after, {one.name: np.full((3, 1), len(begun)) for one in group.spec.recorders}
 
-    monkeypatch.setattr(chunks, "begin", lambda *given: (None, None, None))
+    monkeypatch.setattr(runner, "start_chunk", lambda *given: (None, None, None))
     once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 1)])
-    compiled, kept = once, Snapshots(None)
-    outcome, before = chunks.run_chunk(compiled, group, group.runs, 2, told, kept, 32)
+    compiled, kept = once, Checkpoints(None)
+    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, told, kept, 32)
     assert begun == [1, 4, 7, 10][:calls] and before == 0.0
     assert told.done == 2 * 3 * calls == 2 * 12 + told.expected, "of what is left none is expected"
     lengths = [min(call, calls) for call in (1, 2, 3, 4)]
@@ -215,63 +222,62 @@ def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, mon
 
 def test_records_stand_behind_one_another_and_of_a_run_the_last():
     by_round, by_run = recorders.QueueLength(), recorders.NAMED["time_in_system"]
-    of = types.SimpleNamespace(recorders=(by_round, by_run))
-    problem = planned({}).parts[0].problem
-    none = chunks._nothing(of.recorders, problem, 5)
+    of = dataclasses.replace(planned({}).batches[0].spec, recorders=(by_round, by_run))
+    none = runner._empty_records(of, 5)
     assert none["queue_length"].shape == (5, 0)
     assert none["time_in_system"].shape[:2] == (5, 2)
     first = {"queue_length": np.ones((5, 2)), "time_in_system": np.ones((5, 2))}
     last = {"queue_length": np.zeros((5, 3)), "time_in_system": np.full((5, 2), 7)}
-    both = chunks._behind(of, none, first, last)
+    both = runner._append_records(of, none, first, last)
     assert both["queue_length"].tolist() == [[1, 1, 0, 0, 0]] * 5
     assert both["time_in_system"].tolist() == [[7, 7]] * 5
 
 
 def test_a_source_is_divided_and_united_leaf_by_leaf():
     source = {"a": np.arange(3), "b": np.float64(2.0), "c": np.ones((2, 2))}
-    numbers, tables = programs.divided(source, [False, True, False])
+    numbers, tables = programs.split_source(source, [False, True, False])
     assert numbers == {"a": None, "b": 2.0, "c": None} and tables["b"] is None
-    united = programs.united(numbers, tables)
+    united = programs.merge_source(numbers, tables)
     assert united["a"] is source["a"] and united["b"] == 2.0 and united["c"] is source["c"]
 
 
 def test_slots_are_whole_words_and_grow_up_to_one_a_query():
-    assert [groups.most_slots(n) for n in (1, 32, 33, 1000)] == [32, 32, 64, 1024]
-    assert groups.more_slots(64, 5000) == 256 and groups.more_slots(256, 400) == 416
+    assert [batches.max_slots(n) for n in (1, 32, 33, 1000)] == [32, 32, 64, 1024]
+    assert batches.grow_slots(64, 5000) == 256 and batches.grow_slots(256, 400) == 416
 
 
 def test_policies_of_a_group_share_tables_and_keep_their_numbers():
     source = Synthetic(num_servers=3, dim=2, slackness=0.1)
     far = dataclasses.replace(source, slackness=0.2)
     several = [
-        part({"p": Acqb(c1=0.3), "q": Acqb(c1=0.4)}, source, [0.3], 2, 12, 1, 3),
-        part({"p": Acqb(c1=0.3)}, source, [0.3], 2, 12, 1, 3),
-        part({"p": Acqb(c1=0.3)}, far, [0.3], 2, 12, 1, 3),
-        part({"p": Acqb(c1=0.3)}, source, [0.3], 3, 12, 1, 3),
+        build_spec({"p": Acqb(c1=0.3), "q": Acqb(c1=0.4)}, source, [0.3], range(2), 12, 1, 3),
+        build_spec({"p": Acqb(c1=0.3)}, source, [0.3], range(2), 12, 1, 3),
+        build_spec({"p": Acqb(c1=0.3)}, far, [0.3], range(2), 12, 1, 3),
+        build_spec({"p": Acqb(c1=0.3)}, source, [0.3], range(3), 12, 1, 3),
     ]
-    (group,) = (one for one in groups.grouped(several) if "p" in one.labels)
-    members = [(one.part, one.label) for one in group.members]
+    (group,) = (one for one in batches.form_batches(several) if "p" in one.labels)
+    members = [(one.spec, one.label) for one in group.members]
     assert members == [(0, "p"), (0, "q"), (2, "p"), (3, "p")] and not group.per_seed
-    assert {(a.part, b.part) for a, b in group.twins.items()} == {(1, 0)}
+    assert {(a.spec, b.spec) for a, b in group.duplicates.items()} == {(1, 0)}
     np.testing.assert_allclose(group.numbers.slackness, [0.1, 0.1, 0.2, 0.1], rtol=1e-6)
     np.testing.assert_allclose(group.policies.c1, [0.3, 0.4, 0.3, 0.3], rtol=1e-6)
-    assert group.runs_a_label == 2 + 2 + 3 and group.labels == ("p", "q")
+    assert group.runs_per_label == 2 + 2 + 3 and group.labels == ("p", "q")
     assert group.runs.policy.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
 
 
 def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
     """Eight seconds for four runs of ten rounds, which two points show."""
-    one, other = groups.Member(0, "a"), groups.Member(1, "a")
+    one, other = batches.Member(0, "a"), batches.Member(1, "a")
     axis = types.SimpleNamespace(size=2)
-    part = types.SimpleNamespace(
-        runs_a_policy=4, rates=axis, seeds=axis, problem=types.SimpleNamespace(horizon=10)
+    spec = types.SimpleNamespace(
+        runs_per_policy=4, rates=axis, seeds=axis, problem=types.SimpleNamespace(horizon=10)
     )
     group = types.SimpleNamespace(
-        part=part, runs=types.SimpleNamespace(seed=np.zeros(4)), members=(one,), parts=(part,),
-        twins={other: one}, labels=("a",),
+        spec=spec, runs=types.SimpleNamespace(seed=np.zeros(4)), members=(one,), specs=(spec,),
+        duplicates={other: one}, labels=("a",),
     )  # fmt: skip
-    spent = [runner.Spent(1.0, 2.0), runner.Spent(0.5, 6.0)]
-    made = runner._measured(group, {"x": np.arange(4)}, spent, Told())[one]
+    spent = [runner.Seconds(1.0, 2.0), runner.Seconds(0.5, 6.0)]
+    made = runner._split_by_member(group, {"x": np.arange(4)}, spent, Told())[one]
     assert (made.seconds_per_round, made.compile_seconds) == (8 / 80, 1.5)
     assert made.recorded["x"].tolist() == [[0, 1], [2, 3]], "rate by rate, seed by seed"
 
@@ -279,14 +285,14 @@ def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
 @pytest.mark.parametrize(("every", "said"), [(1, "every round"), (2, "one round in 2 is recorded")])
 def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, said):
     asked = {"a": RandomRouting(), "optimal": Optimal()}
-    one = part(asked, Coin(), [0.3], 2, 4, record_every=every)
+    one = build_spec(asked, Coin(), [0.3], range(2), 4, record_every=every)
     measured = {
-        label: runner.Measured(
+        label: runner.PolicyResults(
             {r.name: np.full((1, 2, 4 // every), value) for r in one.recorders}, 0.0, 0.0
         )
         for value, label in enumerate(asked, 1)
     }
-    made = _dataset(measured, one)
+    made = _to_dataset(measured, one)
     assert made["policy"].values.tolist() == ["a", "optimal"]
     assert (made["optimal_queue_length"] == 2).all()
     assert (made["queue_length"].sel(policy="a") == 1).all()

@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 
 import cqbjax
-from cqbjax.engine import programs, snapshots
-from cqbjax.engine.progress import Silent
+from cqbjax.engine import checkpoints, programs
+from cqbjax.engine.progress import Reporter
 from cqbjax.policies._template import EpsilonGreedy
 from tests.reference import scenarios
 
@@ -15,7 +15,7 @@ POOL = scenarios.routing(np.random.default_rng(3).normal(0.5, 1.0, (6, 4)))
 POLICIES = {"mine": EpsilonGreedy(epsilon=0.3)}
 # Three chunks of two runs, ten calls each; and as many of the yardstick.
 KEYS = {
-    "arrival_rates": [0.4, 0.6], "seeds": 3, "horizon": 60, "record_every": 2,
+    "arrival_rate": [0.4, 0.6], "num_seeds": 3, "horizon": 60, "record_every": 2,
     "chunk": 2, "devices": jax.devices()[:1],
 }  # fmt: skip
 TIMES = ["seconds_per_round", "compile_seconds"]
@@ -25,7 +25,7 @@ class Killed(Exception):
     pass
 
 
-class Counting(Silent):
+class Counting(Reporter):
     """Counts rounds; ends the sweep when so many are done."""
 
     def __init__(self, most=None):
@@ -42,7 +42,7 @@ class Counting(Silent):
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr(snapshots, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, often, monkeypatch, c
     """Killed in its first chunk and then in a later one; only what was not done is run."""
     ran = []
     whole = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity)
-    compiled = programs.compiled
+    compiled = programs.compile_one
 
     def spied(shape):
         made = compiled(shape)
@@ -62,13 +62,13 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, often, monkeypatch, c
 
         return made._replace(advance=advance)
 
-    monkeypatch.setattr(programs, "compiled", spied)
+    monkeypatch.setattr(programs, "compile_one", spied)
     for most in (40, 190):
         with pytest.raises(Killed):
             cqbjax.sweep(
                 POLICIES, POOL, **KEYS, capacity=capacity, progress=Counting(most), resume=tmp_path
             )
-    assert len(list(tmp_path.glob("*.snapshot"))) >= 2
+    assert len(list(tmp_path.glob("*.checkpoint"))) >= 2
     told = Counting()
     again = cqbjax.sweep(POLICIES, POOL, **KEYS, capacity=capacity, progress=told, resume=tmp_path)
     xr.testing.assert_identical(again.drop_vars(TIMES), whole.drop_vars(TIMES))
@@ -94,48 +94,48 @@ def test_nothing_of_another_sweep_is_taken(tmp_path, often):
 def test_a_damaged_snapshot_is_one_sentence(tmp_path, often):
     with pytest.raises(Killed):
         cqbjax.sweep(POLICIES, POOL, **KEYS, progress=Counting(40), resume=tmp_path)
-    (file,) = tmp_path.glob("*.snapshot")
+    (file,) = tmp_path.glob("*.checkpoint")
     file.write_bytes(file.read_bytes()[:300])
     with pytest.raises(ValueError, match="not readable, delete it to run again"):
         cqbjax.sweep(POLICIES, POOL, **KEYS, resume=tmp_path)
 
 
 def test_a_snapshot_is_kept_when_it_is_due(tmp_path, monkeypatch):
-    kept = snapshots.Snapshots(tmp_path, "group")
+    kept = checkpoints.Checkpoints(tmp_path, "group")
     tree = {"key": jax.random.split(jax.random.key(3)), "count": np.arange(4)}
     kept.save("1", tree)
     assert kept.load("1", tree) is None, "too soon"
     kept.save("always", tree, always=True)
     assert kept.load("always", tree) is not None
-    monkeypatch.setattr(snapshots, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
     kept.save("1", tree)
     found = kept.load("1", tree)
     np.testing.assert_array_equal(found["count"], tree["count"])
     assert (jax.random.key_data(found["key"]) == jax.random.key_data(tree["key"])).all()
     assert found["key"].dtype == tree["key"].dtype
-    snapshots.Snapshots(tmp_path, "other").drop()
+    checkpoints.Checkpoints(tmp_path, "other").drop()
     assert kept.load("1", tree) is not None
     kept.drop()
     assert kept.load("1", tree) is None and not list(tmp_path.iterdir())
-    assert snapshots.Snapshots(None).load("1", tree) is None
+    assert checkpoints.Checkpoints(None).load("1", tree) is None
 
 
 def test_who_keeps_nothing_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    snapshots.Snapshots(None).save("1", [np.zeros(2)], always=True)
-    snapshots.Snapshots(None).drop()
+    checkpoints.Checkpoints(None).save("1", [np.zeros(2)], always=True)
+    checkpoints.Checkpoints(None).drop()
     assert not list(tmp_path.iterdir())
 
 
 def test_what_another_process_of_the_same_group_has_tidied_is_not_missed(tmp_path, monkeypatch):
     """It has finished, and removed the folder: at any moment of this one."""
-    kept = snapshots.Snapshots(tmp_path / "gone", "group")
+    kept = checkpoints.Checkpoints(tmp_path / "gone", "group")
     assert kept.load("0", np.zeros(2)) is None
-    monkeypatch.setattr(type(tmp_path), "glob", lambda *_: [tmp_path / "gone" / "a.snapshot"])
+    monkeypatch.setattr(type(tmp_path), "glob", lambda *_: [tmp_path / "gone" / "a.checkpoint"])
     kept.drop()
 
     def tidied(path, _):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(snapshots, "write_atomic", tidied)
+    monkeypatch.setattr(checkpoints, "write_atomic", tidied)
     kept.save("0", np.zeros(2), always=True)

@@ -31,8 +31,8 @@ RULES = {"users": (dynamics.Impatience(attempts=2),), "service": (dynamics.Outag
 )
 def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size):
     swept = cqbjax.sweep(
-        {"mine": policy}, SOURCE, arrival_rates=[0.6], seeds=list(SEEDS), horizon=HORIZON,
-        assortment_size=size, record_every=1, **{k: list(v) for k, v in rules.items()},
+        {"mine": policy}, SOURCE, arrival_rate=[0.6], seeds=list(SEEDS), horizon=HORIZON,
+        K=size, record_every=1, **{k: list(v) for k, v in rules.items()},
     )  # fmt: skip
     source = with_rules(SOURCE, rules.get("users", ()), rules.get("service", ()))
     env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=bool(policy.needs.smaller_assortments))
@@ -164,7 +164,7 @@ def test_gymnasiums_checker_passes():
     seen, info = env.reset(seed=3)
     assert info["seed"] == 3 and seen["arrived"].sum() == 0
     swept = cqbjax.sweep(
-        {"mine": policies.RandomRouting()}, SOURCE, arrival_rates=[0.6], seeds=[3], horizon=30,
+        {"mine": policies.RandomRouting()}, SOURCE, arrival_rate=[0.6], seeds=[3], horizon=30,
         record_every=1,
     )  # fmt: skip
     arrived = swept.queue_length + swept.departures

@@ -9,7 +9,7 @@ import pytest
 from composing import called, composed, refused
 
 from cqbjax.cli._hydra import make, make_policies
-from cqbjax.engine.progress import Silent
+from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, loop, sharding
 from cqbjax.experiments.clusters.engine import Done
 from cqbjax.results import stored as results
@@ -129,7 +129,7 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     config = composed(*WORDS, "policy=[random,rand_rout]")
     ready = kinds.checked_points(config, make, make_policies)
     folder = own / "results" / "data" / "mine"
-    assert loop.run_on_cluster(Here(), (make, make_policies), ready, folder, Silent(), True) == {}
+    assert loop.run_on_cluster(Here(), (make, make_policies), ready, folder, Reporter(), True) == {}
     assert measured() == ["K=1: random", "K=1: rand_rout"]
     assert not sharding.left_of(ready, folder)
 

@@ -22,7 +22,7 @@ from tiers import cases
 from cqbjax import estimation
 from cqbjax.cli import prepare_data
 from cqbjax.cli._hydra import CONF, make, make_policies
-from cqbjax.engine.progress import Silent
+from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, kinds, replaying, sharding, showing
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, Rule
@@ -50,7 +50,7 @@ def run(folder, out, *words):
     ready = kinds.checked_points(made, make, make_policies)
     where = out / "data" / "wildchat"
     left = sharding.left_of(ready, where)
-    assert not sharding.run_all(left, where, Silent(), Console(quiet=True), True)
+    assert not sharding.run_all(left, where, Reporter(), Console(quiet=True), True)
     return made, sharding.read_back(ready, where)
 
 
@@ -272,7 +272,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     done = called("run", *words, f"results_dir={whole}")
     assert done.returncode == 0, done.stderr
     script = str(REPOSITORY / "scripts" / "run.py")
-    often = "import runpy, sys; from cqbjax.engine import snapshots; snapshots.SECONDS = 0.0; "
+    often = "import runpy, sys; from cqbjax.engine import checkpoints; checkpoints.SECONDS = 0.0; "
     often += f"sys.argv[0] = {script!r}; runpy.run_path({script!r}, run_name='__main__')"
     run = subprocess.Popen(
         [sys.executable, "-c", often, *words, f"results_dir={killed}"],
@@ -281,7 +281,7 @@ def test_a_study_that_was_killed_ends_with_the_same_arrays(generated, tmp_path):
     )  # fmt: skip
     unfinished = killed / "data" / "wildchat" / ".unfinished"
     deadline = time.monotonic() + 600
-    while not list(unfinished.glob("*/*.snapshot")) and time.monotonic() < deadline:
+    while not list(unfinished.glob("*/*.checkpoint")) and time.monotonic() < deadline:
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL, "it was still running"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from cqbjax.cli._hydra import make, make_policies
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.engine.progress import Silent
+from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, manifests, sharding, storing, sweeps
 from cqbjax.results import pieces
 from cqbjax.results import stored as results
@@ -58,7 +58,7 @@ def fabricating(monkeypatch):
 
 def run(ready, folder, **changed):
     left = sharding.left_of(ready, folder)
-    return sharding.run_all(left, folder, Silent(), Console(quiet=True), False, **changed)
+    return sharding.run_all(left, folder, Reporter(), Console(quiet=True), False, **changed)
 
 
 @pytest.mark.slow
@@ -185,14 +185,14 @@ def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
     left = sharding.left_of(ready_of(), tmp_path)
     files = set()
     for _ in range(2):
-        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+        sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
         files |= set(tmp_path.glob("*.nc"))
     (file,) = files
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
     # At the same moment neither sees the other: each writes files of its own, and both can be read.
     known = set(tmp_path.glob("*.nc"))
     file.rename(tmp_path / "hidden")
-    sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+    sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
     (tmp_path / "hidden").rename(file)
     assert len({*tmp_path.glob("*.nc")} | known) == 2
     assert not sharding.left_of(ready_of(), tmp_path)
@@ -252,7 +252,7 @@ def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, 
     assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3, 0.4, 0.5]
     with pytest.raises(QueueOverflow):
         left = sharding.left_of(ready, tmp_path)
-        sharding.run_all(left, tmp_path, Silent(), Console(quiet=True), True)
+        sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
 
 
 @pytest.mark.slow

@@ -29,8 +29,8 @@ from cqbjax.datasets import (  # fmt: skip
     source,
 )
 from cqbjax.datasets.prepare import prepare
-from cqbjax.engine.checks import check_sweep
-from cqbjax.engine.progress import Silent
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import grid, kinds, resolvers, sharding, showing, study
 from cqbjax.experiments.configs import Config
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
@@ -61,7 +61,7 @@ def embed(prompts: tuple[str, ...]) -> np.ndarray:
 
 
 def sweep(policies, world: Routing, seeds=SEEDS, **changed):
-    arguments = {"arrival_rates": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
+    arguments = {"arrival_rate": [0.3, 0.5], "horizon": 30, "chunk": 2} | changed
     return cqbjax.sweep(policies, world, seeds=seeds, **arguments)
 
 
@@ -90,7 +90,7 @@ def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
     scores = np.random.default_rng(0).normal(size=world.utilities.shape)
     policies = {"prompt": Routed(scores=jnp.asarray(scores))}
     policies["row"] = PerSeed([Routed(scores=scores[pool], by="row") for pool in pools(world)])
-    data = sweep(policies, world, assortment_size=2)
+    data = sweep(policies, world, K=2)
     for field in ("queue_length", "regret", "departures"):
         values = data[field]
         np.testing.assert_array_equal(values.sel(policy="prompt"), values.sel(policy="row"))
@@ -181,7 +181,7 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
 )  # fmt: skip
 def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
     with pytest.raises(ValueError, match=said):
-        check_sweep({"p": policy}, dataset.queries, [0.5], np.asarray(SEEDS), 10, 1, "auto")
+        build_spec({"p": policy}, dataset.queries, [0.5], SEEDS, 10)
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
@@ -487,7 +487,7 @@ def test_a_served_rate_is_what_a_long_run_serves():
     fixed = Routed(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
         {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
-        arrival_rates=[0.95], horizon=500, capacity=500, chunk=40,
+        arrival_rate=[0.95], horizon=500, capacity=500, chunk=40,
     )  # fmt: skip
     per_round = data.departures.isel(round=-1, arrival_rate=0).mean("seed") / 500
     served = 1 / np.mean(1 / u[:, 0])
@@ -530,7 +530,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
     )
     folder = tmp_path / "results"
-    assert not sharding.run_all(ready, folder, Silent(), console, True)  # type: ignore[arg-type]
+    assert not sharding.run_all(ready, folder, Reporter(), console, True)  # type: ignore[arg-type]
     points = sharding.read_back(ready, folder)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]

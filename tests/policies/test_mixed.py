@@ -41,7 +41,7 @@ def test_where_all_k_are_shown_nothing_changes(name):
     """Every mask is there, and hides nobody: as without them, bit for bit."""
     swept = cqbjax.sweep(
         {"plain": Acqb(alpha_scale=0.3), "mixed": Acqb(alpha_scale=0.3, exploit_size=2)},
-        SOURCES[name], arrival_rates=[0.7], seeds=3, horizon=150, assortment_size=2,
+        SOURCES[name], arrival_rate=[0.7], num_seeds=3, horizon=150, K=2,
     )  # fmt: skip
     for name in ("queue_length", "regret", "departures", "explored"):
         mine, plain = (swept[name].sel(policy=label) for label in ("mixed", "plain"))

@@ -24,7 +24,7 @@ from cqbjax.cli._start import Arguments, start_plain
 from cqbjax.core import backend, rng, simulate
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Problem, Source
-from cqbjax.engine.parts import PerSeed
+from cqbjax.engine.spec import PerSeed
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import showing
 from cqbjax.offline import Projected, fits, training

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from cqbjax.cli._start import Arguments, start_plain
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
-from cqbjax.engine.bars import bar
+from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import showing
 from cqbjax.figures import files
 from cqbjax.results import tables
@@ -87,7 +87,7 @@ def simulate_table(asked: argparse.Namespace) -> pl.DataFrame:
     `apart` is the simulated mean minus the known one, in percent of the known one.
     """
     rows = []
-    with bar() as progress:
+    with show_progress() as progress:
         for load in sorted(set(asked.loads)):
             means = known_queues.simulated(
                 known_queues.KNOWN, load, asked.seeds, asked.relaxations, progress

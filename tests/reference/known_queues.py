@@ -14,7 +14,7 @@ from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.types import Policy, Source
 from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
-from cqbjax.engine.groups import most_slots
+from cqbjax.engine.batches import max_slots
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal, RandomRouting
@@ -120,9 +120,9 @@ def simulated(
         every = math.ceil(one.relaxation(load) / RECORDS)
         most = TAIL * (1 + max(each.expected(rate) for each in same))
         data = sweep(
-            {each.label: each.policy for each in same}, one.source, arrival_rates=[rate],
-            seeds=seeds, horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
-            capacity=most_slots(math.ceil(most)), progress=progress, users=one.users,
+            {each.label: each.policy for each in same}, one.source, arrival_rate=[rate],
+            num_seeds=seeds, horizon=every * RECORDS * (BURN_IN + relaxations), record_every=every,
+            capacity=max_slots(math.ceil(most)), progress=progress, users=one.users,
             service=one.service,
         )  # fmt: skip
         kept = data.queue_length.isel(arrival_rate=0, round=slice(BURN_IN * RECORDS, None))

@@ -216,7 +216,7 @@ def test_a_sweep_runs_on_other_arrivals_and_counts_them():
         # At one half every seed has contexts without slackness.
         source = Arriving(source=dataclasses.replace(SOURCE, slackness=0.0), process=process)
         data = cqbjax.sweep(
-            {"random": RandomRouting()}, source, arrival_rates=[0.5], seeds=[0, 4], horizon=120
+            {"random": RandomRouting()}, source, arrival_rate=[0.5], seeds=[0, 4], horizon=120
         )
         for seed in (0, 4):
             arrived = arrivals(process, 0.5, seed, 120).sum()

@@ -177,10 +177,10 @@ QUICK_SWEEP = [name for name in IN_A_SWEEP if "bool[3]" in name]
 
 @pytest.mark.parametrize("message", cases(IN_A_SWEEP, QUICK_SWEEP))
 def test_a_sweep_refuses_what_shapes_and_draws_show(message):
-    kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "assortment_size": 2}
+    kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "K": 2}
     group = "users" if isinstance(kind, Users) else "service"
     said = refusal(
-        cqbjax.sweep, {"random": RandomRouting()}, Coin(num_servers=4), arrival_rates=[0.4],
+        cqbjax.sweep, {"random": RandomRouting()}, Coin(num_servers=4), arrival_rate=[0.4],
         **{group: [kind]}, **more,
     )  # fmt: skip
     head = f"{group}: {message}" if message.startswith("Shop.") else f"{group} {message}"
@@ -212,7 +212,7 @@ def test_a_kind_that_is_none_is_refused():
     }
     for message, kind in said.items():
         assert refusal(check_users, kind) == message
-        plays = {"arrival_rates": [0.4], "seeds": 2, "horizon": 8, "users": [kind]}
+        plays = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 8, "users": [kind]}
         assert refusal(cqbjax.sweep, {}, Coin(), **plays) == f"users: {message}"
-    assert "service: must be a list" in refusal(cqbjax.sweep, {}, Coin(), arrival_rates=[0.4],
+    assert "service: must be a list" in refusal(cqbjax.sweep, {}, Coin(), arrival_rate=[0.4],
                                                 seeds=2, horizon=8, service=Shop())  # fmt: skip

@@ -9,7 +9,8 @@ import xarray as xr
 from composing import composed, refused
 
 from cqbjax.cli._hydra import make, make_policies
-from cqbjax.engine.progress import Silent
+from cqbjax.engine.checkpoints import Checkpoints
+from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, loop, sharding
 from cqbjax.experiments.clusters import Ray, Slurm, engine
 from cqbjax.results import stored as results
@@ -31,7 +32,7 @@ def grid(folder):
 
 def expected(folder):
     """Return what the grid comes to in one process."""
-    sharding.run_all(grid(folder)[:-1], folder, Silent(), loop.Console(quiet=True), True)
+    sharding.run_all(grid(folder)[:-1], folder, Reporter(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
@@ -47,9 +48,8 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
 
     def perform_and_die_once(task):
         """Kill the process as soon as something of its shard is finished."""
-        from cqbjax.engine.snapshots import Snapshots
 
-        real = Snapshots.save
+        real = Checkpoints.save
 
         def save_and_die(self, chunk, tree, always=False):
             real(self, chunk, tree, always)
@@ -57,7 +57,7 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Snapshots.save = save_and_die
+        Checkpoints.save = save_and_die
         return loop.perform(task)
 
     ready, cluster = grid(folder), Ray(workers=2)
@@ -67,7 +67,7 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
             assert function is loop.perform and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = loop.run_on_cluster(Dying(), (make, make_policies), ready, folder, Silent(), False)
+    lost = loop.run_on_cluster(Dying(), (make, make_policies), ready, folder, Reporter(), False)
     assert killed.exists()
     assert (
         list(lost) == ["arrival_rate=0.65"] and "capacity=2 overflowed" in lost["arrival_rate=0.65"]
@@ -94,7 +94,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
             return cluster.run(perform_or_die, tasks)
 
     lost = loop.run_on_cluster(
-        Dying(), (make, make_policies), grid(folder), folder, Silent(), False
+        Dying(), (make, make_policies), grid(folder), folder, Reporter(), False
     )
     assert sorted(lost) == ["arrival_rate=0.4", "arrival_rate=0.65"]
     assert "was lost" in lost["arrival_rate=0.4"]
@@ -102,7 +102,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     # The same command submits what is missing, and nothing else.
     left = sharding.left_of(grid(folder), folder)
     assert [one.point.name for one in left] == ["arrival_rate=0.4", "arrival_rate=0.65"]
-    lost = loop.run_on_cluster(Dying(), (make, make_policies), left, folder, Silent(), False)
+    lost = loop.run_on_cluster(Dying(), (make, make_policies), left, folder, Reporter(), False)
     assert list(lost) == ["arrival_rate=0.65"]
     same(folder, whole)
 

@@ -1,0 +1,400 @@
+"""Validate a sweep before anything compiles; each error is one sentence that names the argument."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cqbjax.core import contract, mnl, pytree, shapes
+from cqbjax.core.given import check_float32, is_number, is_whole, rounded
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
+from cqbjax.core.rng import MOST_SEED
+from cqbjax.core.rules import Users
+from cqbjax.core.setting import alone, kinds_of
+from cqbjax.core.types import Policy, Problem, Source
+from cqbjax.engine import memory
+from cqbjax.engine.batches import initial_slots
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec, choose_records
+from cqbjax.policies.baselines import Optimal
+
+MAX_ROUNDS = 2**30
+CACHE_SIZE = 256
+# Names of a stored result that are not names of recorders.
+RESERVED_NAMES = (
+    "policy", "arrival_rate", "seed", "round", "point", "optimal_queue_length",
+    "seconds_per_round", "compile_seconds", "gap", "throughput",
+)  # fmt: skip
+
+
+def build_spec(
+    policies: Mapping[str, Policy | PerSeed],
+    source: Source,
+    arrival_rate: Sequence[float],
+    seeds: Sequence[int],
+    horizon: int,
+    K: int = 1,
+    record_every: int | None = None,
+    capacity: Capacity = "auto",
+    record: Sequence[Recorder | str] = (),
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> SweepSpec:
+    """Validate the arguments of a sweep and return its spec.
+
+    Arguments and errors are those of `cqbjax.sweep`; `source` includes the user and service
+    dynamics. The slow check, drawing what the source would draw, comes last.
+    """
+    _check_labels(policies)
+    _check_runs(horizon, capacity)
+    records = choose_records(horizon, record_every)
+    # A range becomes an array when its records are known to fit.
+    numbers = seed_numbers(seeds[-1:] if isinstance(seeds, range) else seeds)
+    with contract.naming("source"):
+        contract.check_source_class(source)
+        pytree.check_numbers(source)
+        problem = source.problem(1, horizon)
+    check_rates(arrival_rate, problem.arrivals_a_round)
+    every_policy = add_optimal(policies)
+    check_assortments(problem.num_servers, K)
+    with contract.naming("source"):
+        problem = source.problem(K, horizon)
+    if max(problem.attempts, problem.most_queries) > MAX_ROUNDS:
+        raise ValueError(
+            f"count={problem.places} times horizon={horizon} must be at most 2^30 attempts, and "
+            f"{problem.arrivals_a_round} arrivals a round times horizon too"
+        )
+    recorders = _check_recorders(record, problem)
+    runs = len(policies) * len(arrival_rate) * len(seeds)
+    memory.check_record_bytes(runs * memory.record_bytes(recorders, problem, records))
+    numbers = seed_numbers(seeds)
+    check_seeds(numbers)
+    rates = np.asarray([rounded(float(rate)) for rate in arrival_rate])
+    spec = SweepSpec(every_policy, source, problem, rates, numbers, records, capacity, recorders)
+    # A source of this package first checks its fields alone (with no seed), because shapes are
+    # computed from them. It draws last; a user-defined source draws once, here.
+    user_defined = contract.is_foreign(source)
+    _check_drawn(source, numbers if user_defined else numbers[:0], arrival_rate, K)
+    _check_source(source, problem)
+    check_policies(spec, policies, memory_gb, devices)
+    if not user_defined:
+        _check_drawn(source, numbers, arrival_rate, K)
+    return spec
+
+
+def replace_policies(spec: SweepSpec, policies: Mapping[str, Policy | PerSeed]) -> SweepSpec:
+    """Return the spec with other policies, of which those that are new are validated.
+
+    Args:
+        spec: from `build_spec`.
+        policies: label -> policy, as routers that have been trained since.
+
+    Raises:
+        ValueError, ContractError: as `build_spec`, for a new policy.
+    """
+    new = {label: one for label, one in policies.items() if spec.policies.get(label) is not one}
+    check_policies(spec, new)
+    return dataclasses.replace(spec, policies=add_optimal(policies))
+
+
+def check_policies(
+    spec: SweepSpec,
+    policies: Mapping[str, Policy | PerSeed],
+    memory_gb: float | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> None:
+    """Validate policies for the shapes of a spec, and that one run of each fits the memory."""
+    for label, policy in policies.items():
+        _check_policy(label, policy, spec.seeds, spec.problem)
+    places = devices or jax.devices()
+    budget = memory.device_budget(memory_gb, places)
+    slots = initial_slots(spec.problem, spec.capacity)
+    # The kind of the source, without copying its tables.
+    source = pytree.kind_of(
+        jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), spec.source)
+    )
+    for label, policy in policies.items():
+        with contract.naming(f"policy {label}"):
+            kind = pytree.kind_as_arrays(_each(policy)[0])
+            size = memory.bytes_per_run(kind, source, spec.problem, slots, spec.recorders)
+            size += memory.drawn_bytes(kind, spec.problem)
+        memory.chunk_width(size, 1, 1, places, budget)
+
+
+def _check_labels(policies: Any) -> None:
+    if not isinstance(policies, Mapping):
+        kind = type(policies).__name__
+        raise ValueError(f"policies must map a label to each policy, and it is of type {kind}")
+    if not policies:
+        raise ValueError("policies must name at least one policy")
+    for label in policies:
+        if not isinstance(label, str) or not label.strip() or not label.isprintable():
+            raise ValueError(f"policies: label {label!r} must be a word, with letters to read")
+
+
+def _check_runs(horizon: Any, capacity: Any) -> None:
+    if not is_whole(horizon) or not 1 <= horizon <= MAX_ROUNDS:
+        raise ValueError(
+            f"horizon={horizon!r} must be a whole number of rounds, at least 1 and at most 2^30"
+        )
+    if capacity != "auto" and not (is_whole(capacity) and 1 <= capacity < MOST_SEED):
+        raise ValueError(
+            f"capacity={capacity} must be `auto` or a whole number of slots, at least 1"
+        )
+
+
+def check_chunks(
+    chunk: int | None, memory_gb: float | None, devices: Sequence[jax.Device] | None = None
+) -> None:
+    """Check what determines the chunks of a sweep.
+
+    Raises:
+        ValueError: naming chunk, memory_gb or devices.
+    """
+    if chunk is not None and not (is_whole(chunk) and chunk >= 1):
+        raise ValueError(f"chunk={chunk} must be a whole number of runs, at least 1, or None")
+    if memory_gb is not None and not (is_number(memory_gb) and 0 < memory_gb < float("inf")):
+        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
+    listed = isinstance(devices, list | tuple) and len(devices) > 0
+    if devices is not None and not (listed and all(isinstance(d, jax.Device) for d in devices)):
+        raise ValueError(
+            f"devices={devices} must be a list of devices of JAX, at least one, or None"
+        )
+
+
+def check_options(progress: Any, resume: Any, queries: Any) -> None:
+    """Check the options of `cqbjax.sweep` that do not change its numbers, and `queries`."""
+    if not isinstance(queries, bool):
+        raise ValueError(f"queries={queries!r} must be True or False")
+    if not isinstance(progress, bool | Reporter):
+        raise ValueError(f"progress={progress!r} must be True, False or a Reporter")
+    if resume is not None and not isinstance(resume, str | Path):
+        raise ValueError(f"resume={resume!r} must be a folder, or None")
+
+
+def choose_seeds(
+    num_seeds: int | None, first_seed: int, seeds: Sequence[int] | None
+) -> Sequence[int]:
+    """Return the seeds of `cqbjax.sweep`: a range, or the list that it was given."""
+    if is_whole(seeds):
+        raise ValueError(f"seeds={seeds} must be a list: write num_seeds={seeds}")
+    if seeds is not None:
+        if num_seeds is not None or first_seed != 0:
+            raise ValueError("seeds must be given without num_seeds and first_seed")
+        return seeds
+    if num_seeds is None or not is_whole(num_seeds) or not is_whole(first_seed):
+        raise ValueError(
+            f"num_seeds={num_seeds!r} and first_seed={first_seed!r} must be whole numbers"
+        )
+    return range(first_seed, first_seed + num_seeds)
+
+
+def seed_numbers(seeds: Sequence[int]) -> np.ndarray:
+    """Return the seeds as an array: [S].
+
+    Raises:
+        ValueError: they are not a sequence of integers, or too large.
+    """
+    if isinstance(seeds, range):
+        if seeds and max(seeds[0], seeds[-1]) >= MOST_SEED:
+            raise ValueError("seeds must be below 2^31")
+        return np.arange(seeds.start, seeds.stop, seeds.step)
+    numbers = np.asarray(seeds)
+    if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
+        raise ValueError(f"seeds={seeds!r} must be integers, in a list")
+    return numbers.astype(int)
+
+
+def check_seeds(seeds: np.ndarray) -> None:
+    """Require at least one seed, all distinct and in [0, 2^31): [S]."""
+    if len(seeds) < 1:
+        raise ValueError("num_seeds must be at least 1")
+    if len(np.unique(seeds)) < len(seeds) or seeds.min() < 0:
+        raise ValueError("seeds must be distinct and not negative")
+    if seeds.max() >= MOST_SEED:
+        raise ValueError("seeds must be below 2^31")
+
+
+def check_rates(arrival_rate: Sequence[float], largest: int) -> None:
+    """Require a list of distinct rates in [0, `largest`] queries per round."""
+    listed = np.ndim(arrival_rate) == 1 and not isinstance(arrival_rate, str)
+    if not listed or not all(map(is_number, arrival_rate)):
+        raise ValueError(f"arrival_rate={arrival_rate!r} must be a list of numbers")
+    if not len(arrival_rate):
+        raise ValueError("arrival_rate must name at least one rate")
+    if len({rounded(float(rate)) for rate in arrival_rate}) < len(arrival_rate):
+        raise ValueError("arrival_rate must name distinct rates, and to 12 digits two are the same")
+    for rate in arrival_rate:
+        if not 0.0 <= rate <= largest:
+            raise ValueError(f"arrival_rate={rate:g} must lie in [0, {largest}] queries a round")
+
+
+def check_assortments(num_servers: int, K: int) -> None:
+    """Require 1 <= K <= N, and assortments of K of N servers that an int32 can count."""
+    if not is_whole(K):
+        raise ValueError(f"K={K!r} must be a whole number")
+    if not 1 <= K <= num_servers:
+        raise ValueError(f"K={K} must lie in 1..N, and N={num_servers} servers")
+    if mnl.num_assortments(num_servers, K) >= 2**31:
+        raise ValueError(
+            f"K={K} of N={num_servers} servers gives 2^31 assortments or more, too many for the "
+            "round-robin; lower K"
+        )
+
+
+def _check_drawn(source: Source, seeds: np.ndarray, rates: Sequence[float], K: int) -> None:
+    """Let a source raise for what it cannot draw."""
+    for rate in rates:
+        with contract.naming("source"):
+            source.check(seeds, rate, K)
+
+
+def _check_source(source: Source, problem: Problem) -> None:
+    """Check a source and its dynamics; trace what those that are user-defined draw."""
+    _check_leaves(source)
+    inside = alone(source)
+    own = contract.foreign(inside)
+    if own is not None:
+        with contract.naming(f"source {type(own).__name__}"):
+            shapes.check_source(_shapes(inside), problem)
+    for kind in kinds_of(source):
+        delay = getattr(kind, "delay", 0)
+        if delay > problem.horizon:
+            raise ValueError(
+                f"delay={delay} must be at most horizon={problem.horizon} rounds: nothing would "
+                "ever be learnt"
+            )
+        if contract.is_foreign(kind):
+            users = isinstance(kind, Users)
+            with contract.naming(f"{'users' if users else 'service'} {type(kind).__name__}"):
+                (shapes.check_users if users else shapes.check_service)(_shapes(kind), problem)
+
+
+def _check_leaves(tree: Any) -> None:
+    """Require numbers that are finite as float32."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if is_number(leaf) or getattr(leaf, "dtype", None) == np.float64:
+            for value in np.unique(leaf):
+                check_float32(value, str(path[-1]).strip("."))
+
+
+def _shapes(tree: Any) -> Any:
+    """Return a source or a dynamics model with shapes in place of its numbers."""
+    return pytree.kind_of(pytree.arrays(tree)).shapes()
+
+
+def add_optimal(policies: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policies with the optimal policy, which runs in every sweep.
+
+    Raises:
+        ValueError: its label is used for another policy, so that every regret would be wrong.
+    """
+    optimal = policies.get(OPTIMAL, Optimal())
+    if type(optimal) is not Optimal:
+        raise ValueError(
+            f"policy {OPTIMAL} must be cqbjax.policies.Optimal(), the yardstick that regret is "
+            f"measured against, and it is {type(optimal).__name__}: give that another label"
+        )
+    return {**policies, OPTIMAL: optimal}
+
+
+def _check_recorders(record: Sequence[Recorder | str], problem: Problem) -> tuple[Recorder, ...]:
+    """Return all recorders of a sweep: `recorders.ALWAYS` and those of `record`.
+
+    Raises:
+        ValueError: one is not a recorder, has a reserved name, or shapes that change or disagree.
+    """
+    if not isinstance(record, list | tuple):
+        raise ValueError(f"record={record} must be a list")
+    more = [find_recorder(one) for one in record]
+    names = [*RESERVED_NAMES, *(one.name for one in ALWAYS)]
+    for one in more:
+        with contract.naming("record"):
+            contract.check_instance(one)
+        kind = type(one).__name__
+        frozen = getattr(type(one), "__dataclass_params__", None)
+        if not isinstance(one, Recorder) or frozen is None or not frozen.frozen:
+            raise ValueError(
+                f"recorder {kind} must be a frozen dataclass made from core.recorders.Recorder"
+            )
+        if one.name in names:
+            raise ValueError(f"recorder {kind} has the name {one.name}, which is taken")
+        names.append(one.name)
+        one.check(problem)
+    recorders = (*ALWAYS, *more)
+    if more:
+        _trace_recorders(recorders, problem)
+    return recorders
+
+
+def find_recorder(recorder: Recorder | str) -> Recorder:
+    """Return the recorder with a name, or the recorder itself.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if not isinstance(recorder, str):
+        return recorder
+    if recorder not in NAMED:
+        raise ValueError(f"record={recorder} is unknown; choose from {', '.join(NAMED)}")
+    return NAMED[recorder]
+
+
+@functools.lru_cache(CACHE_SIZE)
+def _trace_recorders(recorders: tuple[Recorder, ...], problem: Problem) -> None:
+    """Trace a round with these recorders."""
+    with contract.naming("record"):
+        shapes.check_recorders(recorders, Optimal(), problem)
+
+
+def _each(policy: Policy | PerSeed) -> Sequence[Policy]:
+    return policy.policies if isinstance(policy, PerSeed) else (policy,)
+
+
+def _check_policy(
+    label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
+) -> None:
+    """Check a policy, or each one of a `PerSeed`."""
+    each = _each(policy)
+    with contract.naming(f"policy {label}"):
+        contract.check_class(each[0])
+        _check_leaves(each[0])
+    if isinstance(policy, PerSeed) and len(each) != len(seeds):
+        raise ValueError(f"policy {label} is for {len(each)} seeds, and the sweep has {len(seeds)}")
+    for seed, one in zip(seeds, each, strict=False):
+        # Structures and shapes as given, not kinds: 1 and 1.0 are both floats later, and a leaf
+        # that is not a number is left to the policy's own `check`, which names the field.
+        outline, first = (
+            (jax.tree.structure(p), [np.shape(leaf) for leaf in jax.tree.leaves(p)])
+            for p in (one, each[0])
+        )
+        if outline != first:
+            raise ValueError(
+                f"policy {label} of seed {seed} must have the structure and the shapes of that "
+                f"of seed {seeds[0]}"
+            )
+        if hasattr(one, "check"):
+            with contract.naming(f"policy {label}"):
+                one.check(problem)
+    with contract.naming(f"policy {label}"):
+        _trace_policy(pytree.kind_as_arrays(each[0]), problem)
+
+
+@functools.lru_cache(CACHE_SIZE)
+def _trace_policy(kind: pytree.Kind, problem: Problem) -> None:
+    """Trace the `init` of a policy, or the whole round of a user-defined one.
+
+    A policy that is not defined for these shapes raises.
+    """
+    policy = kind.shapes()
+    if contract.is_foreign(policy):
+        shapes.check_policy(policy, problem)
+        return
+    contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
+    jax.eval_shape(lambda policy, table: policy.init(problem, table), policy, contexts)
