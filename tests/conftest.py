@@ -150,7 +150,7 @@ def generated(shared_data, tmp_path_factory):
     from cqbjax.logs import generate, prepare
 
     folder = tmp_path_factory.mktemp("generated")
-    settings = generate.Settings(2500, longer=4.0, early=0.03, follow_ups=0.08)
+    settings = generate.GeneratorSettings(2500, longer=4.0, early=0.03, follow_ups=0.08)
     generate.generate(folder / "log", shared_data, settings, shard_rows=700)
     prepare.prepare(folder, folder / "log", embedder=EMBEDDER, progress=False)
     return folder

@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
     frame, vectors = heavy(*map(int, sys.argv[1:3]), 768)
     begun, before = time.perf_counter(), time.process_time()
-    made = linking.link(frame, vectors, linking.Rule())
+    made = linking.link_conversations(frame, vectors, linking.LinkingRule())
     spent, on_cores = time.perf_counter() - begun, time.process_time() - before
     # What getrusage tells begins with the memory of the process that started this one.
     told = Path("/proc/self/status").read_text()

@@ -175,7 +175,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 # Of a room with many modules: each imports only from the steps before its own.
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
-    "logs": "shards, schema reading, linking, prepare, generate, instance, rules replay",
+    "logs": "shards, conversations, linking, prepare, generate replay schedules",
     "offline": "contrastive, projection routers, fits, heads, priors, policies, training value, "
     "value_tables",
 }

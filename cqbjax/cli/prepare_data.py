@@ -82,7 +82,7 @@ def chains_of_a_log(config: Config) -> None:
     for key in ("prices", "truncation_side"):
         if config[key] is not None:
             raise ValueError(f"{key}={config[key]} is of a routing table, not of dataset=wildchat.")
-    rule = linking.Rule(wanted.threshold, wanted.min_gap, wanted.among)
+    rule = linking.LinkingRule(wanted.threshold, wanted.min_gap, wanted.among)
     rule.check()
     encoder = config.model or logs.ENCODER
     own = None if config.embeddings is None else pathlib.Path(config.embeddings)
@@ -94,7 +94,7 @@ def chains_of_a_log(config: Config) -> None:
     if config.made_up is not None:
         source = data_dir / "made_up" / f"wildchat-{config.made_up}"
         made = [source]
-        settings = generate.Settings(
+        settings = generate.GeneratorSettings(
             config.made_up, longer=wanted.made_up_longer, follow_ups=wanted.made_up_follow_ups,
             close=wanted.made_up_close, seed=wanted.made_up_seed,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def chains_of_a_log(config: Config) -> None:
             data_dir, source, wanted.model, encoder, wanted.tokens,
             config.revision, config.batch_size, config.progress, embeddings=own,
         )  # fmt: skip
-    log = logs.load(data_dir)
+    log = logs.load_log(data_dir)
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{log.name}: {state} ({done.key}, revision {done.revision})", markup=False)
     for line in logs.describe(log, logs.link(log, rule), rule):

@@ -15,11 +15,11 @@ from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.kinds import Shown, Table
 from cqbjax.experiments.study import Making
 from cqbjax.experiments.sweeps import Sweep
-from cqbjax.logs import instance, prepare, rules
-from cqbjax.logs.linking import Chains, Rule
+from cqbjax.logs import prepare
+from cqbjax.logs.linking import Chains, LinkingRule, singleton_share
 from cqbjax.logs.prepare import Log
-from cqbjax.logs.replay import Replay as Queries
-from cqbjax.logs.replay import replay
+from cqbjax.logs.replay import ReplaySource, make_replay
+from cqbjax.logs.schedules import make_schedule
 from cqbjax.policies import Optimal
 
 # Keys of how a log is prepared, whose values are those of the log that is replayed.
@@ -61,9 +61,9 @@ class Replay(Sweep):
     for_show: ClassVar[tuple[str, ...]] = ("kind",)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> LinkingRule:
         """Return the rule by which retrials are linked."""
-        return Rule(float(self.threshold), float(self.min_gap), self.among)
+        return LinkingRule(float(self.threshold), float(self.min_gap), self.among)
 
     def ready(self, point: Point, making: Making) -> Ready:
         """Link a point's chains, and return it with all that is replayed on them.
@@ -86,16 +86,16 @@ class Replay(Sweep):
         log: Log = making.keep(name, lambda: self._log(Path(config.data_dir)))
         chains = prepare.link(log, self.rule)
         (rate,), seeds = config.arrival_rate, grid.seeds(config)
-        source = replay(log, chains, seeds, rate, int(config.horizon), self.singles)
+        source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
         lines = [*prepare.describe(log, chains, self.rule), *_too_few(chains, self.singles)]
         used: dict[str, Any] = {
             f"kind.{key}": getattr(log, key) for key in USED if self.source is None
         }
-        if len(seeds) > 1 and len(set(source.alike)) == 1:
+        if len(seeds) > 1 and len(set(source.first_equal_run)) == 1:
             lines.append(f"num_seeds={len(seeds)}: every seed draws the same arrivals, one is run")
-            source, used = source.first, {**used, "num_seeds": 1}
-        elif len(set(source.alike)) < len(seeds):
-            i, j = next((i, j) for i, j in enumerate(source.alike) if i != j)
+            source, used = source.take_first_run(), {**used, "num_seeds": 1}
+        elif len(set(source.first_equal_run)) < len(seeds):
+            i, j = next((i, j) for i, j in enumerate(source.first_equal_run) if i != j)
             raise ValueError(
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"
@@ -121,7 +121,7 @@ class Replay(Sweep):
             prepare.prepare(data_dir, Path(self.source), embeddings=own, **asked)
         elif self.embeddings is not None:
             raise ValueError("kind.embeddings is read with kind.source alone: leave it out")
-        log = prepare.load(data_dir)
+        log = prepare.load_log(data_dir)
         for key, value in asked.items():
             if self.source is None and getattr(log, key) != value:
                 raise ValueError(
@@ -147,9 +147,9 @@ class Replay(Sweep):
                 raise ValueError(
                     f"kind.schedules.{label} has the label of a policy: give it another"
                 )
-            if rule == "informed" and "planted" not in log.frame.columns:
+            if rule == "informed" and "satisfaction" not in log.frame.columns:
                 continue
-            chosen[str(label)] = rules.policy(rule, log, chains, self.singles)
+            chosen[str(label)] = make_schedule(rule, log, chains, self.singles)
         return chosen
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
@@ -169,19 +169,19 @@ class Replay(Sweep):
         return Shown({"": Table(made, config.title or config.name)}, {"": figure})
 
 
-def _told(log: Log, chains: Chains, source: Queries, singles: float) -> dict[str, Any]:
+def _told(log: Log, chains: Chains, source: ReplaySource, singles: float) -> dict[str, Any]:
     """Return what is said of a point's log and of its chains."""
     alone, longer = _kept(chains, singles)
     load, share = round(source.load, 3), round(alone / (alone + longer), 3)
     following = zip(FOLLOWING, (longer, chains.similar, share, load), strict=True)
-    named = {"source": log.name, "stand_in": log.stand_in, "provenance": log.provenance}
+    named = {"source": log.name, "stand_in": log.proxy_note, "provenance": log.provenance}
     return {**named, "encoder": log.encoder, **dict(following)}
 
 
 def _kept(chains: Chains, singles: float) -> tuple[int, int]:
     """Return how many chains of one are kept, and how many longer ones there are."""
     alone, longer = int((chains.lengths == 1).sum()), int((chains.lengths > 1).sum())
-    return round(alone * instance.kept_singles(chains.lengths, singles)), longer
+    return round(alone * singleton_share(chains.lengths, singles)), longer
 
 
 def _too_few(chains: Chains, singles: float) -> list[str]:

@@ -1,23 +1,27 @@
-"""Logs in WildChat's schema with planted chains: every retrial and its chance is known.
+"""Generated logs in WildChat-1M's schema, whose retry chains and satisfaction are known.
 
-The times are real ones where they can be: conversations arrive as in a trace of an LLM service
-(stretched, and repeated from its beginning when it ends), answers have its token counts, and
-retrials come after the gaps between real repeats in WildChat. The prompts are made up. What decides
-whether a user comes back is the topic, which the first prompt tells.
+Conversations arrive as in a trace of an LLM service (stretched, and repeated from its beginning
+when it ends), answers have its token counts, and retrials come after the gaps between real repeats
+in WildChat. The prompts are made up. The topic, which the first prompt names, determines the
+probability that an answer satisfies the user.
 """
 
+import datetime
+import hashlib
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
-from cqbjax.logs import schema
+from cqbjax.logs.conversations import EPOCH, FIRST_TOKEN, SECOND, TOKENS_PER_SECOND
 from cqbjax.logs.prepare import MODEL, TRUTH
-from cqbjax.logs.reading import FIRST_TOKEN, SECOND, TOKENS_A_SECOND
-from cqbjax.logs.shards import LogError
+from cqbjax.logs.shards import PROXY_NOTE, LogError
 
 TRACE = Path("traces") / "azure_llm_2023_conv.parquet"
 GAPS = Path("wildchat_chains") / "retrial_chains.csv"
@@ -41,26 +45,61 @@ PLACES = (
     "Vienna", "Jakarta", "Dublin", "Seoul", "Havana", "Athens", "Alaska", "Ghana", "Prague",
     "Perth",
 )  # fmt: skip
-# Every eighth topic is hard; its users come back more often than not.
+# Users of every eighth topic, the hard ones, mostly come back.
 HARD, EASY = 8, (0.97, 1.0)
 BEGIN = 1_699_300_000 * SECOND  # 2023-11-06, when the paper's model came out
 
 
-class Settings(NamedTuple):
-    """What a generated log is like.
+_TIME = pa.timestamp("us", "UTC")
+_HEADER = pa.struct([("accept-language", pa.string()), ("user-agent", pa.string())])
+_TURN = pa.struct(
+    [
+        ("content", pa.string()), ("country", pa.string()), ("hashed_ip", pa.string()),
+        ("header", _HEADER), ("language", pa.string()), ("redacted", pa.bool_()),
+        ("role", pa.string()), ("state", pa.string()), ("timestamp", _TIME),
+        ("toxic", pa.bool_()), ("turn_identifier", pa.int64()),
+    ]
+)  # fmt: skip
+_OPENAI = pa.struct(
+    [
+        (part, pa.struct([(kind, value) for kind in ("hate", "self-harm", "sexual", "violence")]))
+        for part, value in (("categories", pa.bool_()), ("category_scores", pa.float64()))
+    ]
+    + [("flagged", pa.bool_())]
+)
+_DETOXIFY = pa.struct(
+    [
+        (kind, pa.float64())
+        for kind in ("identity_attack", "insult", "obscene", "severe_toxicity", "sexual_explicit",
+                     "threat", "toxicity")
+    ]
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("conversation_hash", pa.string()), ("model", pa.string()), ("timestamp", _TIME),
+        ("conversation", pa.list_(_TURN)), ("turn", pa.int64()), ("language", pa.string()),
+        ("openai_moderation", pa.list_(_OPENAI)), ("detoxify_moderation", pa.list_(_DETOXIFY)),
+        ("toxic", pa.bool_()), ("redacted", pa.bool_()), ("state", pa.string()),
+        ("country", pa.string()), ("hashed_ip", pa.string()), ("header", _HEADER),
+    ]
+)  # fmt: skip
+HEADER = {"accept-language": "en-US", "user-agent": "Mozilla/5.0"}
+
+
+class GeneratorSettings(NamedTuple):
+    """Settings of a generated log.
 
     Attributes:
-        conversations: of the model, about; every tenth row more is another model's.
-        longer: mean length of the chains on hard topics that have two or more: a user of one is
-            satisfied with probability about 1 / (longer - 1) each time.
+        conversations: approximate number; every tenth row more is another model's.
+        longer: mean length of the chains on hard topics that have two or more: an answer satisfies
+            their users with probability about 1 / (longer - 1).
         days: from the first arrival to the last root.
-        users: chains a hashed IP, on average.
+        users: mean number of chains per hashed IP.
         retyped: share of retrials whose prompt differs in blanks alone.
         early: share of single conversations that are sent again before they were answered.
-        follow_ups: share of single conversations after which a similar thing is asked.
-        close: whether follow-ups differ from what they follow in a word or a sign at times, so
-            that how close prompts have to be decides which are taken for retrials; else they are
-            always for somebody else.
+        follow_ups: share of single conversations that a similar prompt follows.
+        close: whether some follow-ups differ in a word or a sign only, so that the threshold
+            decides which count as retrials; else they ask for another person.
         seed: of all draws.
     """
 
@@ -75,26 +114,29 @@ class Settings(NamedTuple):
     seed: int = 0
 
 
-def generate(folder: Path, data_dir: Path, settings: Settings, shard_rows: int = 20_000) -> str:
-    """Write a log as shards, each of which says what it is, and `truth.parquet` beside them.
+def generate(
+    folder: Path, data_dir: Path, settings: GeneratorSettings, shard_rows: int = 20_000
+) -> str:
+    """Write a generated log as shards, each with a proxy note, and its ground truth.
 
     Args:
-        folder: where `train-*.parquet` go; what is there of an earlier one is replaced.
+        folder: receives `train-*.parquet` and `truth.parquet`, in place of earlier ones.
         data_dir: holds the trace (`TRACE`) and the real gaps (`GAPS`).
-        settings: what the log is like.
-        shard_rows: rows a shard.
+        settings: of the log.
+        shard_rows: rows per shard.
 
     Returns:
-        What the log stands in for.
+        The proxy note.
 
     Raises:
-        ValueError: a setting is out of range, or the trace or the gaps are not there.
+        ValueError: a setting is out of range, or the trace or the gaps are missing.
     """
-    _check(settings)
-    arrivals, tokens = read_trace(data_dir / TRACE)
-    gaps = read_gaps(data_dir / GAPS)
-    rows = _Rows(settings, arrivals, tokens, gaps).all()
-    stand_in = (
+    if settings.conversations < 10:
+        raise LogError(f"made_up={settings.conversations} must be at least 10 conversations.")
+    if not settings.longer > 1.5:
+        raise LogError(f"longer={settings.longer} must be above 1.5 conversations.")
+    rows = _Generator(settings, data_dir).draw_rows()
+    note = (
         f"a generated log with planted chains ({settings.conversations:,} conversations, arrivals "
         "and token counts of the Azure 2023 conversation trace, retrial gaps of 32 real chains), "
         "standing in for WildChat-1M"
@@ -102,28 +144,35 @@ def generate(folder: Path, data_dir: Path, settings: Settings, shard_rows: int =
     for old in folder.glob("train-*.parquet"):
         old.unlink(missing_ok=True)
     count = -(-len(rows) // shard_rows)
-    # Not in the order of time: a reader has to sort.
+    # In another order than that of time, which a reader must restore.
     order = np.random.default_rng(settings.seed).permutation(len(rows))
     truth = []
     for number in range(count):
-        some = [rows[i] for i in order[number * shard_rows : (number + 1) * shard_rows]]
+        part = [rows[i] for i in order[number * shard_rows : (number + 1) * shard_rows]]
         shard = folder / f"train-{number:05d}-of-{count:05d}.parquet"
-        schema.write(shard, [_row(one) for one in some], stand_in)
-        truth += [(one.chain, one.position, one.planted, one.kind) for one in some]
-    columns = ["chain", "position", "planted", "kind"]
-    pl.DataFrame(truth, columns, orient="row").with_row_index("row").with_columns(
-        pl.col("row").cast(pl.Int64)
-    ).write_parquet(folder / TRUTH)
-    return stand_in
+        write_shard(shard, [row.to_conversation() for row in part], note)
+        truth += [(row.chain, row.position, row.satisfaction, row.kind) for row in part]
+    columns = ["chain", "position", "satisfaction", "kind"]
+    frame = pl.DataFrame(truth, columns, orient="row").with_row_index("row")
+    frame.cast({"row": pl.Int64}).write_parquet(folder / TRUTH)
+    return note
+
+
+def _read_source(path: Path, content: str, *columns: str) -> pl.DataFrame:
+    if not path.is_file():
+        raise LogError(f"{path}: no such file, a generated log takes its {content} from it.")
+    frame = read_frame(path)
+    check_columns(frame.columns, columns, path)
+    return frame
 
 
 def read_trace(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return a trace's arrivals [n] in [0, 1) of its length, and its response tokens [n].
 
     Raises:
-        ValueError: there is no such file, or it lacks a column.
+        ValueError: the file or a column is missing.
     """
-    frame = _table(path, "arrivals", "TIMESTAMP", "GeneratedTokens")
+    frame = _read_source(path, "arrivals", "TIMESTAMP", "GeneratedTokens")
     frame = frame.sort("TIMESTAMP", maintain_order=True)
     times = frame["TIMESTAMP"].cast(pl.Datetime("us")).to_physical().to_numpy().astype(float)
     # One mean interval from the last arrival to the trace's repetition.
@@ -135,29 +184,20 @@ def read_gaps(path: Path) -> np.ndarray:
     """Return the real gaps between repeats, seconds, in increasing order.
 
     Raises:
-        ValueError: there is no such file, or it lacks the column.
+        ValueError: the file or the column is missing.
     """
-    gaps = _table(path, "retrial gaps", "seconds_since_previous")
+    gaps = _read_source(path, "retrial gaps", "seconds_since_previous")
     return np.sort(gaps["seconds_since_previous"].drop_nulls().to_numpy().astype(float))
-
-
-def _table(path: Path, what: str, *columns: str) -> pl.DataFrame:
-    """Read a table that must have some columns."""
-    if not path.is_file():
-        raise LogError(f"{path}: no such file, a generated log takes its {what} from it.")
-    frame = read_frame(path)
-    check_columns(frame.columns, columns, path)
-    return frame
 
 
 def draw_gap(gaps: np.ndarray, uniform: float) -> float:
     """Return a gap in seconds: the empirical quantile, interpolated between logarithms."""
-    places = (np.arange(len(gaps)) + 0.5) / len(gaps)
-    return float(np.exp(np.interp(uniform, places, np.log(gaps))))
+    quantiles = (np.arange(len(gaps)) + 0.5) / len(gaps)
+    return float(np.exp(np.interp(uniform, quantiles, np.log(gaps))))
 
 
-def chances(longer: float) -> np.ndarray:
-    """Return the chance of each topic's users to be satisfied by an answer: [topics]."""
+def satisfaction_by_topic(longer: float) -> np.ndarray:
+    """Return the probability that an answer satisfies a user: [topics]."""
     topics = np.arange(len(TOPICS))
     easy = np.linspace(*EASY, len(TOPICS))
     spread = np.linspace(0.8, 1.2, len(TOPICS) // HARD)
@@ -166,7 +206,7 @@ def chances(longer: float) -> np.ndarray:
 
 
 class _Row(NamedTuple):
-    """One conversation to be written; `kind` is chain, early, follow_up or other."""
+    """One conversation to write; `kind` is chain, early, follow_up or other."""
 
     ip: str
     prompt: str
@@ -175,96 +215,95 @@ class _Row(NamedTuple):
     turns: int
     chain: int
     position: int
-    planted: float
+    satisfaction: float
     kind: str
     model: str = MODEL
 
     @property
-    def answered(self) -> int:
-        return self.arrival + round(SECOND * (FIRST_TOKEN + self.tokens / TOKENS_A_SECOND))
+    def answer_times(self) -> list[int]:
+        """Microseconds since 1970 at which each turn is answered."""
+        first = self.arrival + round(SECOND * (FIRST_TOKEN + self.tokens / TOKENS_PER_SECOND))
+        return [first + i * 40 * SECOND for i in range(self.turns)]
 
-    @property
-    def ended(self) -> int:
-        return self.answered + (self.turns - 1) * 40 * SECOND
+    def to_conversation(self) -> dict[str, Any]:
+        """Return a row of the official schema; a response has four letters per token."""
+        answers = [(time, "word" * self.tokens) for time in self.answer_times]
+        return make_conversation(self.model, self.ip, self.prompt, answers)
 
 
-class _Rows:
+class _Generator:
     """Draws the conversations of a log."""
 
-    def __init__(
-        self, settings: Settings, arrivals: np.ndarray, tokens: np.ndarray, gaps: np.ndarray
-    ) -> None:
-        self.settings, self.arrivals, self.tokens, self.gaps = settings, arrivals, tokens, gaps
+    def __init__(self, settings: GeneratorSettings, data_dir: Path) -> None:
+        self.settings = settings
+        self.arrivals, self.tokens = read_trace(data_dir / TRACE)
+        self.gaps = read_gaps(data_dir / GAPS)
         self.draw = np.random.default_rng(settings.seed)
         combined = list(itertools.product(range(len(TOPICS)), KINDS, PLACES))
-        # Any two differ in topic, kind or place: no encoder takes them for the same.
-        order = self.draw.permutation(len(combined))
-        self.pool = [combined[i] for i in order]
-        self.chances = chances(settings.longer)
+        # Any two differ in topic, kind or place, so that no encoder confuses them.
+        self.pool = [combined[i] for i in self.draw.permutation(len(combined))]
+        self.satisfaction = satisfaction_by_topic(settings.longer)
         self.chain = 0
 
-    def all(self) -> list[_Row]:
-        """Return all rows, chain by chain."""
+    def draw_rows(self) -> list[_Row]:
+        """Draw all rows, chain by chain."""
         rows: list[_Row] = []
         extra = 1 + self.settings.early + self.settings.follow_ups
-        mean_length = float(np.mean(1 / self.chances))
+        mean_length = float(np.mean(1 / self.satisfaction))
         roots = max(2, round(self.settings.conversations / mean_length / extra))
-        starts = self._roots(roots)
-        ips = self._ips(roots)
-        used: dict[int, int] = {}
-        for start, ip in zip(starts, ips, strict=True):
-            place = used[ip] = used.get(ip, -1) + 1
-            rows += self._chain(start, ip, (7 * ip + place) % len(self.pool))
-        return rows
-
-    def _roots(self, count: int) -> np.ndarray:
-        """Return arrival times: the trace, repeated and stretched to the log's days."""
-        number = np.arange(count)
+        # Arrivals: the trace, repeated and stretched to the log's days.
+        number = np.arange(roots)
         passed = number // len(self.arrivals) + self.arrivals[number % len(self.arrivals)]
         since = np.rint(passed / passed[-1] * self.settings.days * 86400 * SECOND)
-        return BEGIN + since.astype(int)
-
-    def _ips(self, count: int) -> np.ndarray:
-        """Draw each chain's IP: some have many users, most a few."""
-        size = max(1, round(count / self.settings.users))
+        # IPs: some have many users, most a few.
+        size = max(1, round(roots / self.settings.users))
         weight = np.minimum(self.draw.pareto(1.2, size) + 0.2, 60)
-        return self.draw.choice(size, count, p=weight / weight.sum())
+        ips = self.draw.choice(size, roots, p=weight / weight.sum())
+        used: dict[int, int] = {}
+        for start, ip in zip(BEGIN + since.astype(int), ips, strict=True):
+            place = used[ip] = used.get(ip, -1) + 1
+            rows += self._draw_chain(start, ip, (7 * ip + place) % len(self.pool))
+        return rows
 
-    def _chain(self, start: int, ip: int, place: int) -> list[_Row]:
+    def _draw_chain(self, start: int, ip: int, place: int) -> list[_Row]:
         topic, kind, where = self.pool[place]
-        chance = float(self.chances[topic])
+        chance = float(self.satisfaction[topic])
         verb, person = VERBS[place % len(VERBS)], place % len(PEOPLE)
-        prompt = _prompt(verb, kind, topic, PEOPLE[person], where)
+        request = f"{kind} about {TOPICS[topic]} for {{}} in {where}".format
+        prompt = f"{verb} {request(PEOPLE[person])}"
         length = int(self.draw.geometric(chance))
-        rows = [self._row(ip, prompt, start, 0, chance, "chain")]
+        rows = [self._draw_row(ip, prompt, start, 0, chance, "chain")]
         while len(rows) < length:
-            later = rows[-1].ended + 1 + round(SECOND * draw_gap(self.gaps, self.draw.uniform()))
-            text = self._retyped(prompt) if self.draw.uniform() < self.settings.retyped else prompt
-            rows.append(self._row(ip, text, later, len(rows), chance, "chain"))
+            gap = draw_gap(self.gaps, self.draw.uniform())
+            later, text = rows[-1].answer_times[-1] + 1 + round(SECOND * gap), prompt
+            if self.draw.uniform() < self.settings.retyped:
+                retyped = (prompt + " ", prompt.replace(" ", "  ", 1), prompt + "\n")
+                text = retyped[self.draw.integers(3)]
+            rows.append(self._draw_row(ip, text, later, len(rows), chance, "chain"))
         self.chain += 1
         if length == 1:
-            other = _prompt(verb, kind, topic, PEOPLE[person - 1], where)
+            other = f"{verb} {request(PEOPLE[person - 1])}"
             if self.settings.close:
-                edited = _prompt(VERBS[place % len(VERBS) - 1], kind, topic, PEOPLE[person], where)
+                edited = f"{VERBS[place % len(VERBS) - 1]} {request(PEOPLE[person])}"
                 other = (other, prompt + "?", prompt + " please", edited)[self.draw.integers(4)]
-            rows += self._decoys(rows[0], ip, other, chance)
+            rows += self._draw_decoys(rows[0], ip, other, chance)
         if self.draw.uniform() < 0.1:
             rows.append(rows[0]._replace(model="gpt-3.5-turbo-0613", kind="other", chain=-1))
         return rows
 
-    def _decoys(self, root: _Row, ip: int, other: str, chance: float) -> list[_Row]:
-        """Return what looks like a retrial of a single conversation and is none."""
-        decoys, uniform = [], self.draw.uniform()
+    def _draw_decoys(self, root: _Row, ip: int, other: str, chance: float) -> list[_Row]:
+        """Draw conversations that resemble a retrial of a single one and are none."""
+        decoys, uniform, ended = [], self.draw.uniform(), root.answer_times[-1]
         if uniform < self.settings.early:
-            soon = root.arrival + int((root.ended - root.arrival) * self.draw.uniform(0.1, 0.9))
-            decoys = [self._row(ip, root.prompt, soon, 0, chance, "early")]
+            soon = root.arrival + int((ended - root.arrival) * self.draw.uniform(0.1, 0.9))
+            decoys = [self._draw_row(ip, root.prompt, soon, 0, chance, "early")]
         elif uniform < self.settings.early + self.settings.follow_ups:
-            later = root.ended + round(SECOND * self.draw.uniform(5, 120))
-            decoys = [self._row(ip, other, later, 0, chance, "follow_up")]
+            later = ended + round(SECOND * self.draw.uniform(5, 120))
+            decoys = [self._draw_row(ip, other, later, 0, chance, "follow_up")]
         self.chain += len(decoys)
         return decoys
 
-    def _row(
+    def _draw_row(
         self, ip: int, prompt: str, arrival: int, position: int, chance: float, kind: str
     ) -> _Row:
         tokens = int(self.tokens[self.draw.integers(len(self.tokens))])
@@ -273,23 +312,51 @@ class _Rows:
             f"{ip:064x}", prompt, int(arrival), tokens, turns, self.chain, position, chance, kind
         )
 
-    def _retyped(self, prompt: str) -> str:
-        return (prompt + " ", prompt.replace(" ", "  ", 1), prompt + "\n")[self.draw.integers(3)]
+
+def make_conversation(
+    model: str, ip: str, prompt: str, answers: Sequence[tuple[int, str]], **changed: Any
+) -> dict[str, Any]:
+    """Return a conversation as a row of the official schema.
+
+    Args:
+        model: that answered.
+        ip: hashed.
+        prompt: the first one; later ones ask for more.
+        answers: the time of each answer, microseconds since 1970, and its text.
+        changed: columns that replace the usual ones.
+    """
+    turns: list[dict[str, Any]] = []
+    common = {
+        "country": "France", "state": None, "language": "English", "redacted": False,
+        "toxic": False,
+    }  # fmt: skip
+    times = [EPOCH + datetime.timedelta(microseconds=int(time)) for time, _ in answers]
+    for number, (time, (_, text)) in enumerate(zip(times, answers, strict=True)):
+        turns.append(
+            {**common, "role": "user", "content": "Go on." if number else prompt, "hashed_ip": ip,
+             "header": HEADER, "timestamp": None, "turn_identifier": 2 * number}
+        )  # fmt: skip
+        turns.append(
+            {**common, "role": "assistant", "content": text, "hashed_ip": None, "header": None,
+             "country": None, "timestamp": time, "turn_identifier": 2 * number + 1}
+        )  # fmt: skip
+    content = "\n".join(turn["content"] for turn in turns).encode()
+    return {
+        **common, "conversation_hash": hashlib.md5(content, usedforsecurity=False).hexdigest(),
+        "model": model, "timestamp": times[-1] if times else None, "conversation": turns,
+        "turn": len(answers), "openai_moderation": [], "detoxify_moderation": [],
+        "hashed_ip": ip, "header": HEADER, **changed,
+    }  # fmt: skip
 
 
-def _prompt(verb: str, kind: str, topic: int, person: str, where: str) -> str:
-    return f"{verb} {kind} about {TOPICS[topic]} for {person} in {where}"
+def write_shard(path: Path, rows: Sequence[dict[str, Any]], proxy_note: str = "") -> None:
+    """Write one shard.
 
-
-def _row(one: _Row) -> dict[str, Any]:
-    """Return a row of the official schema; a response is four letters a token."""
-    step = 40 * SECOND
-    answers = [(one.answered + i * step, "word" * one.tokens) for i in range(one.turns)]
-    return schema.row(one.model, one.ip, one.prompt, answers)
-
-
-def _check(settings: Settings) -> None:
-    if settings.conversations < 10:
-        raise LogError(f"made_up={settings.conversations} must be at least 10 conversations.")
-    if not settings.longer > 1.5:
-        raise LogError(f"longer={settings.longer} must be above 1.5 conversations.")
+    Args:
+        path: of the shard.
+        rows: from `make_conversation`.
+        proxy_note: the dataset that the shard stands in for, in words; empty for none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = SCHEMA.with_metadata({PROXY_NOTE: proxy_note.encode()}) if proxy_note else SCHEMA
+    pq.write_table(pa.Table.from_pylist(list(rows), schema), path)

@@ -1,14 +1,15 @@
-"""The linking rule: which conversation is a retrial of which, and the chains that follow.
+"""The linking rule: which conversation is a retrial of which, and the retry chains that follow.
 
 Retrials are not marked in a log. A user's conversations are taken in the order of their inferred
 arrivals. Each is linked to the latest earlier one of the same user that
 
-    is unresolved:   nothing was linked to it yet,
-    had ended:       its last assistant response is earlier than the new arrival, by `min_gap`,
-    asked the same:  the first prompts are identical, or their embeddings have cosine >= threshold.
+    is unresolved:     no conversation is linked to it yet,
+    had ended:         its last assistant response is earlier than the new arrival, by `min_gap`,
+    has the same text: the first prompts are identical, or their embeddings have
+                       cosine >= threshold.
 
-Similarity is computed within a user, of distinct texts, some rows at a time; there is never a
-matrix of all pairs.
+Similarity is computed within a user, of distinct texts, a block of rows at a time, so that no
+matrix of all pairs is ever in memory.
 """
 
 from collections.abc import Iterator
@@ -17,21 +18,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.logs.reading import SECOND
+from cqbjax.logs.conversations import SECOND
 from cqbjax.logs.shards import LogError
 
 Among = Literal["open", "adjacent"]
 BLOCK = 1024  # conversations of a user whose similarities are in memory at once
 
 
-class Rule(NamedTuple):
+class LinkingRule(NamedTuple):
     """When a conversation is a retrial of an earlier one.
 
     Attributes:
         threshold: least cosine of the first prompts; at 1 they must be identical.
-        min_gap: least seconds from the last response of the one to the arrival of the other.
-        among: `open` looks at all unresolved conversations of the user, `adjacent` at the one just
-            before alone, as if asking for something else had resolved all earlier ones.
+        min_gap: least seconds from the last response of the earlier to the arrival of the later.
+        among: `open` considers all unresolved conversations of the user, `adjacent` only the
+            previous one, as if another question had resolved all earlier ones.
     """
 
     threshold: float = 0.995
@@ -39,11 +40,7 @@ class Rule(NamedTuple):
     among: Among = "open"
 
     def check(self) -> None:
-        """Refuse what is out of range.
-
-        Raises:
-            LogError: naming the key and what is allowed.
-        """
+        """Raise a `LogError` naming the key that is out of range and what is allowed."""
         if not 0 < self.threshold <= 1:
             raise LogError(f"threshold={self.threshold} must be a cosine in (0, 1].")
         if not 0 <= self.min_gap < float("inf"):
@@ -53,15 +50,15 @@ class Rule(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Chains of retrials, by the arrival of their first conversations.
+    """Retry chains, ordered by the arrival of their first conversations.
 
     Attributes:
         members: [n] int64 rows of the log's frame, chain by chain, each in order.
-        first: [m + 1] int64 where each chain begins in `members`.
-        identical: pairs linked because their prompts are identical.
+        first: [m + 1] int64 index in `members` at which each chain begins.
+        identical: linked pairs with identical prompts.
         similar: pairs linked by the cosine alone.
-        early: conversations that asked the same as an unresolved one which had not ended by then
-            (or not by `min_gap`), and were linked to none.
+        early: unlinked conversations with the same text as an unresolved one that had not ended
+            (or not by `min_gap`).
     """
 
     members: np.ndarray
@@ -72,25 +69,22 @@ class Chains(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """[m] conversations of each chain."""
+        """Conversations of each chain, [m]."""
         return np.diff(self.first)
 
-    def by_length(self) -> dict[int, int]:
-        """Return length -> chains."""
-        lengths, counts = np.unique(self.lengths, return_counts=True)
-        return dict(zip(lengths.tolist(), counts.tolist(), strict=True))
 
-
-def link(log: pl.DataFrame, embeddings: np.ndarray | None, rule: Rule) -> Chains:
-    """Link a log's conversations to chains.
+def link_conversations(
+    log: pl.DataFrame, embeddings: np.ndarray | None, rule: LinkingRule
+) -> Chains:
+    """Link a log's conversations to retry chains.
 
     Args:
-        log: from `reading.load`: user, text, arrival, ended and row are used.
+        log: from `load_conversations`: user, text, arrival, ended and row are used.
         embeddings: [texts, d] of the distinct first prompts; None where the threshold is 1.
-        rule: what makes a retrial.
+        rule: defines a retrial.
 
     Raises:
-        LogError: the rule is out of range, or there are no embeddings and it needs them.
+        LogError: the rule is out of range, or needs embeddings that do not exist.
     """
     rule.check()
     if rule.threshold < 1 and embeddings is None:
@@ -108,68 +102,76 @@ def link(log: pl.DataFrame, embeddings: np.ndarray | None, rule: Rule) -> Chains
             links, made = _link_user(text[group], arrival[group], ended[group], vectors, rule)
             before[group] = np.where(links >= 0, group[links], -1)
             counts += made
-    members, first = _follow(before, arrival, row)
+    members, first = _collect_chains(before, arrival, row)
     return Chains(members, first, *counts.tolist())
 
 
 def _link_user(
     text: np.ndarray, arrival: np.ndarray, ended: np.ndarray, embeddings: np.ndarray | None,
-    rule: Rule,
+    rule: LinkingRule,
 ) -> tuple[np.ndarray, tuple[int, int, int]]:  # fmt: skip
     """Link one user's conversations, which are in the order of arrival.
 
     Returns:
-        The place of the one that each is a retrial of, -1 where none, and the counts of `Chains`.
+        The index of the conversation that each is a retrial of, -1 where none, and the counts of
+        `Chains`.
     """
     size, gap = len(text), round(rule.min_gap * SECOND)
     before = np.full(size, -1)
     unresolved = np.ones(size, bool)
     identical = similar = early = 0
-    own, text = np.unique(text, return_inverse=True)
-    for i, alike in _asking_the_same(own, text, embeddings, rule.threshold):
+    distinct, text = np.unique(text, return_inverse=True)
+    for i, same in _find_same_texts(distinct, text, embeddings, rule.threshold):
         first = max(i - 1, 0) if rule.among == "adjacent" else 0
-        asked = first + np.flatnonzero(unresolved[first:i] & alike[text[first:i]])
-        over = asked[(ended[asked] < arrival[i]) & (ended[asked] + gap <= arrival[i])]
-        if len(over):
-            before[i] = over[-1]
-            unresolved[over[-1]] = False
-            identical += text[over[-1]] == text[i]
-            similar += text[over[-1]] != text[i]
+        candidates = first + np.flatnonzero(unresolved[first:i] & same[text[first:i]])
+        ends = ended[candidates]
+        ended_before = candidates[(ends < arrival[i]) & (ends + gap <= arrival[i])]
+        if len(ended_before):
+            latest = before[i] = ended_before[-1]
+            unresolved[latest] = False
+            identical += text[latest] == text[i]
+            similar += text[latest] != text[i]
         else:
-            early += len(asked) > 0
+            early += len(candidates) > 0
     return before, (int(identical), int(similar), int(early))
 
 
-def _asking_the_same(
-    own: np.ndarray, text: np.ndarray, embeddings: np.ndarray | None, threshold: float
+def _find_same_texts(
+    distinct: np.ndarray, text: np.ndarray, embeddings: np.ndarray | None, threshold: float
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield each conversation that asks what another does, and which texts count as its own.
+    """Yield each conversation whose text counts as that of another, and those distinct texts.
 
     Args:
-        own: [m] the user's distinct texts.
-        text: [n] places in `own`.
-        embeddings: of all texts; None: the same is what is identical.
+        distinct: [m] the user's distinct texts.
+        text: [n] indices in `distinct`.
+        embeddings: of all texts; None: only identical texts are the same.
         threshold: least cosine.
+
+    Yields:
+        Index of the conversation, and [m] bool, True where a distinct text is the same.
     """
-    several = np.bincount(text) > 1
-    if embeddings is None and not several.any():
+    repeated = np.bincount(text) > 1
+    if embeddings is None and not repeated.any():
         return
-    unit = None if embeddings is None else _unit(embeddings[own])
+    unit = None
+    if embeddings is not None:
+        unit = embeddings[distinct].astype(np.float32)
+        unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
     for begin in range(0, len(text), BLOCK):
         block = text[begin : begin + BLOCK]
-        alone = len(block) == len(text)  # of most users; sorting once more would take longer
-        some, where = (
-            (np.arange(len(own)), text) if alone else np.unique(block, return_inverse=True)
-        )
-        same = some[:, None] == np.arange(len(own))
+        # A single block, as most users have, is not sorted again.
+        rows, where = np.arange(len(distinct)), text
+        if len(block) < len(text):
+            rows, where = np.unique(block, return_inverse=True)
+        same = rows[:, None] == np.arange(len(distinct))
         if unit is not None:
-            same |= unit[some] @ unit.T >= threshold
-        worth = several[some] | (same.sum(axis=1) > 1)
-        for place in np.flatnonzero(worth[where]):
+            same |= unit[rows] @ unit.T >= threshold
+        found = repeated[rows] | (same.sum(axis=1) > 1)
+        for place in np.flatnonzero(found[where]):
             yield begin + int(place), same[where[place]]
 
 
-def _follow(
+def _collect_chains(
     before: np.ndarray, arrival: np.ndarray, row: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the members of all chains, and where each begins, roots by arrival."""
@@ -179,8 +181,7 @@ def _follow(
     roots = np.flatnonzero(before < 0)
     roots = roots[np.lexsort((row[roots], arrival[roots]))]
     members, first = [], [0]
-    for root in roots:
-        node = root
+    for node in roots:
         while node >= 0:
             members.append(node)
             node = after[node]
@@ -188,31 +189,30 @@ def _follow(
     return np.asarray(members, np.int64), np.asarray(first, np.int64)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Return [n, d] float32 of length one."""
-    whole = vectors.astype(np.float32)
-    return whole / np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-12)
+def singleton_share(lengths: np.ndarray, singles: float) -> float:
+    """Return the share of singletons that `subsample` draws."""
+    single, longer = int((lengths == 1).sum()), int((lengths > 1).sum())
+    return min(1.0, longer * singles / (1 - singles) / max(single, 1))
 
 
 def subsample(lengths: np.ndarray, singles: float, key: np.random.Generator) -> np.ndarray:
-    """Keep all chains of two or more, and singletons until they are a share of what is kept.
+    """Draw singletons to be a share of all chains, beside every chain of two or more.
 
     Args:
         lengths: [m] of all chains.
-        singles: the share of chains of length one in what is kept, in [0, 1).
-        key: which singletons are kept.
+        singles: the share of chains of length one in the result, in [0, 1).
+        key: draws the singletons.
 
     Returns:
-        [kept] chains, in increasing order; all singletons where there are too few.
+        Chains in increasing order; all singletons where there are too few.
 
     Raises:
         LogError: no chain has two conversations or more, or the share is out of range.
     """
     if not 0 <= singles < 1:
         raise LogError(f"singles={singles} must be a share of chains in [0, 1).")
-    alone, longer = np.flatnonzero(lengths == 1), np.flatnonzero(lengths > 1)
+    single, longer = np.flatnonzero(lengths == 1), np.flatnonzero(lengths > 1)
     if not len(longer):
         raise LogError("no chain has two conversations or more: there are no retrials to replay.")
-    wanted = min(len(alone), round(len(longer) * singles / (1 - singles)))
-    kept = key.choice(alone, wanted, replace=False)
-    return np.sort(np.concatenate([longer, kept]))
+    wanted = min(len(single), round(len(longer) * singles / (1 - singles)))
+    return np.sort(np.concatenate([longer, key.choice(single, wanted, replace=False)]))

@@ -1,8 +1,8 @@
-"""A log prepared once: got, checked, read in a stream, its first prompts embedded, and kept.
+"""A log prepared once: fetched, checked, read in a stream, its first prompts embedded, and cached.
 
 `data_dir/cache/<content hash>/` holds `conversations.parquet`, `texts.parquet`, `embeddings.npy`
-and `meta.json`, which is written last. Chains are linked when they are wanted, since the rule is a
-setting, and kept there too: once for each rule.
+and `meta.json`, which is written last. Chains are linked when they are needed, since the rule is a
+setting, and cached in the same folder, once for each rule.
 """
 
 import functools
@@ -14,39 +14,30 @@ import polars as pl
 from rich.progress import Progress
 
 from cqbjax.core.code import digest
-from cqbjax.core.files import (
-    ARRAY,
-    ARRAYS,
-    content_key,
-    memo,
-    read,
-    sha256,
-    write,
-    write_atomic,
-)
+from cqbjax.core.files import ARRAY, ARRAYS, content_key, memo, read, sha256, write, write_atomic
 from cqbjax.core.labels import GENERATED, OWN, PAPERS, command
 from cqbjax.datasets import cache
 from cqbjax.datasets.cache import EMBEDDINGS, PreparedEntry
 from cqbjax.datasets.embeddings import embed, load_encoder, model_identity, read_embeddings
 from cqbjax.datasets.fetch import VerifiedFiles, fetch
 from cqbjax.datasets.prepare import Embed
-from cqbjax.datasets.readers.parquet_csv import read_frame
+from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame
 from cqbjax.datasets.times import JUMP
-from cqbjax.logs import linking, reading, shards
-from cqbjax.logs.linking import Chains, Rule
-from cqbjax.logs.reading import Reading
+from cqbjax.logs import conversations, linking, shards
+from cqbjax.logs.conversations import TEXTS, RowCounts
+from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.shards import LogError
 
 NAME, TITLE, REPOSITORY = "wildchat", "WildChat-1M", "allenai/WildChat-1M"
-# Conversations of all models in WildChat-1M as it is published. How many each model has, and the
-# shards' checksums, the hub alone knows: a download is checked against them.
+# Conversations of all models in WildChat-1M as published. The number per model, and the shards'
+# checksums, come from the hub: a download is compared with them.
 ROWS = 837_989
 FILES = ("data/train-*", "train-*")
 MODEL = "gpt-4-1106-preview"
 ENCODER = "sentence-transformers/paraphrase-multilingual-mpnet-base-v2"
 NONE = "none"  # in place of an encoder: no prompt is embedded
-TRUTH = "truth.parquet"  # beside shards that were generated
-FORMAT = "3"  # raise when the same files would give other conversations
+TRUTH = "truth.parquet"  # ground truth of generated shards
+FORMAT = "4"  # raise when the same files would give other conversations
 MAPPED = ARRAY._replace(load=functools.partial(np.load, mmap_mode="r"))
 
 
@@ -54,29 +45,29 @@ class Log(NamedTuple):
     """A prepared log.
 
     Attributes:
-        frame: one row a conversation (`reading.SCHEMA`); of a generated log also `planted`, the
-            probability with which its user was satisfied.
-        embeddings: [texts, d] float16 of the distinct first prompts; None where none was embedded.
-        name: how it is called in tables.
-        provenance: whose it is, of those in `core.labels`.
-        stand_in: what it stands in for, in words; empty where it stands in for nothing.
+        frame: one row per conversation (`conversations.SCHEMA`); a generated log has a column
+            `satisfaction`, the true probability that its answer satisfies the user.
+        embeddings: [texts, d] float16 of the distinct first prompts; None: not embedded.
+        name: name in tables.
+        provenance: one of the constants in `core.labels`.
+        proxy_note: of a proxy dataset, the dataset that it stands in for, in words; else empty.
         model: whose conversations they are.
-        encoder: what the prompts were embedded by, in words.
-        tokens: how they were counted.
-        reading: what became of every row.
-        folder: of its entry.
-        digest: content hash of all that it was made from.
+        encoder: of the prompts, in words.
+        tokens: how tokens are counted.
+        counts: of the rows by outcome.
+        folder: of the cache entry.
+        digest: content hash of everything that determines the log.
     """
 
     frame: pl.DataFrame
     embeddings: np.ndarray | None
     name: str
     provenance: str
-    stand_in: str
+    proxy_note: str
     model: str
     encoder: str
     tokens: str
-    reading: Reading
+    counts: RowCounts
     folder: Path
     digest: str
 
@@ -90,86 +81,99 @@ def prepare(
 
     Args:
         data_dir: the folder of data; a download goes to `data_dir/wildchat/`.
-        source: a shard or a folder of them, instead of a download; `truth.parquet` is none.
-        model: whose conversations are kept.
+        source: a shard or a folder of them, instead of a download.
+        model: whose conversations are used.
         encoder: of the first prompts, a hub name or a local folder; `none`: nothing is embedded,
             and only identical prompts are the same.
-        tokens: how tokens are counted (`reading.token_counter`).
-        revision: the hub's commit; None is the newest, or the one recorded.
-        batch_size: prompts a forward pass.
+        tokens: how tokens are counted (`find_token_counter`).
+        revision: the hub's commit; None is the newest, or the recorded one.
+        batch_size: prompts per forward pass.
         progress: draw progress bars.
-        embedder: in place of the encoder a name, which tells it from all others, and prompts [P] ->
-            [P, d].
-        embeddings: in place of both a file: an `.npy` of [R, d], row for row with all rows of the
-            shards, those of other models too; or a Parquet file with `conversation_hash`
-            and `embedding`, in any order.
+        embedder: in place of the encoder a name, its part of the cache key, and a function
+            prompts [P] -> [P, d].
+        embeddings: a file in place of both: an `.npy` of [R, d], row for row with all rows of the
+            shards, those of other models too; or a Parquet file with `conversation_hash` and
+            `embedding`, in any order.
 
     Returns:
-        What was done. After a kill the next call goes on from what was embedded.
+        The outcome. After a kill the next call continues with the prompts not yet embedded.
 
     Raises:
-        ValueError: one sentence saying what is wrong with the files, the model or the encoder.
+        ValueError: one sentence: the files, the model or the encoder is invalid.
     """
-    counter = reading.token_counter(tokens)
-    identity, told = _encoder(encoder, embedder, embeddings)
-
-    def inventory(path: Path) -> list[Path]:
-        files = _shards(path)
-        shards.check(files, model)
-        return files
-
-    got = fetch(NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision, inventory)
-    whose = _whose(got)
-
-    def embedded(folder: Path, encode: Embed | None) -> np.ndarray | None:
-        if embeddings is not None:
-            firsts = reading.load(folder).group_by("text").agg(pl.col("row").first()).sort("text")
-            rows, of = shards.count(got.files), "the log has {} conversations"
-            return _unit(read_embeddings(
-                embeddings, rows, of, firsts["row"].to_numpy(), lambda: shards.ids(got.files),
-                shards.ID,
-            ))  # fmt: skip
-        return None if encode is None else encode(tuple(reading.load_texts(folder)))
+    counter = conversations.find_token_counter(tokens)
+    identity, label = _identify_encoder(encoder, embedder, embeddings)
+    got = fetch(
+        NAME, data_dir, source, (REPOSITORY, FILES[:1], None), revision,
+        functools.partial(_list_shards, model=model),
+    )  # fmt: skip
+    origin = _find_origin(got)
 
     def write_files(folder: Path) -> dict[str, Any]:
         encode = embedder[1] if embedder else None
         if encode is None and embeddings is None and encoder != NONE:
-            # Before hours of reading: whether there is one.
-            loaded, kept = load_encoder(encoder, batch_size), cache.cache_folder(data_dir)
+            # Loaded before hours of reading, so that a missing encoder is an error now.
+            loaded = load_encoder(encoder, batch_size)
             encode = functools.partial(
-                embed, cache_dir=kept / "embeddings", model=encoder, batch_size=batch_size,
-                progress=progress, load=lambda *_: loaded,
+                embed, cache_dir=cache.cache_folder(data_dir) / "embeddings", model=encoder,
+                batch_size=batch_size, progress=progress, load=lambda *_: loaded,
             )  # fmt: skip
+        rows = shards.count_rows(got.files)
         with Progress(disable=not progress) as bar:
-            task = bar.add_task("reading conversations", total=shards.count(got.files))
-            advance = functools.partial(bar.advance, task)
-            said = reading.read_log(got.files, model, folder, counter, advance)
-        vectors = embedded(folder, encode)
+            advance = functools.partial(
+                bar.advance, bar.add_task("reading conversations", total=rows)
+            )
+            counts = conversations.read_log(got.files, model, folder, counter, advance)
+        vectors = None
+        if embeddings is not None:
+            frame = conversations.load_conversations(folder)
+            firsts = frame.group_by("text").agg(pl.col("row").first()).sort("text")
+            vectors = _scale_to_unit(read_embeddings(
+                embeddings, rows, "the log has {} conversations", firsts["row"].to_numpy(),
+                lambda: shards.read_ids(got.files), shards.ID,
+            ))  # fmt: skip
+        elif encode is not None:
+            vectors = encode(tuple(pl.read_parquet(folder / TEXTS)["text"]))
         if vectors is not None:
             write(folder / EMBEDDINGS, ARRAY, np.asarray(vectors).astype(np.float16, copy=False))
-        if whose["provenance"] == GENERATED and (truth := got.root / TRUTH).is_file():
-            if len(read_frame(truth)) != said.rows:
+        if origin["provenance"] == GENERATED and (truth := got.root / TRUTH).is_file():
+            if len(read_frame(truth)) != counts.rows:
                 raise LogError(
-                    f"{truth}: must have a row for each of the {said.rows:,} of the log."
+                    f"{truth}: must have a row for each of the {counts.rows:,} of the log."
                 )
             write_atomic(folder / TRUTH, truth.read_bytes())
         return {
-            **whose, "model": model, "encoder": told, "tokens": tokens, "reading": said._asdict()
+            **origin, "model": model, "encoder": label, "tokens": tokens,
+            "counts": counts._asdict(),
         }  # fmt: skip
 
-    depends_on = (FORMAT, NAME, model, tokens, identity, *whose.values(), *got.contents)
-    done = cache.build_entry(data_dir, NAME, depends_on, got.revision, write_files)
+    depends_on = (FORMAT, NAME, model, tokens, identity, *origin.values(), *got.contents)
+    outcome = cache.build_entry(data_dir, NAME, depends_on, got.revision, write_files)
     got.write_record()
-    return done
+    return outcome
 
 
-def _encoder(
+def _list_shards(path: Path, model: str) -> list[Path]:
+    """Return the shards of a source, itself or the Parquet files of a folder, checked."""
+    files = [path] if path.is_file() else []
+    if path.is_dir():
+        files = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
+        files = files or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
+        if not files:
+            raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
+    if not files:
+        raise LogError(f"{path}: no such file or folder.")
+    shards.check_shards(files, model)
+    return files
+
+
+def _identify_encoder(
     encoder: str, embedder: tuple[str, Embed] | None, embeddings: Path | None
 ) -> tuple[str, str]:
-    """Return what tells what embeds from all else, and what it is called.
+    """Return the cache key and the label of the encoder, or of what replaces it.
 
     Raises:
-        LogError: there is no such file of embeddings.
+        LogError: the file of embeddings does not exist.
     """
     if embeddings is not None:
         if not embeddings.is_file():
@@ -178,111 +182,104 @@ def _encoder(
     if embedder is not None:
         return f"given {embedder[0]}", embedder[0]
     identity = model_identity(encoder)
-    # A folder is known by what it holds: its name alone says little, its path nothing.
+    # Of a local folder the label has the name and its content.
     return identity, encoder if identity == encoder else f"{Path(encoder).name} {identity[:12]}"
 
 
-def _whose(got: VerifiedFiles) -> dict[str, str]:
-    """Return a log's name, whose it is and what it stands in for.
+def _find_origin(got: VerifiedFiles) -> dict[str, str]:
+    """Return a log's name, provenance and proxy note.
 
-    It is the paper's if it was downloaded, each shard checked against the hub's checksum, or if it
+    It is the paper's if it was downloaded, each shard compared with the hub's checksum, or if it
     has as many rows as WildChat-1M.
     """
-    stand_in = shards.stand_in(got.files)
-    if stand_in:
-        return {"name": "generated log", "provenance": GENERATED, "stand_in": stand_in}
-    if got.revision != "local" or shards.count(got.files) == ROWS:
-        return {"name": TITLE, "provenance": PAPERS, "stand_in": ""}
     path = got.path.resolve()
-    name = path.name if path.is_dir() else path.stem
-    return {"name": name, "provenance": OWN, "stand_in": ""}
+    name, provenance = path.name if path.is_dir() else path.stem, OWN
+    if note := shards.read_proxy_note(got.files):
+        name, provenance = "generated log", GENERATED
+    elif got.revision != "local" or shards.count_rows(got.files) == ROWS:
+        name, provenance = TITLE, PAPERS
+    return {"name": name, "provenance": provenance, "proxy_note": note}
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Return [n, d] float32 of length one, zeros as they are."""
+def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
+    """Return [n, d] float32 of length one; zeros stay zero."""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     scaled = vectors / np.where(largest > 0, largest, 1)
     return scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1)
 
 
-def load(data_dir: Path) -> Log:
+def load_log(data_dir: Path) -> Log:
     """Return the log that was prepared last.
 
     Raises:
-        LogError: none was.
+        ValueError: no log was prepared, or its entry is damaged or of an older version.
     """
     entry = cache.find_entry(data_dir, NAME)
+    prepare_data = f"{command('prepare_data')} dataset={NAME} data_dir={data_dir}"
     if entry is None:
         raise LogError(
-            f"{data_dir}: no conversation log is prepared there: {command('prepare_data')} "
-            f"dataset={NAME} data_dir={data_dir} downloads WildChat-1M, source=PATH reads a local "
-            "copy, and made_up=N generates one."
+            f"{data_dir}: no conversation log is prepared there: {prepare_data} downloads "
+            "WildChat-1M, source=PATH reads a local copy, and made_up=N generates one."
         )
-    folder, meta = entry.folder, entry.meta
-    frame = reading.load(folder)
-    if (folder / TRUTH).is_file():
-        planted = pl.read_parquet(folder / TRUTH, columns=["row", "planted"])
-        frame = frame.join(planted, on="row", how="left", maintain_order="left")
-    there = (folder / EMBEDDINGS).is_file()
-    # Mapped: chains that were linked before, and prompts that were projected, need none of it.
-    vectors = np.asarray(read(folder / EMBEDDINGS, MAPPED)) if there else None
-    said = {key: value for key, value in meta.items() if key != "reading"}
-    read_so = Reading(**meta["reading"])
-    return Log(frame, vectors, reading=read_so, folder=folder, digest=entry.key, **said)
+    folder, meta = entry.folder, dict(entry.meta)
+    if "counts" not in meta:
+        raise LogError(f"{folder}: was prepared by an older version: prepare it again.")
+    frame = conversations.load_conversations(folder)
+    if (truth := folder / TRUTH).is_file():
+        known = read_frame(truth)
+        check_columns(known.columns, ("row", "satisfaction"), truth)
+        known = known.select("row", "satisfaction")
+        frame = frame.join(known, on="row", how="left", maintain_order="left")
+    # Mapped: linked chains and projected prompts are cached and need no embeddings.
+    embedded = (folder / EMBEDDINGS).is_file()
+    vectors = np.asarray(read(folder / EMBEDDINGS, MAPPED)) if embedded else None
+    counts = RowCounts(**meta.pop("counts"))
+    return Log(frame, vectors, counts=counts, folder=folder, digest=entry.key, **meta)
 
 
-def describe(log: Log, chains: Chains, rule: Rule) -> list[str]:
-    """Say in lines what a log holds and what the rule made of it."""
-    said, sizes = log.reading, chains.by_length()
-    most = max(sizes)
-    listed = ", ".join(f"{size}: {sizes[size]:,}" for size in sorted(sizes)[:8])
-    more = f", ... up to {most}" if len(sizes) > 8 else ""
+def describe(log: Log, chains: Chains, rule: LinkingRule) -> list[str]:
+    """Describe a log and its chains in lines."""
+    counts = log.counts
+    sizes, numbers = (part.tolist() for part in np.unique(chains.lengths, return_counts=True))
+    listed = ", ".join(
+        f"{size}: {number:,}" for size, number in zip(sizes[:8], numbers, strict=False)
+    )
+    more = f", ... up to {sizes[-1]}" if len(sizes) > 8 else ""
     lines = [
-        f"{said.rows:,} conversations read, {said.others:,} of other models; {said.kept:,} kept of "
-        f"{said.users:,} users with {said.texts:,} distinct first prompts",
+        f"{counts.rows:,} conversations read, {counts.others:,} of other models; {counts.used:,} "
+        f"kept of {counts.users:,} users with {counts.texts:,} distinct first prompts",
         f"chains by length: {listed}{more}",
         f"{chains.identical + chains.similar:,} pairs linked: {chains.identical:,} identical, "
         f"{chains.similar:,} by cosine >= {rule.threshold:g}; {chains.early:,} conversations asked "
         "the same before the earlier one had ended, and were not linked",
     ]
-    if dropped := sum(said.dropped.values()):
+    if dropped := sum(counts.dropped.values()):
         why = ", ".join(
-            f"{reason} {count:,} (first: {said.first[reason]})"
-            for reason, count in sorted(said.dropped.items())
+            f"{reason} {count:,} (first: {counts.first[reason]})"
+            for reason, count in sorted(counts.dropped.items())
         )
         lines.append(f"{dropped:,} rows dropped: {why}")
-    if said.jumps:
+    if counts.jumps:
         lines.append(
-            f"the clock jumps {said.jumps:,} times by over {JUMP:,} mean intervals between "
-            f"conversations, the first time before {said.first['jumps']}"
+            f"the clock jumps {counts.jumps:,} times by over {JUMP:,} mean intervals between "
+            f"conversations, the first time before {counts.first['jumps']}"
         )
-    if said.repaired:
-        lines.append(f"{said.repaired:,} first prompts were not valid UTF-8: kept, repaired")
+    if counts.repaired:
+        lines.append(f"{counts.repaired:,} first prompts were not valid UTF-8: kept, repaired")
     if log.embeddings is None:
         lines.append("no prompt is embedded: a policy sees the state of its chain alone")
-    if log.stand_in:
-        lines.append(f"note: {log.stand_in}")
+    if log.proxy_note:
+        lines.append(f"note: {log.proxy_note}")
     return lines
 
 
-def link(log: Log, rule: Rule) -> Chains:
-    """Link a prepared log's conversations (`linking.link`), once for each rule."""
+def link(log: Log, rule: LinkingRule) -> Chains:
+    """Link a prepared log's conversations (`link_conversations`), once for each rule."""
     rule.check()
     key = content_key(repr(rule), digest([linking.__name__]))
     file = log.folder / "chains" / f"{key}.npz"
-    made = memo(file, lambda: linking.link(log.frame, log.embeddings, rule)._asdict(), ARRAYS)
-    counts = (int(made[name]) for name in Chains._fields[2:])
-    return Chains(made["members"], made["first"], *counts)
-
-
-def _shards(path: Path) -> list[Path]:
-    """Return the shards of a source: itself, or the Parquet files of a folder."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise LogError(f"{path}: no such file or folder.")
-    files = sorted({file for pattern in FILES for file in path.glob(pattern) if file.is_file()})
-    files = files or sorted(file for file in path.glob("*.parquet") if file.name != TRUTH)
-    if not files:
-        raise LogError(f"{path}: no shard there, neither data/train-* nor *.parquet.")
-    return files
+    arrays = memo(
+        file, lambda: linking.link_conversations(log.frame, log.embeddings, rule)._asdict(), ARRAYS
+    )
+    counts = (int(arrays[name]) for name in Chains._fields[2:])
+    return Chains(arrays["members"], arrays["first"], *counts)

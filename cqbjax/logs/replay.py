@@ -2,7 +2,7 @@
 
 A query is a chain. Its row of the table is the conversation that its user asks next: the chain
 leaves when its last one is served, and else is back in the queue with the next. There is one
-server, so that scheduling alone is decided.
+server, so that scheduling is the only decision.
 """
 
 import dataclasses
@@ -14,25 +14,34 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
+from cqbjax.core.code import digest
+from cqbjax.core.files import memo
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Problem
+from cqbjax.core.types import LONG_WAIT, Problem
 from cqbjax.core.world import Logged, World
-from cqbjax.logs import instance
-from cqbjax.logs.linking import Chains
+from cqbjax.logs.linking import Chains, subsample
 from cqbjax.logs.prepare import Log
+from cqbjax.logs.shards import LogError
+
+# 32 coordinates of the prompt (the paper's), then the state of the chain.
+PROMPT_DIM = 32
+BLOCK = 65_536  # embeddings in float64 at once
+STATE = ("constant", "attempts", "rounds in system", "prompt length")
+DIM = PROMPT_DIM + len(STATE)
+AGE_COLUMN = PROMPT_DIM + STATE.index("rounds in system")
 
 
 @pytree
-class Replay:
-    """A log's chains, arriving when they did.
+class ReplaySource:
+    """A log's chains, with their arrivals.
 
     Attributes:
-        contexts: [I, 36] what a policy sees of each conversation (`instance.contexts`).
+        contexts: [I, 36] context of each conversation (`make_contexts`).
         left: [I] float conversations left in its chain, itself included.
-        seeds: [S] int32 the runs that were drawn: each keeps other singletons.
-        roots: [S, T, A] int32 the first conversations of the chains that come in each round.
-        counts: [S, T] int32 how many come.
-        rate: chains a round, on average over the whole log.
+        seeds: [S] int32 the drawn runs, each with other singletons.
+        roots: [S, T, A] int32 the first conversations of the chains that arrive in each round.
+        counts: [S, T] int32 number of arrivals.
+        rate: chains per round, on average over the whole log.
     """
 
     contexts: Array
@@ -43,15 +52,15 @@ class Replay:
     rate: Array | float
 
     def problem(self, assortment_size: int, horizon: int) -> Problem:
-        """Return the shapes: a row a conversation, one server, several arrivals a round."""
+        """Return the shapes: a row per conversation, one server, several arrivals per round."""
         rows, dim = self.contexts.shape
         return Problem(
             1, assortment_size, dim, rows, horizon, "disjoint", pooled=False, num_prompts=rows,
-            arrivals_a_round=self.roots.shape[-1], age_column=instance.AGE_COLUMN,
+            arrivals_a_round=self.roots.shape[-1], age_column=AGE_COLUMN,
         )  # fmt: skip
 
     def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
-        """Refuse what was not drawn.
+        """Check that the replay was drawn for these arguments.
 
         Raises:
             ValueError: naming the key and what is allowed.
@@ -70,35 +79,32 @@ class Replay:
     def uniform_service(
         self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
     ) -> float:
-        """Return how many chains a round are served: one by the mean length of those that come."""
+        """Return the chains served per round: one over the mean length of those that arrive."""
         del seeds, arrival_rate, assortment_size
-        return float(np.asarray(self.counts).sum() / max(1.0, self._conversations()))
+        return float(np.asarray(self.counts).sum() / max(1.0, self._count_conversations()))
 
     @property
     def load(self) -> float:
-        """Conversations of the chains that come, a round, over all runs; one a round is served."""
-        return self._conversations() / self.counts.size
+        """Arriving conversations per round, over all runs; the server serves one per round."""
+        return self._count_conversations() / self.counts.size
+
+    def _count_conversations(self) -> float:
+        left, slots = np.asarray(self.left), np.arange(self.roots.shape[-1])
+        return float(sum(left[roots[slots < each[:, None]]].sum() for roots, each in self._runs()))
 
     @property
-    def alike(self) -> list[int]:
-        """[S] for each run the first one in which the same chains come in the same rounds."""
-        drawn = [np.concatenate([np.ravel(a), b]).tobytes() for a, b in self._arrivals()]
-        return [drawn.index(one) for one in drawn]
+    def first_equal_run(self) -> list[int]:
+        """For each run the first one with the same chains in the same rounds, [S]."""
+        drawn = [np.concatenate([np.ravel(a), b]).tobytes() for a, b in self._runs()]
+        return [drawn.index(run) for run in drawn]
 
-    @property
-    def first(self) -> "Replay":
-        """The first run alone."""
-        kept = {name: getattr(self, name)[:1] for name in ("seeds", "roots", "counts")}
-        return dataclasses.replace(self, **kept)
+    def take_first_run(self) -> "ReplaySource":
+        """Return the first run alone."""
+        arrays = {name: getattr(self, name)[:1] for name in ("seeds", "roots", "counts")}
+        return dataclasses.replace(self, **arrays)
 
-    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _runs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return zip(np.asarray(self.roots), np.asarray(self.counts), strict=True)
-
-    def _conversations(self) -> float:
-        """Return how many the chains that come have, over all runs."""
-        left = np.asarray(self.left)
-        slots = np.arange(self.roots.shape[-1])
-        return float(sum(left[roots[slots < c[:, None]]].sum() for roots, c in self._arrivals()))
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Return the log's rows, and the run's arrivals.
@@ -109,49 +115,157 @@ class Replay:
         rows = jnp.arange(problem.num_rows, dtype=jnp.int32)
         # A row that satisfies is followed by none.
         logged = Logged(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
-        roots = self.roots[self._run(key), : problem.horizon]
+        roots = self.roots[self._find_run(key), : problem.horizon]
         return World(self.contexts, -self.left[:, None], roots, rows, logged)
 
     def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
-        """Return how many chains come in each round: [T] int32."""
+        """Return the number of arrivals in each round: [T] int32."""
         del arrival_rate
-        return self.counts[self._run(key), :horizon]
+        return self.counts[self._find_run(key), :horizon]
 
-    def _run(self, key: Array) -> Array:
-        """Return which of the drawn runs has this key: [] int32."""
+    def _find_run(self, key: Array) -> Array:
+        """Return the index of the run that has this key: [] int32."""
         keys = jax.vmap(lambda seed: jax.random.key_data(rng.run_key(seed)))(self.seeds)
         return jnp.argmax(jnp.all(keys == jax.random.key_data(key), axis=-1))
 
 
-def replay(
+def make_replay(
     log: Log, chains: Chains, seeds: Sequence[int], rate: float, horizon: int, singles: float
-) -> Replay:
+) -> ReplaySource:
     """Return the source of a log's chains.
 
     Args:
         log: prepared.
         chains: linked.
         seeds: of the runs.
-        rate: chains a round.
+        rate: chains per round.
         horizon: T.
-        singles: the share of singletons among the chains that are kept.
+        singles: the share of singletons among the drawn chains.
 
     Raises:
         LogError: a number is out of range, or the log has too few chains for the horizon.
     """
     arrivals = log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]
-    drawn = [instance.draw(seed, arrivals, chains, rate, horizon, singles) for seed in seeds]
-    most = max(int(np.bincount(slots).max(initial=1)) for _, slots in drawn)
+    drawn = [draw_arrivals(seed, arrivals, chains, rate, horizon, singles) for seed in seeds]
+    most = max(int(np.bincount(rounds).max(initial=1)) for _, rounds in drawn)
     # A power of two, so that most linking rules of a study share their programs.
     most = max(2, 1 << (most - 1).bit_length())
-    placed = [instance.placed(chains.first[kept], slots, horizon, most) for kept, slots in drawn]
+    placed = [place_arrivals(chains.first[some], each, horizon, most) for some, each in drawn]
+    roots, counts = (jnp.asarray(np.stack(part), jnp.int32) for part in zip(*placed, strict=True))
     lengths = np.repeat(chains.lengths, chains.lengths)
     attempts = np.arange(len(chains.members)) - np.repeat(chains.first[:-1], chains.lengths)
-    return Replay(
-        contexts=instance.contexts(log, chains, attempts),
+    return ReplaySource(
+        contexts=make_contexts(log, chains, attempts),
         left=jnp.asarray(lengths - attempts, float),
-        seeds=jnp.asarray(seeds, jnp.int32),
-        roots=jnp.asarray(np.stack([roots for roots, _ in placed]), jnp.int32),
-        counts=jnp.asarray(np.stack([counts for _, counts in placed]), jnp.int32),
-        rate=float(rate),
-    )
+        seeds=jnp.asarray(seeds, jnp.int32), roots=roots, counts=counts, rate=float(rate),
+    )  # fmt: skip
+
+
+def draw_arrivals(
+    seed: int, arrivals: np.ndarray, chains: Chains, rate: float, horizon: int, singles: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the singletons of a run, and return the round in which each root arrives.
+
+    The span from the first root to the last is cut into rounds of equal length, so many that `rate`
+    roots fall into one on average; several may fall into one.
+
+    Args:
+        seed: of the subsample.
+        arrivals: [m] int64 inferred arrival of each chain's root, microseconds.
+        chains: linked.
+        rate: roots per round.
+        horizon: T, rounds.
+        singles: see `subsample`.
+
+    Returns:
+        The chains that arrive by round T in their order, and the round of each, from 1.
+
+    Raises:
+        LogError: a number is out of range, or the log has too few chains for the horizon.
+    """
+    if not 0 < rate <= 1:
+        raise LogError(f"arrival_rate={rate:g} must lie in (0, 1] chains a round.")
+    drawn = subsample(chains.lengths, singles, np.random.default_rng([seed, 15]))
+    times = arrivals[drawn]
+    rounds = int(len(drawn) / rate)
+    if horizon > rounds:
+        raise LogError(
+            f"horizon={horizon:,} is too long: {len(drawn):,} chains at arrival_rate={rate:g} are "
+            f"{rounds:,} rounds."
+        )
+    span = max(1, int(times[-1] - times[0]))
+    each = np.minimum(1 + ((times - times[0]) / span * rounds).astype(np.int64), rounds)
+    return drawn[each <= horizon], each[each <= horizon]
+
+
+def place_arrivals(
+    rows: np.ndarray, rounds: np.ndarray, horizon: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Place arrivals in their rounds.
+
+    Args:
+        rows: [m] in the order of arrival.
+        rounds: [m] round of each, from 1, not decreasing.
+        horizon: T.
+        most: A, at least the number of arrivals in any round.
+
+    Returns:
+        The rows [T, A] of each round in their order, and their numbers [T].
+    """
+    counts = np.bincount(rounds - 1, minlength=horizon)
+    before = np.cumsum(counts) - counts
+    placed = np.zeros((horizon, most), np.int64)
+    placed[rounds - 1, np.arange(len(rows)) - before[rounds - 1]] = rows
+    return placed, counts
+
+
+def make_contexts(log: Log, chains: Chains, attempts: np.ndarray) -> Array:
+    """Return the context of each conversation, none longer than one: [n, 36].
+
+    Half of the squared length is the projected prompt's, half that of the state of the chain:
+    a constant, a / (1 + a) of a attempts so far, the logarithms of the rounds in the system (here
+    1, which the round multiplies: `Problem.age_column`) and of the prompt's tokens. A scheduler
+    knows all of them when it decides.
+
+    Args:
+        log: prepared.
+        chains: linked.
+        attempts: [n] int64 conversations of the chain before each one.
+    """
+    frame, vectors = log.frame[chains.members], log.embeddings
+    if vectors is None:
+        projected = np.zeros((log.counts.texts, PROMPT_DIM))
+    else:
+        file = log.folder / f"projected-{digest([__name__])}.npy"
+        projected = np.asarray(memo(file, lambda: project(vectors)))
+    length = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(LONG_WAIT)
+    served = jnp.asarray(attempts, float)
+    one = jnp.ones_like(served)
+    state = jnp.stack([one, served / (1 + served), one, jnp.asarray(length, float)], axis=-1)
+    prompts = jnp.asarray(projected, float)[frame["text"].to_numpy()]
+    return jnp.sqrt(0.5) * jnp.concatenate([prompts, 0.5 * state], axis=-1)
+
+
+def project(embeddings: np.ndarray, dim: int = PROMPT_DIM) -> np.ndarray:
+    """Return the coordinates of unit embeddings along their leading principal directions.
+
+    The directions are those of the second moment of all prompts of the log, without centring, so
+    that no projection is longer than its embedding. They depend on texts, not on retrials.
+
+    Args:
+        embeddings: [texts, d] unit vectors.
+        dim: e; zeros follow where there are fewer dimensions.
+
+    Returns:
+        [texts, e].
+    """
+    # In blocks: of a large log the float64 copy would be the largest thing in memory.
+    blocks = [embeddings[i : i + BLOCK] for i in range(0, len(embeddings), BLOCK)]
+    moment = sum(whole.T @ whole for whole in (block.astype(np.float64) for block in blocks))
+    _, directions = np.linalg.eigh(moment)
+    along = directions[:, ::-1][:, :dim]
+    # Of the two signs of a direction, the one whose largest component is positive.
+    largest = np.abs(along).argmax(axis=0)
+    along = along * np.sign(along[largest, np.arange(along.shape[1])])
+    projected = np.concatenate([block.astype(np.float64) @ along for block in blocks])
+    return np.pad(projected, ((0, 0), (0, dim - projected.shape[1])))

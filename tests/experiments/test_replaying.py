@@ -25,8 +25,8 @@ from cqbjax.cli._hydra import CONF, make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, kinds, replaying, sharding, showing
 from cqbjax.logs import prepare
-from cqbjax.logs.linking import Chains, Rule
-from cqbjax.logs.replay import replay
+from cqbjax.logs.linking import Chains, LinkingRule
+from cqbjax.logs.replay import make_replay
 from cqbjax.results import stored as results
 from cqbjax.results.layout import Stored
 from reproduction import extracts
@@ -144,9 +144,9 @@ def test_a_wrong_word_is_one_sentence_before_anything_runs(generated, tmp_path, 
 
 
 def test_a_real_log_has_no_planted_chances(generated):
-    log = prepare.load(generated)
-    real = log._replace(frame=log.frame.drop("planted"))
-    made, chains = config(generated), prepare.link(log, Rule())
+    log = prepare.load_log(generated)
+    real = log._replace(frame=log.frame.drop("satisfaction"))
+    made, chains = config(generated), prepare.link(log, LinkingRule())
     assert "informed" in replayed(made).scheduled({}, log, chains)
     assert "informed" not in replayed(made).scheduled({}, real, chains)
 
@@ -198,7 +198,7 @@ def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
     file = next((tmp_path / "data").rglob(f"*{results.ENDING}"))
     stored = OmegaConf.create(results.read_config(file)).kind
     assert (stored.encoder, stored.tokens) == ("words", "bytes")
-    log = prepare.load(generated)
+    log = prepare.load_log(generated)
     for key, other in (("encoder", prepare.ENCODER), ("model", "gpt-5"), ("tokens", "cl100k_base")):
         with pytest.raises(ValueError, match=f"kind.{key}={other} is not that of the log prepared"):
             run(generated, tmp_path, f"kind.{key}={other}")
@@ -210,7 +210,7 @@ def test_what_is_stored_names_the_log_that_was_used(generated, tmp_path):
 @pytest.mark.slow
 def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(generated):
     """Where chains of one are too few all are kept: the load is higher, and no seed is another."""
-    log, ready = prepare.load(generated), {}
+    log, ready = prepare.load_log(generated), {}
     for singles in (0.8, 0.99):
         made = config(generated, *TINY, f"kind.singles={singles}", "num_seeds=3")
         (ready[singles],) = kinds.checked_points(made, make, make_policies)
@@ -220,10 +220,10 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
     assert any("asks for" in line and "all are kept" in line for line in few.lines)
     assert any("num_seeds=3: every seed draws the same arrivals" in line for line in few.lines)
     assert not any("asks for" in line or "num_seeds" in line for line in enough.lines)
-    lengths = prepare.link(log, Rule()).lengths
+    lengths = prepare.link(log, LinkingRule()).lengths
     for one in ready.values():
         roots, counts = np.asarray(one.source.roots), np.asarray(one.source.counts)
-        first = prepare.link(log, Rule()).first[:-1].tolist()
+        first = prepare.link(log, LinkingRule()).first[:-1].tolist()
         come = [
             lengths[first.index(roots[s, t, i])]
             for s, t in np.ndindex(counts.shape) for i in range(counts[s, t])
@@ -233,10 +233,12 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
 
 def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
     """What was linked is kept beside the log: the next command and a dry run read it."""
-    log, ran, whole = prepare.load(generated), [], prepare.linking.link
-    monkeypatch.setattr(prepare.linking, "link", lambda *a: ran.append(1) or whole(*a))
-    rule = Rule(0.9, min_gap=7.5)
-    first, again = prepare.link(log, rule), prepare.link(prepare.load(generated), rule)
+    log, ran, whole = prepare.load_log(generated), [], prepare.linking.link_conversations
+    monkeypatch.setattr(
+        prepare.linking, "link_conversations", lambda *a: ran.append(1) or whole(*a)
+    )
+    rule = LinkingRule(0.9, min_gap=7.5)
+    first, again = prepare.link(log, rule), prepare.link(prepare.load_log(generated), rule)
     assert len(ran) == 1
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -246,13 +248,13 @@ def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
 
 @pytest.mark.slow
 def test_policies_and_schedules_stand_side_by_side(generated):
-    made, log = config(generated), prepare.load(generated)
-    chains = prepare.link(log, Rule())
+    made, log = config(generated), prepare.load_log(generated)
+    chains = prepare.link(log, LinkingRule())
     chosen = replayed(made).scheduled(make_policies(made.policy), log, chains)
     assert list(chosen) == ["optimal", "acqb", "rr", "fifo", "informed"]
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
-    problem = replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
+    problem = make_replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
     assert isinstance(estimation.choose(chosen["acqb"].estimator, problem), estimation.Blocks)
     made.kind.schedules = {"acqb": "fifo"}
     with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
@@ -334,7 +336,7 @@ def test_chains_of_one_are_said_to_be_too_few_where_they_are():
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
         chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
         assert len(replaying._too_few(chains, 0.5)) == lines
-        log = SimpleNamespace(name="n", stand_in="s", provenance="p", encoder="e")
+        log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
         said = replaying._told(log, chains, SimpleNamespace(load=1.2345), 0.5)
         told = [said[key] for key in replaying.FOLLOWING]
         assert told == [2, 5, share, 1.234]

@@ -10,13 +10,13 @@ import pytest
 from log_files import EMBEDDER
 
 from cqbjax.logs import generate, linking, prepare
-from cqbjax.logs.linking import Rule
+from cqbjax.logs.linking import LinkingRule
 from cqbjax.logs.shards import LogError
 
 
 def compare(folder, rule):
     """Return the planted chains and those found, each a set of tuples of rows in order."""
-    log = prepare.load(folder)
+    log = prepare.load_log(folder)
     made = prepare.link(log, rule)
     rows = log.frame["row"].to_numpy()[made.members]
     linked = {tuple(part.tolist()) for part in np.split(rows, made.first[1:-1])}
@@ -26,13 +26,14 @@ def compare(folder, rule):
 
 
 def test_every_planted_chain_is_found_and_none_is_invented(generated):
-    planted, linked, made = compare(generated, Rule())
+    planted, linked, made = compare(generated, LinkingRule())
     assert linked == planted
     assert made.identical > 100 and made.similar > 40 and made.early > 10
 
 
 @pytest.mark.parametrize(
-    "rule", [Rule(1.0), Rule(0.5), Rule(min_gap=600.0), Rule(among="adjacent")]
+    "rule",
+    [LinkingRule(1.0), LinkingRule(0.5), LinkingRule(min_gap=600.0), LinkingRule(among="adjacent")],
 )
 def test_another_rule_does_not_find_them(generated, rule):
     planted, linked, _ = compare(generated, rule)
@@ -40,7 +41,7 @@ def test_another_rule_does_not_find_them(generated, rule):
 
 
 def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
-    frame = prepare.load(generated).frame
+    frame = prepare.load_log(generated).frame
     truth = pl.read_parquet(generated / "log" / prepare.TRUTH)
     joined = frame.join(truth, on="row").filter(pl.col("kind") == "chain").sort("chain", "position")
     since = (joined["arrival"] - joined["ended"].shift(1)).to_numpy() / 1e6
@@ -61,17 +62,17 @@ def test_gaps_arrivals_and_tokens_are_the_real_ones(generated, shared_data):
 
 def test_users_leave_with_the_planted_chances(generated):
     truth = pl.read_parquet(generated / "log" / prepare.TRUTH).filter(pl.col("kind") == "chain")
-    last = truth.group_by("chain").agg(pl.len(), pl.col("planted").first())
+    last = truth.group_by("chain").agg(pl.len(), pl.col("satisfaction").first())
     for hard in (True, False):
-        some = last.filter((pl.col("planted") < 0.6) == hard)
+        some = last.filter((pl.col("satisfaction") < 0.6) == hard)
         attempts, left = some["len"].sum(), some.height
-        expected = (some["planted"] * some["len"]).sum()
-        spread = np.sqrt((some["planted"] * (1 - some["planted"]) * some["len"]).sum())
+        expected = (some["satisfaction"] * some["len"]).sum()
+        spread = np.sqrt((some["satisfaction"] * (1 - some["satisfaction"]) * some["len"]).sum())
         assert abs(left - expected) < 5 * spread + 1, (hard, attempts)
 
 
 def test_the_same_seed_is_the_same_log(shared_data, tmp_path):
-    some = generate.Settings(60)
+    some = generate.GeneratorSettings(60)
     for folder, settings in (("a", some), ("b", some), ("c", some._replace(seed=1))):
         generate.generate(tmp_path / folder, shared_data, settings)
     a, b, c = (next((tmp_path / x).glob("train-*")).read_bytes() for x in "abc")
@@ -79,20 +80,20 @@ def test_the_same_seed_is_the_same_log(shared_data, tmp_path):
 
 
 def test_what_is_generated_says_so(generated):
-    log = prepare.load(generated)
+    log = prepare.load_log(generated)
     assert (log.name, log.provenance) == ("generated log", "generated")
-    assert "generated log" in log.stand_in and "standing in for WildChat-1M" in log.stand_in
-    lines = prepare.describe(log, prepare.link(log, Rule()), Rule())
-    assert lines[-1] == f"note: {log.stand_in}"
+    assert "generated log" in log.proxy_note and "standing in for WildChat-1M" in log.proxy_note
+    lines = prepare.describe(log, prepare.link(log, LinkingRule()), LinkingRule())
+    assert lines[-1] == f"note: {log.proxy_note}"
 
 
 def test_wrong_settings_and_missing_real_data_are_one_sentence(tmp_path, shared_data):
     with pytest.raises(LogError, match="made_up=5 must be at least 10"):
-        generate.generate(tmp_path, shared_data, generate.Settings(5))
+        generate.generate(tmp_path, shared_data, generate.GeneratorSettings(5))
     with pytest.raises(LogError, match=r"longer=1 must be above 1.5"):
-        generate.generate(tmp_path, shared_data, generate.Settings(50, longer=1))
+        generate.generate(tmp_path, shared_data, generate.GeneratorSettings(50, longer=1))
     with pytest.raises(LogError, match="azure_llm_2023_conv.parquet: no such file"):
-        generate.generate(tmp_path, tmp_path, generate.Settings(50))
+        generate.generate(tmp_path, tmp_path, generate.GeneratorSettings(50))
     with pytest.raises(LogError, match="retrial_chains.csv: no such file"):
         generate.read_gaps(tmp_path / generate.GAPS)
 
@@ -101,10 +102,10 @@ def test_wrong_settings_and_missing_real_data_are_one_sentence(tmp_path, shared_
 def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
     shared_data, tmp_path, capsys
 ):
-    generate.generate(tmp_path / "log", shared_data, generate.Settings(55_000, longer=4.8))
+    generate.generate(tmp_path / "log", shared_data, generate.GeneratorSettings(55_000, longer=4.8))
     begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     prepare.prepare(tmp_path, tmp_path / "log", embedder=EMBEDDER, progress=False)
-    planted, linked, made = compare(tmp_path, Rule())
+    planted, linked, made = compare(tmp_path, LinkingRule())
     spent = time.process_time() - begun
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     with capsys.disabled():
@@ -119,10 +120,13 @@ def test_fifty_thousand_conversations_are_recovered_in_bounded_time_and_memory(
 
 def test_linking_looks_at_one_user_at_a_time(monkeypatch, generated):
     """No matrix of all pairs: what is normalised at once is one user's conversations."""
-    sizes, unit = [], linking._unit
-    monkeypatch.setattr(linking, "_unit", lambda rows: sizes.append(len(rows)) or unit(rows))
-    log = prepare.load(generated)
-    linking.link(log.frame, log.embeddings, Rule())
+    sizes, find = [], linking._find_same_texts
+    monkeypatch.setattr(
+        linking, "_find_same_texts",
+        lambda distinct, *rest: sizes.append(len(distinct)) or find(distinct, *rest),
+    )  # fmt: skip
+    log = prepare.load_log(generated)
+    linking.link_conversations(log.frame, log.embeddings, LinkingRule())
     of_users = log.frame.group_by("user").agg(pl.len(), texts=pl.col("text").n_unique())
     assert max(sizes) == of_users["texts"].max() < log.frame.height / 5
     assert sum(sizes) == of_users.filter(pl.col("len") > 1)["texts"].sum()
@@ -135,7 +139,7 @@ def test_a_users_own_truth_is_none_of_a_log(generated, shared_data, tmp_path):
     rows.write_parquet(tmp_path / "mine" / "train-0.parquet")
     pl.DataFrame({"label": ["good"]}).write_parquet(tmp_path / "mine" / prepare.TRUTH)
     prepare.prepare(tmp_path, tmp_path / "mine", embedder=EMBEDDER, progress=False)
-    log = prepare.load(tmp_path)
-    assert (log.name, log.provenance, log.stand_in) == ("mine", "own", "")
-    assert "planted" not in log.frame.columns and log.frame.height
+    log = prepare.load_log(tmp_path)
+    assert (log.name, log.provenance, log.proxy_note) == ("mine", "own", "")
+    assert "satisfaction" not in log.frame.columns and log.frame.height
     assert not list(tmp_path.rglob(f"cache/*/{prepare.TRUTH}"))

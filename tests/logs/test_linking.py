@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_files import SECOND, heavy
 
-from cqbjax.logs import linking, reading
+from cqbjax.logs import conversations, linking
 from cqbjax.logs.generate import GAPS
-from cqbjax.logs.linking import Rule
+from cqbjax.logs.linking import LinkingRule
 from cqbjax.logs.shards import LogError
 
 # Cosines of texts 1, 2, 3 with text 0.
@@ -32,8 +32,8 @@ def log(*rows):
     return frame.with_columns(scaled).with_row_index("row").cast({"row": pl.Int64})
 
 
-def chains(frame, rule=Rule(), embeddings=EMBEDDINGS):  # noqa: B008  a constant
-    made = linking.link(frame, embeddings, rule)
+def chains(frame, rule=LinkingRule(), embeddings=EMBEDDINGS):  # noqa: B008  a constant
+    made = linking.link_conversations(frame, embeddings, rule)
     return [tuple(part.tolist()) for part in np.split(made.members, made.first[1:-1])], made[2:]
 
 
@@ -72,22 +72,27 @@ def test_the_rule_on_a_case_of_known_answer(case):
 
 def test_the_threshold_gap_and_order_are_data():
     rows = log((0, 0, 0, 5), (0, 2, 9, 12), (0, 3, 13, 14), (0, 0, 80, 90))
-    assert chains(rows, Rule(0.95))[0] == [(0, 1, 3), (2,)]
-    assert chains(rows, Rule(0.97))[0] == [(0, 3), (1,), (2,)]
-    assert chains(rows, Rule(1.0), None)[0] == [(0, 3), (1,), (2,)]
-    assert chains(rows, Rule(0.97, min_gap=75))[0] == [(0, 3), (1,), (2,)]
-    assert chains(rows, Rule(0.97, min_gap=75.1)) == ([(0,), (1,), (2,), (3,)], (0, 0, 1))
-    assert chains(rows, Rule(0.95, among="adjacent"))[0] == [(0, 1), (2,), (3,)]
+    assert chains(rows, LinkingRule(0.95))[0] == [(0, 1, 3), (2,)]
+    assert chains(rows, LinkingRule(0.97))[0] == [(0, 3), (1,), (2,)]
+    assert chains(rows, LinkingRule(1.0), None)[0] == [(0, 3), (1,), (2,)]
+    assert chains(rows, LinkingRule(0.97, min_gap=75))[0] == [(0, 3), (1,), (2,)]
+    assert chains(rows, LinkingRule(0.97, min_gap=75.1)) == ([(0,), (1,), (2,), (3,)], (0, 0, 1))
+    assert chains(rows, LinkingRule(0.95, among="adjacent"))[0] == [(0, 1), (2,), (3,)]
 
 
 @pytest.mark.parametrize(
     ("rule", "words"),
-    [(Rule(0.0), "threshold=0"), (Rule(1.01), "threshold=1.01"), (Rule(min_gap=-1), "min_gap=-1"),
-     (Rule(among="all"), "among=all must be open or adjacent"), (Rule(), "needs embeddings")],
-)  # fmt: skip
+    [
+        (LinkingRule(0.0), "threshold=0"),
+        (LinkingRule(1.01), "threshold=1.01"),
+        (LinkingRule(min_gap=-1), "min_gap=-1"),
+        (LinkingRule(among="all"), "among=all must be open or adjacent"),
+        (LinkingRule(), "needs embeddings"),
+    ],
+)
 def test_a_rule_out_of_range_is_one_sentence(rule, words):
     with pytest.raises(LogError, match=words):
-        linking.link(log((0, 0, 0, 1)), None, rule)
+        linking.link_conversations(log((0, 0, 0, 1)), None, rule)
 
 
 def reference(rows, rule, embeddings=EMBEDDINGS):
@@ -127,7 +132,7 @@ def reference(rows, rule, embeddings=EMBEDDINGS):
 )  # fmt: skip
 def test_the_rule_is_that_of_the_pairwise_reference(drawn, threshold, gap, among, block):
     rows = [(user, text, arrival, arrival + took) for user, text, arrival, took in drawn]
-    rule = Rule(threshold, gap, among)
+    rule = LinkingRule(threshold, gap, among)
     with mock.patch.object(linking, "BLOCK", block):
         assert chains(log(*rows), rule)[0] == reference(rows, rule)
 
@@ -137,9 +142,9 @@ def test_a_heavy_users_blocks_are_the_pairwise_reference(monkeypatch):
     frame, vectors = heavy(300, 220, 48)
     unit = vectors / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
     rows = [(u, t, a / SECOND, e / SECOND) for _, u, t, a, e in frame.iter_rows()]
-    made = linking.link(frame, vectors, Rule())
+    made = linking.link_conversations(frame, vectors, LinkingRule())
     parts = np.split(made.members, made.first[1:-1])
-    assert [tuple(part.tolist()) for part in parts] == reference(rows, Rule(), unit)
+    assert [tuple(part.tolist()) for part in parts] == reference(rows, LinkingRule(), unit)
     assert made.similar > 20 and made.identical > 10
 
 
@@ -175,7 +180,7 @@ def real(shared_data, tokens):
     frame = pl.read_csv(shared_data / GAPS, try_parse_dates=True)
     # A group's times are real, its texts unknown: one number a group says that they are alike.
     times = frame["timestamp"].cast(pl.Datetime("us", "UTC")).to_physical()
-    waited = round(SECOND * (reading.FIRST_TOKEN + tokens / reading.TOKENS_A_SECOND))
+    waited = round(SECOND * (conversations.FIRST_TOKEN + tokens / conversations.TOKENS_PER_SECOND))
     return frame, pl.DataFrame(
         {"row": np.arange(len(frame)), "user": frame["user"] - 1, "text": frame["chain"] - 1,
          "arrival": times - waited, "ended": times},
@@ -190,7 +195,7 @@ def real(shared_data, tokens):
 def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, kept):
     frame, log = real(shared_data, tokens)
     assert len(frame) == 79 and frame["chain"].n_unique() == 32
-    made = linking.link(log, None, Rule(1.0, among=among))
+    made = linking.link_conversations(log, None, LinkingRule(1.0, among=among))
     groups = [
         set(frame["chain"][part.tolist()]) for part in np.split(made.members, made.first[1:-1])
     ]
@@ -202,5 +207,5 @@ def test_a_cosine_of_the_threshold_is_enough():
     """Of vectors whose cosine is a half without rounding."""
     half = np.array([[1.0, 1, 1, 1], [1, 0, 0, 0]])
     rows = log((0, 0, 0, 5), (0, 1, 9, 12))
-    assert chains(rows, Rule(0.5), half)[0] == [(0, 1)]
-    assert chains(rows, Rule(0.501), half)[0] == [(0,), (1,)]
+    assert chains(rows, LinkingRule(0.5), half)[0] == [(0, 1)]
+    assert chains(rows, LinkingRule(0.501), half)[0] == [(0,), (1,)]

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Queue
-from cqbjax.logs import instance, linking, prepare, rules
-from cqbjax.logs.instance import DIM
-from cqbjax.logs.linking import Rule
-from cqbjax.logs.replay import Replay, replay
-from cqbjax.logs.rules import Ranked
+from cqbjax.logs import linking, prepare
+from cqbjax.logs import replay as replaying
+from cqbjax.logs.linking import LinkingRule
+from cqbjax.logs.replay import DIM, ReplaySource, make_replay
+from cqbjax.logs.schedules import RankedSchedule, make_schedule, true_satisfaction
 from cqbjax.logs.shards import LogError
 from cqbjax.policies import Acqb, Optimal, RandomRouting
 from cqbjax.testing.contract import check_source
@@ -34,8 +34,8 @@ def source(lengths, rounds, seeds=(0,), contexts=None):
     left = np.ones(ROWS)
     for root, length in zip(first, lengths, strict=True):
         left[root : root + length] = np.arange(length, 0, -1)
-    roots, counts = instance.placed(first, np.asarray(rounds), ROUNDS, CHAINS)
-    return Replay(
+    roots, counts = replaying.place_arrivals(first, np.asarray(rounds), ROUNDS, CHAINS)
+    return ReplaySource(
         contexts=jnp.zeros((ROWS, DIM)) if contexts is None else contexts,
         left=jnp.asarray(left, float), seeds=jnp.asarray(seeds, jnp.int32),
         roots=jnp.asarray(np.stack([roots] * len(seeds)), jnp.int32),
@@ -49,7 +49,7 @@ def policy(by, tokens=()):
     if by in words:
         return RandomRouting(schedule=words[by])
     tables = {"shortest": np.resize(tokens, ROWS), "informed": -np.linspace(0, 1, ROWS)}
-    return {"fifo": Ranked(), "clairvoyant": Optimal()}.get(by) or Ranked(
+    return {"fifo": RankedSchedule(), "clairvoyant": Optimal()}.get(by) or RankedSchedule(
         order=jnp.asarray(tables[by], float)
     )
 
@@ -161,7 +161,7 @@ def test_ties_are_broken_uniformly():
 @pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "expected"), [(5, 0), (4, 3), (3, 2), (1, 1)])
 def test_a_queue_without_a_free_place_says_in_which_round(capacity, expected):
-    made = traced(Ranked(), source([4] * 5, [1, 1, 2, 2, 3]), capacity=capacity)
+    made = traced(RankedSchedule(), source([4] * 5, [1, 1, 2, 2, 3]), capacity=capacity)
     assert made.overflow == expected
 
 
@@ -180,9 +180,9 @@ def seen(source, queue, round_):
 
 
 def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
-    log = prepare.load(generated)
-    chains = prepare.link(log, Rule())
-    made = replay(log, chains, [0], 0.7, ROUNDS, 0.8)
+    log = prepare.load_log(generated)
+    chains = prepare.link(log, LinkingRule())
+    made = make_replay(log, chains, [0], 0.7, ROUNDS, 0.8)
     root = int(chains.first[np.argmax(chains.lengths)])
     row = jnp.asarray([root, root + 1, root + 2], jnp.int32)
     queue = Queue(row, jnp.array([3, 5, 99_999], jnp.int32), jnp.array([0, 1, 2], jnp.int32))
@@ -190,7 +190,7 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
     features = np.asarray(features)
     assert features.shape == (3, DIM) and (np.linalg.norm(features, axis=1) <= 1).all()
     frame = log.frame[chains.members[np.asarray(row)]]
-    prompts = instance.project(log.embeddings)[frame["text"].to_numpy()]
+    prompts = replaying.project(log.embeddings)[frame["text"].to_numpy()]
     np.testing.assert_allclose(features[:, :32], np.sqrt(0.5) * prompts, rtol=1e-5, atol=1e-7)
     waited = np.log1p([4, 2, 0]) / np.log1p(1e5)
     asked = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(1e5)
@@ -205,10 +205,10 @@ def test_what_a_policy_sees_is_what_a_scheduler_can_know(generated):
 
 
 def test_what_is_not_defined_for_a_replay_is_refused(generated):
-    log = prepare.load(generated)
-    chains = prepare.link(log, Rule())
+    log = prepare.load_log(generated)
+    chains = prepare.link(log, LinkingRule())
     with pytest.raises(ValueError, match="schedule last must be one of fifo, fifo_chain"):
-        rules.policy("last", log, chains, 0.8)
+        make_schedule("last", log, chains, 0.8)
     made = source([1] * 5, [1] * 5)
     with pytest.raises(ValueError, match="seed 3 is none of those"):
         made.check(np.array([0, 3]), RATE, 1)
@@ -221,12 +221,12 @@ def test_what_is_not_defined_for_a_replay_is_refused(generated):
 
 
 def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
-    log = prepare.load(generated)
-    chains = prepare.link(log, Rule())
-    made = replay(log, chains, [4, 7], 0.7, 120, 0.8)
+    log = prepare.load_log(generated)
+    chains = prepare.link(log, LinkingRule())
+    made = make_replay(log, chains, [4, 7], 0.7, 120, 0.8)
     arrivals = log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]
     for seed in (7, 4):
-        kept, rounds = instance.draw(seed, arrivals, chains, 0.7, 120, 0.8)
+        kept, rounds = replaying.draw_arrivals(seed, arrivals, chains, 0.7, 120, 0.8)
         drawn = draw_instance(rng.run_key(seed), made, 0.7, problem=made.problem(1, 120))
         rows, arrives = np.asarray(drawn.world.arrival_rows), np.asarray(drawn.arrives)
         here = np.arange(rows.shape[1]) < arrives[:, None]
@@ -234,14 +234,14 @@ def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
         np.testing.assert_array_equal(drawn.arrives, np.bincount(rounds, minlength=121)[1:])
     assert (np.asarray(made.roots[0]) != np.asarray(made.roots[1])).any()
     lengths = np.diff(chains.first)
-    come = [lengths[instance.draw(s, arrivals, chains, 0.7, 120, 0.8)[0]] for s in (4, 7)]
+    come = [lengths[replaying.draw_arrivals(s, arrivals, chains, 0.7, 120, 0.8)[0]] for s in (4, 7)]
     assert np.isclose(made.uniform_service(None, 0.7, 1), 1 / np.concatenate(come).mean())
 
 
 @pytest.mark.slow
 def test_a_log_keeps_the_contract_of_sources(generated):
-    log = prepare.load(generated)
-    made = replay(log, prepare.link(log, Rule()), [4, 7], 0.7, 120, 0.8)
+    log = prepare.load_log(generated)
+    made = make_replay(log, prepare.link(log, LinkingRule()), [4, 7], 0.7, 120, 0.8)
     check_source(made, arrival_rate=0.7, seed=7, horizon=120)
 
 
@@ -250,14 +250,14 @@ def test_projection_keeps_the_leading_directions_and_no_vector_grows():
     basis = np.linalg.qr(draw.normal(size=(64, 64)))[0]
     made = draw.normal(size=(500, 64)) * np.geomspace(1, 0.01, 64)
     made = (made / np.linalg.norm(made, axis=1, keepdims=True)) @ basis.T
-    shown = instance.project(made)
+    shown = replaying.project(made)
     assert shown.shape == (500, 32)
     assert (np.linalg.norm(shown, axis=1) <= 1 + 1e-9).all()
     # Inner products are those of the best approximation of rank 32.
     left, size, right = np.linalg.svd(made, full_matrices=False)
     best = left[:, :32] * size[:32] @ right[:32]
     np.testing.assert_allclose(shown @ shown.T, best @ best.T, atol=1e-9)
-    narrow = instance.project(made[:, :5])
+    narrow = replaying.project(made[:, :5])
     assert narrow.shape == (500, 32) and not narrow[:, 5:].any()
 
 
@@ -270,31 +270,31 @@ def chains_of(lengths):
 def test_roots_arrive_in_the_rounds_of_their_times():
     chains = chains_of([2] * 50 + [1] * 200)
     times = np.sort(np.random.default_rng(3).uniform(0, 1e9, 250).astype(np.int64))
-    kept, rounds = instance.draw(0, times, chains, 0.5, 400, 0.8)
+    kept, rounds = replaying.draw_arrivals(0, times, chains, 0.5, 400, 0.8)
     wide = (times[-1] - times[0]) / 500
     expected = np.minimum(1 + (times - times[0]) // wide, 500)
     assert kept.tolist() == list(range(int((expected <= 400).sum())))
     np.testing.assert_array_equal(rounds, expected[expected <= 400])
-    rows, counts = instance.placed(kept + 1000, rounds, 400, 8)
+    rows, counts = replaying.place_arrivals(kept + 1000, rounds, 400, 8)
     assert rows.shape == (400, 8) and counts.max() > 1
     for t in range(1, 401):
         assert rows[t - 1, : counts[t - 1]].tolist() == (kept[rounds == t] + 1000).tolist()
     with pytest.raises(LogError, match=r"horizon=501 is too long: 250 chains .* are 500 rounds"):
-        instance.draw(0, times, chains, 0.5, 501, 0.8)
+        replaying.draw_arrivals(0, times, chains, 0.5, 501, 0.8)
     with pytest.raises(LogError, match=r"arrival_rate=1.5 must lie in \(0, 1\]"):
-        instance.draw(0, times, chains, 1.5, 10, 0.8)
+        replaying.draw_arrivals(0, times, chains, 1.5, 10, 0.8)
 
 
 def test_planted_chances_are_those_after_singletons_are_left_out(generated):
     """Of first conversations the share that is the only one is as the adjusted chances say."""
-    log = prepare.load(generated)
-    chains = prepare.link(log, Rule())
+    log = prepare.load_log(generated)
+    chains = prepare.link(log, LinkingRule())
     kept = linking.subsample(chains.lengths, 0.8, np.random.default_rng(0))
-    chance = instance.planted(log, chains, 0.8)[chains.first[kept]]
+    chance = true_satisfaction(log, chains, 0.8)[chains.first[kept]]
     single = chains.lengths[kept] == 1
     spread = np.sqrt((chance * (1 - chance)).sum())
     assert abs(single.sum() - chance.sum()) < 5 * spread
-    raw = instance.planted(log, chains)[chains.first[kept]]
+    raw = true_satisfaction(log, chains)[chains.first[kept]]
     assert raw.sum() - single.sum() > 5 * spread, "left as they were they would be too large"
 
 
@@ -302,9 +302,9 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
     """By Bayes' rule: a chain of one is kept with probability r, a longer one always."""
     lengths, planted = [1, 3, 1, 1, 2, 1], np.linspace(0.1, 0.9, 9)
     chains = chains_of(lengths)
-    log = SimpleNamespace(frame=pl.DataFrame({"planted": planted}))
-    np.testing.assert_array_equal(instance.planted(log, chains), planted)
-    adjusted = instance.planted(log, chains, 0.5)
+    log = SimpleNamespace(frame=pl.DataFrame({"satisfaction": planted}))
+    np.testing.assert_array_equal(true_satisfaction(log, chains), planted)
+    adjusted = true_satisfaction(log, chains, 0.5)
     roots, kept = chains.first[:-1], 2 / 4  # two longer ones, so that two singles of four are kept
     others = np.setdiff1d(np.arange(9), roots)
     np.testing.assert_array_equal(adjusted[others], planted[others])
@@ -315,27 +315,27 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
 def test_a_replays_load_is_conversations_a_round_of_a_run():
     """Of the chains that come: here five, of eleven conversations, in each of two runs."""
     made = source([4, 1, 3, 1, 2], [1, 2, 2, 2, 3], (0, 7))
-    assert made.load == pytest.approx(11 / ROUNDS) and made.alike == [0, 0]
+    assert made.load == pytest.approx(11 / ROUNDS) and made.first_equal_run == [0, 0]
     assert made.uniform_service(None, RATE, 1) == pytest.approx(5 / 11)
     counts = jnp.asarray(made.counts).at[1, 0].set(0)
-    assert dataclasses.replace(made, counts=counts).alike == [0, 1]
+    assert dataclasses.replace(made, counts=counts).first_equal_run == [0, 1]
     assert dataclasses.replace(made, counts=counts).load == pytest.approx((11 + 7) / 2 / ROUNDS)
-    assert made.first.seeds.tolist() == [0] and made.first.load == made.load
+    assert made.take_first_run().seeds.tolist() == [0] and made.take_first_run().load == made.load
 
 
 def test_a_rule_ranks_conversations_by_what_it_names():
     """By the tokens of the answer, the fewest first; by the chance to leave, the largest first."""
     chains = chains_of([2, 1])._replace(members=np.array([2, 0, 1]))
-    columns = {"tokens": [30, 50, 40], "prompt_tokens": [1, 2, 3], "planted": [0.9, 0.6, 0.2]}
+    columns = {"tokens": [30, 50, 40], "prompt_tokens": [1, 2, 3], "satisfaction": [0.9, 0.6, 0.2]}
     log = SimpleNamespace(frame=pl.DataFrame(columns))
-    assert rules.policy("shortest", log, chains, 0.5).order.tolist() == [40, 30, 50]
-    informed = -np.asarray(rules.policy("informed", log, chains, 0.5).order)
-    np.testing.assert_allclose(informed, instance.planted(log, chains, 0.5), rtol=1e-6)
+    assert make_schedule("shortest", log, chains, 0.5).order.tolist() == [40, 30, 50]
+    informed = -np.asarray(make_schedule("informed", log, chains, 0.5).order)
+    np.testing.assert_allclose(informed, true_satisfaction(log, chains, 0.5), rtol=1e-6)
     assert informed[1] == np.float32(0.9)
     for rule, schedule in (("fifo_chain", "oldest"), ("least_served",) * 2, ("random",) * 2):
-        assert rules.policy(rule, log, chains, 0.5) == RandomRouting(schedule=schedule)
-    assert rules.policy("fifo", log, chains, 0.5).needs.entry_rounds
-    assert rules.policy("clairvoyant", log, chains, 0.5) == Optimal()
+        assert make_schedule(rule, log, chains, 0.5) == RandomRouting(schedule=schedule)
+    assert make_schedule("fifo", log, chains, 0.5).needs.entry_rounds
+    assert make_schedule("clairvoyant", log, chains, 0.5) == Optimal()
 
 
 @pytest.mark.slow
@@ -361,11 +361,13 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
             1,
         )
     )
-    told[:, instance.PROMPT_DIM :] = state
+    told[:, replaying.PROMPT_DIM :] = state
     until = np.minimum(np.arange(horizon + 1) * 7 // 10, 400)
     rounds = np.repeat(np.arange(1, horizon + 1), np.diff(until))
-    roots, counts = instance.placed(first[draw.permutation(400)[: len(rounds)]], rounds, horizon, 2)
-    made = Replay(
+    roots, counts = replaying.place_arrivals(
+        first[draw.permutation(400)[: len(rounds)]], rounds, horizon, 2
+    )
+    made = ReplaySource(
         contexts=jnp.asarray(told, float),
         left=jnp.asarray(np.repeat(lengths, lengths) - attempts, float),
         seeds=jnp.arange(seeds, dtype=jnp.int32),
@@ -385,7 +387,7 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     alike[:, :2] = [np.sqrt(0.5), 0]
     others = {
         "blind": last_queue(acqb, dataclasses.replace(made, contexts=jnp.asarray(alike, float))),
-        "fifo": last_queue(Ranked(), made),
+        "fifo": last_queue(RankedSchedule(), made),
     }
     best = last_queue(Optimal(), made)
     assert (seeing >= best).all() and (seeing - best).mean() < 15

@@ -1,7 +1,7 @@
-"""A log read in a stream: the conversations of one model, an arrival time for each.
+"""Conversations of one model, with inferred arrival times, read from a log in a stream.
 
-Written as they are read, so that no more than a batch is in memory: `conversations.parquet` (times,
-users, lengths) and `texts.parquet` (each distinct first prompt once).
+Written as they are read, so that memory holds one batch: `conversations.parquet` (times, users,
+lengths) and `texts.parquet` (each distinct first prompt once).
 """
 
 import contextlib
@@ -26,16 +26,17 @@ from cqbjax.logs.shards import Batch, LogError
 
 # Seconds between a prompt and the last token of its answer (the paper's appendix): 2.84 to the
 # first one, then 30 tokens a second.
-FIRST_TOKEN, TOKENS_A_SECOND = 2.84, 30.0
+FIRST_TOKEN, TOKENS_PER_SECOND = 2.84, 30.0
 SECOND = 1_000_000  # microseconds
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DUPLICATE = "duplicate of an earlier row"
-# No encoder reads more of a prompt. Whether two are identical is told by all of their bytes.
+# No encoder reads more of a prompt. Two prompts are identical if all of their bytes are.
 MOST_LETTERS = 4096
 CONVERSATIONS, TEXTS = "conversations.parquet", "texts.parquet"
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),  # of all shards
-        ("user", pa.int32()),  # one a hashed IP
+        ("user", pa.int32()),  # number of the hashed IP
         ("text", pa.int32()),  # number of the first prompt in texts.parquet
         ("arrival", pa.int64()),  # inferred, microseconds since 1970
         ("answered", pa.int64()),  # the first assistant response
@@ -49,7 +50,7 @@ CountTokens = Callable[[bytes], int]
 
 
 class Conversation(NamedTuple):
-    """What is kept of a row; times in microseconds since 1970."""
+    """A row in use; times in microseconds since 1970."""
 
     user: str
     prompt: bytes
@@ -61,7 +62,7 @@ class Conversation(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn of a conversation; a field that is missing is None."""
+    """One turn of a conversation; a missing field is None."""
 
     role: str | None
     content: bytes | None
@@ -69,24 +70,24 @@ class Turn(NamedTuple):
     hashed_ip: str | None
 
 
-class Reading(NamedTuple):
-    """What became of every row of a log.
+class RowCounts(NamedTuple):
+    """Counts of a log's rows by outcome.
 
     Attributes:
-        rows: all that there are.
+        rows: in all.
         others: of other models.
-        kept: conversations.
-        users: hashed IPs among them.
-        texts: distinct first prompts.
+        used: conversations.
+        users: their hashed IPs.
+        texts: their distinct first prompts.
         dropped: reason -> rows.
-        repaired: first prompts that were not valid UTF-8; kept, with U+FFFD for the wrong bytes.
+        repaired: first prompts with invalid UTF-8; used, with U+FFFD for the wrong bytes.
         jumps: gaps between the times of conversations that are as long as if a clock jumped.
         first: reason of `dropped`, or `jumps` -> its first row, in words.
     """
 
     rows: int
     others: int
-    kept: int
+    used: int
     users: int
     texts: int
     dropped: dict[str, int]
@@ -100,8 +101,8 @@ def count_by_bytes(text: bytes) -> int:
     return math.ceil(len(text) / 4)
 
 
-def token_counter(name: str) -> CountTokens:
-    """Return what counts tokens.
+def find_token_counter(name: str) -> CountTokens:
+    """Return a function that counts tokens.
 
     Args:
         name: `bytes` (`count_by_bytes`), or an encoding of tiktoken such as `cl100k_base`.
@@ -125,15 +126,15 @@ def token_counter(name: str) -> CountTokens:
 def read_log(
     files: Sequence[Path], model: str, folder: Path, tokens: CountTokens = count_by_bytes,
     advance: Callable[[int], Any] = lambda rows: None, size: int = 1024,
-) -> Reading:  # fmt: skip
+) -> RowCounts:  # fmt: skip
     """Read a log and write its conversations and texts.
 
     Args:
-        files: the shards, which `shards.check` has passed.
-        model: whose conversations are kept.
-        folder: where the two files go; they count only together.
-        tokens: counts those of a response.
-        advance: told how many rows were read.
+        files: shards that passed `check_shards`.
+        model: whose conversations are used.
+        folder: receives the two files, which belong together.
+        tokens: counts the tokens of a text.
+        advance: called with the number of rows read.
         size: rows in memory at once.
 
     Raises:
@@ -144,15 +145,15 @@ def read_log(
     seen = set[bytes]()
     dropped: Counter[str] = Counter()
     first: dict[str, int] = {}
-    rows = others = kept = repaired = 0
+    rows = others = used = repaired = 0
     with (
-        _writer(folder / CONVERSATIONS, SCHEMA) as log,
-        _writer(folder / TEXTS, pa.schema([("text", pa.string())])) as prompts,
+        _open_writer(folder / CONVERSATIONS, SCHEMA) as write_conversations,
+        _open_writer(folder / TEXTS, pa.schema([("text", pa.string())])) as write_texts,
     ):
-        for batch in shards.read(files, size):
-            own = pc.fill_null(pc.equal(batch.rows["model"], model), False)
+        for batch in shards.read_batches(files, size):
+            of_model = pc.fill_null(pc.equal(batch.rows["model"], model), False)
             conversations, new = [], []
-            for row, one in _conversations(batch, own, tokens):
+            for row, one in _parse_batch(batch, of_model, tokens):
                 if not isinstance(one, str):
                     digest = _digest(one.prompt)
                     whole = _digest(repr((digest, one._replace(prompt=b""))).encode())
@@ -169,21 +170,22 @@ def read_log(
                 repaired += text.encode() != one.prompt
                 user = users.setdefault(one.user, len(users))
                 conversations.append((row, user, texts[digest], *one[2:]))
-            log(conversations)
-            prompts(new)
+            write_conversations(conversations)
+            write_texts(new)
             rows += batch.rows.num_rows
-            others += batch.rows.num_rows - (pc.sum(own).as_py() or 0)
-            kept += len(conversations)
+            others += batch.rows.num_rows - (pc.sum(of_model).as_py() or 0)
+            used += len(conversations)
             advance(batch.rows.num_rows)
-        if not kept:
+        if not used:
             why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.most_common())
             raise LogError(f"no conversation of {model!r} can be used: {why or 'there is none'}.")
-    leaps, times = 0, load(folder).unpivot(["arrival", "ended"], index="row").sort("value")
-    if len(late := find_jumps(times["value"].to_numpy())):
-        leaps, first["jumps"] = len(late), times["row"][int(late[0])]
-    places = {reason: shards.place(files, row) for reason, row in first.items()}
-    return Reading(
-        rows, others, kept, len(users), len(texts), dict(dropped), repaired, leaps, places
+    times = load_conversations(folder).unpivot(["arrival", "ended"], index="row").sort("value")
+    jumps = find_jumps(times["value"].to_numpy())
+    if len(jumps):
+        first["jumps"] = times["row"][int(jumps[0])]
+    names = {reason: shards.name_row(files, row) for reason, row in first.items()}
+    return RowCounts(
+        rows, others, used, len(users), len(texts), dict(dropped), repaired, len(jumps), names
     )
 
 
@@ -191,42 +193,47 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def load(folder: Path) -> pl.DataFrame:
+def load_conversations(folder: Path) -> pl.DataFrame:
     """Return the conversations that `read_log` wrote, without their texts."""
     return pl.read_parquet(folder / CONVERSATIONS)
 
 
-def load_texts(folder: Path) -> list[str]:
-    """Return the distinct first prompts, each at most `MOST_LETTERS` long."""
-    return pl.read_parquet(folder / TEXTS)["text"].to_list()
-
-
-def _conversations(
-    batch: Batch, own: pa.BooleanArray, tokens: CountTokens
+def _parse_batch(
+    batch: Batch, of_model: pa.BooleanArray, tokens: CountTokens
 ) -> Iterator[tuple[int, Conversation | str]]:
-    """Yield the number of each row of the model, with what is kept of it or why it is dropped."""
-    numbers = pc.add(pc.indices_nonzero(own).cast(pa.int64()), batch.first).to_pylist()
-    rows = batch.rows.filter(own)
-    last, ips = _times(rows["timestamp"]), rows["hashed_ip"].to_pylist()
+    """Yield the number of each row of the model, with its conversation or why it is dropped."""
+    numbers = pc.add(pc.indices_nonzero(of_model).cast(pa.int64()), batch.first).to_pylist()
+    rows = batch.rows.filter(of_model)
+    last, ips = _parse_times(rows["timestamp"]), rows["hashed_ip"].to_pylist()
     lengths = pc.fill_null(pc.list_value_length(rows["conversation"]), 0).to_pylist()
-    turns = iter(_turns(rows["conversation"].flatten()))
+    structs = rows["conversation"].flatten()
+    columns = {
+        # With the parents' nulls, which `field` would leave out.
+        field: pc.struct_field(structs, field)
+        if field in {field.name for field in structs.type}
+        else pa.nulls(len(structs))
+        for field in Turn._fields
+    }
+    contents: Iterable[bytes | None] = columns["content"].cast(pa.binary()).to_pylist()
+    roles, turn_ips = columns["role"].to_pylist(), columns["hashed_ip"].to_pylist()
+    turns = map(Turn, roles, contents, _parse_times(columns["timestamp"]), turn_ips)
     for number, length, time, ip in zip(numbers, lengths, last, ips, strict=True):
-        yield number, conversation([next(turns) for _ in range(length)], time, ip, tokens)
+        yield number, parse_conversation([next(turns) for _ in range(length)], time, ip, tokens)
 
 
-def conversation(
+def parse_conversation(
     turns: Sequence[Turn], last: int | None, ip: str | None, tokens: CountTokens = count_by_bytes
 ) -> Conversation | str:
-    """Return what is kept of a row, or why it is dropped.
+    """Return the conversation of a row, or why it is dropped.
 
-    The user arrives FIRST_TOKEN + tokens / TOKENS_A_SECOND seconds before the timestamp of the
-    first assistant response. A last response without a timestamp of its own has the row's.
+    The user arrives FIRST_TOKEN + tokens / TOKENS_PER_SECOND seconds before the timestamp of the
+    first assistant response. A last response without a timestamp has the row's.
 
     Args:
         turns: of the conversation, in order.
         last: the row's timestamp, microseconds.
-        ip: the row's hashed IP; where it is missing, that of the first user turn.
-        tokens: counts those of a response.
+        ip: the row's hashed IP; if missing, that of the first user turn counts.
+        tokens: counts the tokens of a text.
     """
     asked = next((turn for turn in turns if turn.role == "user"), None)
     answers = [turn for turn in turns if turn.role == "assistant"]
@@ -248,52 +255,39 @@ def conversation(
         return "no timestamp of the first assistant response"
     if times[-1] is None:
         return "no timestamp of the last assistant response"
-    if any(later < earlier for earlier, later in zip(known, known[1:], strict=False)):
+    if known != sorted(known):
         return "timestamps out of order"
     prompt, length = asked.content or b"", tokens(answers[0].content)
-    arrival = times[0] - round(SECOND * (FIRST_TOKEN + length / TOKENS_A_SECOND))
+    arrival = times[0] - round(SECOND * (FIRST_TOKEN + length / TOKENS_PER_SECOND))
     return Conversation(user, prompt, arrival, times[0], known[-1], length, tokens(prompt))
 
 
-def _turns(structs: pa.StructArray) -> Iterator[Turn]:
-    """Yield the turns of a batch, in order."""
-    names = {field.name for field in structs.type}
-
-    def column(name: str) -> pa.Array:
-        # With the parents' nulls, which `field` would leave out.
-        return pc.struct_field(structs, name) if name in names else pa.nulls(len(structs))
-
-    contents: Iterable[bytes | None] = column("content").cast(pa.binary()).to_pylist()
-    roles, ips = column("role").to_pylist(), column("hashed_ip").to_pylist()
-    yield from map(Turn, roles, contents, _times(column("timestamp")), ips)
-
-
-def _times(column: pa.Array) -> list[int | None]:
-    """Return timestamps as microseconds since 1970, None for what is none; UTC if not said."""
+def _parse_times(column: pa.Array) -> list[int | None]:
+    """Return timestamps as microseconds since 1970, UTC by default; None for anything else."""
     if pa.types.is_timestamp(column.type):
         zone = column.type.tz
         return column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_pylist()
     if pa.types.is_null(column.type):
         return [None] * len(column)
-    return [_parsed(text) for text in column.cast(pa.string()).to_pylist()]
+    return [parse_time(text) for text in column.cast(pa.string()).to_pylist()]
 
 
-def _parsed(text: str | None) -> int | None:
-    """Read an ISO time, None where there is none; digits alone are not taken for a year."""
-    said = (text or "").strip()
+def parse_time(text: str | None) -> int | None:
+    """Parse an ISO time to microseconds; digits alone are not a year. None: not a time."""
+    stripped = (text or "").strip()
     try:
-        time = datetime.datetime.fromisoformat(said if said[4:5] == "-" else "")
+        time = datetime.datetime.fromisoformat(stripped if stripped[4:5] == "-" else "")
     except ValueError:
         return None
     whole = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
-    return (whole - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(
-        microseconds=1
-    )
+    return (whole - EPOCH) // datetime.timedelta(microseconds=1)
 
 
 @contextlib.contextmanager
-def _writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
-    """Give what appends rows to a Parquet file, which has its name only when it is whole."""
+def _open_writer(
+    path: Path, schema: pa.Schema
+) -> Iterator[Callable[[Sequence[tuple[Any, ...]]], None]]:
+    """Yield a function that appends rows to a Parquet file, renamed to `path` at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
     try:

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from log_files import EMBEDDER, SECOND, by_words
 
-from cqbjax.logs import instance, linking, prepare, reading, schema, shards
+from cqbjax.logs import conversations, generate, linking, prepare, shards
+from cqbjax.logs import replay as replaying
 from cqbjax.logs.prepare import MODEL
 from cqbjax.logs.shards import LogError
 
@@ -21,15 +22,19 @@ ANSWER = "word" * 60  # 60 tokens: 2 seconds, after 2.84 for the first
 def row(at=0, prompt="How do I sort a list?", ip="a1", model=MODEL, **changed):
     """Return a conversation whose user arrives `at` seconds after the beginning."""
     answered = BEGIN + round((at + 2.84 + 2) * SECOND)
-    return schema.row(model, ip, prompt, [(answered, ANSWER)], **changed)
+    return generate.make_conversation(model, ip, prompt, [(answered, ANSWER)], **changed)
 
 
 def read(tmp_path, rows, size=2):
     file = tmp_path / "train-00000-of-00001.parquet"
-    schema.write(file, rows)
-    shards.check([file], MODEL)
-    said = reading.read_log([file], MODEL, tmp_path / "out", size=size)
-    return said, reading.load(tmp_path / "out"), reading.load_texts(tmp_path / "out")
+    generate.write_shard(file, rows)
+    shards.check_shards([file], MODEL)
+    said = conversations.read_log([file], MODEL, tmp_path / "out", size=size)
+    return (
+        said,
+        conversations.load_conversations(tmp_path / "out"),
+        pl.read_parquet(tmp_path / "out" / "texts.parquet")["text"].to_list(),
+    )
 
 
 def turns(*changes):
@@ -42,7 +47,9 @@ def turns(*changes):
 
 def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
     later = [(BEGIN + 10 * SECOND, "word" * 300), (BEGIN + 99 * SECOND, ANSWER)]
-    _, log, texts = read(tmp_path, [schema.row(MODEL, "a1", "Why?", later), row(at=7)])
+    _, log, texts = read(
+        tmp_path, [generate.make_conversation(MODEL, "a1", "Why?", later), row(at=7)]
+    )
     arrival = (log["arrival"].to_numpy() - BEGIN) / SECOND
     np.testing.assert_allclose(arrival, [10 - 2.84 - 10, 7], atol=2e-6)
     assert log["tokens"].to_list() == [300, 60] and log["prompt_tokens"].to_list() == [1, 6]
@@ -54,18 +61,18 @@ def test_the_user_arrives_before_the_response_by_the_papers_formula(tmp_path):
 def two_answers(**changed):
     """Return a conversation whose last response, half a minute on, has no time of its own."""
     answers = [(BEGIN + 10 * SECOND, ANSWER), (BEGIN + 40 * SECOND, ANSWER)]
-    made = schema.row(MODEL, "a1", "Why?", answers, **changed)
+    made = generate.make_conversation(MODEL, "a1", "Why?", answers, **changed)
     made["conversation"][-1]["timestamp"] = None
     return made
 
 
 def test_a_last_response_without_a_time_has_the_rows(tmp_path):
     """Else what is asked again before it would be taken for a retrial."""
-    again = schema.row(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
+    again = generate.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 30 * SECOND, ANSWER)])
     _, log, _ = read(tmp_path, [two_answers(), again])
     assert ((log["ended"] - BEGIN) / SECOND).to_list() == [40, 30]
     assert ((log["answered"] - BEGIN) / SECOND).to_list() == [10, 30]
-    made = linking.link(log, None, linking.Rule(1.0))
+    made = linking.link_conversations(log, None, linking.LinkingRule(1.0))
     assert (made.identical, made.early) == (0, 1)
 
 
@@ -98,15 +105,15 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         row(4, timestamp=None),
         row(timestamp=None, conversation=turns({}, {"timestamp": None})),
         two_answers(timestamp=None),
-        schema.row(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
-        schema.row(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
+        generate.make_conversation(MODEL, "a1", "Why?", [(BEGIN + 9, "x"), (BEGIN + 8, "y")]),
+        generate.make_conversation(MODEL, "a2", "Why?", [(BEGIN + 8, "x"), (BEGIN + 9, "y")]),
         row(conversation=turns({}, {"content": ""})),
         row(conversation=turns({}, {"content": " \n"})),
         row(),
     ]
     said, log, _ = read(tmp_path, rows)
-    assert said.rows == len(rows) == said.others + said.kept + sum(said.dropped.values())
-    assert (said.others, said.kept, said.users) == (2, 5, 2)
+    assert said.rows == len(rows) == said.others + said.used + sum(said.dropped.values())
+    assert (said.others, said.used, said.users) == (2, 5, 2)
     assert said.dropped == {
         "empty conversation": 2, "no first prompt": 3, "no assistant response": 2,
         "no hashed IP": 1, "no timestamp of the first assistant response": 1,
@@ -125,16 +132,17 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
 def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(tmp_path):
     rows = [row(at=60 * i, prompt=f"prompt {i % 4}", ip=f"u{i % 3}") for i in range(24)]
     once, twice = tmp_path / "once", tmp_path / "twice"
-    schema.write(once / "train-0.parquet", rows)
-    schema.write(twice / "train-0.parquet", rows[:12])
-    schema.write(twice / "train-1.parquet", [*rows[12:], *rows])
+    generate.write_shard(once / "train-0.parquet", rows)
+    generate.write_shard(twice / "train-0.parquet", rows[:12])
+    generate.write_shard(twice / "train-1.parquet", [*rows[12:], *rows])
     made, lines = [], []
     for source in (once, twice):
         prepare.prepare(tmp_path / f"of {source.name}", source, encoder="none", progress=False)
-        log = prepare.load(tmp_path / f"of {source.name}")
-        made.append(prepare.link(log, linking.Rule(1.0)))
-        lines.append(prepare.describe(log, made[-1], linking.Rule(1.0)))
-    assert made[0].by_length() == made[1].by_length() and made[0].identical == made[1].identical
+        log = prepare.load_log(tmp_path / f"of {source.name}")
+        made.append(prepare.link(log, linking.LinkingRule(1.0)))
+        lines.append(prepare.describe(log, made[-1], linking.LinkingRule(1.0)))
+    assert sorted(made[0].lengths) == sorted(made[1].lengths)
+    assert made[0].identical == made[1].identical
     said = "24 rows dropped: duplicate of an earlier row 24 (first: row 13 of train-1.parquet)"
     assert said in lines[1] and not any("dropped" in line for line in lines[0])
 
@@ -144,12 +152,14 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
     times = [60.0 * i + late * (i >= 15) for i in range(30)]
     for jumps, rows in ((0, range(15)), (1, range(30))):
         folder = tmp_path / str(jumps)
-        schema.write(folder / "train-0.parquet", [row(times[i], f"prompt {i % 4}") for i in rows])
+        generate.write_shard(
+            folder / "train-0.parquet", [row(times[i], f"prompt {i % 4}") for i in rows]
+        )
         prepare.prepare(folder / "data", folder, encoder="none", progress=False)
-        log, rule = prepare.load(folder / "data"), linking.Rule(1.0)
+        log, rule = prepare.load_log(folder / "data"), linking.LinkingRule(1.0)
         said = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
                 if "clock" in line]  # fmt: skip
-        assert len(said) == jumps == log.reading.jumps
+        assert len(said) == jumps == log.counts.jumps
     after = 16 if late > 0 else 1
     assert f"before row {after} of train-0.parquet" in said[0]
 
@@ -157,7 +167,7 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
 def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
     rows = [row(), row(prompt="broken X"), row(prompt="broken Y"), row(9, prompt="broken X")]
     file = tmp_path / "train-0.parquet"
-    schema.write(file, rows)
+    generate.write_shard(file, rows)
     content = file.read_bytes()
     # Uncompressed and undictionaried, so that the bytes can be broken in place.
     table = pq.read_table(file)
@@ -167,19 +177,22 @@ def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
     file.write_bytes(
         content.replace(b"broken X", b"broken \xff").replace(b"broken Y", b"broken \xfe")
     )
-    said = reading.read_log([file], MODEL, tmp_path / "out")
-    log = reading.load(tmp_path / "out")
-    assert (said.kept, said.repaired, said.texts) == (4, 3, 3)
+    said = conversations.read_log([file], MODEL, tmp_path / "out")
+    log = conversations.load_conversations(tmp_path / "out")
+    assert (said.used, said.repaired, said.texts) == (4, 3, 3)
     assert log["text"].to_list() == [0, 1, 2, 1]
-    assert reading.load_texts(tmp_path / "out")[1:] == ["broken \ufffd"] * 2
+    assert (
+        pl.read_parquet(tmp_path / "out" / "texts.parquet")["text"].to_list()[1:]
+        == ["broken \ufffd"] * 2
+    )
 
 
 def retyped(name, kind):
     """Return the official schema with another type of a field of turns."""
-    items = schema.SCHEMA.field("conversation").type.value_type
+    items = generate.SCHEMA.field("conversation").type.value_type
     changed = pa.struct([(name, kind) if field.name == name else field for field in items])
-    where = schema.SCHEMA.get_field_index("conversation")
-    return schema.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
+    where = generate.SCHEMA.get_field_index("conversation")
+    return generate.SCHEMA.set(where, pa.field("conversation", pa.list_(changed)))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +216,12 @@ def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, sa
 
 @pytest.mark.parametrize("text", ["1700000000000", "1700000000", "20231114", "soon"])
 def test_digits_alone_are_no_time(text):
-    assert reading._parsed(text) is None
+    assert conversations.parse_time(text) is None
 
 
 @pytest.mark.parametrize("zone", ["UTC", None, "text", "text UTC"])
 def test_timestamps_may_be_times_or_text(tmp_path, zone):
-    table = pa.Table.from_pylist([row(), row(at=50)], schema.SCHEMA)
+    table = pa.Table.from_pylist([row(), row(at=50)], generate.SCHEMA)
     whole = table.to_pylist()
     for one in whole:
         for turn in one["conversation"]:
@@ -221,8 +234,8 @@ def test_timestamps_may_be_times_or_text(tmp_path, zone):
         kind = pa.string()
     file = tmp_path / "train-0.parquet"
     pq.write_table(pa.Table.from_pylist(whole, retyped("timestamp", kind)), file)
-    reading.read_log([file], MODEL, tmp_path / "out")
-    arrival = reading.load(tmp_path / "out")["arrival"].to_numpy()
+    conversations.read_log([file], MODEL, tmp_path / "out")
+    arrival = conversations.load_conversations(tmp_path / "out")["arrival"].to_numpy()
     np.testing.assert_allclose((arrival - BEGIN) / SECOND, [0, 50], atol=1e-3)
 
 
@@ -235,7 +248,7 @@ def test_the_size_of_a_batch_changes_nothing(tmp_path):
 def test_a_missing_column_or_field_is_named_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
     for column in shards.COLUMNS:
-        schema.write(file, [row()])
+        generate.write_shard(file, [row()])
         pq.write_table(pq.read_table(file).drop_columns([column]), file)
         with pytest.raises(LogError, match=f"lacks column '{column}', it has conversation_hash"):
             prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
@@ -263,7 +276,7 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
         with pytest.raises(LogError, match=said) as refusal:
             prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
         assert "\n" not in str(refusal.value)
-    schema.write(wrong, [row()])
+    generate.write_shard(wrong, [row()])
     whole = wrong.read_bytes()
     wrong.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LogError, match="not a Parquet file, or cut short"):
@@ -273,7 +286,7 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
 
 def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
     file = tmp_path / "train-0.parquet"
-    schema.write(file, [row(), row(), row(model="gpt-4-0314")])
+    generate.write_shard(file, [row(), row(), row(model="gpt-4-0314")])
     with pytest.raises(LogError) as refusal:
         prepare.prepare(tmp_path, file, model="gpt-5", embedder=EMBEDDER)
     assert str(refusal.value) == (
@@ -284,7 +297,7 @@ def test_an_unknown_model_is_answered_with_those_there_are(tmp_path):
 def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
     file = tmp_path / "train-0.parquet"
     gone = {"timestamp": None}
-    schema.write(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
+    generate.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))] * 3)
     with pytest.raises(LogError, match=r"can be used: no timestamp of .* response \(3\)"):
         prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert not list(tmp_path.rglob("meta.json")), "an unfinished entry does not count"
@@ -292,18 +305,18 @@ def test_a_log_without_timestamps_is_refused_with_the_count(tmp_path):
 
 def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
-    schema.write(file, [row(), row(at=60)], stand_in="two rows standing in")
+    generate.write_shard(file, [row(), row(at=60)], proxy_note="two rows standing in")
     other = "other words", lambda texts: -by_words(texts)
     first = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     again = prepare.prepare(tmp_path, file, embedder=EMBEDDER, progress=False)
     assert first.built and not again.built and first.key == again.key
-    log = prepare.load(tmp_path)
-    assert (log.frame.height, log.stand_in) == (2, "two rows standing in")
-    assert log.name == "generated log" and log.reading.kept == 2 and log.encoder == "words"
+    log = prepare.load_log(tmp_path)
+    assert (log.frame.height, log.proxy_note) == (2, "two rows standing in")
+    assert log.name == "generated log" and log.counts.used == 2 and log.encoder == "words"
     assert log.embeddings.dtype == np.float16
     own = log.embeddings.copy()
     assert prepare.prepare(tmp_path, file, embedder=other, progress=False).built
-    np.testing.assert_array_equal(prepare.load(tmp_path).embeddings, -own)
+    np.testing.assert_array_equal(prepare.load_log(tmp_path).embeddings, -own)
     encoders = []
 
     def embed(texts, model, **rest):
@@ -314,13 +327,13 @@ def test_a_log_is_built_once_and_again_when_the_encoder_is_another(tmp_path, mon
     monkeypatch.setattr(prepare, "load_encoder", lambda *_: None)
     assert prepare.prepare(tmp_path, file, progress=False).key != first.key
     assert encoders == ["sentence-transformers/paraphrase-multilingual-mpnet-base-v2"]
-    assert prepare.load(tmp_path).encoder == prepare.ENCODER
+    assert prepare.load_log(tmp_path).encoder == prepare.ENCODER
 
 
 def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch):
     file = tmp_path / "train-0.parquet"
-    schema.write(file, [row()])
-    monkeypatch.setattr(reading, "read_log", lambda *_: pytest.fail("it was read"))
+    generate.write_shard(file, [row()])
+    monkeypatch.setattr(conversations, "read_log", lambda *_: pytest.fail("it was read"))
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match="sentence-transformers is not installed"):
         prepare.prepare(tmp_path, file, progress=False)
@@ -329,26 +342,26 @@ def test_a_missing_encoder_is_told_before_anything_is_read(tmp_path, monkeypatch
 def test_a_refused_log_leaves_nothing_behind(tmp_path):
     file = tmp_path / "train-0.parquet"
     gone = {"timestamp": None}
-    schema.write(file, [row(timestamp=None, conversation=turns({}, gone))])
+    generate.write_shard(file, [row(timestamp=None, conversation=turns({}, gone))])
     with pytest.raises(LogError, match="can be used"):
         prepare.prepare(tmp_path / "data", file, encoder="none", progress=False)
     assert not (tmp_path / "data").exists()
     # Mended, it is read: no checksum of what was refused is left.
-    schema.write(file, [row(), row(at=60)])
+    generate.write_shard(file, [row(), row(at=60)])
     assert prepare.prepare(tmp_path / "data", file, encoder="none", progress=False).built
 
 
 def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.parquet"
     rows = [row(60 * i, f"prompt {i}", model=MODEL if i % 2 else "other") for i in range(6)]
-    schema.write(file, rows)
+    generate.write_shard(file, rows)
     vectors = np.eye(6)
     order = np.random.default_rng(0).permutation(6)
     columns = {"conversation_hash": [one["conversation_hash"] for one in rows],
                "embedding": vectors.tolist()}  # fmt: skip
     pl.DataFrame(columns)[order].write_parquet(own)
     prepare.prepare(tmp_path, file, embeddings=own, progress=False)
-    np.testing.assert_array_equal(prepare.load(tmp_path).embeddings, vectors[1::2])
+    np.testing.assert_array_equal(prepare.load_log(tmp_path).embeddings, vectors[1::2])
     pl.DataFrame(columns).filter(pl.int_range(6) != 3).write_parquet(own)
     missing = columns["conversation_hash"][3]
     with pytest.raises(ValueError, match=f"lacks conversation_hash '{missing}': they must be"):
@@ -357,24 +370,26 @@ def test_embeddings_of_a_log_are_joined_by_the_hash_of_a_conversation(tmp_path):
 
 def test_identical_prompts_need_no_encoder(tmp_path):
     file = tmp_path / "train-0.parquet"
-    schema.write(file, [row(), row(at=60), row(at=90, prompt="Why?")])
+    generate.write_shard(file, [row(), row(at=60), row(at=90, prompt="Why?")])
     prepare.prepare(tmp_path, file, encoder="none", progress=False)
-    log = prepare.load(tmp_path)
+    log = prepare.load_log(tmp_path)
     assert log.embeddings is None and log.encoder == "none"
-    chains = prepare.link(log, linking.Rule(1.0))
+    chains = prepare.link(log, linking.LinkingRule(1.0))
     assert chains.identical == 1
-    seen = np.asarray(instance.contexts(log, chains, np.array([0, 1, 0])))
-    assert not seen[:, : instance.PROMPT_DIM].any() and seen[:, instance.PROMPT_DIM :].any()
-    assert any("no prompt is embedded" in s for s in prepare.describe(log, chains, linking.Rule(1)))
+    seen = np.asarray(replaying.make_contexts(log, chains, np.array([0, 1, 0])))
+    assert not seen[:, : replaying.PROMPT_DIM].any() and seen[:, replaying.PROMPT_DIM :].any()
+    assert any(
+        "no prompt is embedded" in s for s in prepare.describe(log, chains, linking.LinkingRule(1))
+    )
     with pytest.raises(LogError, match=r"threshold=0.995 needs embeddings"):
-        prepare.link(log, linking.Rule())
+        prepare.link(log, linking.LinkingRule())
 
 
 def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
     """Of a text's rows the first counts; rows of other models are there, and are not read."""
     made = [row(model="gpt-4-0314"), row(), row(at=60, prompt="Why?"), row(at=90)]
     file, own = tmp_path / "train-0.parquet", tmp_path / "own.npy"
-    schema.write(file, made)
+    generate.write_shard(file, made)
     np.save(own, np.array([[np.nan, 0], [3, 4], [0, 900], [7, 7]]))
     with pytest.raises(ValueError, match=r"but the log has 4 conversations and needs one row"):
         np.save(tmp_path / "short.npy", np.ones((3, 2)))
@@ -382,7 +397,7 @@ def test_ones_own_embeddings_are_those_of_the_rows(tmp_path):
     with pytest.raises(LogError, match=r"embeddings=none.npy: no such file"):
         prepare.prepare(tmp_path, file, embeddings=Path("none.npy"))
     first = prepare.prepare(tmp_path, file, embeddings=own, progress=False)
-    log = prepare.load(tmp_path)
+    log = prepare.load_log(tmp_path)
     np.testing.assert_allclose(log.embeddings, [[0.6, 0.8], [0, 1]], rtol=1e-3)
     assert log.encoder == "own embeddings, own.npy"
     np.save(own, np.eye(4))
@@ -393,35 +408,42 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     tmp_path, monkeypatch
 ):
     folder = tmp_path / "our service"
-    schema.write(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
+    generate.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
 
     def whose():
         prepare.prepare(tmp_path, folder, embedder=EMBEDDER, progress=False)
-        log = prepare.load(tmp_path)
-        return log.name, log.provenance, log.stand_in
+        log = prepare.load_log(tmp_path)
+        return log.name, log.provenance, log.proxy_note
 
     assert whose() == ("our service", "own", "")
     monkeypatch.setattr(prepare, "ROWS", 2)
     assert whose() == ("WildChat-1M", "paper", "")
     monkeypatch.setattr(prepare, "ROWS", 3)
     assert whose() == ("our service", "own", "")
-    downloaded = prepare.fetch("wildchat", tmp_path, folder, ("", (), None), None, prepare._shards)
-    assert prepare._whose(downloaded)["provenance"] == "own"
-    assert prepare._whose(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
+    downloaded = prepare.fetch(
+        "wildchat", tmp_path, folder, ("", (), None), None, lambda path: [*path.glob("*.parquet")]
+    )
+    assert prepare._find_origin(downloaded)["provenance"] == "own"
+    assert prepare._find_origin(downloaded._replace(revision="f" * 40))["provenance"] == "paper"
 
 
 def test_tokens_are_counted_as_asked(monkeypatch):
-    assert [reading.count_by_bytes(text) for text in (b"", b"a", b"word", b"words")] == [0, 1, 1, 2]
+    assert [conversations.count_by_bytes(text) for text in (b"", b"a", b"word", b"words")] == [
+        0,
+        1,
+        1,
+        2,
+    ]
     monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
     with pytest.raises(LogError, match="tokens=cl100k_base needs tiktoken"):
-        reading.token_counter("cl100k_base")
+        conversations.find_token_counter("cl100k_base")
 
 
 def test_nothing_prepared_is_one_sentence(tmp_path):
     with pytest.raises(LogError, match=r"no conversation log is prepared there.*dataset=wildchat"):
-        prepare.load(tmp_path)
+        prepare.load_log(tmp_path)
 
 
 def test_frames_hold_every_column(tmp_path):
     _, log, _ = read(tmp_path, [row()])
-    assert log.columns == reading.SCHEMA.names and log.dtypes[0] == pl.Int64
+    assert log.columns == conversations.SCHEMA.names and log.dtypes[0] == pl.Int64
