@@ -39,8 +39,8 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 # or not beside another.
 NOT_BESIDE = {
-    "batch_most": "batch_sizes", "Coin.success": "classes", "orbit.return_rate": "delays",
-    "rounds.rounds": "latencies",
+    "batch_most": "batch_sizes", "Coin.success": "classes", "make_orbit.return_rate": "delays",
+    "make_service_times.rounds": "latencies",
 }  # fmt: skip
 # What a study reads itself, though policies and sources follow it too.
 READ_TOO = ("horizon", "data_dir", "results_dir")
