@@ -37,33 +37,33 @@ class Setting:
     users: Any = ()
     service: Any = ()
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the source's shapes, with the places that there are."""
         places = max((one.places for one in self.service), default=1)
         outages = any(type(one).available is not Service.available for one in self.service)
-        problem = self._source.problem(assortment_size, horizon)
+        problem = self._source.problem(K, horizon)
         return problem._replace(places=places, outages=outages)
 
-    def check(self, seeds: Any, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: Any, arrival_rate: float, K: int) -> None:
         """Refuse what the source or one of the kinds refuses.
 
         Raises:
             ValueError: in one sentence, naming the setting.
         """
-        problem, source = self.problem(assortment_size, 1), self.source
+        problem, source = self.problem(K, 1), self.source
         for one in (*self.users, *self.service):
             one.check(problem)
         if problem.places > 1 and hasattr(source, "process"):
             source.process.check(arrival_rate)
             source = source.source
-        source.check(seeds, arrival_rate / problem.places, assortment_size)
+        source.check(seeds, arrival_rate / problem.places, K)
         if problem.places > 1 and problem.age_column is not None:
             raise ValueError("count must be 1 where a log is replayed")
 
-    def uniform_service(self, seeds: Any, arrival_rate: float, assortment_size: int) -> float:
+    def uniform_service(self, seeds: Any, arrival_rate: float, K: int) -> float:
         """Return the source's own, as many times as there are places."""
-        places = self.problem(assortment_size, 1).places
-        return places * self._source.uniform_service(seeds, arrival_rate / places, assortment_size)
+        places = self.problem(K, 1).places
+        return places * self._source.uniform_service(seeds, arrival_rate / places, K)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the source's instance."""

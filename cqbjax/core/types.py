@@ -295,15 +295,13 @@ class Source(Protocol):
     one's own.
     """
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the static shapes of a run."""
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Raise ValueError, in one sentence, for an instance that cannot be drawn."""
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return how many queries a round FIFO serves with uniform assortments, about.
 
         The mean over seeds, or over some of many, of 1 / mean over queries of 1 / (mean over

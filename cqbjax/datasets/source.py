@@ -155,25 +155,25 @@ class DatasetSource:
         """Hash of departure probabilities, which low, high and rho shape, and costs."""
         return arrays_digest([self.probabilities, self.table.cost])
 
-    def served(self, assortment_size: int) -> ServedRates:
+    def served(self, K: int) -> ServedRates:
         """Return `served_rates` of K servers per assortment, computed once."""
-        if assortment_size not in self._served:
+        if K not in self._served:
             # Goes through every assortment of every prompt: seconds at N = 112, K = 2.
-            self._served[assortment_size] = served_rates(self.probabilities, assortment_size)
-        return self._served[assortment_size]
+            self._served[K] = served_rates(self.probabilities, K)
+        return self._served[K]
 
-    def describe(self, assortment_size: int, arrival_rates: Sequence[float]) -> str:
+    def describe(self, K: int, arrival_rates: Sequence[float]) -> str:
         """Describe the dataset, the rates that fixed routing serves, and the arrival rates."""
         table = self.table
         note = f" ({table.proxy_note})" if table.proxy_note else ""
         name = f"{table.name}{note}: {table.num_prompts:,} prompts, {table.num_servers} LLMs"
-        if math.comb(table.num_servers, assortment_size) > MAX_ASSORTMENTS:
-            return f"{name}; K={assortment_size} has too many assortments to try each"
-        served = self.served(assortment_size)
+        if math.comb(table.num_servers, K) > MAX_ASSORTMENTS:
+            return f"{name}; K={K} has too many assortments to try each"
+        served = self.served(K)
         best = " + ".join(table.servers[j] for j in served.best_assortment)
         rates = ", ".join(f"{rate:g}" for rate in arrival_rates)
         return (
-            f"{name}; with K={assortment_size} and retrials random routing serves "
+            f"{name}; with K={K} and retrials random routing serves "
             f"{served.random:.3f} queries a round, the best fixed choice {served.best_fixed:.3f} "
             f"({best}), the best of each prompt {served.oracle:.3f}; arrival rates {rates}"
         )

@@ -173,38 +173,38 @@ class ServedRates(NamedTuple):
     oracle: float
 
 
-def served_rates(probabilities: np.ndarray, assortment_size: int = 1) -> ServedRates:
+def served_rates(probabilities: np.ndarray, K: int = 1) -> ServedRates:
     """Return the long-run rates of random, best fixed and per-prompt best routing.
 
     Args:
         probabilities: [P, N] departure probabilities of single servers, in (0, 1); prompts arrive
             uniformly. An assortment's is its MNL departure rate R(xi, S) = sum / (1 + sum) of the
             odds u / (1 - u).
-        assortment_size: K.
+        K: servers offered per query.
 
     Raises:
         ValueError: K outside 1..N, or more than `MAX_ASSORTMENTS` assortments.
     """
     servers = probabilities.shape[1]
-    if not 1 <= assortment_size <= servers:
-        raise ValueError(f"K={assortment_size} must lie in 1..N, and N={servers} servers")
-    if math.comb(servers, assortment_size) > MAX_ASSORTMENTS:
+    if not 1 <= K <= servers:
+        raise ValueError(f"K={K} must lie in 1..N, and N={servers} servers")
+    if math.comb(servers, K) > MAX_ASSORTMENTS:
         raise ValueError(
-            f"K={assortment_size} of N={servers} servers gives assortments too many to "
+            f"K={K} of N={servers} servers gives assortments too many to "
             "choose arrival rates by rule: give arrival_rate as numbers"
         )
     odds = np.asarray(probabilities / (1.0 - probabilities), order="F")
     best, total = 0.0, np.zeros(len(odds))
     chosen: tuple[int, ...] = ()
-    for assortment in itertools.combinations(range(servers), assortment_size):
+    for assortment in itertools.combinations(range(servers), K):
         sums = odds[:, assortment].sum(axis=1)
         departs = sums / (1.0 + sums)
         total += departs
         rate = _harmonic_mean(departs)
         if rate > best:
             best, chosen = rate, assortment
-    largest = np.sort(odds, axis=1)[:, -assortment_size:].sum(axis=1)
-    uniform = total / math.comb(servers, assortment_size)
+    largest = np.sort(odds, axis=1)[:, -K:].sum(axis=1)
+    uniform = total / math.comb(servers, K)
     oracle = largest / (1.0 + largest)
     return ServedRates(_harmonic_mean(uniform), best, chosen, _harmonic_mean(oracle))
 

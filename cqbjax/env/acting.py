@@ -116,7 +116,7 @@ class Env:
 
     def __init__(
         self, source: Source, arrival_rate: float = 0.7, horizon: int = 1000,
-        assortment_size: int = 1, capacity: int = CAPACITY, mixed: bool = False,
+        K: int = 1, capacity: int = CAPACITY, mixed: bool = False,
     ) -> None:  # fmt: skip
         """Check what there is to act in.
 
@@ -124,7 +124,7 @@ class Env:
             source: from `sources`; `core.setting.with_rules` puts users and service around it.
             arrival_rate: in [0, 1].
             horizon: T, rounds.
-            assortment_size: K.
+            K: servers offered per query.
             capacity: C; a queue that outgrows it loses queries, which `Told.overflow` says.
             mixed: whether actions say which of their servers are shown (`Action.shown`).
 
@@ -132,19 +132,16 @@ class Env:
             ValueError: for input out of range, or a service with several places or late feedback.
         """
         self.source, self.arrival_rate, self.capacity = source, float(arrival_rate), capacity
-        self.problem, self._driven = source.problem(assortment_size, horizon), _Driven(mixed=mixed)
+        self.problem, self._driven = source.problem(K, horizon), _Driven(mixed=mixed)
         if self.problem.places > 1:
             raise ValueError(f"an environment serves one query a round, not {self.problem.places}")
         if not 0 <= self.arrival_rate <= 1:
             raise ValueError(f"arrival_rate={arrival_rate} must lie in [0, 1]")
         if type(capacity) is not int or capacity < 1:
             raise ValueError(f"capacity={capacity} must be a whole number, at least 1")
-        if not 1 <= assortment_size <= self.problem.num_servers:
-            raise ValueError(
-                f"assortment_size={assortment_size} must lie in 1..N, and "
-                f"N={self.problem.num_servers}"
-            )
-        source.check(np.arange(1), self.arrival_rate, assortment_size)
+        if not 1 <= K <= self.problem.num_servers:
+            raise ValueError(f"K={K} must lie in 1..N, and N={self.problem.num_servers}")
+        source.check(np.arange(1), self.arrival_rate, K)
         self.spaces = self._spaces()
 
     @property

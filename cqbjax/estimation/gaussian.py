@@ -128,10 +128,10 @@ def radius(
     return alpha_scale * kappa * (0.5 * jnp.sqrt(grown) + jnp.sqrt(lambda0))
 
 
-def num_samples(assortment_size: int) -> int:
+def num_samples(K: int) -> int:
     """Return the paper's M = ceil(1 - log K / log(1 - 1 / (4 sqrt(e pi))))."""
     shrinkage = math.log(1.0 - 1.0 / (4.0 * math.sqrt(math.e * math.pi)))
-    return math.ceil(1.0 - math.log(assortment_size) / shrinkage)
+    return math.ceil(1.0 - math.log(K) / shrinkage)
 
 
 def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> Array:

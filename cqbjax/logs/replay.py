@@ -51,15 +51,15 @@ class ReplaySource:
     counts: Array
     rate: Array | float
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: a row per conversation, one server, several arrivals per round."""
         rows, dim = self.contexts.shape
         return Problem(
-            1, assortment_size, dim, rows, horizon, "disjoint", pooled=False, num_prompts=rows,
+            1, K, dim, rows, horizon, "disjoint", pooled=False, num_prompts=rows,
             arrivals_a_round=self.roots.shape[-1], age_column=AGE_COLUMN,
         )  # fmt: skip
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Check that the replay was drawn for these arguments.
 
         Raises:
@@ -73,14 +73,12 @@ class ReplaySource:
                 f"arrival_rate={arrival_rate:g} must be {float(self.rate):g} chains a round, for "
                 "which the replay was drawn"
             )
-        if assortment_size != 1:
-            raise ValueError(f"K={assortment_size} must be 1: a replay has one server")
+        if K != 1:
+            raise ValueError(f"K={K} must be 1: a replay has one server")
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the chains served per round: one over the mean length of those that arrive."""
-        del seeds, arrival_rate, assortment_size
+        del seeds, arrival_rate, K
         return float(np.asarray(self.counts).sum() / max(1.0, self._count_conversations()))
 
     @property

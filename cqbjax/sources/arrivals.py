@@ -179,13 +179,13 @@ class Arriving:
     source: Any
     process: Any
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the source's shapes; of as many rounds as queries may come, where many do."""
         most = self._most
-        own = self._source.problem(assortment_size, horizon * most)
+        own = self._source.problem(K, horizon * most)
         return own if most == 1 else own._replace(horizon=horizon, arrivals_a_round=most)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the source or the process refuses.
 
         Raises:
@@ -194,13 +194,11 @@ class Arriving:
         self.process.check(arrival_rate)
         if self._most > 1 and getattr(self._source, "outcome", "attempt") == "query":
             raise ValueError("outcome=query needs one arrival a round: queries go by their rounds")
-        self._source.check(seeds, arrival_rate, assortment_size)
+        self._source.check(seeds, arrival_rate, K)
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the source's own: arrivals do not matter to it."""
-        return self._source.uniform_service(seeds, arrival_rate, assortment_size)
+        return self._source.uniform_service(seeds, arrival_rate, K)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the source's instance; a round's queries are those of A rounds of the source."""

@@ -46,14 +46,12 @@ class Coin:
         """I, how many classes there are."""
         return 1 if self.classes is None else int(np.shape(self.classes)[0])
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: a table row a class, its context a unit vector."""
         classes = self._number
-        return Problem(
-            self.num_servers, assortment_size, classes, classes, horizon, "disjoint", True
-        )
+        return Problem(self.num_servers, K, classes, classes, horizon, "disjoint", True)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what is no probability.
 
         Raises:
@@ -76,9 +74,7 @@ class Coin:
         if self.num_servers < 1:
             raise ValueError(f"num_servers={self.num_servers} must be at least 1")
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return what is served whatever the policy: 1 / mean of 1 / m_i."""
         chances = np.atleast_1d(np.asarray(self._chances, float))
         shares = np.ones(len(chances)) if self.shares is None else np.asarray(self.shares, float)

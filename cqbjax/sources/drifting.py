@@ -35,11 +35,11 @@ class Drifting:
     # Who is likeliest to leave now need not be worth serving first.
     changes = True
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the source's shapes."""
-        return self._source.problem(assortment_size, horizon)
+        return self._source.problem(K, horizon)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the source refuses, and times that are none.
 
         Raises:
@@ -53,17 +53,15 @@ class Drifting:
             raise ValueError("drift goes inside: Arriving(source=Drifting(source=...), ...)")
         if getattr(self._source, "changes", False):
             raise ValueError("drift is of a source whose tastes stay, and these change already")
-        servers = self._source.problem(assortment_size, 1).num_servers
+        servers = self._source.problem(K, 1).num_servers
         if isinstance(self._source, Coin) or servers < 2:
             alike = "a coin has the same for all" if servers > 1 else f"num_servers={servers}"
             raise ValueError(f"drift turns tastes from one LLM to the next, and {alike}")
-        self._source.check(seeds, arrival_rate, assortment_size)
+        self._source.check(seeds, arrival_rate, K)
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the source's own: uniform assortments do not know who is better."""
-        return self._source.uniform_service(seeds, arrival_rate, assortment_size)
+        return self._source.uniform_service(seeds, arrival_rate, K)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the source's instance, and turn it."""

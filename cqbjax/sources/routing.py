@@ -81,7 +81,7 @@ class Routing:
         """Turn lists into arrays."""
         keep_arrays(self, "contexts", "utilities", "dollars", "scores")
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: one table row a prompt of the pool.
 
         Raises:
@@ -101,7 +101,7 @@ class Routing:
         dim, servers = self.contexts.shape[-1], self.utilities.shape[-1]
         rows, prompts = self.pool_size, self.utilities.shape[0]
         return Problem(
-            servers, assortment_size, dim, rows, horizon, "disjoint", True, num_prompts=prompts,
+            servers, K, dim, rows, horizon, "disjoint", True, num_prompts=prompts,
             billed=self.dollars is not None and self.scores is not None, outcome=self.outcome,
         )  # fmt: skip
 
@@ -123,25 +123,23 @@ class Routing:
             billed = Billed(self.dollars[pool], self.scores[pool])
         return World(self.contexts[pool], self.utilities[pool], rows, pool, billed=billed)
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
-        leaves = mnl.mean_departure_rate(np.asarray(self.utilities), assortment_size)
+        leaves = mnl.mean_departure_rate(np.asarray(self.utilities), K)
         with np.errstate(divide="ignore"):  # a prompt that nobody answers waits for ever
             return float(1.0 / np.mean(1.0 / leaves))
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse a table that cannot fill a pool, and verdicts that are not defined.
 
         Raises:
             ValueError: naming the key and what is allowed.
         """
         check_words(self)
-        if self.outcome != "attempt" and assortment_size != 1:
+        if self.outcome != "attempt" and K != 1:
             raise ValueError(
                 f"outcome={self.outcome} needs K=1: of several answers the model says which is "
-                f"chosen, not what each is worth, and K={assortment_size}"
+                f"chosen, not what each is worth, and K={K}"
             )
         prompts = self.utilities.shape[0]
         if self.contexts.shape[0] != prompts:

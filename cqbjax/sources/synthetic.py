@@ -63,7 +63,7 @@ class Synthetic:
 
     extends = True
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: one table row a round.
 
         Raises:
@@ -83,9 +83,7 @@ class Synthetic:
         if self.parameters not in get_args(Parameters):
             words = " or ".join(get_args(Parameters))
             raise ValueError(f"parameters={self.parameters} must be {words}")
-        return Problem(
-            self.num_servers, assortment_size, self.dim, horizon, horizon, self.parameters, False
-        )
+        return Problem(self.num_servers, K, self.dim, horizon, horizon, self.parameters, False)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw theta* and one accepted context a round (rejection, in blocks)."""
@@ -120,13 +118,13 @@ class Synthetic:
             return jnp.sum(contexts[:, None, :] * theta, axis=-1)
         return jnp.sum(contexts * theta, axis=-1)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse an instance in which no context can meet the slackness condition.
 
         Args:
             seeds: [S] the runs' seeds; of none the settings alone are looked at.
             arrival_rate: queries a round.
-            assortment_size: K.
+            K: servers offered per query.
 
         Raises:
             ValueError: naming the key, the seed and the largest slackness possible there.
@@ -148,7 +146,7 @@ class Synthetic:
             return
         # Enough of the first candidates suffice; a seed without them is looked at further.
         blocks = SERVICE_BLOCKS if len(seeds) <= FEW_SEEDS else 1
-        score, largest = self._scores(seeds, assortment_size, blocks)
+        score, largest = self._scores(seeds, K, blocks)
         best = _departs(largest)
         worst = int(np.argmin(best))
         if best[worst] < wanted + MARGIN:
@@ -162,7 +160,7 @@ class Synthetic:
             )
         while (few := score < _log_odds(wanted)).any() and blocks < PROBE_BLOCKS:
             seeds, blocks = np.asarray(seeds)[few], min(DEEPER * blocks, PROBE_BLOCKS)
-            score, _ = self._scores(seeds, assortment_size, blocks)
+            score, _ = self._scores(seeds, K, blocks)
         if few.any():
             raise ValueError(
                 f"slackness={float(self.slackness):g} at arrival_rate={arrival_rate:g} is met by "
@@ -170,9 +168,7 @@ class Synthetic:
                 f"{seeds[int(np.argmin(score))]}; lower slackness or arrival_rate, or raise N or K"
             )
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return what FIFO serves with uniform assortments, queries a round: the seeds' mean.
 
         Of many seeds it is that of the first `FEW_SEEDS`.
@@ -181,8 +177,8 @@ class Synthetic:
         served = []
         for pieces in self._probe(seeds[:FEW_SEEDS], SERVICE_BLOCKS):
             utilities = np.concatenate([utilities for _, utilities in pieces], axis=1)
-            arrives = _best_score(utilities, assortment_size) >= wanted
-            rounds = 1.0 / mnl.mean_departure_rate(utilities, assortment_size)
+            arrives = _best_score(utilities, K) >= wanted
+            rounds = 1.0 / mnl.mean_departure_rate(utilities, K)
             total = np.sum(np.where(arrives, rounds, 0.0), axis=1)
             mean = total / np.maximum(arrives.sum(axis=1), 1)
             served.append(1.0 / mean[mean > 0])

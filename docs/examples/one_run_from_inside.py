@@ -20,7 +20,7 @@ backend.configure()  # use every core; store compiled programs on disk
 
 source = sources.Synthetic()
 acqb = policies.Acqb(alpha_scale=0.2, c1=0.25)
-problem = source.problem(assortment_size=1, horizon=500)
+problem = source.problem(K=1, horizon=500)
 key = rng.run_key(0)
 run = simulate.trace(key, acqb, source, 0.7, problem, capacity=64)
 instance = simulate.draw_instance(key, source, 0.7, problem)

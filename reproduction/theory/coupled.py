@@ -17,7 +17,7 @@ from reproduction.theory.playing import with_room
 
 def measure(
     policies: Mapping[str, Policy], source: Source, arrival_rate: float, seeds: np.ndarray,
-    horizon: int, assortment_size: int, capacity: Capacity, progress: Reporter,
+    horizon: int, K: int, capacity: Capacity, progress: Reporter,
 ) -> xr.Dataset:  # fmt: skip
     """Run policies by themselves and in all their switching queues, and count.
 
@@ -27,7 +27,7 @@ def measure(
         arrival_rate: lambda, queries a round.
         seeds: [S] one sample path each.
         horizon: T, rounds.
-        assortment_size: K.
+        K: servers offered per query.
         capacity: queue slots of the switching queues, or `auto`.
         progress: told of compiling and of rounds.
 
@@ -39,10 +39,10 @@ def measure(
     """
     alone = sweep(
         policies, source, arrival_rate=[arrival_rate], seeds=seeds.tolist(), horizon=horizon,
-        K=assortment_size, record_every=1, progress=progress,
+        K=K, record_every=1, progress=progress,
     ).isel(arrival_rate=0)  # fmt: skip
     best = _from_the_first(alone["optimal_queue_length"])
-    problem, each = source.problem(assortment_size, horizon), []
+    problem, each = source.problem(K, horizon), []
     for label, policy in policies.items():
         rounds = len(seeds) * horizon * (horizon + 1)
         progress.expect(rounds)

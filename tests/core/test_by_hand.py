@@ -43,11 +43,11 @@ class Scripted:
     rows: Array
     counts: Array
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         rows, servers = self.utilities.shape
         most = 1 if self.rows.ndim == 1 else self.rows.shape[-1]
         return Problem(
-            servers, assortment_size, 1, rows, horizon, "disjoint", True, billed=True,
+            servers, K, 1, rows, horizon, "disjoint", True, billed=True,
             arrivals_a_round=most,
         )  # fmt: skip
 

@@ -359,8 +359,8 @@ def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(p
 class Ageing(Coin):
     """Coins whose contexts grow while they wait, as those of a log do."""
 
-    def problem(self, assortment_size, horizon):
-        return super().problem(assortment_size, horizon)._replace(age_column=0)
+    def problem(self, K, horizon):
+        return super().problem(K, horizon)._replace(age_column=0)
 
 
 def test_a_log_is_served_at_one_place():

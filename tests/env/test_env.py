@@ -94,7 +94,7 @@ def test_a_round_by_hand():
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"arrival_rate": 1.5}, "arrival_rate=1.5"), ({"capacity": 0}, "capacity=0"),
-     ({"assortment_size": 5}, "assortment_size=5 must lie in 1..N, and N=4")],
+     ({"K": 5}, "K=5 must lie in 1..N, and N=4")],
 )  # fmt: skip
 def test_what_cannot_be_played_is_refused(given, said):
     with pytest.raises(ValueError, match=said):

@@ -144,19 +144,17 @@ class Batches:
 
     source: Any
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the pool's shapes, with two arrivals a round."""
-        return self.source.problem(assortment_size, horizon)._replace(arrivals_a_round=2)
+        return self.source.problem(K, horizon)._replace(arrivals_a_round=2)
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the pool refuses."""
-        self.source.check(seeds, arrival_rate, assortment_size)
+        self.source.check(seeds, arrival_rate, K)
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the pool's own."""
-        return self.source.uniform_service(seeds, arrival_rate, assortment_size)
+        return self.source.uniform_service(seeds, arrival_rate, K)
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
         """Draw the pool; a second query is of another row."""

@@ -64,8 +64,8 @@ class Faulty:
     check = good.check
     uniform_service = good.uniform_service
 
-    def problem(self, assortment_size, horizon):
-        return self.shape(self.good.problem(assortment_size, horizon))
+    def problem(self, K, horizon):
+        return self.shape(self.good.problem(K, horizon))
 
     def world(self, key, arrival_rate, problem):
         return self.draw(self.good.world(key, arrival_rate, problem))

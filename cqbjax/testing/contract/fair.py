@@ -129,20 +129,18 @@ class Reordered:
         """The source's own process of arrivals, likewise."""
         return self.source.process
 
-    def problem(self, assortment_size: int, horizon: int) -> Problem:
+    def problem(self, K: int, horizon: int) -> Problem:
         """Return the source's shapes."""
-        problem: Problem = self.source.problem(assortment_size, horizon)
+        problem: Problem = self.source.problem(K, horizon)
         return problem
 
-    def check(self, seeds: np.ndarray, arrival_rate: float, assortment_size: int) -> None:
+    def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the source refuses."""
-        self.source.check(seeds, arrival_rate, assortment_size)
+        self.source.check(seeds, arrival_rate, K)
 
-    def uniform_service(
-        self, seeds: np.ndarray, arrival_rate: float, assortment_size: int
-    ) -> float:
+    def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return the source's own."""
-        served: float = self.source.uniform_service(seeds, arrival_rate, assortment_size)
+        served: float = self.source.uniform_service(seeds, arrival_rate, K)
         return served
 
     def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:

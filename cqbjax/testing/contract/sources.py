@@ -12,7 +12,7 @@ from cqbjax.core.types import Problem, Source
 
 
 def check_source(
-    source: Source, arrival_rate: float = 0.4, seed: int = 0, assortment_size: int = 1,
+    source: Source, arrival_rate: float = 0.4, seed: int = 0, K: int = 1,
     horizon: int = 48,
 ) -> None:  # fmt: skip
     """Check a source against the contract of `cqbjax.core.types.Source`.
@@ -24,14 +24,14 @@ def check_source(
         source: what to check.
         arrival_rate: lambda.
         seed: of the run that is drawn.
-        assortment_size: K.
+        K: servers offered per query.
         horizon: T, at least 2.
 
     Raises:
         ContractError: for the first part that is broken, in one sentence.
     """
     contract.check_source_class(source)
-    problem = source.problem(assortment_size, horizon)
+    problem = source.problem(K, horizon)
     shapes.check_source(source, problem)
     column, dim = problem.age_column, problem.dim
     require(
@@ -45,7 +45,7 @@ def check_source(
     again = jax.tree.leaves(_drawn(source, arrival_rate, seed, problem))
     same = all(map(np.array_equal, jax.tree.leaves(drawn), again))
     require(same, "the same key must give the same draws, and a second call gives others")
-    half = _drawn(source, arrival_rate, seed, source.problem(assortment_size, horizon // 2))
+    half = _drawn(source, arrival_rate, seed, source.problem(K, horizon // 2))
     pairs = zip(("arrives", "queries"), _coming(half), _coming(drawn), strict=True)
     differing = [
         part for part, one, other in pairs if not np.array_equal(one, other[: horizon // 2])
