@@ -1,7 +1,7 @@
-"""What the paper has, and what became of it here.
+"""Catalogue of the paper's items and of the studies that reproduce them.
 
-`studies.yaml` has the studies of the report and what each one answers; `items.yaml` every figure,
-table, algorithm and numbered statement of the paper.
+`studies.yaml` lists the studies of the report, with the figure or tables that each reproduces.
+`items.yaml` lists every figure, table, algorithm and numbered statement of the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 STUDIES, ITEMS = HERE / "studies.yaml", HERE / "items.yaml"
-# What can have become of a figure, table or statement of the paper.
+# States of a figure, table or statement of the paper.
 STATES = {
-    "again": "run again, as the paper describes it",
+    "reproduced": "run as the paper describes it",
     "drawn": "drawn by us",
-    "stand-in": "run on data that stand in for the paper's, which are not at hand",
+    "proxy": "run on a proxy dataset, because the paper's data are not available",
     "measured": "measured or counted in runs",
-    "computed": "computed from its own constants",
-    "tested": "held by a test",
-    "assumed": "an assumption, and no result",
-    "known": "a known inequality, taken as it is",
-    "missing": "not done; the note says what is there",
+    "computed": "computed from its constants",
+    "tested": "checked by a test",
+    "assumed": "an assumption, not a result",
+    "known": "a known inequality, not checked here",
+    "missing": "not done; see the note",
 }
 
 
@@ -30,11 +30,11 @@ class Listed(NamedTuple):
     """A study of the report.
 
     Attributes:
-        name: of the experiment.
+        name: name of the experiment.
         answers: the paper's figure or tables.
-        sizes: size -> words added to the command that runs it; `paper` has none.
-        minutes: size -> about what that takes on two cores.
-        dataset: of the paper's, whose printed numbers stand beside ours; empty for none.
+        sizes: size -> arguments added to the command that runs it; `paper` adds no arguments.
+        minutes: size -> approximate time on two cores.
+        dataset: dataset of the paper whose printed numbers are compared with ours; "" if none.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Item(NamedTuple):
     """A figure, table, algorithm or numbered statement of the paper.
 
     Attributes:
-        label: of the TeX source; empty where it has none.
-        kind: `figure`, `table`, `algorithm`, or what the source calls the statement.
-        number: as the paper compiles.
-        line: of the source, where its label stands, or where it begins.
-        what: it shows or says.
-        state: of `STATES`.
-        command: that makes it again, computes it or tests it; empty where none does.
-        see: where the outcome stands, a path from the root of the repository; empty for nowhere.
-        note: what is not as the paper has it.
+        label: label in the TeX source, or "".
+        kind: `figure`, `table`, `algorithm`, or the environment of the statement.
+        number: number in the compiled paper.
+        line: line of the label in the source, or of the beginning.
+        what: short description.
+        state: key of `STATES`.
+        command: command that reproduces, computes or tests it, or "".
+        see: file with the outcome, a path from the root of the repository, or "".
+        note: difference from the paper.
     """
 
     label: str
@@ -76,5 +76,5 @@ class Item(NamedTuple):
 
 
 def items() -> list[Item]:
-    """Return what the paper has: figures, tables, algorithms, then statements in its order."""
+    """Return the items of the paper: figures, tables, algorithms, then statements in order."""
     return [Item(**one) for one in yaml.safe_load(ITEMS.read_text())]

@@ -88,7 +88,7 @@ def test_the_numbers_are_those_that_the_paper_compiles_to():
 @pytest.mark.parametrize("one", catalogue.items(), ids=lambda one: f"{one.kind}-{one.number}")
 def test_an_item_says_what_became_of_it(one):
     assert one.state in catalogue.STATES and one.what
-    done = one.state in ("again", "stand-in", "measured", "computed", "tested")
+    done = one.state in ("reproduced", "proxy", "measured", "computed", "tested")
     assert bool(one.command) == done
     assert one.note or one.state != "missing"
     assert one.see or one.state != "drawn"
