@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from benchmarks.measure import child
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
 
 # docs/notebook/performance.md sets their seconds beside those of earlier code.
 COMMANDS = {

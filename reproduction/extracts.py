@@ -18,10 +18,10 @@ import yaml
 
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import against, curves, growth, long, summarised
-from cqbjax.results.layout import Stored
 from cqbjax.results.metrics import STANDARD, Metric, own_arrays, panels_of
 from cqbjax.results.metrics import stored as stored_metric
 from cqbjax.results.names import OTHERWISE
+from cqbjax.results.points import StoredPoint
 from cqbjax.results.summaries import stand_in_of
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
@@ -61,7 +61,7 @@ class Extract(NamedTuple):
     paired: pl.DataFrame
 
 
-def extract(stored: Sequence[Stored], config: Mapping[str, Any]) -> Extract:
+def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract:
     """Summarise a study.
 
     Args:
@@ -141,7 +141,7 @@ def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
     return STANDARD | {name: Metric(stored_metric(name), **words) for name, words in notes.items()}
 
 
-def _note(one: Stored) -> dict[str, Any]:
+def _note(one: StoredPoint) -> dict[str, Any]:
     """Return what is said of a point: no folder of the machine that it ran on."""
     point = one.point
     config = yaml.safe_load(one.config) if one.config else {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.experiments.configs import Config
-    from cqbjax.results.layout import Stored
+    from cqbjax.results.points import StoredPoint
 
 
 # Of the page alone: the extra `report`.
@@ -89,7 +89,7 @@ def _draw_again(root: Path, names: Sequence[str], console: "Console") -> bool:
     from reproduction import extracts
     from reproduction.paper import beside, catalogue
 
-    def extract(name: str, stored: "Sequence[Stored]", config: "Config") -> list[Path]:
+    def extract(name: str, stored: "Sequence[StoredPoint]", config: "Config") -> list[Path]:
         made = extracts.extract(stored, configs.plain(config))
         return extracts.write(made, _extracts(root) / name)
 

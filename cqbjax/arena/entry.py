@@ -15,10 +15,10 @@ from cqbjax.core import backend
 from cqbjax.core.contract import refusal
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
-from cqbjax.experiments import loop, sharding, showing, storing
+from cqbjax.experiments import loop, shards, showing
 from cqbjax.experiments.grid import Ready
 from cqbjax.offline import Learnt
-from cqbjax.results import pieces
+from cqbjax.results.index import ResultIndex
 from cqbjax.testing import check_fair, check_policy
 from cqbjax.testing.contract import PROBLEM
 from cqbjax.testing.contract.fair import SINGLE
@@ -103,13 +103,13 @@ def _run_entries(
     Raises:
         ValueError: no task ran.
     """
-    folders, left = {}, {}
+    indices, left = {}, {}
     for entry in entries:
         name = entry.task.name
-        folders[name] = folder = request.folder / "data" / name
-        check_writable(folder, "out")
-        storing.set_aside_torn(folder)
-        left[name] = sharding.left_of([entry.ready], folder)
+        folder = check_writable(request.folder / "data" / name, "out")
+        indices[name] = index = shards.index_of([entry.ready], folder)
+        index.set_aside_unreadable()
+        left[name] = shards.select_missing([entry.ready], index)
     stored = sum(not points for points in left.values())
     console.print(
         f"{len(entries)} tasks, {stored} of them stored: about "
@@ -122,13 +122,13 @@ def _run_entries(
             console.print(f"[{number + 1}/{len(entries)}] {entry.task.title}", markup=False)
             run = loop.choose_runner(config, composer.make, composer.make_policies, console)
             with show_progress() as progress:
-                lost = run(left[name], folders[name], progress, fail_fast=False)
+                lost = run(left[name], indices[name], progress, fail_fast=False)
             if lost:
                 failed[name] = next(iter(lost.values()))
                 continue
-        (point,) = sharding.read_back([entry.ready], folders[name])
+        (point,) = shards.read_back([entry.ready], indices[name])
         rows.append(tabulate_point(point, name))
-        notes[name] = _describe(entry, folders[name])
+        notes[name] = _describe(entry, indices[name])
     if not rows:
         raise ValueError(f"no task could run; {', '.join(failed.values())}")
     return Board(pl.concat(rows), notes), failed
@@ -154,18 +154,17 @@ def estimate_minutes(left: Mapping[str, list[Ready]], request: Request, board: B
     return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
 
 
-def _describe(entry: Entry, folder: Path) -> dict[str, Any]:
+def _describe(entry: Entry, index: ResultIndex) -> dict[str, Any]:
     """Return a board's note on a task: what its results depend on, and how long they took."""
-    content, config = entry.ready.kind.content(entry.ready), entry.ready.point.config
+    key, config = entry.ready.kind.cache_key(entry.ready), entry.ready.point.config
     seconds, keys = dict[str, float](), dict[str, set[str]]()
-    for file in pieces.found(folder):
-        for manifest in pieces.manifests_of(file):
-            seconds |= manifest.get("run_seconds", {})
-            versions = manifest["versions"] | {"machine": str(manifest["machine"])}
-            for label, key in manifest["policies"].items():
-                keys.setdefault(label, set()).add(key)
+    for _, manifest in index.computations():
+        seconds |= manifest.get("run_seconds", {})
+        versions = manifest["versions"] | {"machine": str(manifest["machine"])}
+        for label, own in manifest["policies"].items():
+            keys.setdefault(label, set()).add(own)
     return {
-        "version": entry.task.version, "content": content.point, "policies": dict(content.policies),
+        "version": entry.task.version, "content": key.point, "policies": dict(key.policies),
         "known": sorted(entry.known), "seeds": config.num_seeds, "horizon": config.horizon,
         "first_seed": config.first_seed, "seconds": seconds, "by": versions,
         # How many policies of each label have run on these seeds so far.

@@ -18,7 +18,7 @@ from cqbjax.experiments.configs import CONF, Composed, Config
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
     from cqbjax.experiments.grid import Ready
-    from cqbjax.experiments.manifests import Content
+    from cqbjax.results.index import CacheKey
 
 # The first reported seed; presets and routers were tuned on the seeds from 1,000,000 on.
 FIRST_SEED = 2_000_000
@@ -200,13 +200,13 @@ def prepare_entry(
     known = set[str]()
     if task.name in board.notes and not request.tuning:
         whole = compose_task(task, request._replace(seeds=None), composer)
-        content = _describe_content(whole, composer, cache)
-        known = find_known(board, task.name, content.point, content.policies)
+        key = _compute_key(whole, composer, cache)
+        known = find_known(board, task.name, key.point, key.policies)
     words = request.contestant.overrides(*([] if RANDOM in known else [RANDOM]))
     return Entry(task, composer.prepare(compose_task(task, request, composer, words), cache), known)
 
 
-def _describe_content(config: Composed, composer: Composer, cache: dict[str, Any]) -> "Content":
+def _compute_key(config: Composed, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
     """Return the cache keys of a task with all its policies; nothing is validated."""
     from cqbjax.experiments import grid, kinds
     from cqbjax.experiments.study import Making
@@ -214,5 +214,5 @@ def _describe_content(config: Composed, composer: Composer, cache: dict[str, Any
     making = Making(composer.make, composer.make_policies, cache)
     (point,) = kinds.of(config, making.once).compose(grid.compose(config), config, {})
     ready = kinds.ready_at(point, making)
-    content: Content = ready.kind.content(ready)
-    return content
+    key: CacheKey = ready.kind.cache_key(ready)
+    return key

@@ -24,7 +24,7 @@ from cqbjax.experiments import configs, grid, manifests, replaying, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Ready
 from cqbjax.offline import Learnt
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
 from cqbjax.results import tables
 from cqbjax.testing.contract.fair import Masked, mask_of, reordered
 
@@ -78,10 +78,12 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
     made, board = boards.read_board(folder), boards.read_board()
     samples, rows = list[Sample](), list[pl.DataFrame]()
     for task, note in made.notes.items():
-        (stored,) = results.stored_points(folder / "data" / task, content=note["content"])
+        (stored,) = results.stored_points(folder / "data" / task, key=note["content"])
+        seeds = range(note["first_seed"], note["first_seed"] + note["seeds"])
         wanted = {*note["policies"], OPTIMAL}
         labels = [label for label in stored.point.policy.values if label in wanted]
-        point, config = stored.point.sel(policy=labels), configs.of_yaml(stored.config)
+        point = stored.point.sel(policy=labels, seed=seeds)
+        config = configs.of_yaml(stored.config)
         if values["data_dir"]:
             config = config.at({"data_dir": values["data_dir"]})
         _check_task(task, config, composer)

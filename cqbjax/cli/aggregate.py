@@ -37,7 +37,7 @@ def aggregate(asked: argparse.Namespace) -> None:
     """Write the table as Parquet and CSV, and the figure of the first metric."""
     from cqbjax.figures import files as figure_files
     from cqbjax.figures import sweeps
-    from cqbjax.results import stored as results
+    from cqbjax.results import store as results
     from cqbjax.results import tables
     from cqbjax.results.aggregate import aggregated, save
     from cqbjax.results.metrics import own_arrays

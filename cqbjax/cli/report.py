@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from cqbjax.experiments.configs import Config
     from cqbjax.experiments.showing import Show
-    from cqbjax.results.layout import Stored
+    from cqbjax.results.points import StoredPoint
 
     # Takes the name, the points and the configuration of an experiment, returns the files written.
-    Extract = Callable[[str, Sequence[Stored], Config], list[Path]]
+    Extract = Callable[[str, Sequence[StoredPoint], Config], list[Path]]
 
 
 class ReportArguments(Arguments):
@@ -101,11 +101,10 @@ def _draw(
     """Draw an experiment as its kind does, and write its extract if one is asked for."""
     from cqbjax.cli._hydra import make
     from cqbjax.experiments import configs, kinds, settings, showing
-    from cqbjax.results import pieces
-    from cqbjax.results import stored as results
+    from cqbjax.results import store as results
 
     count = results.count_points(folder)
-    config = configs.of_yaml(results.read_config(pieces.found(folder)[0]))
+    config = configs.of_yaml(results.read_config(folder))
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)

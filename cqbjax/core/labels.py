@@ -7,6 +7,8 @@ from pathlib import Path
 OPTIMAL = "optimal"
 # The attribute of an array that is one server's: its number.
 SERVER = "server"
+# The dimension of arrays that hold a number for each LLM; its coordinate is their names.
+LLM = "llm"
 # The attribute of a point that names its servers, in their order.
 SERVERS = "servers"
 # `source` in small letters -> the paper's name of the dataset.

@@ -11,7 +11,8 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core import backend
-from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.contract import layers
+from cqbjax.core.labels import LLM, OPTIMAL
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.rules import Service, Users
 from cqbjax.core.setting import is_ours, with_rules
@@ -226,12 +227,15 @@ def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dat
         "compile_seconds": ("policy", [own.compile_seconds for own in results.values()]),
     }
     every = f"one round in {records.every} is recorded" if records.every > 1 else "every round"
-    coords = {
+    coords: dict[str, Any] = {
         "policy": list(results),
         "arrival_rate": spec.rates,
         "seed": spec.seeds,
         "round": ("round", records.rounds, {"thinned": every}),
     }
+    if any(LLM in recorder.dims for recorder in spec.recorders):
+        names = getattr(getattr(layers(spec.source)[-1], "names", None), "servers", None)
+        coords[LLM] = list(names or (f"LLM {i}" for i in range(problem.num_servers)))
     attributes: dict[str, Any] = {
         "K": problem.assortment_size,
         "num_servers": problem.num_servers,

@@ -30,12 +30,14 @@ class Point:
     """One combination of the grid: what compiles together and is stored together.
 
     Attributes:
-        name: the folder's name, e.g. `K=1,num_servers=3`.
+        name: under which it is stored, e.g. `K=1,num_servers=3`.
         config: the resolved configuration, grid keys scalar.
         varied: the values here of keys in which points of the study differ.
         left_out: policies that do not run at this point, each with the reason.
         keys: what its numbers follow from, hashed when it was first asked for, of the point under
             no label and of each policy under its own: what is edited while it runs is not in them.
+        runs: the arrival rate or policies that tell it from a multirun's points of the same name.
+        asked: the configuration of all its arrival rates and seeds, where only some are to run.
     """
 
     name: str
@@ -43,6 +45,13 @@ class Point:
     varied: dict[str, Any]
     left_out: dict[str, str]
     keys: dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    runs: str = ""
+    asked: Config | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """Its name, and the arrival rate or policies that a multirun varied."""
+        return f"{self.name},{self.runs}" if self.runs else self.name
 
 
 class Ready(NamedTuple):
@@ -106,7 +115,8 @@ def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[Po
             key.removeprefix("kind."): value for key, value in {**(swept or {}), **own}.items()
         }
         kept = {key: value for key, value in varied.items() if key not in DIMENSIONS}
-        points.append(Point(_name(varied) or f"K={one.K}", one, kept, out))
+        runs = told({key: value for key, value in varied.items() if key in DIMENSIONS})
+        points.append(Point(_name(kept) or f"K={one.K}", one, kept, out, runs=runs))
     return points
 
 

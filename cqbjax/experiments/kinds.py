@@ -20,9 +20,9 @@ from cqbjax.engine.spec import SweepSpec
 from cqbjax.experiments import grid, manifests, settings, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.manifests import Content
 from cqbjax.experiments.study import Making
 from cqbjax.offline import Learnt
+from cqbjax.results.index import CacheKey
 
 if TYPE_CHECKING:
     import polars as pl
@@ -82,6 +82,9 @@ class Kind:
     reads: ClassVar[tuple[str, ...]] = ()
     # Whether its arrays are those of a sweep, which `results.load` combines.
     sweeps: ClassVar[bool] = False
+    # Whether arrival rates and seeds can be added to what is stored: each run's numbers follow from
+    # its own rate and seed alone, and the arrays have both as dimensions.
+    extensible: ClassVar[bool] = False
     # Modules where its computation begins; None: the kind's own.
     computes: ClassVar[tuple[str, ...] | None] = None
 
@@ -119,9 +122,9 @@ class Kind:
         settings.check_plain(ready.point.config, type(self).__name__)
         return study.check_point(ready)
 
-    def content(self, ready: Ready) -> Content:
-        """Return what a point's numbers follow from, hashed; see `manifests.content_of`."""
-        return manifests.content_of(ready)
+    def cache_key(self, ready: Ready) -> CacheKey:
+        """Return the hash of all that a point's numbers follow from."""
+        return manifests.cache_key_of(ready)
 
     def rounds(self, ready: Ready) -> int:
         """Return the rounds that a point simulates: of each policy, rate and seed the horizon."""

@@ -16,7 +16,7 @@ from cqbjax.core import backend
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter, show_progress
-from cqbjax.experiments import grid, kinds, sharding, showing, storing
+from cqbjax.experiments import grid, kinds, shards, showing
 from cqbjax.experiments.clusters import Cluster
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point, Ready
@@ -25,6 +25,7 @@ from cqbjax.experiments.showing import Show
 from cqbjax.experiments.study import Making
 from cqbjax.offline import Learnt
 from cqbjax.results.frame import LAST
+from cqbjax.results.index import ResultIndex
 
 # The least number of shards on a cluster, so that several machines have work.
 FEWEST_SHARDS = 8
@@ -67,24 +68,25 @@ def run_study(
     if not ready:
         last = study.skipped[-1]
         raise ValueError(f"none of {len(study.jobs)} points can run; the last one: {last}")
+    index = shards.index_of(ready, study.folder)
     if study.config.dry_run:
-        _print_estimates(ready, study.folder, lap, console)
+        _print_estimates(ready, index, lap, console)
         return [None] * len(study.jobs)
-    left = _find_missing(ready, study.folder, console)
+    left = _find_missing(ready, index, console)
     run = choose_runner(study.config, make, make_policies, console)
     with show_progress() as progress:
-        lost = run(left, study.folder, progress, fail_fast=study.strict)
+        lost = run(left, index, progress, fail_fast=study.strict)
     skipped = [f"{name} left out: {why}" for name, why in lost.items()]
     study.skipped += skipped
     _print(console, skipped)
-    by_job = [[one for one in points if one.point.name not in lost] for points in by_job]
+    by_job = [[one for one in points if one.point.label not in lost] for points in by_job]
     ready = [point for points in by_job for point in points]
     if searched:
-        return _compute_objectives(study, by_job)
+        return _compute_objectives(study, by_job, index)
     if ready:
         elsewhere = bool(left and study.config.get("cluster"))
         simulated = None if elsewhere else progress.run_seconds
-        _show(ready, study, kinds.of(study.config, make), console, show)
+        _show(ready, study, index, kinds.of(study.config, make), console, show)
         console.print(showing.time_spent(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
 
@@ -95,38 +97,40 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 
 def _print_estimates(
-    ready: Sequence[Ready], folder: Path, lap: Callable[[], float], console: Console
+    ready: Sequence[Ready], index: ResultIndex, lap: Callable[[], float], console: Console
 ) -> None:
     """Print how long running the points would take."""
-    left, prepared = sharding.left_of(ready, folder), lap()
+    left, prepared = shards.select_missing(ready, index), lap()
     with show_progress() as progress:
         estimates = ready[0].kind.reckon(left, progress)
-    recorded = sharding.most_bytes(left)
-    showing.print_estimates(len(ready), len(left), estimates, prepared, recorded, console)
+    recorded, missing = shards.most_bytes(left), len({one.point.label for one in left})
+    showing.print_estimates(len(ready), missing, estimates, prepared, recorded, console)
 
 
-def _find_missing(ready: Sequence[Ready], folder: Path, console: Console) -> list[Ready]:
+def _find_missing(ready: Sequence[Ready], index: ResultIndex, console: Console) -> list[Ready]:
     """Return the points that are not stored, and print how many are stored."""
-    for one in (folder, *(folder.parents[1] / name for name in ("tables", "figures"))):
+    root = index.folder.parents[1]
+    for one in (index.folder, root / "tables", root / "figures"):
         check_writable(one, "results_dir")
-    why = {".torn": "was torn", ".older": "is of an older version of cqbjax"}
-    for file in storing.set_aside_torn(folder):
+    why = {".torn": "was damaged", ".older": "has the format of another version of cqbjax"}
+    for file in index.set_aside_unreadable():
         _print(console, [f"{file} {why[file.suffix]}: its points run again"])
-    left = sharding.left_of(ready, folder)
-    number, missing = (sum(len(one.policies) for one in some) for some in (ready, left))
+    left, number = shards.select_missing(ready, index), sum(len(one.policies) for one in ready)
+    missing = len({(one.point.label, label) for one in left for label in one.policies})
     if missing < number:
         stored = f"{number - missing} of {number} policies at {len(ready)} points are stored"
         console.print(f"{stored}: not run again")
-    _print(console, storing.told_of_others(left, folder))
+    _print(console, shards.describe_replaced(left, index))
     return left
 
 
 def _show(
-    ready: Sequence[Ready], study: Study, kind: kinds.Kind, console: Console, show: Show | None
-) -> None:
+    ready: Sequence[Ready], study: Study, index: ResultIndex, kind: kinds.Kind, console: Console,
+    show: Show | None,
+) -> None:  # fmt: skip
     """Write tables and figures of stored points, and print them."""
     panels = sum(len(one.point.config.arrival_rate) for one in ready)
-    points = sharding.read_back(ready, study.folder, kind.rounds_read(study.config, panels))
+    points = shards.read_back(ready, index, kind.rounds_read(study.config, panels))
     first = ready[0].point.config
     shown = show(kind, points, first) if show else kind.show(points, first)
     written = showing.write(shown, study.config, study.config.name, console)
@@ -134,10 +138,12 @@ def _show(
     console.print(f"arrays in {study.folder}; {files}", markup=False)
 
 
-def _compute_objectives(study: Study, by_job: Sequence[Sequence[Ready]]) -> list[Any]:
+def _compute_objectives(
+    study: Study, by_job: Sequence[Sequence[Ready]], index: ResultIndex
+) -> list[Any]:
     """Return the objective of each job, or an error for a job that cannot run; print them."""
     ready = [point for points in by_job for point in points]
-    stored = iter(sharding.read_back(ready, study.folder, [LAST]) if ready else ())
+    stored = iter(shards.read_back(ready, index, [LAST]) if ready else ())
     values: list[Any] = []
     for job, points in zip(study.jobs, by_job, strict=True):
         own = [next(stored) for _ in points]
@@ -147,12 +153,12 @@ def _compute_objectives(study: Study, by_job: Sequence[Sequence[Ready]]) -> list
 
 
 class Runner(Protocol):
-    """Runs and stores points, as `sharding.run_all` does."""
+    """Runs and stores points, as `shards.run_all` does."""
 
     def __call__(
-        self, ready: Sequence[Ready], folder: Path, progress: Reporter, *, fail_fast: bool
+        self, ready: Sequence[Ready], index: ResultIndex, progress: Reporter, *, fail_fast: bool
     ) -> dict[str, str]:
-        """Return the name of each point that cannot run -> why."""
+        """Return the label of each point that cannot run -> why."""
         ...
 
 
@@ -161,7 +167,7 @@ def choose_runner(
 ) -> Runner:
     """Return what runs the points of a study: this process, or the cluster of its configuration."""
     if not config.get("cluster"):
-        return functools.partial(sharding.run_all, console=console)
+        return functools.partial(shards.run_all, console=console)
     return functools.partial(run_on_cluster, make(config.cluster), (make, make_policies))
 
 
@@ -189,7 +195,7 @@ def perform(task: Task) -> dict[str, str]:
     """Run and store a shard, in a process of its own.
 
     Returns:
-        Name of each point that cannot run -> why.
+        Label of each point that cannot run -> why.
     """
     _set_up(task.cwd)
     making, ready = Making(*task.factories, {}), list[Ready]()
@@ -197,7 +203,8 @@ def perform(task: Task) -> dict[str, str]:
         one = kinds.ready_at(point, making)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         ready.append(one._replace(policies=policies))
-    return sharding.run_all(ready, task.folder, Reporter(), Console(quiet=True), task.fail_fast)
+    index = shards.index_of(ready, task.folder)
+    return shards.run_all(ready, index, Reporter(), Console(quiet=True), task.fail_fast)
 
 
 @functools.cache
@@ -209,45 +216,45 @@ def _set_up(cwd: str) -> None:
 
 
 def run_on_cluster(
-    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[Ready], folder: Path,
-    progress: Reporter, fail_fast: bool,
+    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[Ready],
+    index: ResultIndex, progress: Reporter, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points on a cluster, one task for each shard.
 
     Args:
         cluster: where.
         factories: see `Task`.
-        ready: from `sharding.left_of`.
-        folder: of the experiment.
+        ready: from `shards.select_missing`.
+        index: of the experiment's folder.
         progress: advances by whole shards.
         fail_fast: whether a point that cannot run stops the study.
 
     Returns:
-        Name of each point that cannot run -> why.
+        Label of each point that cannot run -> why.
 
     Raises:
         ValueError: with `fail_fast`, for the first of them.
     """
     if not ready:
         return {}
-    shards = sharding.shards_of(ready, FEWEST_SHARDS)
+    divided = shards.divide(ready, FEWEST_SHARDS)
     tasks = [
         Task(
-            [one.point for one in shard], [list(one.policies) for one in shard], folder.resolve(),
-            os.getcwd(), fail_fast, factories,
+            [one.point for one in shard], [list(one.policies) for one in shard],
+            index.folder.resolve(), os.getcwd(), fail_fast, factories,
         )
-        for shard in shards
+        for shard in divided
     ]  # fmt: skip
-    rounds = [sum(map(sharding.rounds_of, shard)) for shard in shards]
+    rounds = [sum(one.kind.rounds(one) for one in shard) for shard in divided]
     lost = dict[str, str]()
     progress.expect(sum(rounds))
-    progress.log(f"{len(ready)} points in {len(shards)} shards on {type(cluster).__name__}")
+    progress.log(f"{len(ready)} points in {len(divided)} shards on {type(cluster).__name__}")
     for done in cluster.run(perform, tasks):
         progress.advance(rounds[done.number])
         if done.reason and fail_fast:
             raise ValueError(done.reason)
         if done.reason:
-            lost |= {one.point.name: done.reason for one in shards[done.number]}
+            lost |= {one.point.label: done.reason for one in divided[done.number]}
         else:
             lost |= done.value
     return lost

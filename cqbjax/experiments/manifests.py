@@ -21,7 +21,9 @@ from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
 from cqbjax.experiments.grid import Ready
 from cqbjax.offline import Learnt
-from cqbjax.results import layout
+from cqbjax.results.index import CELLS
+from cqbjax.results.index import CacheKey as CacheKey
+from cqbjax.results.points import AXES, STUDY_TYPE
 
 SHOWN_VERSIONS = (
     "cqbjax", "jax", "jaxlib", "numpy", "xarray", "hydra-core", "flax", "optax", "scikit-learn",
@@ -39,23 +41,13 @@ PASSED_ON = (
     "explore_rounds", "window", "exploit_size", "head", "warm", "num_servers", "dim", "slackness",
     "parameters", "rates_by_K", "policies_by_K",
 )  # fmt: skip
+# Keys that say which runs there are of a point, where others can be added.
+RUNS = ("arrival_rate", "first_seed", "num_seeds")
 # Where the training of routers and heads begins.
 TRAINING = "cqbjax.offline.training"
 
 
-class Content(NamedTuple):
-    """What a point's numbers follow from, hashed.
-
-    Attributes:
-        point: configuration, data and code, policies apart.
-        policies: label -> the policy's configuration, and the code of its own.
-    """
-
-    point: str
-    policies: Mapping[str, str]
-
-
-class Finished(NamedTuple):
+class FinishedPoint(NamedTuple):
     """A point that has run.
 
     Attributes:
@@ -69,11 +61,12 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def content_of(ready: Ready) -> Content:
+def cache_key_of(ready: Ready) -> CacheKey:
     """Hash all that a point's numbers follow from.
 
     That is its configuration, but for the keys that are declared not to count, here and by its
-    kind; the content of every file that it names; what its source holds; and the code that runs.
+    study type, and for arrival rates and seeds where these can be added; the content of every file
+    that it names; what its source holds; and the code that runs.
 
     Args:
         ready: a checked point; its policies may be untrained.
@@ -86,13 +79,14 @@ def content_of(ready: Ready) -> Content:
         for label, policy in policies.items():
             if label not in known:
                 known[label] = content_key(_told(told.get(label)), _code_of(policy))
-    return Content(known[""], {label: known[label] for label in policies})
+    return CacheKey(known[""], {label: known[label] for label in policies})
 
 
 def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     """Hash a point's configuration, policies apart, its source and the code."""
     source, kind = ready.source, ready.kind
-    for key in (*FOR_SHOW, *PASSED_ON, *kind.for_show, "kind.prefix"):
+    runs = RUNS if kind.extensible else ()
+    for key in (*FOR_SHOW, *PASSED_ON, *runs, *kind.for_show, "kind.prefix"):
         inside, _, name = key.rpartition(".")
         (plain.get(inside, {}) if inside else plain).pop(name, None)
     if isinstance(source, DatasetSource):
@@ -133,17 +127,17 @@ def _named(values: Any) -> Iterator[str]:
         yield values
 
 
-def manifest_of(one: Finished) -> dict[str, Any]:
+def manifest_of(one: FinishedPoint) -> dict[str, Any]:
     """Return what is said of a point beside its arrays."""
     point, kind, data = one.ready.point, one.ready.kind, one.data
-    content = kind.content(one.ready)
+    key = kind.cache_key(one.ready)
     said = {
         "experiment": point.config.name,
         "point": point.name,
         "varied": point.varied,
         "left_out": point.left_out,
-        "content": content.point,
-        "policies": dict(content.policies),
+        "key": key.point,
+        "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
         "tuned": kind.tuned(one.ready),
         "versions": {"python": platform.python_version()}
@@ -153,13 +147,15 @@ def manifest_of(one: Finished) -> dict[str, Any]:
         "finished": datetime.datetime.now(datetime.UTC).isoformat(),
         "seconds": round(one.seconds, 2),
     }
+    if kind.extensible:
+        said[CELLS] = {axis: data[axis].values.tolist() for axis in AXES}
     if kind.sweeps:
         per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
         labels = [str(label) for label in data.policy.values]
         said["compile_seconds"] = _by_policy(labels, data.compile_seconds.values)
         said["run_seconds"] = _by_policy(labels, data.seconds_per_round.values * per_policy)
     else:
-        said[layout.KIND] = type(kind).__name__
+        said[STUDY_TYPE] = type(kind).__name__
     return said
 
 

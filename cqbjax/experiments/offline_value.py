@@ -14,10 +14,10 @@ from cqbjax.experiments import grid, manifests
 from cqbjax.experiments.configs import Composed, Config, select
 from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.kinds import Kind, Shown, Table
-from cqbjax.experiments.manifests import Content
 from cqbjax.experiments.settings import listed
 from cqbjax.experiments.study import Making
 from cqbjax.offline import Trained, fits
+from cqbjax.results.index import CacheKey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +77,9 @@ class OfflineValue(Kind):
                 "kind=offline_value is of a dataset: pick a source, source=routerbench"
             )
 
-    def content(self, ready: Ready) -> Content:
-        """Return what a point's numbers follow from; the head's settings are among it."""
-        made = manifests.content_of(ready)
+    def cache_key(self, ready: Ready) -> CacheKey:
+        """Return the hash of all that a point's numbers follow from, with the head's settings."""
+        made = manifests.cache_key_of(ready)
         return made._replace(point=content_key(made.point, repr(self.head)))
 
     def rounds(self, ready: Ready) -> int:

@@ -59,6 +59,8 @@ class Replay(Sweep):
 
     # What the log holds is in the source that is drawn from it, and what schedules hold in them.
     for_show: ClassVar[tuple[str, ...]] = ("kind",)
+    # The log decides which seeds draw different arrivals.
+    extensible: ClassVar[bool] = False
 
     @property
     def rule(self) -> LinkingRule:

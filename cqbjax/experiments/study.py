@@ -1,7 +1,7 @@
 """The points of a study: what their configuration names is made, checked and trained.
 
 What is done with them is their kind's (`kinds.py`). Composing them (`grid.py`), running them shard
-by shard (`sharding.py`), storing (`storing.py`, `manifests.py`) and showing (`showing.py`) are
+by shard (`shards.py`), hashing and describing them (`manifests.py`) and showing (`showing.py`) are
 apart.
 """
 

@@ -34,6 +34,7 @@ class Sweep(Kind):
 
     for_show: ClassVar[tuple[str, ...]] = ("kind",)
     sweeps: ClassVar[bool] = True
+    extensible: ClassVar[bool] = True
     computes: ClassVar[tuple[str, ...] | None] = ()
 
     def check(self, ready: Ready) -> SweepSpec:

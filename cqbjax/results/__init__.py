@@ -1,6 +1,6 @@
 """What stored results say: frames, intervals, tables, extracts."""
 
-from cqbjax.results.stored import (
+from cqbjax.results.store import (
     ENDING,
     VARIABLES,
     ResultError,

@@ -12,8 +12,8 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.layout import shape
 from cqbjax.results.metrics import STANDARD, metrics_of
+from cqbjax.results.points import shape_of
 from cqbjax.results.summaries import ALIKE, at_round, share_interval, t_quantile
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
@@ -47,7 +47,7 @@ def _alike(points: Sequence[xr.Dataset]) -> list[list[int]]:
         raise ValueError("points is empty: at least one result is needed.")
     alike: dict[Any, list[int]] = {}
     for number, point in enumerate(points):
-        alike.setdefault(shape(point), []).append(number)
+        alike.setdefault(shape_of(point), []).append(number)
     return list(alike.values())
 
 

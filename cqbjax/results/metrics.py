@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from cqbjax.core.labels import SERVER, SERVERS
-from cqbjax.results.layout import RUN_DIMS, VARIABLES
+from cqbjax.results.points import RUN_DIMS, VARIABLES
 from cqbjax.results.summaries import queue_regret, throughput
 
 

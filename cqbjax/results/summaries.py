@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.given import is_number
-from cqbjax.results.layout import RUN_DIMS
 from cqbjax.results.names import OTHERWISE
+from cqbjax.results.points import RUN_DIMS
 
 # Attributes that become a dimension wherever points differ in them, whatever the manifest says.
 ALWAYS_VARIED = ("K", "num_servers", "slackness", "parameters")

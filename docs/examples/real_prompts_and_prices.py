@@ -51,8 +51,8 @@ for rho, source in queries.items():
 figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
 for panel, (rho, one) in zip(panels, means.items(), strict=True):
     names = [str(policy) for policy in one.policy.values]
-    bottom, shares = 0.0, one.traffic.transpose("server", "policy").values
-    for llm, share in zip(llms, shares, strict=True):
+    bottom, shares = 0.0, one.traffic.transpose("llm", "policy").values
+    for llm, share in zip(one.llm.values, shares, strict=True):
         panel.bar(names, share, bottom=bottom, width=0.6, label=llm)
         bottom = bottom + share
     for place, policy in enumerate(names):

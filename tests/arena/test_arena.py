@@ -13,7 +13,7 @@ from cqbjax.arena.entry import estimate_minutes
 from cqbjax.arena.request import parse_request, parse_values
 from cqbjax.arena.tasks import FIRST_SEED, list_tasks, select_tasks
 from cqbjax.experiments import grid
-from cqbjax.results import pieces, tables
+from cqbjax.results import files, tables
 
 TASKS = [task.name for task in list_tasks()]
 MINE = '''
@@ -275,10 +275,10 @@ def _tampered_with(place):
     boards.write_board(board, place)
     # Arrays, rows and table in which one's own policy served a query more: run again it does not.
     (file,) = (place / "data" / "paper").glob("*.nc")
-    (one,) = pieces.read(file)
+    (one,) = files.read_file(file)
     own = (one.point.policy == "Mine").astype(int)
     better = one._replace(point=one.point.assign(departures=one.point.departures + own))
-    pieces.write([better], file)
+    files.write_file([better], file)
     others = board.rows.filter(pl.col("task") != "paper")
     rows = pl.concat([others, boards.tabulate_point(better.point, "paper")])
     boards.write_board(board._replace(rows=rows), place)
@@ -288,7 +288,7 @@ def _tampered_with(place):
     assert "policy Mine: departures differs when it is run again" in said
     # Another world under the task's name.
     easier = one._replace(config=one.config.replace("slackness: 0.03", "slackness: 0.05"))
-    pieces.write([easier], file)
+    files.write_file([easier], file)
     said = refused(["verify", place], "arena")
     assert "task paper is not the arena's: it was run with slackness=0.05, and not 0.03" in said
 

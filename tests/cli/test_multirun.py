@@ -14,8 +14,8 @@ import cqbjax
 from cqbjax.cli import _hydra, _multirun
 from cqbjax.core.given import rounded
 from cqbjax.experiments import configs, grid, kinds
-from cqbjax.results import pieces
-from cqbjax.results import stored as results
+from cqbjax.results import files
+from cqbjax.results import store as results
 
 GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 
@@ -217,8 +217,9 @@ def test_a_sweep_is_one_labelled_result_and_goes_on_where_it_stood(tmp_path):
     assert first.items() <= {p.name: p.stat().st_mtime_ns for p in folder.glob("*.nc")}.items()
     # A result of other code is not mixed in.
     (added,) = (path for path in folder.glob("*.nc") if path.name not in first)
-    foreign = [one._replace(manifest=one.manifest | {"code": "x"}) for one in pieces.read(added)]
-    pieces.write(foreign, added)
+    parts = files.read_file(added)
+    foreign = [one._replace(manifest=one.manifest | {"code": "x"}) for one in parts]
+    files.write_file(foreign, added)
     with pytest.raises(results.ResultError, match="2 versions of the code computed"):
         cqbjax.results.load(folder)
 

@@ -39,7 +39,7 @@ class Longest(Recorder):
 class Shown(Recorder):
     """How often each server was shown so far."""
 
-    name, label, unit, dims = "shown", "Shown", "rounds", ("server",)
+    name, label, unit, dims = "shown", "Shown", "rounds", ("llm",)
 
     def start(self, problem):
         return jnp.zeros(problem.num_servers, jnp.int32)
@@ -58,9 +58,10 @@ def data():
 
 def test_what_is_recorded_per_round_per_run_and_per_query(data):
     run = ("policy", "arrival_rate", "seed")
-    assert data.waited.dims == (*run, "round") and data.shown.dims == (*run, "round", "server")
+    assert data.waited.dims == (*run, "round") and data.shown.dims == (*run, "round", "llm")
     assert data.left.dims == (*run, "query") and data.longest.dims == run
-    assert data.sizes["query"] == 40 and data.sizes["server"] == 3 and data.sizes["round"] == 10
+    assert data.sizes["query"] == 40 and data.sizes["round"] == 10
+    assert data.llm.values.tolist() == ["LLM 0", "LLM 1", "LLM 2"], "they have no names here"
     assert data.waited.attrs == {
         "units": "rounds", "long_name": "Rounds waited", "better": "less"
     }  # fmt: skip

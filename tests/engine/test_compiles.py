@@ -166,7 +166,7 @@ def test_a_changed_global_is_seen_once_programs_are_forgotten(monkeypatch, fresh
     def answering():
         data = cqbjax.sweep({"it": Constant()}, SOURCE, **FIRST, record=["traffic"])
         traffic = data.traffic.sel(policy="it").isel(round=-1)
-        return int(traffic.mean(["seed", "arrival_rate"]).argmax("server"))
+        return int(traffic.mean(["seed", "arrival_rate"]).argmax("llm"))
 
     assert answering() == 1
     monkeypatch.setattr(sys.modules[__name__], "MOST", 2)

@@ -55,7 +55,7 @@ def content(*words):
         "+policy.mine={_target_: my_policy.Mine}", *words,
     ]  # fmt: skip
     (ready,) = kinds.checked_points(composed(*words), make, make_policies)
-    return manifests.content_of(ready)
+    return manifests.cache_key_of(ready)
 
 
 def append(name, text="\n# edited\n"):
@@ -101,20 +101,20 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
 
     def content_now():
         ready.point.keys.clear()
-        return manifests.content_of(ready)
+        return manifests.cache_key_of(ready)
 
     before = content_now()
     apart = (
         "arena/page.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
-        "offline/training.py", "datasets/readers.sprout.py", "experiments/showing.py",
-        "results/pieces.py", "engine/progress.py", "policies/queueing_bandits.py",
+        "offline/training.py", "datasets/readers/sprout.py", "experiments/showing.py",
+        "results/files.py", "engine/progress.py", "policies/queueing_bandits.py",
     )  # fmt: skip
     for name in apart:
         assert (copy / name).exists(), name
         append(copy / name)
     assert content_now() == before
     append(copy / "estimation" / "gaussian.py")
-    assert manifests.content_of(ready) == before, "what is edited while it runs did not run"
+    assert manifests.cache_key_of(ready) == before, "what is edited while it runs did not run"
     after = content_now()
     assert after.point == before.point and after.policies["random"] == before.policies["random"]
     assert after.policies["acqb"] != before.policies["acqb"]
@@ -130,10 +130,13 @@ def test_a_key_that_is_declared_nowhere_counts():
     one = configs.plain(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()
-    for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("first_seed=5",)):
+    for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("horizon=13",)):
         (ready,) = kinds.checked_points(composed(*words, *more), make, make_policies)
-        keys.add(manifests.content_of(ready).point)
+        keys.add(manifests.cache_key_of(ready).point)
     assert len(keys) == 5
+    runs = ("first_seed=5", "num_seeds=3", "arrival_rate=[0.1,0.2]")
+    (ready,) = kinds.checked_points(composed(*words, *runs), make, make_policies)
+    assert manifests.cache_key_of(ready).point in keys, "seeds and rates can be added"
 
 
 def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
@@ -145,7 +148,7 @@ def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
 
     def content(**other):
         fresh = dataclasses.replace(ready.point, keys={})
-        return manifests.content_of(ready._replace(point=fresh, **other)).point
+        return manifests.cache_key_of(ready._replace(point=fresh, **other)).point
 
     before = content()
     assert content() == before and content(told={"stand_in": "a word"}) == before
@@ -196,4 +199,4 @@ def test_a_policy_that_reads_a_file_runs_again_with_the_file_as_it_is(tmp_path):
         assert not done.returncode, done.stderr
         traffic = results.load(tmp_path / "results" / "data" / name).traffic
         served = traffic.sel(policy="mine").isel(round=-1).mean(["seed", "arrival_rate"])
-        assert int(served.argmax("server")) == server, name
+        assert int(served.argmax("llm")) == server, name

@@ -10,9 +10,10 @@ from composing import called, composed, refused
 
 from cqbjax.cli._hydra import make, make_policies
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, loop, sharding
+from cqbjax.experiments import kinds, loop, shards
 from cqbjax.experiments.clusters.engine import Done
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
 
 KIND = """import dataclasses
 
@@ -129,9 +130,14 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     config = composed(*WORDS, "policy=[random,rand_rout]")
     ready = kinds.checked_points(config, make, make_policies)
     folder = own / "results" / "data" / "mine"
-    assert loop.run_on_cluster(Here(), (make, make_policies), ready, folder, Reporter(), True) == {}
+    assert (
+        loop.run_on_cluster(
+            Here(), (make, make_policies), ready, ResultIndex(folder), Reporter(), True
+        )
+        == {}
+    )
     assert measured() == ["K=1: random", "K=1: rand_rout"]
-    assert not sharding.left_of(ready, folder)
+    assert not shards.select_missing(ready, ResultIndex(folder))
 
 
 @pytest.mark.slow

@@ -23,12 +23,12 @@ from cqbjax import estimation
 from cqbjax.cli import prepare_data
 from cqbjax.cli._hydra import CONF, make, make_policies
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import configs, kinds, replaying, sharding, showing
+from cqbjax.experiments import configs, kinds, replaying, shards, showing
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
-from cqbjax.results import stored as results
-from cqbjax.results.layout import Stored
+from cqbjax.results import store as results
+from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.paper import beside as of_paper
 from reproduction.paper import catalogue, claims, comparison, printed
@@ -48,10 +48,10 @@ def config(folder, *words):
 def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
     ready = kinds.checked_points(made, make, make_policies)
-    where = out / "data" / "wildchat"
-    left = sharding.left_of(ready, where)
-    assert not sharding.run_all(left, where, Reporter(), Console(quiet=True), True)
-    return made, sharding.read_back(ready, where)
+    index = shards.index_of(ready, out / "data" / "wildchat")
+    left = shards.select_missing(ready, index)
+    assert not shards.run_all(left, index, Reporter(), Console(quiet=True), True)
+    return made, shards.read_back(ready, index)
 
 
 def show(points, made, stem):
@@ -95,8 +95,8 @@ def test_a_study_is_stored_shown_and_labelled(generated, tmp_path):
 def test_a_stored_point_is_not_run_again_unless_something_changed(generated, tmp_path, monkeypatch):
     run(generated, tmp_path)
     ran = []
-    tell = sharding._tell
-    monkeypatch.setattr(sharding, "_tell", lambda *a: ran.append(1) or tell(*a))
+    tell = shards._print_notes
+    monkeypatch.setattr(shards, "_print_notes", lambda *a: ran.append(1) or tell(*a))
     run(generated, tmp_path)
     assert not ran
     run(generated, tmp_path, "kind.min_gap=60")
@@ -174,7 +174,7 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
     made = composed("experiment=wildchat")
     frame = of_paper.show(kinds.of(made, make), [point], made).tables[""].frame
     assert ("paper_gap_mean" in frame.columns) == beside
-    extracted = {"wildchat": extracts.extract([Stored(point, {}, "")], configs.plain(made))}
+    extracted = {"wildchat": extracts.extract([StoredPoint(point, {}, "")], configs.plain(made))}
     compared = comparison.beside(extracted, catalogue.studies()).filter(dataset=prepare.TITLE)
     assert compared["ours"].is_not_null().any() == beside
     assert compared["inside"].is_not_null().any() == judged

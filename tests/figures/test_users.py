@@ -12,7 +12,7 @@ from cqbjax.cli import report
 from cqbjax.core.recorders.time_in_system import bin_of, values
 from cqbjax.experiments import configs
 from cqbjax.figures import quality, times, users
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
 from cqbjax.results.names import style_of
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")

@@ -31,12 +31,13 @@ from cqbjax.datasets import (  # fmt: skip
 from cqbjax.datasets.prepare import prepare
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import grid, kinds, resolvers, sharding, showing, study
+from cqbjax.experiments import grid, kinds, resolvers, shards, showing, study
 from cqbjax.experiments.configs import Config
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
+from cqbjax.results.index import ResultIndex
 from cqbjax.sources import Routing
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -529,9 +530,9 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         hydra.utils.instantiate,
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
     )
-    folder = tmp_path / "results"
-    assert not sharding.run_all(ready, folder, Reporter(), console, True)  # type: ignore[arg-type]
-    points = sharding.read_back(ready, folder)
+    index = ResultIndex(tmp_path / "results")
+    assert not shards.run_all(ready, index, Reporter(), console, True)  # type: ignore[arg-type]
+    points = shards.read_back(ready, index)
     assert [point.attrs["K"] for point in points] == [1, 2]
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"

@@ -10,7 +10,7 @@ from composing import REPOSITORY, composed
 from fabricated import fabricate
 from sklearn.metrics import cohen_kappa_score
 
-from cqbjax.results.layout import Stored
+from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.paper import catalogue, claims, comparison
 from reproduction.paper.rules import RULES
@@ -28,7 +28,9 @@ def study(name="synthetic", seeds=40, change=None, labels=LABELS, **attributes):
     if change:
         point = change(point)
     config = yaml.safe_dump({"policy": {"acqb": {"c1": 1.0}}})
-    return extracts.extract([Stored(point, {"point": "K=1"}, config)], {"table_rounds": [100, 200]})
+    return extracts.extract(
+        [StoredPoint(point, {"point": "K=1"}, config)], {"table_rounds": [100, 200]}
+    )
 
 
 def judged(claim, tables=REPOSITORY, **studies):

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from fabricated import fabricate
 
-from cqbjax.results.layout import Stored
+from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.paper import catalogue, comparison, printed
 
@@ -17,7 +17,7 @@ def study(name="synthetic", rates=(0.7,), seeds=12, horizon=1000, labels=LABELS,
     attributes = {"experiment": name, **SYNTHETIC, **attributes}
     point = fabricate(labels, rates, seeds, horizon, every=horizon // 4, **attributes)
     config = {"table_rounds": [horizon // 2, horizon]}
-    return extracts.extract([Stored(point, {"point": "K=1"}, "")], config)
+    return extracts.extract([StoredPoint(point, {"point": "K=1"}, "")], config)
 
 
 AT = {"arrival_rate": 0.7, "stand_in": "", "provenance": "paper"}

@@ -9,7 +9,7 @@ import scipy.stats
 from fabricated import fabricate
 
 from cqbjax.results.frame import with_interval
-from cqbjax.results.layout import Stored
+from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.extracts import REFERENCES, ExtractError
 
@@ -21,7 +21,7 @@ YAML = "results_dir: /somebody/results\ndata_dir: /somebody/data\nnum_seeds: 12\
 def stored(policies=POLICIES, num_seeds=12, **attributes):
     point = fabricate(policies, (0.6, 0.7), num_seeds, horizon=400, **attributes)
     manifest = {"point": f"K={point.attrs['K']}", "varied": {"K": point.attrs["K"]}}
-    return Stored(point, manifest, YAML)
+    return StoredPoint(point, manifest, YAML)
 
 
 def made(**changes):
@@ -47,7 +47,7 @@ def test_numbers_and_paired_differences_are_those_of_the_arrays():
 
 
 def test_the_rounds_of_a_table_are_those_that_every_point_reaches():
-    points = [stored(), Stored(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
+    points = [stored(), StoredPoint(fabricate(POLICIES, num_seeds=2, horizon=300, K=2), {}, "")]
     notes = extracts.extract(points, CONFIG).notes
     assert (notes["horizon"], notes["rounds"]) == (300, [200, 300])
 

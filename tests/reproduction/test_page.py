@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-from cqbjax.results.layout import Stored  # noqa: E402
+from cqbjax.results.points import StoredPoint  # noqa: E402
 from reproduction import extracts  # noqa: E402
 from reproduction.page import build, packing, tables  # noqa: E402
 from reproduction.paper import catalogue, claims, comparison  # noqa: E402
@@ -49,7 +49,7 @@ function deep(node, words) {
 
 def stored(labels, rates, **attributes):
     point = fabricate(labels, rates, 6, 400, **attributes)
-    return Stored(point, {"point": f"K={point.attrs['K']}", "varied": {}, "seconds": 1.5}, "")
+    return StoredPoint(point, {"point": f"K={point.attrs['K']}", "varied": {}, "seconds": 1.5}, "")
 
 
 def studies():

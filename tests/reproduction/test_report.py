@@ -11,7 +11,7 @@ from fabricated import fabricate
 
 from cqbjax.experiments import configs
 from cqbjax.experiments.showing import console
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
 from reproduction import extracts, missing, report
 from reproduction.paper import catalogue
 

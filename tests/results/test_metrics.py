@@ -6,8 +6,8 @@ from fabricated import fabricate
 
 from cqbjax.figures import curves
 from cqbjax.results import aggregate, frame, tables
-from cqbjax.results.layout import Stored
 from cqbjax.results.metrics import STANDARD, metrics_of, panels_of
+from cqbjax.results.points import StoredPoint
 from cqbjax.results.readable import readable
 from reproduction import extracts
 from reproduction.paper import rules
@@ -28,7 +28,7 @@ def point(**attributes):
 
 
 def extract():
-    return extracts.extract([Stored(point(), {"point": "K=1", "varied": {}}, "")], CONFIG)
+    return extracts.extract([StoredPoint(point(), {"point": "K=1", "varied": {}}, "")], CONFIG)
 
 
 @pytest.mark.parametrize("make", [tables.gap_table, tables.throughput_table])

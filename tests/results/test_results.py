@@ -1,6 +1,5 @@
 """Results: whole or not at all, refused when torn, combined exactly."""
 
-import hashlib
 import json
 import os
 import time
@@ -13,9 +12,10 @@ import xarray as xr
 from fabricated import fabricate
 from tiers import cases
 
-from cqbjax.results import pieces
-from cqbjax.results import stored as results
-from cqbjax.results.layout import Stored
+from cqbjax.results import files
+from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
+from cqbjax.results.points import StoredPoint, label_point
 
 
 def store(path: Path, ds: xr.Dataset, **varied: Any) -> Path:
@@ -36,7 +36,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         back = results.load(path)
         xr.testing.assert_identical(back, ds)
         assert {n: back[n].dtype for n in back.data_vars} == {n: ds[n].dtype for n in ds.data_vars}
-    assert sorted(tmp_path.iterdir()) == [file.with_suffix(".json"), file]
+    assert list(tmp_path.iterdir()) == [file]
     assert results.read_config(file) == "horizon: 60\n"
     assert results.read_manifest(file) == {"varied": {}, "device": "cpu"}
     assert results.load_points(tmp_path)[0].attrs["path"] == str(file)
@@ -45,9 +45,11 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 def test_any_netcdf_reader_opens_the_file(tmp_path: Path) -> None:
     ds = fabricate()
     with xr.open_dataset(store(tmp_path / "point", ds)) as opened:
-        xr.testing.assert_equal(opened.load(), ds)
-        assert opened.attrs["config"] == "horizon: 60\n"
-    assert json.loads((tmp_path / "point.json").read_text())["common"]["device"] == "cpu"
+        one = opened.load().isel(point=0)
+    for name in ds.data_vars:
+        np.testing.assert_array_equal(one[name], ds[name])
+    assert one["configs"].item() == "horizon: 60\n" and one["seeds"].values.tolist() == [*range(8)]
+    assert json.loads(one["attributes"].item())["K"] == 1
 
 
 def test_a_manifest_may_be_long_and_in_any_letters(tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_a_process_killed_while_writing_leaves_the_old_result(
     for path in (tmp_path, file):
         xr.testing.assert_identical(results.load(path), old)
     left = [tmp_path / name for name in hidden(tmp_path)]
-    assert len(left) == {"to_netcdf": 0, "fsync": 1, "replace": 2}[last]
+    assert len(left) == {"to_netcdf": 0, "fsync": 1, "replace": 1}[last]
     for file in left:
         os.utime(file, (0, 0))
     store(tmp_path / "point", new)
@@ -105,13 +107,6 @@ def test_what_another_process_may_be_writing_is_left_alone(tmp_path: Path) -> No
         os.utime(file, (now - age, now - age))
     store(tmp_path / "point", fabricate())
     assert sorted(hidden(tmp_path)) == [".other.nc.2.partial", ".point.nc.1.partial"]
-    # Arrays whose writer was killed before it could say what they are.
-    for number, age in ((1, 60), (2, 3600)):
-        file = tmp_path / f"{number:024x}.nc"
-        file.touch()
-        os.utime(file, (now - age, now - age))
-    store(tmp_path / "point", fabricate())
-    assert [(tmp_path / f"{number:024x}.nc").exists() for number in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("step", cases(STEPS, ["replace"]))
@@ -146,57 +141,34 @@ def test_a_half_written_first_result_is_never_read(tmp_path: Path) -> None:
         results.load(tmp_path)
 
 
-def test_arrays_of_which_nothing_is_said_yet_are_not_there(tmp_path: Path) -> None:
-    """A writer was killed between its two files, or is there now; other names are refused."""
-    store(tmp_path / "whole", fabricate())
-    file = store(tmp_path / ("0" * 24), fabricate(K=2))
-    file.with_suffix(".json").unlink()
-    assert results.load(tmp_path).attrs["K"] == 1
-    file.rename(tmp_path / "theirs.nc")
-    with pytest.raises(
-        results.ResultError, match=r"theirs\.json, which says what is in it, is not"
-    ):
-        results.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "is torn, or does not describe"), ("{", "is torn, or does not describe"),
-        ("[]", "is of an older version of cqbjax, or does"),
-        ('{"points": [], "common": {}}', "is of an older version of cqbjax, or does"),
-        ('{"check": "0"}', "is torn: its content is not"),
-    ],
-)  # fmt: skip
-def test_a_description_that_is_torn_or_older_is_refused(
-    tmp_path: Path, text: str, why: str
-) -> None:
+def test_a_result_of_another_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """Format 2 had its description in a file of its own; later ones have their number."""
     file = store(tmp_path / "point", fabricate())
-    file.with_suffix(".json").write_text(text)
-    with pytest.raises(results.ResultError, match=rf"point\.json {why}"):
+    fabricate().to_netcdf(file, engine="h5netcdf")
+    file.with_suffix(".json").write_text('{"points": [], "common": {}}')
+    with pytest.raises(files.FormatError, match=r"point\.nc has format 2 .* format 3: run") as no:
+        results.load(tmp_path)
+    assert "\n" not in str(no.value)
+    trailer = files._TRAILER % (4, 2, files._checksum(4, b"{}"))
+    file.write_bytes(b"{}" + trailer.encode())
+    with pytest.raises(files.FormatError, match="has format 4 of another version"):
         results.load(tmp_path)
 
 
-def test_a_flipped_bit_of_a_description_is_refused(tmp_path: Path) -> None:
-    """At any byte: names, numbers, checksums, spaces."""
-    beside = store(tmp_path / "point", fabricate(), alpha_scale=0.5).with_suffix(".json")
-    whole = beside.read_bytes()
-    for place in range(len(whole)):
+def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
+    """In the arrays when they are read, in description and trailer when they are listed."""
+    file = store(tmp_path / "point", fabricate(("random",), num_seeds=1, horizon=2), alpha=0.5)
+    whole = file.read_bytes()
+    arrays = files._read_description(file)["bytes"]
+    places = [*range(0, arrays, 997), *range(arrays, len(whole))]
+    for place in places:
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 7
-        beside.write_bytes(changed)
-        with pytest.raises(results.ResultError, match=r"point\.json is ") as told:
-            results.read_manifest(tmp_path / "point.nc")
-        assert "\n" not in str(told.value)
-
-
-def test_a_result_of_the_version_before_is_read(tmp_path: Path) -> None:
-    """Its description has no checksum of itself."""
-    beside = store(tmp_path / "point", fabricate(), alpha_scale=0.5).with_suffix(".json")
-    said = json.loads(beside.read_text())
-    del said["check"]
-    beside.write_text(json.dumps(said))
-    assert results.load_points(tmp_path)[0].attrs["alpha_scale"] == 0.5
+        file.write_bytes(changed)
+        read = results.load if place < arrays else results.read_manifest
+        with pytest.raises(results.ResultError, match=r"point\.nc (is|has)") as error:
+            read(file)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
@@ -215,10 +187,10 @@ def test_a_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     file = store(tmp_path / "point", fabricate())
     file.write_bytes(file.read_bytes()[:kept])
     for read in (results.load, results.load_points, results.read_manifest, results.read_config):
-        with pytest.raises(results.ResultError, match="point.nc is torn: it has") as told:
+        with pytest.raises(results.ResultError, match="point.nc is damaged") as told:
             read(file)
         assert "\n" not in str(told.value)
-    with pytest.raises(results.ResultError, match="point.nc is torn: it has"):
+    with pytest.raises(results.ResultError, match="point.nc is damaged"):
         results.load(tmp_path)
 
 
@@ -228,20 +200,17 @@ def test_one_changed_byte_is_refused(tmp_path: Path, place: float) -> None:
     content = bytearray(file.read_bytes())
     content[int(place * len(content))] ^= 1
     file.write_bytes(content)
-    with pytest.raises(results.ResultError, match="point.nc is torn: its content is not"):
+    with pytest.raises(results.ResultError, match="point.nc is damaged"):
         results.load(tmp_path)
 
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.nc"
     fabricate().to_netcdf(theirs, engine="h5netcdf")
-    with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax, or of an"):
+    with pytest.raises(results.ResultError, match="theirs.nc is damaged, or not a result of cqbj"):
         results.load(tmp_path)
     for body in (theirs.read_bytes(), b"no NetCDF"):
-        theirs.write_bytes(body)
-        checksum = hashlib.sha256(body).hexdigest()
-        text = pieces.described([{"varied": {}}], len(body), checksum)
-        theirs.with_suffix(".json").write_bytes(text)
+        theirs.write_bytes(body + files._describe([{"varied": {}}], body))
         with pytest.raises(results.ResultError, match="theirs.nc is not a result of cqbjax: "):
             results.load(tmp_path)
 
@@ -250,18 +219,18 @@ def test_of_several_computations_of_a_point_the_newest_counts_or_the_one_asked_f
     tmp_path: Path,
 ) -> None:
     for day, content, horizon in (("2", "bx", 20), ("3", "ay", 30), ("1", "cx", 10)):
-        manifest = {"point": "K=1", "content": content, "policies": {"a": "1"}, "finished": day}
+        manifest = {"point": "K=1", "key": content, "policies": {"a": "1"}, "finished": day}
         results.save(fabricate(horizon=horizon), manifest, "", tmp_path / f"{content}.nc")
     assert results.load(tmp_path).sizes["round"] == 30
-    assert results.load(tmp_path, content="c").sizes["round"] == 10
+    assert results.load(tmp_path, key="c").sizes["round"] == 10
     assert len(results.load_points(tmp_path)) == 1
     for content in ("dd", "x"):
-        with pytest.raises(results.ResultError, match=f"no result of content {content} under"):
-            results.load(tmp_path, content=content)
-    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
-    assert [file.stem for file in pieces.outdated(said)] == ["bx", "cx"]
-    (oldest,) = said[tmp_path / "cx.nc"]
-    pieces.describe(tmp_path / "cx.nc", [oldest | {"order": 1}])
+        with pytest.raises(results.ResultError, match=f"no result with key {content} under"):
+            results.load(tmp_path, key=content)
+    index = ResultIndex(tmp_path)
+    assert [file.stem for file in index.outdated()] == ["bx", "cx"]
+    (oldest,) = index.manifests[tmp_path / "cx.nc"]
+    files.replace_manifests(tmp_path / "cx.nc", [oldest | {"order": 1}])
     assert results.load(tmp_path).sizes["round"] == 10, "it was asked for since"
 
 
@@ -275,12 +244,12 @@ def test_some_rounds_are_each_the_last_recorded_one_that_is_not_later(tmp_path: 
 
 
 def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
-    """Two pieces of one content share a policy; what the newer one lacks is the older one's."""
+    """Two files of one key share a policy; what the newer one lacks is the older one's."""
     old, new = (fabricate(("acqb", "random", "zero"), num_seeds=2) for _ in range(2))
     new["regret"] = new["regret"] + 1
     parts = {"b": (old, ["random", "acqb"], "2"), "a": (new, ["random", "zero"], "3")}
     for stem, (ds, labels, day) in parts.items():
-        said = {"point": "p", "content": "c", "policies": dict.fromkeys(labels, stem)}
+        said = {"point": "p", "key": "c", "policies": dict.fromkeys(labels, stem)}
         said |= {"finished": day}
         results.save(ds.sel(policy=labels), said, "", tmp_path / f"{stem}.nc")
     read = results.load(tmp_path)
@@ -291,102 +260,86 @@ def test_of_two_results_of_one_policy_the_newer_is_read(tmp_path: Path) -> None:
         )
 
 
-def test_a_piece_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -> None:
-    """Until a newer one of the same content has each of its policies too."""
-    told = [
-        ("one", "1", {"acqb": "k1", "random": "k2"}),
-        ("two", "2", {"acqb": "k3"}),
-        ("three", "3", {"random": "k4", "zero": "k5"}),
+def test_a_file_of_which_one_policy_is_current_is_not_outdated(tmp_path: Path) -> None:
+    """Until a newer one of the same key has each of its policies too."""
+
+    def save(stem: str, *manifests: dict[str, Any]) -> list[str]:
+        point = fabricate(("random",), num_seeds=1, horizon=2)
+        points = [StoredPoint(point, manifest, "") for manifest in manifests]
+        files.write_file(points, tmp_path / f"{stem}.nc")
+        return [file.stem for file in ResultIndex(tmp_path).outdated()]
+
+    parts = [
+        {"point": "p", "key": "c", "policies": policies, "finished": str(day)}
+        for day, policies in enumerate(
+            ({"acqb": "k1", "random": "k2"}, {"acqb": "k3"}, {"random": "k4", "zero": "k5"})
+        )
     ]
-    said, outdated = {}, []
-    for stem, day, policies in told:
-        said[tmp_path / stem] = [
-            {"point": "p", "content": "c", "policies": policies, "finished": day}
-        ]
-        outdated.append([file.name for file in pieces.outdated(said)])
-    assert outdated == [[], [], ["one"]]
-    # Of several points in a piece one that is current keeps it, as does one that says too little.
-    other = {"point": "q", "content": "d", "policies": {"acqb": "k"}, "finished": "0"}
-    for more in (other, {"point": "r"}):
-        both = said | {tmp_path / "one": [*said[tmp_path / "one"], more]}
-        assert pieces.outdated(both) == []
+    assert [save(f"{day}", one) for day, one in enumerate(parts)] == [[], [], ["0"]]
+    # Of several points in a file a current one keeps it, as does one without a key.
+    other = {"point": "q", "key": "d", "policies": {"acqb": "k"}, "finished": "0"}
+    assert save("0", parts[0], other) == save("0", parts[0], {"point": "r"}) == []
 
 
 def test_a_later_result_is_newer_though_the_clock_was_set_back(tmp_path: Path) -> None:
     """What an earlier version stored has no number, and is older than all that have one."""
     made = [("aa", "2099", {}), ("bb", "2098", {"order": 1}), ("cc", "2020", {"order": 2})]
     for content, finished, order in made:
-        manifest = {"point": "K=1", "content": content, "policies": {"a": "1"}, **order}
+        manifest = {"point": "K=1", "key": content, "policies": {"a": "1"}, **order}
         manifest["finished"] = finished
         results.save(fabricate(), manifest, "", tmp_path / f"{content}.nc")
-    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
-    assert pieces.next_order(said) == 3 and pieces.next_order({}) == 1
-    assert set(pieces.newest(said).values()) == {"cc"}
-    assert [file.stem for file in pieces.outdated(said)] == ["aa", "bb"]
+    index = ResultIndex(tmp_path)
+    assert index.next_order() == 3 and ResultIndex(tmp_path / "none").next_order() == 1
+    assert {key for _, key in index.newest()} == {"cc"}
+    assert [file.stem for file in index.outdated()] == ["aa", "bb"]
 
 
 def test_of_two_results_of_one_key_the_newer_alone_is_current(tmp_path: Path) -> None:
     for name, policies, order in (("b", "xy", 1), ("c", "x", 3), ("d", "x", 2), ("a", "y", 3)):
-        manifest = {"point": "K=1", "content": "aa", "order": order, "finished": "1"}
+        manifest = {"point": "K=1", "key": "aa", "order": order, "finished": "1"}
         manifest["policies"] = dict.fromkeys(policies, "1")
         results.save(fabricate(), manifest, "", tmp_path / f"{name}.nc")
-    said = {file: pieces.manifests_of(file) for file in pieces.found(tmp_path)}
-    assert [file.stem for file in pieces.outdated(said)] == ["b", "d"]
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("0123456789abcdef01234567", True), ("0" * 24, True), ("0" * 23, False), ("0" * 25, False),
-        ("0" * 23 + "g", False), ("0123456789ABCDEF01234567", False), ("point", False),
-    ],
-)  # fmt: skip
-def test_arrays_of_a_keys_name_that_nothing_is_said_of_are_a_leftover(
-    tmp_path: Path, name: str, known: bool
-) -> None:
-    file = tmp_path / f"{name}.nc"
-    file.touch()
-    assert pieces.found(tmp_path) == [file] * (not known)
-    file.with_suffix(".json").touch()
-    assert pieces.found(tmp_path) == [file]
+    assert [file.stem for file in ResultIndex(tmp_path).outdated()] == ["b", "d"]
 
 
 def test_points_come_in_the_order_of_their_names_numbers_by_value(tmp_path: Path) -> None:
     for i, scale in enumerate((10, 0.5, 2)):
-        manifest = {"point": f"c1={scale}", "content": "a", "policies": {}, "finished": "1"}
+        manifest = {"point": f"c1={scale}", "key": "a", "policies": {}, "finished": "1"}
         point = fabricate(("random",), num_seeds=1, horizon=2, c1=scale)
         results.save(point, manifest, "", tmp_path / f"{i}.nc")
     assert [point.attrs["c1"] for point in results.load_points(tmp_path)] == [0.5, 2, 10]
 
 
 def test_ten_thousand_points_are_listed_at_once(tmp_path: Path) -> None:
-    """What is said of them is read, not their arrays; a second look reads what is new."""
+    """Their descriptions are read, not their arrays; a second look reads what is new."""
     file = store(tmp_path / "point", fabricate(["random"], num_seeds=1, horizon=2))
-    said = file.with_suffix(".json").read_bytes()
     for number in range(500):
         os.link(file, tmp_path / f"{number:024x}.nc")
-        (tmp_path / f"{number:024x}.json").write_bytes(said)
     file.unlink()
     begun = time.process_time()
-    assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
+    index = ResultIndex(tmp_path)
     first = time.process_time() - begun
+    assert len(index.manifests) == 500
     begun = time.process_time()
-    assert len([pieces.manifests_of(one) for one in pieces.found(tmp_path)]) == 500
+    index.refresh()
     assert first < 0.4 and time.process_time() - begun < first, "two seconds for 10,000, and slack"
+    (tmp_path / f"{7:024x}.nc").unlink()
+    store(tmp_path / "new", fabricate(["random"], num_seeds=1, horizon=2))
+    index.refresh()
+    assert len(index.manifests) == 500 and tmp_path / "new.nc" in index.manifests
 
 
-def test_each_point_of_a_piece_keeps_what_is_its_own(tmp_path: Path) -> None:
+def test_each_point_of_a_file_keeps_what_is_its_own(tmp_path: Path) -> None:
     """Arrays, attributes, manifest and configuration, whichever points are read."""
+    made = {k: fabricate(("random",), num_seeds=1, horizon=2, K=k) for k in (1, 2, 3)}
     points = [
-        Stored(fabricate(("random",), num_seeds=1, horizon=2, K=k), {"a": k % 2, "b": k, "c": 0},
-               f"K: {k}\n")
-        for k in (1, 2, 3)
-    ]  # fmt: skip
-    pieces.write(points, tmp_path / "p.nc")
-    assert pieces.manifests_of(tmp_path / "p.nc") == [one.manifest for one in points]
+        StoredPoint(point, {"a": k % 2, "b": k, "c": 0}, f"K: {k}\n") for k, point in made.items()
+    ]
+    files.write_file(points, tmp_path / "p.nc")
+    assert files.read_manifests(tmp_path / "p.nc") == [one.manifest for one in points]
     for only in (None, {2, 0}, [1]):
         numbers = range(3) if only is None else sorted(only)
-        read = pieces.read(tmp_path / "p.nc", None, only)
+        read = files.read_file(tmp_path / "p.nc", None, only)
         for number, one in zip(numbers, read, strict=True):
             assert (one.config, one.manifest) == points[number][:0:-1]
             xr.testing.assert_identical(one.point, points[number].point)
@@ -395,7 +348,7 @@ def test_each_point_of_a_piece_keeps_what_is_its_own(tmp_path: Path) -> None:
 def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: Path) -> None:
     for k, code in ((1, "x"), (2, "y")):
         point = fabricate(("random",), num_seeds=1, horizon=2, K=k)
-        said = {"code": code, "point": f"K={k}", "content": code, "policies": {}}
+        said = {"code": code, "point": f"K={k}", "key": code, "policies": {}}
         results.save(point, said, "", tmp_path / f"{k}.nc")
     with pytest.raises(results.ResultError, match="holds points that 2 versions of the code"):
         results.load(tmp_path)
@@ -404,7 +357,7 @@ def test_points_of_two_versions_of_the_code_are_read_one_by_one_alone(tmp_path: 
 
 def test_a_point_says_its_own_before_what_its_study_varied(tmp_path: Path) -> None:
     varied = {"varied": {"K": 9, "policy.alpha_scale": 0.3}}
-    one = pieces.labelled(Stored(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
+    one = label_point(StoredPoint(fabricate(K=2), varied, ""), tmp_path / "p.nc").point.attrs
     told = {"K": 2, "policy.alpha_scale": 0.3, "path": str(tmp_path / "p.nc")}
     assert {key: one[key] for key in told} == told
 
@@ -413,7 +366,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(results.ResultError, match="there is no such file or folder"):
         results.load(tmp_path / "absent")
     with pytest.raises(results.ResultError, match="there is no such file"):
-        results.read_manifest(tmp_path)
+        results.read_manifest(tmp_path / "absent.nc")
     with pytest.raises(results.ResultError, match="no result under"):
         results.load(tmp_path)
     (tmp_path / "other.txt").write_text("")
@@ -479,7 +432,7 @@ def test_a_run_by_itself_is_read_with_the_grid_of_its_name(tmp_path: Path) -> No
     """Its configuration says the keys of the grid; the same computation is there once."""
 
     def point(name: str, config: str, content: str, **varied: Any) -> None:
-        manifest = {"point": name, "content": content, "policies": {}, "varied": varied}
+        manifest = {"point": name, "key": content, "policies": {}, "varied": varied}
         results.save(fabricate(horizon=9), manifest, config, tmp_path / f"{name}.nc")
 
     point("a", "source: {success: 0.5}", "aa", **{"source.success": 0.5})
@@ -523,7 +476,6 @@ def test_what_cannot_be_stored_is_named_before_anything_is_written(tmp_path: Pat
         (fabricate().transpose("seed", ...), "queue_length has dimensions"),
         (fabricate().drop_vars("seed"), "dimension seed has no coordinate"),
         (fabricate(slackness=None), "attribute slackness is None"),
-        (fabricate(config="mine"), "attribute config is taken"),
         (fabricate(stand_in=True), "attribute stand_in is True"),
         (fabricate().drop_attrs(deep=False), "attribute experiment is missing"),
     ]

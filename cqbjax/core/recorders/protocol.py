@@ -97,7 +97,8 @@ class Recorder(abc.ABC):
         unit: of the stored numbers.
         better: whether `less` or `more` is better; "" where neither is.
         per: `round`: read at every recorded round; `run`: read at the end of the run.
-        dims: names of the further dimensions of what is read, such as ("query",).
+        dims: names of the further dimensions of what is read, such as ("query",); `llm` has the
+            names of the LLMs as its coordinate.
         numbered: whether it wants `Queue.number`, where several queries come in a round.
     """
 

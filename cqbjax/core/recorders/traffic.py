@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl
+from cqbjax.core.labels import LLM
 from cqbjax.core.recorders.protocol import Recorder, Round, Summary
 from cqbjax.core.types import Problem
 
@@ -19,7 +20,7 @@ MOST_TOLD = 16
 class Traffic(Recorder):
     """Which share of the answers that were shown each server gave."""
 
-    name, label, unit, dims = "traffic", "Share of traffic", "", ("server",)
+    name, label, unit, dims = "traffic", "Share of traffic", "", (LLM,)
 
     def start(self, problem: Problem) -> Array:
         """Return no showing."""

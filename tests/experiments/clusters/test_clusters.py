@@ -11,9 +11,10 @@ from composing import composed, refused
 from cqbjax.cli._hydra import make, make_policies
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, loop, sharding
+from cqbjax.experiments import kinds, loop, shards
 from cqbjax.experiments.clusters import Ray, Slurm, engine
-from cqbjax.results import stored as results
+from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
 
 WORDS = ("name=grid", "policy=[random]", "num_seeds=2", "horizon=12", "capacity=12")
 RATES = (0.3, 0.4, 0.5, 0.6)
@@ -26,13 +27,14 @@ def grid(folder):
     for rate in RATES:
         config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
         ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
-    tight = composed(*WORDS[:-1], "capacity=2", "arrival_rate=0.65", f"results_dir={folder}")
+    tight = composed(*WORDS[:-1], "capacity=2", "K=1,arrival_rate=0.65", f"results_dir={folder}")
     return ready + kinds.checked_points(tight, make, make_policies, {"arrival_rate": 0.65})
 
 
 def expected(folder):
     """Return what the grid comes to in one process."""
-    sharding.run_all(grid(folder)[:-1], folder, Reporter(), loop.Console(quiet=True), True)
+    index = ResultIndex(folder)
+    shards.run_all(grid(folder)[:-1], index, Reporter(), loop.Console(quiet=True), True)
     return results.load(folder)
 
 
@@ -67,11 +69,12 @@ def test_ray_gives_the_values_of_one_process_though_a_worker_is_killed(tmp_path)
             assert function is loop.perform and len(tasks) >= 4
             return cluster.run(perform_and_die_once, tasks)
 
-    lost = loop.run_on_cluster(Dying(), (make, make_policies), ready, folder, Reporter(), False)
-    assert killed.exists()
-    assert (
-        list(lost) == ["arrival_rate=0.65"] and "capacity=2 overflowed" in lost["arrival_rate=0.65"]
+    lost = loop.run_on_cluster(
+        Dying(), (make, make_policies), ready, ResultIndex(folder), Reporter(), False
     )
+    assert killed.exists()
+    assert list(lost) == ["K=1,arrival_rate=0.65"]
+    assert "capacity=2 overflowed" in lost["K=1,arrival_rate=0.65"]
     same(folder, whole)
 
 
@@ -83,7 +86,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
     die.touch()
 
     def perform_or_die(task):
-        if die.exists() and task.points[0].name == "arrival_rate=0.4":
+        if die.exists() and task.points[0].name == "K=1,arrival_rate=0.4":
             os.kill(os.getpid(), signal.SIGKILL)
         return loop.perform(task)
 
@@ -94,16 +97,18 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
             return cluster.run(perform_or_die, tasks)
 
     lost = loop.run_on_cluster(
-        Dying(), (make, make_policies), grid(folder), folder, Reporter(), False
+        Dying(), (make, make_policies), grid(folder), ResultIndex(folder), Reporter(), False
     )
-    assert sorted(lost) == ["arrival_rate=0.4", "arrival_rate=0.65"]
-    assert "was lost" in lost["arrival_rate=0.4"]
+    assert sorted(lost) == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
+    assert "was lost" in lost["K=1,arrival_rate=0.4"]
     die.unlink()
     # The same command submits what is missing, and nothing else.
-    left = sharding.left_of(grid(folder), folder)
-    assert [one.point.name for one in left] == ["arrival_rate=0.4", "arrival_rate=0.65"]
-    lost = loop.run_on_cluster(Dying(), (make, make_policies), left, folder, Reporter(), False)
-    assert list(lost) == ["arrival_rate=0.65"]
+    left = shards.select_missing(grid(folder), ResultIndex(folder))
+    assert [one.point.label for one in left] == ["K=1,arrival_rate=0.4", "K=1,arrival_rate=0.65"]
+    lost = loop.run_on_cluster(
+        Dying(), (make, make_policies), left, ResultIndex(folder), Reporter(), False
+    )
+    assert list(lost) == ["K=1,arrival_rate=0.65"]
     same(folder, whole)
 
 

@@ -17,10 +17,12 @@ from rich.console import Console
 from cqbjax.cli._hydra import make, make_policies
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, manifests, sharding, storing, sweeps
-from cqbjax.results import pieces
-from cqbjax.results import stored as results
+from cqbjax.experiments import kinds, manifests, shards, sweeps
+from cqbjax.results import files
+from cqbjax.results import store as results
+from cqbjax.results.index import ResultIndex
 
+SEEDS = 8  # that are fabricated, of which a point has some
 WORDS = ("name=grid", "num_seeds=2", "horizon=12")
 TIMES = ["seconds_per_round", "compile_seconds"]
 KILLS = int(os.environ.get("CQBJAX_KILLS", "1"))  # ten, for an hour nobody waits
@@ -43,34 +45,46 @@ def fabricating(monkeypatch):
         made = []
         for one in shard:
             config = one.point.config
-            ran.append((one.point.name, *one.policies))
+            ran.append((one.point.label, *one.policies))
             if config.capacity == 1:
                 raise QueueOverflow("capacity=1 overflowed")
             labels = list(dict.fromkeys([*one.policies, "optimal"]))
-            made.append(
-                fabricate(labels, config.arrival_rate, config.num_seeds, 12, experiment="grid")
-            )
+            runs = fabricate(labels, config.arrival_rate, SEEDS, 12, experiment="grid")
+            last = config.first_seed + config.num_seeds
+            made.append(runs.sel(seed=range(config.first_seed, last)))
         return made
 
     monkeypatch.setattr(sweeps.Sweep, "run", run)
     return ran
 
 
-def run(ready, folder, **changed):
-    left = sharding.left_of(ready, folder)
-    return sharding.run_all(left, folder, Reporter(), Console(quiet=True), False, **changed)
+def left_of(ready, folder):
+    return shards.select_missing(ready, shards.index_of(ready, folder))
+
+
+def run_all(left, folder, fail_fast):
+    index = ResultIndex(folder)
+    return shards.run_all(left, index, Reporter(), Console(quiet=True), fail_fast)
+
+
+def run(ready, folder):
+    return run_all(left_of(ready, folder), folder, False)
+
+
+def read_back(ready, folder):
+    return shards.read_back(ready, shards.index_of(ready, folder))
 
 
 @pytest.mark.slow
 def test_rows_of_queries_count_among_what_is_in_memory(monkeypatch):
     """Of each of 2 policies and 2 seeds: 12 rounds of 17 bytes, and 12 rows of 9 numbers."""
     plain, rows = ready_of(), ready_of("queries=true")
-    assert sharding.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
-    assert sharding.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
+    assert shards.most_bytes(plain) == 3 * 2 * 2 * 12 * 17
+    assert shards.most_bytes(rows) == 3 * 2 * 2 * 12 * (17 + 9 * 4)
     monkeypatch.setattr(sweeps, "MOST_BYTES", 4_000)
-    assert [len(shard) for shard in sharding.shards_of(plain)] == [3]
-    assert [len(shard) for shard in sharding.shards_of(rows)] == [1, 1, 1]
-    assert sharding.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
+    assert [len(shard) for shard in shards.divide(plain)] == [3]
+    assert [len(shard) for shard in shards.divide(rows)] == [1, 1, 1]
+    assert shards.most_bytes(rows) == 2 * 2 * 12 * (17 + 9 * 4)
 
 
 def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, fabricating):
@@ -78,19 +92,20 @@ def test_a_widened_grid_runs_what_is_new_and_a_new_policy_runs_alone(tmp_path, f
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 1
     before = results.load(tmp_path)
     for rate in (0.3, 0.4, 0.5):
-        made = fabricate(["random", "optimal"], [rate], 2, 12)
+        made = fabricate(["random", "optimal"], [rate], SEEDS, 12).sel(seed=[0, 1])
         stored = before.sel(arrival_rate=[rate], policy=made.policy)
         np.testing.assert_array_equal(stored.queue_length, made.queue_length)
     run(ready_of(rates=(0.3, 0.4, 0.5, 0.6)), tmp_path)
-    assert fabricating[3:] == [("arrival_rate=0.6", "random")]
+    assert fabricating[3:] == [("K=1,arrival_rate=0.6", "random")]
     run(ready_of(policy="random,rand_rout"), tmp_path)
-    assert fabricating[4:] == [(f"arrival_rate={rate}", "rand_rout") for rate in (0.3, 0.4, 0.5)]
+    labels = [f"K=1,arrival_rate={rate}" for rate in (0.3, 0.4, 0.5)]
+    assert fabricating[4:] == [(label, "rand_rout") for label in labels]
     both = results.load(tmp_path)
     assert set(both.policy.values) == {"random", "rand_rout", "optimal"}
     same = both.sel(policy=before.policy, arrival_rate=before.arrival_rate)
     for name in ("queue_length", "regret"):
         np.testing.assert_array_equal(same[name], before[name])
-    assert not sharding.left_of(ready_of(policy="random,rand_rout"), tmp_path)
+    assert not left_of(ready_of(policy="random,rand_rout"), tmp_path)
 
 
 @pytest.mark.slow
@@ -98,37 +113,76 @@ def test_a_point_of_its_own_keeps_its_policies_when_one_is_added(tmp_path, fabri
     run(ready_of(rates=(0.3,)), tmp_path)
     run(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
     assert len(list(tmp_path.glob("*.nc"))) == 2
-    (point,) = sharding.read_back(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
+    (point,) = read_back(ready_of(rates=(0.3,), policy="random,rand_rout"), tmp_path)
     assert set(point.policy.values) == {"random", "rand_rout", "optimal"}
-    (asked,) = sharding.read_back(ready_of(rates=(0.3,)), tmp_path)
+    (asked,) = read_back(ready_of(rates=(0.3,)), tmp_path)
     assert set(asked.policy.values) == {"random", "optimal"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["num_seeds=3", "policy.acqb.c1=0.7"])
+@pytest.mark.parametrize("change", ["horizon=6", "policy.acqb.c1=0.7"])
 def test_what_was_computed_otherwise_is_kept_and_not_taken(tmp_path, fabricating, change):
     """Changed and changed back: what is read is what was asked, and nothing runs twice."""
     run(ready_of(policy="acqb"), tmp_path)
     fabricating.clear()
-    changed = ready_of(change, policy="acqb")
-    assert len(sharding.left_of(changed, tmp_path)) == 3
+    changed = ready_of(change, "table_rounds=[6]", policy="acqb")
+    assert len(left_of(changed, tmp_path)) == 3
     run(changed, tmp_path)
     assert len(fabricating) == 3 and len(list(tmp_path.glob("*.nc"))) == 2
-    for ready, size in ((changed, 3), (ready_of(policy="acqb"), 2)):
-        assert not sharding.left_of(ready, tmp_path)
-        size = size if change == "num_seeds=3" else 2
-        seeds = {point.sizes["seed"] for point in sharding.read_back(ready, tmp_path)}
-        loaded = results.load(tmp_path)
-        assert seeds == {size} and loaded.sizes["seed"] == size, "what was asked for last is newest"
+    for ready in (changed, ready_of(policy="acqb"), changed):
+        assert not left_of(ready, tmp_path)
+        read_back(ready, tmp_path)
+        index = shards.index_of(ready, tmp_path)
+        asked = shards.request_of(ready[0]).key
+        (key,) = index.newest()
+        assert key == ("K=1", asked.point), "what was asked for last is newest"
+
+
+def test_seeds_and_rates_are_added_in_any_order_and_only_what_is_new_runs(tmp_path, fabricating):
+    """Numbers are those of a study that was asked for everything at once."""
+    steps = [
+        (("num_seeds=2",), (0.4,), [(0.4, 0, 2)]),
+        (("num_seeds=3", "first_seed=4"), (0.4, 0.3), [(0.4, 4, 3), (0.3, 4, 3)]),
+        (("num_seeds=8",), (0.3, 0.4), [(0.3, 0, 4), (0.3, 7, 1), (0.4, 2, 2), (0.4, 7, 1)]),
+        (("num_seeds=3", "first_seed=3"), (0.4, 0.3), []),
+    ]  # fmt: skip
+    for words, rates, new in steps:
+        left = left_of(ready_of(*words, rates=rates), tmp_path)
+        configs = [one.point.config for one in left]
+        runs = [(each.arrival_rate[0], each.first_seed, each.num_seeds) for each in configs]
+        assert sorted(runs) == sorted(new)
+        run_all(left, tmp_path, True)
+    whole = fabricate(["random", "optimal"], [0.3], SEEDS, 12)
+    loaded = results.load(tmp_path)
+    assert loaded.seed.values.tolist() == [*range(8)]
+    for name in ("queue_length", "regret", "optimal_queue_length"):
+        np.testing.assert_array_equal(loaded.sel(arrival_rate=[0.3])[name], whole[name])
+    (asked, other) = read_back(ready_of("num_seeds=3", "first_seed=3", rates=(0.4, 0.3)), tmp_path)
+    np.testing.assert_array_equal(other.regret, whole.regret.sel(seed=[3, 4, 5]))
+    assert asked.arrival_rate.values.tolist() == [0.4]
+    assert "num_seeds: 8" in results.read_config(tmp_path), "as it was asked for"
+
+
+@pytest.mark.slow
+def test_a_list_of_rates_is_stored_as_a_sweep_over_them(tmp_path, fabricating):
+    run(ready_of(rates=(0.3, 0.4)), tmp_path)
+    whole = ready_of(rates=("[0.4,0.5,0.3]",))
+    (left,) = left_of(whole, tmp_path)
+    assert left.point.config.arrival_rate == [0.5] and left.point.config.num_seeds == 2
+    run(whole, tmp_path)
+    assert not left_of(ready_of(rates=(0.5,)), tmp_path)
+    (read,) = read_back(whole, tmp_path)
+    assert read.arrival_rate.values.tolist() == [0.4, 0.5, 0.3]
+    assert len(results.load_points(tmp_path)) == 1
 
 
 @pytest.mark.slow
 def test_a_run_says_what_it_computes_anew_and_in_what_that_differs(tmp_path, fabricating):
     run(ready_of(), tmp_path)
-    assert storing.told_of_others(sharding.left_of(ready_of(), tmp_path), tmp_path) == []
-    left = sharding.left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
-    (line,) = storing.told_of_others(left, tmp_path)
-    assert line.startswith("arrival_rate=0.3 and 2 more stored with num_seeds=2, horizon=12: kept")
+    assert shards.describe_replaced(left_of(ready_of(), tmp_path), ResultIndex(tmp_path)) == []
+    left = left_of(ready_of("num_seeds=3", "horizon=20", "title=T"), tmp_path)
+    (line,) = shards.describe_replaced(left, ResultIndex(tmp_path))
+    assert line.startswith("K=1,arrival_rate=0.3 and 2 more stored with horizon=12: kept")
     assert f"`cqbjax stored {tmp_path}` lists both" in line
 
 
@@ -137,24 +191,24 @@ def test_what_is_outdated_is_listed_and_dropped_by_a_word(tmp_path, fabricating)
     folder = tmp_path / "grid"
     run(ready_of(), folder)
     (old,) = folder.glob("*.nc")
-    run(ready_of("num_seeds=3", rates=(0.3,)), folder)
+    run(ready_of("horizon=12", "shard_runs=2"), folder)
     done = called("stored", folder, "--drop", "outdated")
-    assert old.exists() and "4 points in 2 pieces; 0 pieces" in done.stdout, "two are as they were"
-    run(ready_of("num_seeds=3"), folder)
+    assert old.exists() and "3 points in 1 files; newer runs have replaced all of 0" in done.stdout
+    assert "newest    K=1: random; rate 0.4; seeds 0 to 1" in done.stdout
+    run(ready_of("record_every=2"), folder)
     said = called("stored", folder).stdout
-    assert said.count("outdated  arrival_rate=0.3: random") == 1 and old.exists()
+    assert said.count("outdated  K=1: random; rate 0.3") == 1 and old.exists()
     assert f"dropped {old}" in called("stored", folder, "--drop", "outdated").stdout
-    assert not old.exists() and not old.with_suffix(".json").exists()
-    assert results.load(folder).sizes["seed"] == 3
+    assert not old.exists() and len(results.load_points(folder)) == 1
     assert "nothing is stored in" in called("stored", tmp_path / "none").stderr
 
 
 @pytest.mark.slow
 def test_other_code_is_not_taken(tmp_path, fabricating, monkeypatch):
     run(ready_of(), tmp_path)
-    assert not sharding.left_of(ready_of(), tmp_path)
+    assert not left_of(ready_of(), tmp_path)
     monkeypatch.setattr(manifests.keys, "code", lambda *parts: "another")
-    assert len(sharding.left_of(ready_of(), tmp_path)) == 3
+    assert len(left_of(ready_of(), tmp_path)) == 3
 
 
 @pytest.mark.slow
@@ -162,7 +216,7 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (file,) = tmp_path.glob("*.nc")
     file.write_bytes(file.read_bytes()[:-100])
-    (aside,) = storing.set_aside_torn(tmp_path)
+    (aside,) = ResultIndex(tmp_path).set_aside_unreadable()
     assert aside.name == f".{file.name}.torn" and aside.exists()
     run(ready_of(), tmp_path)
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
@@ -172,31 +226,32 @@ def test_a_torn_shard_is_set_aside_and_run_again(tmp_path, fabricating):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(
-        results.ResultError, match="torn and is set aside: give the same command ag"
+        results.ResultError, match="damaged and is set aside: give the same command ag"
     ):
-        sharding.read_back(ready_of(), tmp_path)
+        read_back(ready_of(), tmp_path)
     run(ready_of(), tmp_path)
-    assert len(fabricating) == 9 and sharding.read_back(ready_of(), tmp_path)
+    assert len(fabricating) == 9 and read_back(ready_of(), tmp_path)
 
 
 @pytest.mark.slow
 def test_two_processes_that_run_the_same_both_end_well(tmp_path, fabricating):
     """The second finds what the first has stored meanwhile, and leaves it."""
-    left = sharding.left_of(ready_of(), tmp_path)
+    left = left_of(ready_of(), tmp_path)
     files = set()
     for _ in range(2):
-        sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
+        run_all(left, tmp_path, True)
         files |= set(tmp_path.glob("*.nc"))
     (file,) = files
     assert len(fabricating) == 6 and results.load(tmp_path).sizes["arrival_rate"] == 3
     # At the same moment neither sees the other: each writes files of its own, and both can be read.
     known = set(tmp_path.glob("*.nc"))
     file.rename(tmp_path / "hidden")
-    sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
+    run_all(left, tmp_path, True)
     (tmp_path / "hidden").rename(file)
     assert len({*tmp_path.glob("*.nc")} | known) == 2
-    assert not sharding.left_of(ready_of(), tmp_path)
-    assert len(sharding.read_back(ready_of(), tmp_path)) == 3 == len(results.load_points(tmp_path))
+    assert not left_of(ready_of(), tmp_path)
+    assert len(read_back(ready_of(), tmp_path)) == 3
+    assert results.load(tmp_path).sizes["arrival_rate"] == 3
 
 
 @pytest.mark.slow
@@ -206,8 +261,8 @@ def test_what_is_run_again_is_stored_in_place_of_the_older(tmp_path, fabricating
     run(ready_of("rerun=true"), tmp_path)
     (second,) = tmp_path.glob("*.nc")
     assert second != first and second.name[:16] == first.name[:16] and len(fabricating) == 6
-    orders = [pieces.manifests_of(second)[0]["order"], len(list(tmp_path.iterdir()))]
-    assert orders == [2, 2]
+    orders = [files.read_manifests(second)[0]["order"], len(list(tmp_path.iterdir()))]
+    assert orders == [2, 1]
 
 
 @pytest.mark.slow
@@ -221,18 +276,19 @@ def test_a_clock_that_was_set_back_makes_no_result_older(tmp_path, fabricating, 
         changed.setattr(manifests.datetime, "datetime", Ahead)
         run(ready_of(rates=(0.3,)), tmp_path)
     (old,) = tmp_path.glob("*.nc")
-    run(ready_of("num_seeds=3", rates=(0.3,)), tmp_path)
-    assert results.load(tmp_path).sizes["seed"] == 3
+    run(ready_of("record_every=2", rates=(0.3,)), tmp_path)
+    keys = {key for _, key in ResultIndex(tmp_path).newest()}
     assert f"dropped {old}" in called("stored", tmp_path, "--drop", "outdated").stdout
-    assert results.load(tmp_path).sizes["seed"] == 3
+    assert keys == {key for _, key in ResultIndex(tmp_path).newest()}
 
 
 @pytest.mark.slow
 def test_a_result_of_an_older_version_is_set_aside_and_not_called_torn(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     (file,) = tmp_path.glob("*.nc")
+    file.write_bytes(file.read_bytes()[:-100])
     file.with_suffix(".json").write_text('{"format": 1, "points": []}')
-    (aside,) = storing.set_aside_torn(tmp_path)
+    (aside,) = ResultIndex(tmp_path).set_aside_unreadable()
     assert aside.name == f".{file.name}.older" and aside.exists()
 
 
@@ -241,18 +297,18 @@ def test_results_of_another_experiment_are_not_touched(tmp_path, fabricating):
     run(ready_of(), tmp_path)
     theirs = ready_of("name=theirs")
     with pytest.raises(ValueError, match="of experiment grid, and .* is where those of theirs go"):
-        sharding.left_of(theirs, tmp_path)
+        left_of(theirs, tmp_path)
 
 
 @pytest.mark.slow
 def test_a_point_that_overflows_is_left_out_and_the_others_are_stored(tmp_path, fabricating):
     ready = ready_of()
     ready.insert(1, ready_of("capacity=1", rates=(0.45,))[0])
-    assert run(ready, tmp_path) == {"arrival_rate=0.45": "capacity=1 overflowed"}
+    assert run(ready, tmp_path) == {"K=1,arrival_rate=0.45": "capacity=1 overflowed"}
     assert results.load(tmp_path).arrival_rate.values.tolist() == [0.3, 0.4, 0.5]
     with pytest.raises(QueueOverflow):
-        left = sharding.left_of(ready, tmp_path)
-        sharding.run_all(left, tmp_path, Reporter(), Console(quiet=True), True)
+        left = left_of(ready, tmp_path)
+        run_all(left, tmp_path, True)
 
 
 @pytest.mark.slow
@@ -262,7 +318,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, fabricating, monkeypatc
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pieces, "write_atomic", full)
+    monkeypatch.setattr(files, "write_atomic", full)
     with pytest.raises(ValueError, match=r"cannot be written \(No space left.*: make room") as told:
         run(ready_of(), tmp_path)
     assert "\n" not in str(told.value)
@@ -286,10 +342,10 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
 @pytest.mark.slow
 def test_shards_hold_as_many_runs_as_they_may(tmp_path):
     ready = ready_of("shard_runs=4", rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in sharding.shards_of(ready)] == [2, 2, 1]
+    assert [len(shard) for shard in shards.divide(ready)] == [2, 2, 1]
     ready = ready_of(rates=(0.3, 0.35, 0.4, 0.45, 0.5))
-    assert [len(shard) for shard in sharding.shards_of(ready)] == [5]
-    assert [len(shard) for shard in sharding.shards_of(ready, 3)] == [2, 2, 1]
+    assert [len(shard) for shard in shards.divide(ready)] == [5]
+    assert [len(shard) for shard in shards.divide(ready, 3)] == [2, 2, 1]
 
 
 @pytest.mark.slow

@@ -1,0 +1,420 @@
+"""The index of a result store: which policies, arrival rates and seeds of which points are stored.
+
+A study's numbers follow from its cache keys. A point may be stored in several files, each with some
+of its policies, arrival rates and seeds; what is missing is computed and stored beside them, and
+what is read is joined. Of two computations of the same number the newer one is read.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from cqbjax.core.files import content_key
+from cqbjax.core.given import rounded
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.results import files
+from cqbjax.results.files import ENDING, FormatError
+from cqbjax.results.points import (
+    AXES,
+    Manifest,
+    ResultError,
+    StoredPoint,
+    label_point,
+    select_runs,
+    shape_of,
+)
+
+# Manifest key: a number above those of all computations that the folder held before.
+ORDER = "order"
+# Manifest key: the arrival rates and seeds of a point to which others can be added.
+CELLS = "cells"
+# Letters of a file's name: of the key of its points, and of its writer.
+KEY_LETTERS, WRITER_LETTERS = 16, 8
+
+# An arrival rate and a seed; (None, None) stands for all of a point to which none can be added.
+Cell = tuple[float | None, int | None]
+
+
+class CacheKey(NamedTuple):
+    """Hashes of everything that a point's numbers follow from.
+
+    Attributes:
+        point: of configuration, data and code, without policies; without arrival rates and seeds
+            too where these can be added.
+        policies: label -> hash of the policy's configuration and code.
+    """
+
+    point: str
+    policies: Mapping[str, str]
+
+
+class Request(NamedTuple):
+    """What a study asks of a point.
+
+    Attributes:
+        name: of the point.
+        key: of its numbers.
+        rates: arrival rates; [None] where none can be added.
+        seeds: like `rates`.
+    """
+
+    name: str
+    key: CacheKey
+    rates: Sequence[float | None] = (None,)
+    seeds: Sequence[int | None] = (None,)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Each arrival rate with each seed."""
+        return [(rounded(rate), seed) for rate in self.rates for seed in self.seeds]
+
+
+class Entry(NamedTuple):
+    """A stored point: its file, its number there, and its manifest."""
+
+    file: Path
+    number: int
+    manifest: Manifest
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """Sorts computations; the newest is largest, also after a clock was set back."""
+        return int(self.manifest.get(ORDER, 0)), str(self.manifest.get("finished", ""))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Its arrival rates and seeds."""
+        stored = self.manifest.get(CELLS)
+        if stored is None:
+            return [(None, None)]
+        return [(rounded(rate), seed) for rate in stored[AXES[0]] for seed in stored[AXES[1]]]
+
+
+class ResultIndex:
+    """What files hold, known from their descriptions alone.
+
+    Attributes:
+        manifests: file -> the manifests of its points.
+        unreadable: file -> why it cannot be read.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._states: dict[Path, tuple[int, int, int]] = {}
+        self.manifests: dict[Path, list[Manifest]] = {}
+        self.unreadable: dict[Path, ResultError] = {}
+        # (folder, point) -> key -> entries, the newest first in both.
+        self._points: dict[tuple[Path, str], dict[str, list[Entry]]] = {}
+        self.refresh()
+
+    @classmethod
+    def of_study(cls, folder: Path, experiment: str) -> "ResultIndex":
+        """Return the index of a study's folder.
+
+        Raises:
+            ValueError: the folder holds results of another experiment.
+        """
+        index = cls(folder)
+        for file, manifests in index.manifests.items():
+            others = {str(one.get("experiment", experiment)) for one in manifests} - {experiment}
+            if others:
+                raise ValueError(
+                    f"{file} is of experiment {', '.join(others)}, and {folder} is where those of "
+                    f"{experiment} go: move it away, or choose another name="
+                )
+        return index
+
+    def refresh(self) -> None:
+        """Read the descriptions of files that are new or have changed since."""
+        found: dict[Path, tuple[int, int, int]] = {}
+        for path in self._paths:
+            for file in [path] if path.is_file() else files.find_files(path):
+                with contextlib.suppress(FileNotFoundError):
+                    state = file.stat()
+                    found[file] = state.st_mtime_ns, state.st_size, state.st_ino
+        for file in {*self._states, *found}:
+            if self._states.get(file) == found.get(file):
+                continue
+            self.manifests.pop(file, None)
+            self.unreadable.pop(file, None)
+            if file in found:
+                try:
+                    self.manifests[file] = files.read_manifests(file)
+                except ResultError as error:
+                    self.unreadable[file] = error
+        self._states = found
+        every = [
+            Entry(file, number, manifest)
+            for file in sorted(self.manifests)
+            for number, manifest in enumerate(self.manifests[file])
+        ]
+        self._points = {}
+        for one in sorted(every, key=lambda each: each.age, reverse=True):
+            if one.manifest.get("key"):
+                keys = self._points.setdefault((one.file.parent, one.manifest["point"]), {})
+                keys.setdefault(one.manifest["key"], []).append(one)
+
+    @property
+    def folder(self) -> Path:
+        """The first of its paths, where new files go."""
+        return self._paths[0]
+
+    def _stored(self, name: str, key: str) -> list[Entry]:
+        return self._points.get((self.folder, name), {}).get(key, [])
+
+    def missing(self, asked: Request) -> dict[str, list[Cell]]:
+        """Return label -> the cells that are not stored, for the policies that lack any."""
+        entries, lacking = self._stored(asked.name, asked.key.point), dict[str, list[Cell]]()
+        for label, key in asked.key.policies.items():
+            stored = {c for one in entries if _policy_key(one, label) == key for c in one.cells}
+            if left := [cell for cell in asked.cells if cell not in stored]:
+                lacking[label] = left
+        return lacking
+
+    def newest_other(self, asked: Request) -> Entry | None:
+        """Return the newest entry of a point, where none of its entries has the key asked for."""
+        keys = self._points.get((self.folder, asked.name), {})
+        return None if not keys or asked.key.point in keys else next(iter(keys.values()))[0]
+
+    def replaced(self, asked: Request) -> list[str]:
+        """Return the policies asked for of which other versions are stored."""
+        entries = self._stored(asked.name, asked.key.point)
+        return [
+            label for label, key in asked.key.policies.items()
+            if any(_policy_key(one, label) not in (None, key) for one in entries)
+        ]  # fmt: skip
+
+    def read(
+        self, asked: Sequence[Request], rounds: Sequence[int] | None = None
+    ) -> list[xr.Dataset]:
+        """Return stored points, which become the newest of their names; each file is read once.
+
+        Args:
+            asked: points of which nothing is missing.
+            rounds: as in `results.load_points`.
+
+        Raises:
+            ResultError: a file is damaged. It is set aside, so that its points run again.
+        """
+        chosen = [
+            covering(self._stored(one.name, one.key.point), one.key.policies, set(one.cells))
+            for one in asked
+        ]
+        self._renew(asked, chosen)
+        stored = self._read(chosen, rounds)
+        return [
+            select_runs(parts, [*one.key.policies], [*map(rounded, one.rates)], one.seeds).point
+            for one, parts in zip(asked, stored, strict=True)
+        ]
+
+    def _read(
+        self, chosen: Sequence[Sequence[Entry]], rounds: Sequence[int] | None
+    ) -> list[list[StoredPoint]]:
+        """Return the points of entries, files that are damaged set aside."""
+        try:
+            return read_entries(chosen, rounds)
+        except ResultError as error:
+            for file in {one.file for entries in chosen for one in entries}:
+                try:
+                    files.read_file(file, [1], [])
+                except ResultError:
+                    set_aside(file, "torn")
+                    raise ResultError(
+                        f"{file} was damaged and is set aside: give the same command again, and "
+                        "its points run again"
+                    ) from error
+            raise
+
+    def _renew(self, asked: Sequence[Request], chosen: Sequence[Sequence[Entry]]) -> None:
+        """Make entries the newest of their points, where another key was computed later."""
+        order, renewed = {ORDER: self.next_order()}, dict[Path, set[int]]()
+        for one, entries in zip(asked, chosen, strict=True):
+            if next(iter(self._points[self.folder, one.name])) != one.key.point:
+                for entry in entries:
+                    renewed.setdefault(entry.file, set()).add(entry.number)
+        for file, some in renewed.items():
+            numbered = enumerate(self.manifests[file])
+            files.replace_manifests(file, [m | order if i in some else m for i, m in numbered])
+        if renewed:
+            self.refresh()
+
+    def next_order(self) -> int:
+        """Return a number above those of all computations."""
+        every = (one.get(ORDER, 0) for manifests in self.manifests.values() for one in manifests)
+        return 1 + max(every, default=0)
+
+    def newest(self, key: str | None = None) -> dict[Any, list[Entry]]:
+        """Return the entries that count, by point.
+
+        Args:
+            key: of an older computation, or its first letters; None is the newest of each point.
+
+        Returns:
+            Name and key of a point -> its entries, the newest first, from all folders. Entries
+            without a key are points of their own.
+        """
+        points = dict[Any, list[Entry]]()
+        for (_, name), keys in self._points.items():
+            for one in keys if key is not None else [next(iter(keys))]:
+                if key is None or one.startswith(key):
+                    points.setdefault((name, one), []).extend(keys[one])
+        for file, manifests in self.manifests.items() if key is None else ():
+            for number, manifest in enumerate(manifests):
+                if not manifest.get("key"):
+                    points[file.name, (file, number)] = [Entry(file, number, manifest)]
+        return {
+            point: sorted(entries, key=lambda one: one.age, reverse=True)
+            for point, entries in points.items()
+        }
+
+    def computations(self) -> list[tuple[bool, Manifest]]:
+        """Return each stored point's manifest, and whether its cache key is the newest."""
+        every = [
+            (entries is next(iter(keys.values())), one)
+            for keys in self._points.values() for entries in keys.values() for one in entries
+        ]  # fmt: skip
+        every.sort(key=lambda each: (each[1].manifest["point"], each[1].age))
+        return [(newest, one.manifest) for newest, one in every]
+
+    def outdated(self) -> list[Path]:
+        """Return the files all of whose numbers were replaced by newer ones."""
+        current = {
+            file for file, manifests in self.manifests.items()
+            if not all(one.get("key") for one in manifests)
+        }  # fmt: skip
+        for keys in self._points.values():
+            entries = next(iter(keys.values()))
+            cells = {cell for one in entries for cell in one.cells}
+            current |= {one.file for one in covering(entries, newest_policies(entries), cells)}
+        return sorted(self.manifests.keys() - current)
+
+    def set_aside_unreadable(self) -> list[Path]:
+        """Hide damaged files (`.torn`) and those of another format (`.older`); return new names."""
+        hidden = [
+            set_aside(file, "older" if isinstance(error, FormatError) else "torn")
+            for file, error in self.unreadable.items()
+        ]
+        self.refresh()
+        return hidden
+
+    def store(
+        self, points: Sequence[StoredPoint], replace: Sequence[Path] | None = None
+    ) -> list[Path]:
+        """Store points atomically, in a file for each shape.
+
+        Processes may store the same points at once: each writes files of its own, and a file that
+        another process has stored meanwhile is not stored again.
+
+        Args:
+            points: that ran together, with cache keys in their manifests.
+            replace: files that these points replace where they hold the same; None replaces none.
+
+        Returns:
+            The files, each named by the key of its points and a key of its writer.
+
+        Raises:
+            ValueError: a file cannot be written, for example on a full disk.
+        """
+        self.refresh()
+        order, by_shape = {ORDER: self.next_order()}, dict[Any, Any]()
+        for one in points:
+            stored = one._replace(manifest=one.manifest | order)
+            by_shape.setdefault(shape_of(one.point), []).append(stored)
+        written = []
+        for some in by_shape.values():
+            words = [
+                str(word) for m in (one.manifest for one in some)
+                for word in (m["point"], m["key"], *m["policies"].values(), m.get(CELLS))
+            ]  # fmt: skip
+            name = content_key(*words)[:KEY_LETTERS]
+            same = [file for file in self.manifests if file.stem.startswith(name)]
+            if new := [file for file in same if file not in (replace or ())]:
+                written.append(new[0])
+                continue
+            file = self.folder / f"{name}{uuid.uuid4().hex[:WRITER_LETTERS]}{ENDING}"
+            try:
+                files.write_file(some, file)
+            except OSError as error:
+                raise ValueError(
+                    f"{file} cannot be written ({error.strerror or error}): make room, and give "
+                    "the same command again; results stored before are not lost"
+                ) from error
+            for older in same:
+                older.unlink(missing_ok=True)
+            written.append(file)
+        self.refresh()
+        return written
+
+
+def set_aside(file: Path, why: str) -> Path:
+    """Hide a file, which another process may have done, and return its new name."""
+    hidden = file.with_name(f".{file.name}.{why}")
+    with contextlib.suppress(FileNotFoundError):
+        file.rename(hidden)
+    return hidden
+
+
+def newest_policies(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return label -> its newest key.
+
+    Args:
+        entries: of one point and key, the newest first.
+    """
+    policies: dict[str, str] = {}
+    for one in entries:
+        policies = {**one.manifest["policies"], **policies}
+    return policies
+
+
+def _policy_key(one: Entry, label: str) -> str | None:
+    key: str | None = one.manifest["policies"].get(label)
+    return key
+
+
+def covering(
+    entries: Sequence[Entry], policies: Mapping[str, str], cells: set[Cell]
+) -> list[Entry]:
+    """Return the entries that hold the newest of some cells of some policies, the newest first."""
+    left, needed = {label: set(cells) for label in policies}, list[Entry]()
+    if not policies:
+        return list(entries[:1])
+    for one in entries:
+        held = set(one.cells)
+        own = [x for x, key in policies.items() if _policy_key(one, x) == key and left[x] & held]
+        for label in own:
+            left[label] -= held
+        if own:
+            needed.append(one._replace(manifest=one.manifest | {"used": own}))
+    return needed
+
+
+def read_entries(
+    points: Sequence[Sequence[Entry]], rounds: Sequence[int] | None
+) -> list[list[StoredPoint]]:
+    """Return each point's labelled parts; each file is read once.
+
+    Raises:
+        ResultError: a file is damaged.
+    """
+    numbers: dict[Path, set[int]] = {}
+    for one in (entry for entries in points for entry in entries):
+        numbers.setdefault(one.file, set()).add(one.number)
+    read: dict[tuple[Path, int], StoredPoint] = {}
+    for file, some in numbers.items():
+        parts = files.read_file(file, rounds, some)
+        read |= {(file, i): one for i, one in zip(sorted(some), parts, strict=True)}
+    return [[_used(read[one.file, one.number], one) for one in entries] for entries in points]
+
+
+def _used(part: StoredPoint, entry: Entry) -> StoredPoint:
+    """Label a part, and drop its policies of which newer ones are read."""
+    used, policies = entry.manifest.get("used"), entry.manifest.get("policies", ())
+    labels = part.point["policy"].values.tolist()
+    kept = [x for x in labels if used is None or x in (*used, OPTIMAL) or x not in policies]
+    if kept != labels:
+        part = part._replace(point=part.point.sel(policy=kept))
+    return label_point(part, entry.file)

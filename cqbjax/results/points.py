@@ -1,0 +1,192 @@
+"""Stored points: what they hold, and how a point is joined from parts of it."""
+
+import numbers
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from cqbjax.core.given import rounded
+from cqbjax.core.labels import OPTIMAL
+
+RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "queue_length": RUN_DIMS,
+    "regret": RUN_DIMS,
+    "departures": RUN_DIMS,
+    "explored": RUN_DIMS,
+    "optimal_queue_length": RUN_DIMS[1:],
+    "seconds_per_round": RUN_DIMS[:1],
+    "compile_seconds": RUN_DIMS[:1],
+}
+REQUIRED_ATTRIBUTES = ("experiment", "K", "num_servers", "source", "provenance")
+# Manifest key: the study type, of a study that is not a sweep.
+STUDY_TYPE = "kind"
+# Coordinates that each point has its own of, and the arrays that hold them in a file.
+POINT_COORDS = {"arrival_rate": "arrival_rates", "seed": "seeds"}
+# Dimensions along which a stored point can be extended.
+AXES = ("arrival_rate", "seed")
+
+Manifest = dict[str, Any]
+
+
+class ResultError(ValueError):
+    """A result cannot be written, is missing, or is damaged."""
+
+
+class StoredPoint(NamedTuple):
+    """A point with its manifest and configuration.
+
+    Attributes:
+        point: `VARIABLES` over policy, arrival_rate, seed and round, and other recorded arrays; of
+            a study that is not a sweep any arrays over policy and other labelled dimensions.
+        manifest: provenance in JSON values; `varied` maps each swept key to this point's value.
+        config: the resolved configuration as YAML text (JSON would turn its integer keys to text).
+    """
+
+    point: xr.Dataset
+    manifest: Manifest
+    config: str
+
+
+def shape_of(point: xr.Dataset) -> tuple[Hashable, ...]:
+    """Return what points of one file share: labels, rounds, variables and their sizes."""
+    labels = [(str(name), tuple(point[name].values.tolist())) for name in shared_coords(point)]
+    return *labels, *sorted((str(name), one.shape) for name, one in point.data_vars.items())
+
+
+def shared_coords(point: xr.Dataset) -> list[Hashable]:
+    """Return the coordinates that points of one file have in common."""
+    return sorted((name for name in point.coords if name not in POINT_COORDS), key=str)
+
+
+def validate_point(one: StoredPoint) -> None:
+    """Raise where a dataset is not a point, or cannot be stored or combined.
+
+    Raises:
+        ResultError: names the variable, dimension or attribute.
+    """
+    is_sweep = one.manifest.get(STUDY_TYPE) is None
+    for name, dims in VARIABLES.items() if is_sweep else ():
+        if name not in one.point:
+            raise ResultError(f"the dataset lacks {name}: a point has {', '.join(VARIABLES)}.")
+        stored_dims = one.point[name].dims
+        if stored_dims != dims:
+            raise ResultError(f"{name} has dimensions {stored_dims}, expected {dims}.")
+    for dim in RUN_DIMS if is_sweep else dict.fromkeys(("policy", *map(str, one.point.dims))):
+        if dim not in one.point.coords:
+            raise ResultError(f"dimension {dim} has no coordinate: it must be labelled.")
+    for key in REQUIRED_ATTRIBUTES if is_sweep else REQUIRED_ATTRIBUTES[:1]:
+        if key not in one.point.attrs:
+            raise ResultError(f"attribute {key} is missing: it is needed to combine results.")
+    varied = one.manifest.get("varied", {})
+    if not isinstance(varied, Mapping):
+        raise ResultError("manifest key varied must map each swept key to this point's value.")
+    for what, values in (("attribute", one.point.attrs), ("manifest key varied.", varied)):
+        for key, value in values.items():
+            is_number = isinstance(value, numbers.Real | np.number)
+            if not isinstance(value, str) and (not is_number or isinstance(value, bool)):
+                raise ResultError(
+                    f"{what} {key} is {value!r}: only text and numbers can be stored and combined."
+                )
+
+
+def label_point(one: StoredPoint, path: Path) -> StoredPoint:
+    """Return a point with the keys that its study varied, and its file, among its attributes.
+
+    Numbers that identify points are rounded, so that a difference in the last digit is none.
+    """
+    attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
+    point = one.point.drop_attrs(deep=False)
+    point = point.assign_attrs({key: rounded(value) for key, value in attrs.items()})
+    if "arrival_rate" in point.coords:
+        rates = point["arrival_rate"]
+        same = [rounded(rate) for rate in rates.values.tolist()]
+        point = point.assign_coords(arrival_rate=("arrival_rate", same, rates.attrs))
+    return one._replace(point=point)
+
+
+def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
+    """Join the parts of a point, which may differ in policies, arrival rates and seeds.
+
+    Policies stand in the order in which they were first computed, rates and seeds increase.
+
+    Args:
+        parts: of one cache key, the newest first; where two hold the same runs, the newer counts.
+
+    Returns:
+        One point; or several where not all policies and rates have the same seeds, each complete.
+    """
+    if len(parts) == 1:
+        return list(parts)
+    seeds: dict[tuple[str, Any], set[Any]] = {}
+    for one in reversed(parts):
+        for label in _labels(one.point, "policy"):
+            for rate in _labels(one.point, "arrival_rate"):
+                seeds.setdefault((label, rate), set()).update(_labels(one.point, "seed"))
+    policies: dict[tuple[Any, tuple[Any, ...]], list[str]] = {}
+    for (label, rate), own in seeds.items():
+        if label != OPTIMAL:
+            policies.setdefault((rate, tuple(sorted(own))), []).append(label)
+    if not policies:
+        policies = {(rate, tuple(sorted(own))): [] for (_, rate), own in seeds.items()}
+    rates: dict[tuple[tuple[str, ...], tuple[Any, ...]], list[Any]] = {}
+    for (rate, own_seeds), labels in policies.items():
+        rates.setdefault((tuple(labels), own_seeds), []).append(rate)
+    return [
+        select_runs(parts, labels, sorted(some), own_seeds)
+        for (labels, own_seeds), some in rates.items()
+    ]
+
+
+def select_runs(
+    parts: Sequence[StoredPoint], labels: Sequence[str], rates: Sequence[Any], seeds: Sequence[Any]
+) -> StoredPoint:
+    """Return runs of a point from its parts.
+
+    Args:
+        parts: the newest first; together they hold all of the runs.
+        labels: of policies; the optimal one comes too, where there is one.
+        rates: arrival rates; [None] is all that the newest part has, like seeds.
+        seeds: of the runs.
+    """
+    newest = parts[0].point
+    # In the order in which they were computed, though a newer part has taken a policy's place.
+    computed = [list(one.manifest.get("policies", ())) for one in parts] if parts[1:] else [[]]
+    stored = dict.fromkeys(
+        x for one, own in zip(reversed(parts), reversed(computed), strict=True)
+        for x in (*own, *_labels(one.point, "policy"))
+    )  # fmt: skip
+    there = {x for one in parts for x in _labels(one.point, "policy")} & {*labels, OPTIMAL}
+    wanted: dict[Any, list[Any]] = {"policy": [x for x in stored if x in there]}
+    runs = zip(AXES, (rates, seeds), strict=True)
+    wanted |= {axis: list(own) for axis, own in runs if list(own) != [None]}
+    if len(parts) == 1 and all(_labels(newest, dim) == own for dim, own in wanted.items()):
+        return parts[0]
+    shared = [
+        {dim: [x for x in own if x in _labels(one.point, dim)] for dim, own in wanted.items()}
+        for one in parts
+    ]
+
+    def joined(name: Hashable, array: xr.DataArray) -> xr.DataArray:
+        sizes = [len(wanted.get(dim, array[dim])) for dim in array.dims]
+        coords = {dim: own for dim, own in wanted.items() if dim in array.dims}
+        whole = xr.DataArray(np.empty(sizes, array.dtype), coords, array.dims, attrs=array.attrs)
+        for one, labels in zip(reversed(parts), reversed(shared), strict=True):
+            at = {dim: own for dim, own in labels.items() if dim in array.dims}
+            whole.loc[at] = one.point[name].sel(at).values
+        return whole
+
+    data = {name: joined(name, array) for name, array in newest.data_vars.items()}
+    others = {name: one for name, one in newest.coords.items() if name not in wanted}
+    whole = xr.Dataset(data, others, newest.attrs)
+    for dim in wanted:
+        whole[dim].attrs = newest[dim].attrs
+    return parts[0]._replace(point=whole)
+
+
+def _labels(point: xr.Dataset, dim: str) -> list[Any]:
+    """Return a dimension's labels; [None] without the dimension."""
+    return list(point[dim].values.tolist()) if dim in point.dims else [None]

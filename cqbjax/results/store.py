@@ -1,0 +1,230 @@
+"""Stored results, read back and combined.
+
+A *point* is one compiled experiment; points that ran together share a file. A point may stand in
+several files, each with some of its policies, arrival rates and seeds, or computed from another
+configuration. Figures and tables read these, never a live run.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+import yaml
+
+from cqbjax.core.given import is_number, rounded
+from cqbjax.results import files
+from cqbjax.results.files import ENDING, FORMAT
+from cqbjax.results.index import Entry, ResultIndex, covering, newest_policies, read_entries
+from cqbjax.results.points import (
+    VARIABLES,
+    ResultError,
+    StoredPoint,
+    join_parts,
+)
+from cqbjax.results.summaries import combine
+
+__all__ = [
+    "ENDING", "FORMAT", "VARIABLES", "ResultError", "count_points", "load", "load_points",
+    "read_config", "read_manifest", "save", "stored_points",
+]  # fmt: skip
+
+Paths = Path | str | Sequence[Path | str]
+
+
+def save(dataset: xr.Dataset, manifest: Mapping[str, Any], config: str, path: Path) -> None:
+    """Write one point atomically, in place of an older file there.
+
+    Args:
+        dataset: a point: `VARIABLES` over policy, arrival_rate, seed and round.
+        manifest: as in `StoredPoint`.
+        config: the resolved configuration, as YAML text.
+        path: of the file, which ends in `.nc`; parent folders are made.
+
+    Raises:
+        ResultError: a variable, dimension or attribute is missing or cannot be stored.
+    """
+    files.write_file([StoredPoint(dataset, dict(manifest), config)], path)
+
+
+def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = None) -> xr.Dataset:
+    """Read one result, or all the results under folders combined into one dataset.
+
+    Points that differ in arrival rate are joined along it; K, num_servers, slackness, parameters
+    and every other varied key in which points differ becomes a dimension of that name. The value of
+    a point that was not run in a sweep of the key comes from its configuration. A combination that
+    was not run is NaN (integers are then float64). Where most combinations were not run, the keys
+    are coordinates of one dimension, `point`. Variables by policy alone, such as seconds_per_round,
+    gain the arrival_rate dimension where points hold different rates.
+
+    Args:
+        path: a file, any folder above, or several of these: seeds and arrival rates that several
+            studies ran of the same points are joined.
+        rounds: as in `load_points`; other rounds are never in memory together.
+        key: as in `load_points`.
+
+    Raises:
+        ResultError: no result, a damaged one, several experiments under one path, points of several
+            versions of the code, or two points for one combination.
+    """
+    stored = stored_points(path, rounds, key)
+    experiments = sorted({str(each.point.attrs["experiment"]) for each in stored})
+    if len(experiments) > 1 and isinstance(path, Path | str):
+        raise ResultError(
+            f"{path} holds results of several experiments ({', '.join(experiments)}): "
+            "load one experiment's folder, give a list of folders, or use load_points."
+        )
+    codes = {str(each.manifest["code"]) for each in stored if each.manifest.get("code")}
+    if len(codes) > 1:
+        raise ResultError(
+            f"{path} holds points that {len(codes)} versions of the code computed: run them again "
+            "with rerun=true, move the older ones away, or use load_points."
+        )
+    varied = sorted({name for each in stored for name in each.manifest.get("varied", {})})
+    same: dict[Any, list[StoredPoint]] = {}
+    for number, each in enumerate(stored):
+        one = each._replace(point=each.point.assign_attrs(_configured(each, varied)))
+        values = (str(one.point.attrs.get(name)) for name in varied)
+        # A point may have run alone, and under its name in a sweep.
+        same.setdefault((each.manifest.get("key", number), *values), []).append(one)
+    return combine([_whole(some) for some in same.values()], varied)
+
+
+def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
+    """Return parts of a point as one dataset, NaN where a policy lacks a rate or a seed."""
+    first, *others = (one.point for one in join_parts(parts))
+    if not others:
+        return first
+    labels = dict.fromkeys(x for one in parts for x in one.point["policy"].values.tolist())
+    whole = functools.reduce(lambda a, b: a.combine_first(b), others, first)
+    return whole.sel(policy=list(labels)).assign_attrs(first.attrs)
+
+
+def _configured(one: StoredPoint, keys: Sequence[str]) -> dict[str, Any]:
+    """Return a point's values of keys that its own study did not vary."""
+    missing = [key for key in keys if key not in one.point.attrs]
+    config = yaml.safe_load(one.config) if missing else {}
+    values = {}
+    for key in missing:
+        for words in (key, f"kind.{key}"):  # keys of the study type are varied without its name
+            value = config
+            for word in words.split("."):
+                value = value.get(word) if isinstance(value, Mapping) else None
+            if value is not None:
+                values[key] = rounded(value) if is_number(value) else str(value)
+    return values
+
+
+def load_points(
+    path: Paths, rounds: Sequence[int] | None = None, key: str | None = None
+) -> list[xr.Dataset]:
+    """Read the points under folders, in the order of their names.
+
+    Of a point that was computed from several configurations, versions of the data or of the code,
+    the newest counts: the one that ran, or was asked for again, last. All arrival rates and seeds
+    of it come; where policies or rates have different seeds, as several datasets, each complete.
+
+    Args:
+        path: a file, any folder above, or several of these.
+        rounds: keep these, each the last recorded one that is not later, so that thousands of
+            points fit in memory; None keeps all.
+        key: of an older computation, as `cqbjax stored` lists them; its first letters do.
+
+    Returns:
+        One dataset a point; attrs hold the point's own, each key of the manifest's `varied`, and
+        `path`, the point's file.
+
+    Raises:
+        ResultError: no result under `path`, none with that key, or a damaged one.
+    """
+    return [one.point for one in stored_points(path, rounds, key)]
+
+
+def stored_points(
+    path: Paths, rounds: Sequence[int] | None = None, key: str | None = None
+) -> list[StoredPoint]:
+    """Read the points under folders, each with its manifest and configuration.
+
+    Args:
+        path: as in `load_points`, like the others.
+        rounds: of each point.
+        key: of an older computation.
+
+    Raises:
+        ResultError: no result under `path`, none with that key, or a damaged one.
+    """
+    newest = _index(path).newest(key)
+    if not newest:
+        raise ResultError(f"no result with key {key} under {path}: `cqbjax stored` lists all")
+
+    def place(name: tuple[str, Any]) -> Any:
+        return newest[name][0].file.parent, _natural(name[0])
+
+    chosen = [_needed(newest[name]) for name in sorted(newest, key=place)]
+    return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
+
+
+def _needed(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that hold the newest runs of a point, the newest first."""
+    if not entries[0].manifest.get("key"):
+        return list(entries)
+    cells = {cell for one in entries for cell in one.cells}
+    return covering(entries, newest_policies(entries), cells)
+
+
+def count_points(path: Paths) -> int:
+    """Return how many points are stored under folders; no array is read.
+
+    Raises:
+        ResultError: no result under `path`, or a damaged one.
+    """
+    return len(_index(path).newest())
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """Return a key that sorts numbers in names by their values."""
+    words = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(word), "") if i % 2 else (math.inf, word) for i, word in enumerate(words)]
+
+
+def read_manifest(path: Paths) -> dict[str, Any]:
+    """Read the manifest of the newest point at or below a path.
+
+    Raises:
+        ResultError: there is no result, or a damaged one.
+    """
+    return _newest(path).manifest
+
+
+def read_config(path: Paths) -> str:
+    """Read the resolved configuration of the newest point at or below a path, as YAML text.
+
+    Raises:
+        ResultError: there is no result, or a damaged one.
+    """
+    newest = _newest(path)
+    return files.read_file(newest.file, [1], [newest.number])[0].config
+
+
+def _newest(path: Paths) -> Entry:
+    entries = [one for some in _index(path).newest().values() for one in some]
+    return max(entries, key=lambda one: (one.age, -one.number))
+
+
+def _index(path: Paths) -> ResultIndex:
+    """Return the index of files and folders, all of whose files can be read."""
+    paths = [Path(path)] if isinstance(path, Path | str) else [Path(one) for one in path]
+    for one in paths:
+        if one.is_file() and (one.suffix != ENDING or one.name.startswith(".")):
+            raise ResultError(f"{one} is not a result: give a folder or a file *{ENDING}.")
+        if not one.is_file() and not one.is_dir():
+            raise ResultError(f"no result at {one}: there is no such file or folder.")
+    index = ResultIndex(*paths)
+    for error in index.unreadable.values():
+        raise error
+    if not index.manifests:
+        raise ResultError(f"no result under {path}: no folder there holds a file *{ENDING}.")
+    return index
