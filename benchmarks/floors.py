@@ -17,7 +17,13 @@ from benchmarks import cases
 from benchmarks.measure import Case, least, measure
 from cqbjax.core.types import Problem
 from cqbjax.engine.sweep import sweep
-from cqbjax.estimation import cubic, gaussian, likelihood, newton_cg, pages, running
+from cqbjax.estimation import (
+    gaussian,
+    likelihood,
+    loss_model,
+    newton_cg,
+    paged_history,
+)
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import unit_vectors
 
@@ -106,16 +112,20 @@ def bytes_a_round(problem: Problem, waiting: float, slots: int) -> float:
     """
     size, dim, servers = problem.assortment_size, problem.dim, problem.num_servers
     queue = 6 * slots
-    if not running.is_small(problem):
+    if not loss_model.depth(problem):
         table = problem.num_rows
         passes = 2 + size + newton_cg.POOL_STEPS[1] + 1
         kept = (4 + (servers if size > 1 else 0)) * table
         return FLOAT * (
             size * (passes * table * dim + kept) + waiting * servers * (dim + 1) + queue
         )
-    second = int(np.prod(cubic.second_shape(problem)))
+    second = int(np.prod(loss_model.second_shape(problem)))
     row = likelihood.row_size(problem)
-    block = row * (pages.page_size(problem) + 1) + 6 * cubic.vector_size(problem) + 2 * second
+    block = (
+        row * (paged_history.page_size(problem) + 1)
+        + 6 * loss_model.vector_size(problem)
+        + 2 * second
+    )
     samples = gaussian.num_samples(size) * servers * dim
     roots = (servers + size) * dim * dim
     return float(FLOAT * (slots * dim + queue + roots + samples + size * block))

@@ -20,8 +20,15 @@ from benchmarks.measure import least
 from cqbjax.core import backend, linalg, rng, simulate
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action
-from cqbjax.estimation import blocks, cubic, gaussian, likelihood, pages, running
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import (
+    block_belief,
+    gaussian,
+    likelihood,
+    loss_model,
+    paged_history,
+    running_estimate,
+)
+from cqbjax.estimation.belief import Interaction
 from cqbjax.policies.picking import best_answer
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import draw_instances
@@ -78,7 +85,7 @@ def moment(problem: Problem, instance: Any, carry: Any, round_: jax.Array) -> He
     held |= _score(problem, seen.features, held["drawn"])
     action = ACQB.select(held["key"], carry.state, seen)
     row, served = carry.queue.row[action.slot], seen.features[action.slot]
-    new = Row(round_, row, served, action.servers, jnp.int32(0), jnp.bool_(True))
+    new = Interaction(round_, row, served, action.servers, jnp.int32(0), jnp.bool_(True))
     at = new.servers
     held["new"], held["work"] = (
         new,
@@ -86,7 +93,7 @@ def moment(problem: Problem, instance: Any, carry: Any, round_: jax.Array) -> He
             model=whole.model[at], lost=whole.lost[at], second=whole.second[at], pages=None
         ),
     )
-    held["page"] = pages.read(whole.pages, whole.pages.numbers[at, 0])
+    held["page"] = paged_history.read_rows(whole.pages, whole.pages.numbers[at, 0])
     return held | _system(problem, held["work"], new)
 
 
@@ -101,7 +108,7 @@ def _sample(problem: Problem, posterior: Any, theta: jax.Array, normal: jax.Arra
 
 def _score(problem: Problem, features: jax.Array, drawn: jax.Array) -> Held:
     del problem
-    return {"optimistic": blocks.largest_inner(features, drawn)}
+    return {"optimistic": block_belief.largest_inner(features, drawn)}
 
 
 def _choose(problem: Problem, queue: Any, optimistic: jax.Array, draws: Any) -> Held:
@@ -110,40 +117,42 @@ def _choose(problem: Problem, queue: Any, optimistic: jax.Array, draws: Any) -> 
     return {"picked": best_answer(rule, seen, optimistic, draws.query)}
 
 
-def _posterior(problem: Problem, posterior: Any, new: Row) -> Held:
+def _posterior(problem: Problem, posterior: Any, new: Interaction) -> Held:
     added = gaussian.observe(posterior, problem, new)
     return {"posterior": added}
 
 
-def _system(problem: Problem, work: Any, new: Row) -> Held:
-    return {"system": running._system(work, problem, new, new.servers)}
+def _system(problem: Problem, work: Any, new: Interaction) -> Held:
+    return {"system": running_estimate._newton_system(work, problem, new, new.servers)}
 
 
-def _solve(problem: Problem, system: Any, new: Row, theta: jax.Array) -> Held:
+def _solve(problem: Problem, system: Any, new: Interaction, theta: jax.Array) -> Held:
     """Solve for both steps of a round: along its own row, and Newton's."""
     gradient, hessian = system
-    step = linalg.settle(running.row_step(system, problem, new, theta[new.servers]))
-    return {"steps": (step, *running.solve(hessian, gradient + step.reshape(-1)))}
+    step = linalg.settle(running_estimate.row_step(system, problem, new, theta[new.servers]))
+    return {"steps": (step, *running_estimate.solve(hessian, gradient + step.reshape(-1)))}
 
 
-def _row_model(problem: Problem, new: Row, theta: jax.Array) -> Held:
-    rows = likelihood.stored(problem, new, theta)
-    return {"added": (rows, *running._expand(theta, problem, rows[:, :, None], new.servers))}
+def _row_model(problem: Problem, new: Interaction, theta: jax.Array) -> Held:
+    rows = likelihood.encode_rows(problem, new, theta)
+    return {
+        "added": (rows, *running_estimate._expand(theta, problem, rows[:, :, None], new.servers))
+    }
 
 
-def _page_model(problem: Problem, page: jax.Array, new: Row, theta: jax.Array) -> Held:
-    return {"fresh": running._expand(theta, problem, page, new.servers)[0]}
+def _page_model(problem: Problem, page: jax.Array, new: Interaction, theta: jax.Array) -> Held:
+    return {"fresh": running_estimate._expand(theta, problem, page, new.servers)[0]}
 
 
-def _move(problem: Problem, whole: Any, new: Row) -> Held:
+def _move(problem: Problem, whole: Any, new: Interaction) -> Held:
     """Move what an estimate's round moves and compute next to nothing."""
     at = new.servers
     model, lost, second = linalg.settle((whole.model[at], whole.lost[at], whole.second[at]))
     row = jnp.ones((len(at), likelihood.row_size(problem)))
-    page, stored = pages.append(whole.pages, at, row, new.valid)
+    page, stored = paged_history.append(whole.pages, at, row, new.valid)
     stored = stored._replace(models=stored.models.at[page].add(model))
-    page, stored = pages.turn(stored, at, new.valid)
-    read = linalg.settle(pages.read(stored, page))
+    page, stored = paged_history.next_page(stored, at, new.valid)
+    read = linalg.settle(paged_history.read_rows(stored, page))
     fresh = stored.models[page] + read[:, :1, 0]
     return {"whole": whole._replace(
         model=linalg.put_rows(whole.model, at, model + fresh),
@@ -155,9 +164,9 @@ def _move(problem: Problem, whole: Any, new: Row) -> Held:
 
 def _moved_numbers(problem: Problem) -> int:
     """Count a page read, a row written, two pages' models and the blocks' read and written."""
-    row, vector = likelihood.row_size(problem), cubic.vector_size(problem)
-    second = math.prod(cubic.second_shape(problem))
-    page = row * (pages.page_size(problem) + 1)
+    row, vector = likelihood.row_size(problem), loss_model.vector_size(problem)
+    second = math.prod(loss_model.second_shape(problem))
+    page = row * (paged_history.page_size(problem) + 1)
     return problem.assortment_size * (page + 8 * vector + 2 * second)
 
 

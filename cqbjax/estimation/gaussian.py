@@ -13,7 +13,7 @@ from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
 from cqbjax.core.types import NOBODY, Problem
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation.belief import Interaction
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
 # and scattering the few that change (measured: docs/notebook/performance.md).
@@ -26,7 +26,7 @@ class Posterior(NamedTuple):
     Attributes:
         root: [B, d, d] W' (W transposed: a sample reads it along its rows), with W W' = V^-1 and
             V = lambda0 I + sum of x x'.
-        learnt: [B] float, in how many rounds the block was learnt from.
+        learnt: [B] float, number of updates of the block.
     """
 
     root: Array
@@ -66,37 +66,32 @@ def shrink(root: Array, row: Array) -> Array:
     return root - linalg.outer(projected, pushed)
 
 
-def observe(posterior: Posterior, problem: Problem, new: Row) -> Posterior:
+def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posterior:
     """Add the round's feature rows: V <- V + sum over S_t of x x' (Algorithm 1 l. 11, 2 l. 15).
 
     Args:
         posterior: the state of all blocks.
         problem: shapes.
-        new: the round's row; one that is not valid changes nothing.
+        new: the interaction; one that is not valid changes nothing.
     """
     step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
-    rows, told = jnp.where(new.valid, new.features, 0.0), new.of_shown(new.servers, NOBODY)
-    # Of servers that did not answer the rows are zero, and they are not counted.
+    rows, answering = jnp.where(new.valid, new.features, 0.0), new.of_shown(new.servers, NOBODY)
+    # Servers that did not answer have rows of zeros and are not counted.
     each = rows if new.shown is None else jnp.where(new.shown[:, None], rows, 0.0)
     root, learnt = posterior
     if problem.parameters == "shared":
         for k in range(problem.assortment_size):
             root = shrink(root, each[k])
         return Posterior(root, learnt + step)
-    hit = mnl.shown(told, problem.num_servers)
+    hit = mnl.shown(answering, problem.num_servers)
     if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
-    shrunk = linalg.settle(shrink(take_blocks(root, new.servers), each))
+    offered = [jax.lax.dynamic_index_in_dim(root, one, keepdims=False) for one in new.servers]
+    shrunk = linalg.settle(shrink(jnp.stack(offered), each))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], new.servers[k], 0)
     return Posterior(root, learnt + hit * step)
-
-
-def take_blocks(root: Array, servers: Array) -> Array:
-    """Return the blocks of the shown servers: [N, d, d], [K] -> [K, d, d]."""
-    picked = [jax.lax.dynamic_index_in_dim(root, server, keepdims=False) for server in servers]
-    return jnp.stack(picked)
 
 
 def radius(
@@ -155,9 +150,9 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
 
 
 def _pushed(root: Array, normal: Array) -> Array:
-    """Return W z for few dimensions, a coordinate at a time: vectors of M B numbers, not of d."""
+    """Return W z for few dimensions, one coordinate at a time: vectors of M B numbers, not of d."""
     samples, _, dim = normal.shape
-    # Read from one long row: the normals are then computed along it, several times faster.
+    # One long row: XLA computes normals along it, several times faster.
     row, root = linalg.settle((normal.reshape(-1), root))
     columns = [jax.lax.slice(row, (j,), row.shape, (dim,)) for j in range(dim)]
     sums = [

@@ -1,4 +1,4 @@
-"""What rows of feedback add to the model of the loss (`cubic`), about an estimate.
+"""The loss model of rows of feedback (`loss_model`), expanded about an estimate.
 
 docs/notebook/estimator.md derives it. With u_m = x'theta_m, a row adds (p_j - y_j) x to the
 gradient of block j, and p_j is expanded in the utilities by its derivatives
@@ -6,7 +6,7 @@ gradient of block j, and p_j is expanded in the utilities by its derivatives
     h_m  = dp_j/du_m       = p_j (1{j = m} - p_m),
     k_lm = d2p_j/du_l du_m = p_j ((1{j = l} - p_l) (1{j = m} - p_m) - p_l (1{l = m} - p_m)).
 
-h is taken at the estimate of the latest visit, k at the estimate when the row came (`p_then`), so
+h is taken at the estimate of the last visit, k at the estimate when the row arrived (`p_then`), so
 that the sum of all k x x x' needs no visit.
 """
 
@@ -15,28 +15,28 @@ from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
 from cqbjax.core.types import DOWN, Problem, along
-from cqbjax.estimation import cubic, triangles
-from cqbjax.estimation.cubic import Cubic
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import loss_model, packed_matrices
+from cqbjax.estimation.belief import Interaction
+from cqbjax.estimation.loss_model import LossModel
 
-# The probability that is stored of a server that did not answer.
+# Stored in place of the probability of a server that did not answer.
 ABSENT = -1.0
 
 
 def row_size(problem: Problem) -> int:
-    """Return F, how many numbers one stored row has."""
+    """Return F, the numbers of one stored row."""
     if problem.parameters == "shared":
         return problem.assortment_size * (problem.dim + 2) + 1
-    return problem.dim + 1 + 2 * cubic.width(problem)
+    return problem.dim + 1 + 2 * loss_model.width(problem)
 
 
-def stored(problem: Problem, new: Row, theta: Array) -> Array:
-    """Return a round as each block it touches stores it: [A, F], zero where it is not valid.
+def encode_rows(problem: Problem, new: Interaction, theta: Array) -> Array:
+    """Return an interaction as each offered block stores it: [A, F], zero where it is not valid.
 
     Disjoint: context x [d], whether the block's server was chosen, which blocks the row couples
     [W], and their probabilities [W]. Shared: features [K d], the chosen position [K], a one, and
-    the probabilities [K], `ABSENT` where a server did not answer. They are those of the estimate
-    given here, for good.
+    the probabilities [K], `ABSENT` where a server did not answer. The probabilities are those at
+    `theta` and never change.
     """
     size, dtype = problem.assortment_size, new.features.dtype
     chosen = (jnp.arange(size) == new.choice).astype(dtype)
@@ -48,7 +48,7 @@ def stored(problem: Problem, new: Row, theta: Array) -> Array:
     utilities = new.of_shown(linalg.matvec(theta[new.servers], new.features), DOWN)
     p_then = mnl.choice_probabilities(utilities)
     member = jnp.ones(1, dtype)
-    if cubic.width(problem) > 1:
+    if loss_model.width(problem) > 1:
         spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
         spread = new.of_shown(spread, 0.0)
         member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
@@ -57,18 +57,18 @@ def stored(problem: Problem, new: Row, theta: Array) -> Array:
     return jnp.where(along(new.learns, rows), rows, 0.0)
 
 
-def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
-    """Return the model of some rows of a block j.
+def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> LossModel:
+    """Return the model of rows of a block j.
 
     Args:
         problem: shapes.
-        rows: [F, L] as `stored` gives them; zero rows add nothing.
-        theta: [W, d] the estimates that the block's gradient depends on.
+        rows: [F, L] from `encode_rows`; zero rows add nothing.
+        theta: [W, d] estimates that the block's gradient depends on.
         own: [W] one at j, else zero.
     """
     if problem.parameters == "shared":
         return _expand_shared(problem, rows, theta, own)
-    dim, wide = problem.dim, cubic.width(problem)
+    dim, wide = problem.dim, loss_model.width(problem)
     features, chosen = rows[:dim], rows[dim]
     member, p_then = rows[dim + 1 : dim + 1 + wide], rows[dim + 1 + wide :]
     utilities = linalg.settle(linalg.matmul(theta, features))
@@ -80,17 +80,17 @@ def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
     h_zero = h - change
     residual = accepted - chosen - 0.5 * linalg.total((h + h_zero) * utilities, axis=0)
     residual, h_zero = linalg.settle((residual, h_zero))
-    second = jnp.zeros(cubic.second_shape(problem))
+    second = jnp.zeros(loss_model.second_shape(problem))
     if len(k):
         along = (k[:, :, None] * features).reshape(-1, rows.shape[1])
-        second = triangles.weighted(along, features).reshape(second.shape)
-    return Cubic(*_sums(h_zero, residual, features), second)
+        second = packed_matrices.pack_weighted_sum(along, features).reshape(second.shape)
+    return LossModel(*_sums(h_zero, residual, features), second)
 
 
 def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
-    """Return c = sum_l r_l x_l and H_m = sum_l h_ml x_l x_l', as its upper elements.
+    """Return c = sum_l r_l x_l and H_m = sum_l h_ml x_l x_l', packed.
 
-    By one product for one m; for several, products x_l x_l' of their own cost less.
+    One m takes one matrix product; for several m, products x_l x_l' cost less.
 
     Args:
         h: [W, L].
@@ -102,25 +102,25 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
     """
     dim = len(features)
     if platforms.current().fused and len(h) == 1 and dim <= linalg.SMALL:
-        row, column = triangles.indices(dim)
+        row, column = packed_matrices.upper_indices(dim)
         terms = [residual * x for x in features]
         terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]
         sums = linalg.sums(terms)
         return sums[:dim], sums[None, dim:]
     if len(h) > 1:
-        return linalg.settle(features @ residual), triangles.weighted(h, features)
+        return linalg.settle(features @ residual), packed_matrices.pack_weighted_sum(h, features)
     left = linalg.settle(jnp.concatenate([h * features, residual[None]]))
     met = linalg.settle(left @ features.T)
-    return met[-1], triangles.upper(met[None, :-1])
+    return met[-1], packed_matrices.pack(met[None, :-1])
 
 
 def _second_derivatives(problem: Problem, p: Array, own: Array) -> Array:
-    """Return k of every row, as `Cubic.second` lists it: [D, W, L]."""
-    deep, apart = cubic.depth(problem), own - p
+    """Return k of every row, ordered as `LossModel.second`: [D, W, L]."""
+    deep, apart = loss_model.depth(problem), own - p
     accepted = linalg.total(own * p, axis=0)
     if deep == 0:
         return jnp.zeros((0, *p.shape))
-    if cubic.paired(problem):
+    if loss_model.couples_pairs(problem):
         twice = accepted * (apart * apart - p * (1.0 - p))
         return jnp.stack([twice, (1.0 - own) * accepted * p * (2.0 * accepted - 1.0)])
     same = jnp.eye(deep)[:, :, None]
@@ -128,19 +128,19 @@ def _second_derivatives(problem: Problem, p: Array, own: Array) -> Array:
 
 
 def _change(problem: Problem, k: Array, utilities: Array, own: Array) -> Array:
-    """Return sum_l k_lm u_l, by which h_m differs between utilities of zero and these: [W, L]."""
-    if not cubic.paired(problem):
+    """Return sum_l k_lm u_l, the difference of h_m between utilities u and zero: [W, L]."""
+    if not loss_model.couples_pairs(problem):
         return linalg.total(k * utilities[:, None], axis=0)
     here = linalg.total(own * utilities, axis=0)
     met = linalg.total(k[1] * utilities, axis=0)
     return k[0] * utilities + k[1] * here + own * met
 
 
-def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> Cubic:
+def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> LossModel:
     """Return the model of rows of K feature vectors each.
 
     Derivatives of the log of the row's sum of exponentials are cumulants of the chosen feature
-    vector: its mean less the chosen one, its covariance, its third central moment.
+    vector: its mean minus the chosen vector, its covariance, and its third central moment.
     """
     size, dim = problem.assortment_size, problem.dim
     features = rows[: size * dim].reshape(size, dim, -1)
@@ -148,21 +148,21 @@ def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> C
     utilities = linalg.vecmat(jnp.broadcast_to(theta, (size, dim)), features)
     member = jnp.broadcast_to(here, utilities.shape)
     if size > 1:
-        # Of one server there is nobody who might be left out.
+        # An assortment of one server has no absent servers.
         member, p_then = member * (p_then >= 0), jnp.maximum(p_then, 0.0)
     p = linalg.settle(_probabilities(utilities, member))
     chance, apart = _outcomes(features, p, here)
-    first = triangles.weighted(chance, apart)
-    second = jnp.zeros(cubic.second_shape(problem))
-    if cubic.depth(problem):
+    first = packed_matrices.pack_weighted_sum(chance, apart)
+    second = jnp.zeros(loss_model.second_shape(problem))
+    if loss_model.depth(problem):
         chance, apart = _outcomes(features, p_then, here)
-        second = triangles.weighted(chance * apart, apart)[None, None]
+        second = packed_matrices.pack_weighted_sum(chance * apart, apart)[None, None]
     gradient = jnp.sum(linalg.total((p - chosen)[:, None] * features, axis=0), axis=-1)
-    return cubic.move(problem, Cubic(gradient, first, second), -theta, own)
+    return loss_model.recenter(problem, LossModel(gradient, first, second), -theta, own)
 
 
 def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
-    """List the outcomes of every row, the outside option being one with features zero.
+    """Return the outcomes of every row, the outside option with features zero included.
 
     Args:
         features: [K, d, L].
@@ -170,7 +170,7 @@ def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
         here: [1, L] one, or zero where there is no row.
 
     Returns:
-        [1, (K + 1) L] probabilities, and [d, (K + 1) L] features less the row's mean.
+        [1, (K + 1) L] probabilities, and [d, (K + 1) L] features minus the row's mean.
     """
     mean = linalg.total(p[:, None] * features, axis=0)
     apart = jnp.concatenate([features - mean, -mean[None]])

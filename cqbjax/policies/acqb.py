@@ -18,7 +18,6 @@ from cqbjax.core.given import is_number
 from cqbjax.core.pytree import check_words, number, pytree, static, word
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import gaussian
-from cqbjax.estimation.rows import Row
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, instead
 from cqbjax.policies.retries import RecallBy, Retry, Tally
@@ -89,9 +88,10 @@ class Acqb:
         precision: of `posterior` and `recall`.
         recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
             `embedding`.
-        window: W: what it knows is the last W / 2 to W attempts (`estimation.Windowed`), for tastes
-            that change; an even number. In eta, t then counts from when the younger belief began.
-            None is the paper's: nothing is forgotten. What `recall` counts never is.
+        window: W, an even number: learn from the last W / 2 to W attempts only
+            (`estimation.WindowedBelief`), for preferences that change. In eta, t
+            then counts from the start of the younger belief. None: all attempts, as in the paper.
+            The counts of `recall` are never forgotten.
         exploit_size: how many of the K servers exploitation rounds show, the best of them; rounds
             that explore show all K. One with K = 2 is what the paper says of practice: one answer,
             and two now and then, where more is to be learnt. None: K in every round.
@@ -166,7 +166,7 @@ class Acqb:
     def _check_samples(self, problem: Problem) -> None:
         """Refuse samples of which a program could not be made: each is written into it."""
         products = (self.num_samples or 0) * problem.num_blocks
-        pool = isinstance(estimation.choose(self.estimator, problem), estimation.Pool)
+        pool = isinstance(estimation.choose_belief(self.estimator, problem), estimation.TableBelief)
         if self.optimism == "thompson" and products > MOST_PRODUCTS and not pool:
             raise ValueError(
                 f"num_samples={self.num_samples} takes {products:,} products a query, each a part "
@@ -183,7 +183,9 @@ class Acqb:
                 f"offset has shape {list(offset.shape)}; it must be finite numbers {list(rows)}, "
                 "one for each row of a run's table and server"
             )
-        if not isinstance(estimation.choose(self.estimator, problem), estimation.Pool):
+        if not isinstance(
+            estimation.choose_belief(self.estimator, problem), estimation.TableBelief
+        ):
             raise ValueError("offset needs estimator=newton_cg")
 
     def init(self, problem: Problem, contexts: Array) -> AcqbState:
@@ -195,7 +197,7 @@ class Acqb:
 
     def belief(self, problem: Problem) -> estimation.Belief:
         """Return how the estimate and the posterior are kept."""
-        return estimation.choose(self.estimator, problem, self.exact_steps, self.window)
+        return estimation.choose_belief(self.estimator, problem, self.exact_steps, self.window)
 
     def theta(self, state: AcqbState, contexts: Array, problem: Problem) -> Array:
         """Return the estimates [B, d] behind a state, or [T, B, d] behind a stack of states."""
@@ -239,7 +241,7 @@ class Acqb:
     def _explores(self, uniform: Array, state: AcqbState, observation: Observation) -> Array:
         """Decide whether this round explores: [] bool."""
         t = since = observation.round
-        if isinstance(state.belief, estimation.WindowedState):
+        if isinstance(state.belief, estimation.WindowedBeliefState):
             # The younger belief begins as ACQB does, and needs to be shown as much.
             since = state.belief.attempts + 1
         kind = number(Exploration, self.exploration, "exploration")
@@ -273,7 +275,7 @@ class Acqb:
         if problem.parameters == "shared":
             features = features[action.servers]
         number = observation.round if feedback.number is None else feedback.number
-        new = Row(
+        new = estimation.Interaction(
             number, row, features, action.servers, feedback.choice, feedback.valid, action.shown
         )
         learnt = self.belief(problem).update(state.belief, new)

@@ -8,8 +8,8 @@ from jax.extend.core import jaxprs_in_params
 from scipy import optimize
 
 from cqbjax import datasets, estimation
-from cqbjax.estimation import cubic, gaussian, likelihood, newton_cg, running
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import gaussian, likelihood, loss_model, newton_cg, running_estimate
+from cqbjax.estimation.belief import Interaction
 from cqbjax.policies import Acqb, Intercept, OnContexts
 from cqbjax.sources import Synthetic
 from tests import reference
@@ -37,12 +37,12 @@ def test_running_estimate_stays_within_two_percent_of_alpha(parameters, size):
 
 @pytest.mark.slow
 def test_pages_never_expanded_anew_would_not(monkeypatch):
-    expand = running._expand
+    expand = running_estimate._expand
 
     def stale(theta, problem, rows, blocks):
         return expand(theta if rows.shape[-1] == 1 else 0.0 * theta, problem, rows, blocks)
 
-    monkeypatch.setattr(running, "_expand", stale)
+    monkeypatch.setattr(running_estimate, "_expand", stale)
     jax.clear_caches()
     try:
         assert worst(Synthetic(), 2, 0.7, 200) > LIMIT
@@ -53,13 +53,13 @@ def test_pages_never_expanded_anew_would_not(monkeypatch):
 def operations(size, horizon, parameters):
     """Return every primitive of one default update with the shapes that it computes."""
     problem = Synthetic(parameters=parameters).problem(size, horizon)
-    state = running.init(problem, jnp.float32(1.0))
+    state = running_estimate.init(problem, jnp.float32(1.0))
     shared = parameters == "shared"
-    new = Row(
+    new = Interaction(
         jnp.int32(1), jnp.int32(0), jnp.zeros((size, 5) if shared else 5),
         jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.bool_(True),
     )  # fmt: skip
-    run = jax.make_jaxpr(lambda state, new: running.update(state, problem, new))
+    run = jax.make_jaxpr(lambda state, new: running_estimate.update(state, problem, new))
     jaxpr = run(state, new).jaxpr
     return list(equations(jaxpr))
 
@@ -117,7 +117,9 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_ow
 @pytest.mark.parametrize(("dim", "servers", "size"), [(50, 5, 1), (5, 10, 3)])
 def test_newton_cg_stays_within_two_percent_of_alpha_on_long_contexts(dim, servers, size):
     source = Synthetic(num_servers=servers, dim=dim, slackness=0.05)
-    assert isinstance(estimation.choose("auto", source.problem(size, 200)), estimation.Pool)
+    assert isinstance(
+        estimation.choose_belief("auto", source.problem(size, 200)), estimation.TableBelief
+    )
     assert worst(source, size, 0.6, 200) < LIMIT
 
 
@@ -160,7 +162,7 @@ def test_blocks_are_inverted():
     for dim in (5, 10, 40):
         factor = rng.normal(size=(dim, dim))
         matrix = factor @ factor.T + 0.5 * np.eye(dim)
-        inverse = np.asarray(running.invert(jnp.asarray(matrix)))
+        inverse = np.asarray(running_estimate.invert(jnp.asarray(matrix)))
         np.testing.assert_allclose(inverse @ matrix, np.eye(dim), atol=2e-3)
 
 
@@ -175,7 +177,7 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
     theta, at = jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.normal(size=shape))
     servers = jnp.arange(size, dtype=jnp.int32) + 1
     features = jnp.asarray(rng.normal(size=(size, 3) if parameters == "shared" else 3))
-    new = Row(0, 0, features, servers, jnp.int32(0), jnp.bool_(True))
+    new = Interaction(0, 0, features, servers, jnp.int32(0), jnp.bool_(True))
 
     def gradient(theta):
         def loss(theta):
@@ -196,14 +198,15 @@ def test_models_are_the_derivatives_of_the_gradient(parameters, size, x64):
 
     @jax.jit
     def models(theta, at):
-        rows = likelihood.stored(problem, new, theta)[:, :, None]
-        about, own = running._around(theta, problem, blocks)
-        there = running._around(at, problem, blocks)[0]
+        rows = likelihood.encode_rows(problem, new, theta)[:, :, None]
+        about, own = running_estimate._expansion_points(theta, problem, blocks)
+        there = running_estimate._expansion_points(at, problem, blocks)[0]
         expanded = [
             likelihood.expand(problem, rows[a], about[a], own[a]) for a in range(len(blocks))
         ]
         return [
-            cubic.move(problem, model, there[a], own[a]).value for a, model in enumerate(expanded)
+            loss_model.recenter(problem, model, there[a], own[a]).value
+            for a, model in enumerate(expanded)
         ]
 
     np.testing.assert_allclose(jnp.stack(models(theta, at)), taylor(theta, at), atol=1e-9)
@@ -223,9 +226,13 @@ def test_the_root_stays_the_root_of_the_inverse_in_float32(dim, rounds):
 def test_what_rounding_takes_off_a_sum_is_added_later():
     """Ten thousand numbers that are each lost beside the sum are not lost together."""
     small = np.float32(2e-8) * np.array([[1.0, 0.5, -1.0]], np.float32)
-    begun = running.Estimate(*[None] * 5)._replace(model=jnp.ones((1, 3)), lost=jnp.zeros((1, 3)))
+    begun = running_estimate.RunningEstimate(*[None] * 5)._replace(
+        model=jnp.ones((1, 3)), lost=jnp.zeros((1, 3))
+    )
     grown = jax.jit(
-        lambda work: jax.lax.fori_loop(0, 10_000, lambda _, one: running._grown(one, small), work)
+        lambda work: jax.lax.fori_loop(
+            0, 10_000, lambda _, one: running_estimate._add_models(one, small), work
+        )
     )(begun)
     exact = 1 + 10_000 * small.astype(np.float64)
     model, lost = (np.asarray(one, np.float64) for one in (grown.model, grown.lost))

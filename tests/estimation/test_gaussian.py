@@ -10,7 +10,7 @@ from tiers import cases
 
 from cqbjax.core import linalg
 from cqbjax.estimation import gaussian
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation.belief import Interaction
 from cqbjax.sources import Synthetic
 
 LAMBDA0 = 0.7
@@ -55,7 +55,7 @@ def test_what_was_shown_is_summed_and_sampled_from(name, x64, monkeypatch):
     for valid, servers in ((True, (0, 2)), (False, (0, 1)), (True, (2, 3)), (True, (0, 2))):
         rows = draw.normal(size=(2, dim) if shared else dim)
         told = map(jnp.asarray, (0, 0, rows, servers, 0, valid))
-        posterior = gaussian.observe(posterior, problem, Row(*told))
+        posterior = gaussian.observe(posterior, problem, Interaction(*told))
         for row, server in zip(np.broadcast_to(rows, (2, dim)), servers, strict=True):
             design[0 if shared else server] += valid * np.outer(row, row)
         learnt[[0] if shared else list(servers)] += valid

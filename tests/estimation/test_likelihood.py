@@ -7,14 +7,20 @@ import pytest
 
 from cqbjax.core import mnl
 from cqbjax.core.types import Problem
-from cqbjax.estimation import cubic, likelihood, rows, running, table_record, triangles
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import (
+    likelihood,
+    loss_model,
+    packed_matrices,
+    running_estimate,
+    table_history,
+)
+from cqbjax.estimation.belief import Interaction
 from cqbjax.testing.compiling import QUICKLY
 
 
 def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
     problem = Problem(3, 3, 2, 4, 10, "disjoint", False)
-    assert cubic.depth(problem) == 3 and not cubic.paired(problem)
+    assert loss_model.depth(problem) == 3 and not loss_model.couples_pairs(problem)
     drawn = np.random.default_rng(0).normal(size=3)
 
     @jax.jit
@@ -29,7 +35,7 @@ def test_second_derivatives_are_those_of_the_own_servers_probability(x64):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK", 4)
+    monkeypatch.setattr(table_history, "BLOCK", 4)
     servers, table, rounds = 4, 3, 10
     problem = Problem(servers, size, 2, table, rounds, "disjoint", True)
     draw = np.random.default_rng(size)
@@ -38,15 +44,15 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
     valid, scores = np.arange(rounds) % 3 != 1, draw.normal(size=(servers, table))
     numbers = np.arange(1, rounds + 1), row, shown, choice
     round_, row_, shown_, choice_ = (one.astype(np.int32) for one in numbers)
-    told = Row(round_, row_, np.zeros((rounds, 2)), shown_, choice_, valid)
+    told = Interaction(round_, row_, np.zeros((rounds, 2)), shown_, choice_, valid)
 
     def summed(told, scores):
         def one(record, new):
-            return table_record.append(record, new), None
+            return table_history.append(record, new), None
 
-        record = jax.lax.scan(one, table_record.init(problem), told)[0]
+        record = jax.lax.scan(one, table_history.init(problem), told)[0]
         last = jax.tree.map(lambda leaf: leaf[-1], told)
-        return table_record.sums_of(scores[last.servers], scores, record, problem, last)
+        return table_history.sum_residuals(scores[last.servers], scores, record, problem, last)
 
     residual, curvature = jax.jit(summed, compiler_options=QUICKLY)(told, scores)
     slope, bend = np.zeros((size, table)), np.zeros((size, size, table))
@@ -68,10 +74,10 @@ def test_a_history_is_summed_over_the_rounds_that_had_feedback(size, x64, monkey
 @pytest.mark.parametrize("dim", [1, 3])
 def test_before_any_row_the_model_is_the_regulariser(dim, parameters):
     problem = Problem(3, 2, dim, 4, 10, parameters, False)
-    begun = running.init(problem, jnp.asarray(0.7))
+    begun = running_estimate.init(problem, jnp.asarray(0.7))
     for block, (vector, second) in enumerate(zip(begun.model, begun.second, strict=True)):
-        model = cubic.from_vector(problem, vector, second)
-        own = np.eye(problem.num_blocks)[block][: cubic.width(problem)]
+        model = loss_model.unpack_vector(problem, vector, second)
+        own = np.eye(problem.num_blocks)[block][: loss_model.width(problem)]
         ridge = 0.7 * own[:, None, None] * np.eye(dim)
-        np.testing.assert_allclose(triangles.whole(model.first, dim), ridge, rtol=1e-6)
+        np.testing.assert_allclose(packed_matrices.unpack(model.first, dim), ridge, rtol=1e-6)
         assert not model.value.any() and not model.second.any()

@@ -10,8 +10,14 @@ import pytest
 
 from cqbjax import sources
 from cqbjax.core import backend, linalg, platforms, pytree, rng, simulate
-from cqbjax.estimation import image_passes, likelihood, pages, running, triangles
-from cqbjax.estimation.image_passes import Job
+from cqbjax.estimation import (
+    likelihood,
+    packed_matrices,
+    paged_history,
+    running_estimate,
+    whitened_kernel,
+)
+from cqbjax.estimation.whitened_kernel import TablePass
 from cqbjax.policies import Acqb
 
 HORIZON, CAPACITY, SEEDS = 60, 40, (0, 1, 2)
@@ -44,12 +50,12 @@ CASES |= {
 @pytest.mark.parametrize("platform", [platforms.CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_residuals_of_a_row_solve_their_equation(size, platform, x64):
-    """e = p(s - G e) - y, which `running._residuals` solves by Newton's method."""
+    """e = p(s - G e) - y, which `running_estimate._residuals` solves by Newton's method."""
     draws = np.random.default_rng(size)
     root, start = 0.4 * draws.normal(size=(size, size)), draws.normal(size=size)
     gram = root @ root.T
     # A new function, or JAX would find what it traced on the other platform.
-    solve = jax.jit(functools.partial(running._residuals))
+    solve = jax.jit(functools.partial(running_estimate._residuals))
     for chosen in np.vstack([np.eye(size), np.zeros(size)]):
         with platforms.use(platform):
             excess = np.asarray(solve(start, gram, chosen))
@@ -69,7 +75,7 @@ def test_rows_are_summed_by_their_weights(width, platform, x64):
         value, upper = sums(h, residual, features)
     np.testing.assert_allclose(value, features @ residual, atol=1e-12)
     summed = np.einsum("ql,il,jl->qij", h, features, features)
-    np.testing.assert_allclose(triangles.whole(upper, 3), summed, atol=1e-12)
+    np.testing.assert_allclose(packed_matrices.unpack(upper, 3), summed, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -77,8 +83,8 @@ def test_rows_are_summed_by_their_weights(width, platform, x64):
 def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     source, size, policy = CASES[name]
     # So few rows that every block has several pages.
-    monkeypatch.setattr(pages, "PAGE_ALONE", 8)
-    monkeypatch.setattr(pages, "PAGE_COUPLED", 8)
+    monkeypatch.setattr(paged_history, "PAGE_ALONE", 8)
+    monkeypatch.setattr(paged_history, "PAGE_COUPLED", 8)
     rate = 0.9 if name.startswith("pool") else 0.6
     source, problem = pytree.arrays(source), source.problem(size, HORIZON)
 
@@ -111,8 +117,8 @@ def test_small_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
     with platforms.use(choices):
         hessian = jnp.asarray(matrix)
         if choices.fused:
-            hessian = triangles.upper(hessian)[None, None]
-        (solved,) = running.solve(hessian, jnp.asarray(right))
+            hessian = packed_matrices.pack(hessian)[None, None]
+        (solved,) = running_estimate.solve(hessian, jnp.asarray(right))
         rows = linalg.put_rows(jnp.asarray(table), jnp.asarray(at), jnp.ones((2, 4)))
         one = linalg.put(jnp.asarray(table), (jnp.asarray(at), jnp.asarray([3, 9])), jnp.ones(2))
         read = linalg.take(jnp.asarray(table), jnp.asarray(at), jnp.asarray([3, 0]))
@@ -146,7 +152,7 @@ def test_keys_for_rejection_samplers_draw_the_same_numbers():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
     # Tiles of a few rows, so that a run takes several programs, the last of them part empty.
-    monkeypatch.setattr(image_passes, "TILE", 256)
+    monkeypatch.setattr(whitened_kernel, "TILE", 256)
     draws = np.random.default_rng(size)
     width, servers, rows, dim = 3, 5, 130, 12
     image = draws.normal(size=(width, servers, rows, dim))
@@ -156,16 +162,16 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
     weight = draws.normal(size=(width, size, size, rows))
 
     def both(image, shown, along, row, pull, push, weight, times):
-        first = image_passes.run(image, shown, Job(along, row, pull=pull))
-        curved = Job(push=push, weight=weight, times=times, pulls_curved=True)
-        return first, image_passes.run(first.image, shown, curved)
+        first = whitened_kernel.run_pass(image, shown, TablePass(along, row, pull=pull))
+        curved = TablePass(push=push, weight=weight, times=times, pulls_curved=True)
+        return first, whitened_kernel.run_pass(first.table, shown, curved)
 
     with platforms.use(GPU):
         first, second = jax.vmap(both)(image, shown, along, row, pull, push, weight, times)
     changed = image.copy()
     for run, of in enumerate(shown):
         changed[run, of] -= along[run][..., None] * row[run][:, None]
-    np.testing.assert_allclose(first.image, changed, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(first.table, changed, rtol=1e-12, atol=1e-12)
     here = changed[np.arange(width)[:, None], shown]
     assert first.pushed is None and first.bend is None
     np.testing.assert_allclose(first.pulled, np.einsum("bkid,bki->bkd", here, pull), atol=1e-11)

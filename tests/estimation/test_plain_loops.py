@@ -15,8 +15,14 @@ from tiers import cases
 
 from cqbjax.core import platforms
 from cqbjax.core.types import Observation, Problem, Queue
-from cqbjax.estimation import Blocks, Pool, image_passes, pages, rows
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import (
+    BlockBelief,
+    TableBelief,
+    paged_history,
+    table_history,
+    whitened_kernel,
+)
+from cqbjax.estimation.belief import Interaction
 from cqbjax.testing.compiling import QUICKLY
 
 LAMBDA0, ROUNDS, SERVERS, DIM, TABLE, PAGE = 0.7, 18, 3, 2, 7, 4
@@ -184,7 +190,7 @@ def feedback(problem, mixed=False):
     features = contexts[row[:, None], servers] if shared else contexts[row]
     numbers = (np.arange(1, ROUNDS + 1), row, servers, choice)
     first, *others = (one.astype(np.int32) for one in numbers)
-    told = Row(first, others[0], features, *others[1:], valid, shown if mixed else None)
+    told = Interaction(first, others[0], features, *others[1:], valid, shown if mixed else None)
     rounds = []
     for t in np.flatnonzero(valid):
         x = features[t] if shared else np.zeros((size, SERVERS * DIM))
@@ -237,23 +243,27 @@ def variants():
         drawn = pooled._replace(pooled=False)
         shared = drawn._replace(parameters="shared")
         for name, platform in (("cpu", CPU), ("gpu", GPU)):
-            made[f"running-{size}-{name}"] = Blocks(pooled), (Paged, SERVERS, 1), platform
-            made[f"pool-{size}-{name}"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), platform
+            made[f"running-{size}-{name}"] = BlockBelief(pooled), (Paged, SERVERS, 1), platform
+            made[f"pool-{size}-{name}"] = (
+                TableBelief(pooled),
+                (Steps, SERVERS, 1, size + 1),
+                platform,
+            )
             if size < 3:
-                made[f"shared-{size}-{name}"] = Blocks(shared), (Paged, 1, 1), platform
+                made[f"shared-{size}-{name}"] = BlockBelief(shared), (Paged, 1, 1), platform
         if size < 3:
-            made[f"drawn-{size}-cpu"] = Pool(drawn), (Steps, SERVERS, 3, size + 5), CPU
-            made[f"warm-{size}-cpu"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
+            made[f"drawn-{size}-cpu"] = TableBelief(drawn), (Steps, SERVERS, 3, size + 5), CPU
+            made[f"warm-{size}-cpu"] = TableBelief(pooled), (Steps, SERVERS, 1, size + 1), CPU
     exact = PROBLEM._replace(assortment_size=2)
     visits = 2 * -(-ROUNDS // PAGE)
-    made["running-2-exact"] = Blocks(exact, exact_steps=2), (Paged, SERVERS, visits), CPU
+    made["running-2-exact"] = BlockBelief(exact, exact_steps=2), (Paged, SERVERS, visits), CPU
     for size in (2, 3):
         pooled = PROBLEM._replace(assortment_size=size)
-        made[f"running-{size}-mixed"] = Blocks(pooled), (Paged, SERVERS, 1), CPU
-        made[f"pool-{size}-mixed"] = Pool(pooled), (Steps, SERVERS, 1, size + 1), CPU
+        made[f"running-{size}-mixed"] = BlockBelief(pooled), (Paged, SERVERS, 1), CPU
+        made[f"pool-{size}-mixed"] = TableBelief(pooled), (Steps, SERVERS, 1, size + 1), CPU
     shared = exact._replace(pooled=False, parameters="shared")
-    made["shared-2-mixed"] = Blocks(shared), (Paged, 1, 1), CPU
-    made["pool-2-exact"] = Pool(exact, exact_steps=2), (Steps, SERVERS, 2, 2 * DIM), CPU
+    made["shared-2-mixed"] = BlockBelief(shared), (Paged, 1, 1), CPU
+    made["pool-2-exact"] = TableBelief(exact, exact_steps=2), (Steps, SERVERS, 2, 2 * DIM), CPU
     return made
 
 
@@ -270,8 +280,8 @@ QUICK = {
 def test_a_belief_is_its_definition_in_every_round(name, x64, monkeypatch):
     # So few rows that blocks have several pages, the history several blocks, an image some tiles.
     for module, constant, small in (
-        (pages, "PAGE_ALONE", PAGE), (pages, "PAGE_COUPLED", PAGE), (rows, "BLOCK", 5),
-        (image_passes, "TILE", 8), (image_passes, "TILES", 2),
+        (paged_history, "PAGE_ALONE", PAGE), (paged_history, "PAGE_COUPLED", PAGE),
+        (table_history, "BLOCK", 5), (whitened_kernel, "TILE", 8), (whitened_kernel, "TILES", 2),
     ):  # fmt: skip
         monkeypatch.setattr(module, constant, small)
     belief, (loops, *numbers), platform = VARIANTS[name]

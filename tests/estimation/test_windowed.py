@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.estimation import Windowed, WindowedState
-from cqbjax.estimation.rows import Row
-from cqbjax.estimation.windowed import room
+from cqbjax.estimation import WindowedBelief, WindowedBeliefState, choose_belief
+from cqbjax.estimation.belief import Interaction
 from cqbjax.testing.contract import PROBLEM
 
 ATTEMPTS, WINDOW = 40, 6
@@ -30,11 +29,11 @@ class Noted:
 
 def played(valid):
     """Return what the elder has noted after each attempt: [n, n, 2], [n] valid."""
-    belief = Windowed(Noted(), WINDOW)
+    belief = WindowedBelief(Noted(), WINDOW)
 
     def one(state, told):
         at, valid = told
-        new = Row(at + 1, at, jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.int32(0), valid)
+        new = Interaction(at + 1, at, jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.int32(0), valid)
         state = belief.update(state, new)
         return state, state.elder
 
@@ -69,7 +68,7 @@ class Told:
 
 
 def test_the_elder_is_asked_whatever_is_asked():
-    belief, state = Windowed(Told(), WINDOW), WindowedState("elder", "younger", 0, None)
+    belief, state = WindowedBelief(Told(), WINDOW), WindowedBeliefState("elder", "younger", 0, None)
     assert belief.learnt(state) == ("learnt", "elder")
     assert belief.theta(state, "table") == ("theta", "elder", "table")
     assert belief.sampled(state, "seen", 0.5, "z") == ("sampled", "elder", "seen", 0.5, "z")
@@ -77,5 +76,6 @@ def test_the_elder_is_asked_whatever_is_asked():
 
 
 def test_a_belief_in_a_window_has_room_for_it_and_no_more():
-    assert room(PROBLEM, 6).attempts == 6
-    assert room(PROBLEM._replace(places=4), 6).attempts == 8
+    for places, attempts in ((1, 6), (4, 8)):
+        belief = choose_belief("auto", PROBLEM._replace(places=places), window=6)
+        assert belief.belief.problem.attempts == attempts

@@ -255,7 +255,9 @@ def test_policies_and_schedules_stand_side_by_side(generated):
     assert chosen["acqb"].alpha_scale == 0.2
     # A chain's state changes while it waits: its estimator reads no table of contexts.
     problem = make_replay(log, chains, [0], 0.7, 10, 0.8).problem(1, 10)
-    assert isinstance(estimation.choose(chosen["acqb"].estimator, problem), estimation.Blocks)
+    assert isinstance(
+        estimation.choose_belief(chosen["acqb"].estimator, problem), estimation.BlockBelief
+    )
     made.kind.schedules = {"acqb": "fifo"}
     with pytest.raises(ValueError, match="kind.schedules.acqb has the label of a policy"):
         replayed(made).scheduled(make_policies(made.policy), log, chains)

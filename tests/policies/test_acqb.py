@@ -10,7 +10,7 @@ import pytest
 from cqbjax.core import rng
 from cqbjax.core.pytree import arrays
 from cqbjax.core.types import Observation, Problem, Queue
-from cqbjax.estimation import WindowedState
+from cqbjax.estimation import WindowedBeliefState
 from cqbjax.policies import Acqb
 from cqbjax.policies.acqb import AcqbState
 from cqbjax.testing.compiling import QUICKLY
@@ -29,7 +29,7 @@ def decided(policy, arrived, t, windowed):
     numbers = ([0, 1, 2], [4, 8, 0], [0, 0, 0])
     queue = Queue(*(jnp.asarray(one, jnp.int32) for one in numbers))
     seen = Observation(problem, t, queue, jnp.zeros((3, 2)), arrived, jnp.int32(1), queue.row, None)
-    belief = WindowedState((), (), jnp.int32(ATTEMPTS), None) if windowed else ()
+    belief = WindowedBeliefState((), (), jnp.int32(ATTEMPTS), None) if windowed else ()
     action = policy.select(KEY, AcqbState(belief, jnp.int32(5)), seen)
     return action.explored, action.slot, action.servers
 

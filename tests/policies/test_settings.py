@@ -14,7 +14,7 @@ import cqbjax
 from cqbjax import estimation
 from cqbjax.core import rng
 from cqbjax.core.types import Needs, Observation, Problem, Queue, read_needs
-from cqbjax.estimation import Blocks, Pool, cubic, running
+from cqbjax.estimation import BlockBelief, TableBelief, loss_model
 from cqbjax.policies import (
     Acqb,
     ByLlm,
@@ -73,34 +73,34 @@ def test_only_the_optimal_policy_needs_the_true_utilities_and_only_retry_rules_t
 def test_an_estimator_is_chosen_by_what_it_can_do():
     small = PROBLEM._replace(pooled=False)
     large = PROBLEM._replace(dim=60)
-    assert running.is_small(small) and not running.is_small(large)
+    assert loss_model.depth(small) and not loss_model.depth(large)
     shared, changing = (
         (one._replace(parameters="shared") for one in (small, large)),
         large._replace(age_column=3),
     )
     small_shared, large_shared = shared
-    assert not running.is_small(large_shared)
+    assert not loss_model.depth(large_shared)
     for problem in (small, small_shared, large_shared, changing):
-        assert estimation.choose("auto", problem, 3) == Blocks(problem, 3)
-        assert estimation.choose("running", problem) == Blocks(problem)
-    assert estimation.choose("auto", large, 2) == Pool(large, 2)
-    assert estimation.choose("newton_cg", small) == Pool(small)
+        assert estimation.choose_belief("auto", problem, 3) == BlockBelief(problem, 3)
+        assert estimation.choose_belief("running", problem) == BlockBelief(problem)
+    assert estimation.choose_belief("auto", large, 2) == TableBelief(large, 2)
+    assert estimation.choose_belief("newton_cg", small) == TableBelief(small)
     for problem, said in ((changing, "features that stay"), (large_shared, "parameters=disjoint")):
         with pytest.raises(ValueError, match=f"estimator=newton_cg needs {said}"):
-            estimation.choose("newton_cg", problem)
+            estimation.choose_belief("newton_cg", problem)
 
 
 def test_second_derivatives_are_kept_up_to_a_number():
     sizes = {}
     for size, parameters in ((1, "disjoint"), (2, "disjoint"), (3, "disjoint"), (3, "shared")):
         problem = PROBLEM._replace(assortment_size=size, parameters=parameters)
-        sizes[size, parameters] = cubic.width(problem), cubic.depth(problem)
+        sizes[size, parameters] = loss_model.width(problem), loss_model.depth(problem)
     assert sizes == {
         (1, "disjoint"): (1, 1), (2, "disjoint"): (3, 2), (3, "disjoint"): (3, 3),
         (3, "shared"): (1, 1),
     }  # fmt: skip
     # One block of d (d (d + 1) / 2) numbers, the last factor in whole eights: 19 * 192, 20 * 216.
-    dims = [cubic.depth(PROBLEM._replace(assortment_size=1, dim=dim)) for dim in (19, 20)]
+    dims = [loss_model.depth(PROBLEM._replace(assortment_size=1, dim=dim)) for dim in (19, 20)]
     assert dims == [1, 0]
 
 

@@ -13,7 +13,7 @@ from cqbjax.core import metrics, queueing, rng, simulate
 from cqbjax.core.pytree import arrays, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source
 from cqbjax.core.world import World
-from cqbjax.estimation import BlocksState
+from cqbjax.estimation import BlockBeliefState
 
 
 class Played(NamedTuple):
@@ -207,7 +207,7 @@ class Planted:
     def init(self, problem: Problem, contexts: Array) -> Any:
         """Return ACQB's state with theta planted in it."""
         state = self.policy.init(problem, contexts)
-        assert isinstance(state.belief, BlocksState), "theta is planted in a belief by blocks"
+        assert isinstance(state.belief, BlockBeliefState), "theta is planted in a belief by blocks"
         estimate = state.belief.estimate._replace(theta=self.theta)
         return state._replace(belief=state.belief._replace(estimate=estimate))
 

@@ -1,15 +1,15 @@
 """Maximum likelihood for few dimensions: a model of the whole history, bounded work a round.
 
-Every block keeps its rows in pages, and each page its rows' part of the model (`cubic`): c and H,
-expanded about the estimate at which the page was last visited. T of all rows is summed, each as it
-was when its row came. In each round
+Every block stores its rows in pages, and for each page its part of the model (`loss_model`): c and
+H, expanded about the estimate of the last visit. T is summed over all rows, each at the time of its
+arrival. In each round
 
-    1. the shown blocks step to the minimum of the model and the round's own row, taken exactly;
+    1. the offered blocks step to the minimum of the model plus the exact loss of the new row;
     2. the row is written to their last pages and added to the model;
-    3. the next page of each shown block is visited: it is expanded anew, and the shown blocks take
-       a Newton step on the whole model.
+    3. the next page of each offered block is visited: it is expanded again, and the offered blocks
+       take a Newton step on the whole model.
 
-docs/notebook/estimator.md derives this in the same order, and measures what is left to the exact
+docs/notebook/estimator.md derives this in the same order and measures the distance to the exact
 minimiser.
 """
 
@@ -21,29 +21,29 @@ from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
 from cqbjax.core.types import DOWN, Problem, along
-from cqbjax.estimation import cubic, likelihood, pages, triangles
-from cqbjax.estimation.cubic import Cubic
-from cqbjax.estimation.pages import Pages
-from cqbjax.estimation.rows import Row
+from cqbjax.estimation import likelihood, loss_model, packed_matrices, paged_history
+from cqbjax.estimation.belief import Interaction
+from cqbjax.estimation.loss_model import LossModel
+from cqbjax.estimation.paged_history import PagedHistory
 
-# Newton steps on the K residuals of the round's own row.
+# Newton steps on the K residuals of the new row.
 PASSES = 4
-# Most rows of a system that is solved number by number: such a solution takes long to compile.
+# Most equations of a system that is solved number by number, which takes long to compile.
 NUMBERS = 10
-# With less regularisation the model extrapolates too far in young runs and may diverge.
+# With less regularisation the model extrapolates too far in short runs and may diverge.
 LEAST_LAMBDA0 = 0.3
 
 
-class Estimate(NamedTuple):
+class RunningEstimate(NamedTuple):
     """theta-hat and the model behind it.
 
-    Within a round `model`, `lost` and `second` are those of the A shown blocks alone.
+    Within a round `model`, `lost` and `second` are those of the A offered blocks.
 
     Attributes:
-        theta: [B, d] the estimate.
-        model: [B, G] c and H of every block, the regulariser and all pages (`cubic.to_vector`).
-        lost: [B, G] what rounding took off `model` so far (compensated summation).
-        second: [B, D, W, d, P] T of every block (`Cubic.second`).
+        theta: [B, d] the estimates.
+        model: [B, G] c and H of every block, regulariser and all pages (`pack_vector`).
+        lost: [B, G] rounding error of `model` (compensated summation).
+        second: [B, D, W, d, P] T of every block (`LossModel.second`).
         pages: the rows.
     """
 
@@ -51,53 +51,49 @@ class Estimate(NamedTuple):
     model: Array
     lost: Array
     second: Array
-    pages: Pages
+    pages: PagedHistory
 
 
-def is_small(problem: Problem) -> bool:
-    """Tell whether models are small enough to have second derivatives.
-
-    Without them estimates are not held to their accuracy (docs/notebook/estimator.md).
-    """
-    return cubic.depth(problem) > 0
-
-
-def init(problem: Problem, lambda0: Array) -> Estimate:
-    """Return theta = 0 with the regulariser as the whole model: H_jj = lambda0 I."""
-    blocks, dim, wide = problem.num_blocks, problem.dim, cubic.width(problem)
+def init(problem: Problem, lambda0: Array) -> RunningEstimate:
+    """Return theta = 0, with the regulariser as the whole model: H_jj = lambda0 I."""
+    blocks, dim, wide = problem.num_blocks, problem.dim, loss_model.width(problem)
     own = jnp.eye(blocks, wide) if wide > 1 else jnp.ones((blocks, 1))
-    none = jnp.zeros((blocks, cubic.vector_size(problem)))
-    ridge = lambda0 * own[:, :, None] * jnp.eye(dim)[triangles.indices(dim)]
+    none = jnp.zeros((blocks, loss_model.vector_size(problem)))
+    ridge = lambda0 * own[:, :, None] * jnp.eye(dim)[packed_matrices.upper_indices(dim)]
     ridge = ridge.reshape(blocks, -1)
     model = none.at[:, dim : dim + ridge.shape[1]].set(ridge)
-    second = jnp.zeros((blocks, *cubic.second_shape(problem)))
-    return Estimate(jnp.zeros((blocks, dim)), model, none, second, pages.init(problem))
+    second = jnp.zeros((blocks, *loss_model.second_shape(problem)))
+    theta, pages = jnp.zeros((blocks, dim)), paged_history.init(problem)
+    return RunningEstimate(theta, model, none, second, pages)
 
 
-def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) -> Estimate:
-    """Absorb one row, visit pages, and move the shown blocks' estimates.
+def update(
+    state: RunningEstimate, problem: Problem, new: Interaction, exact_steps: int = 0
+) -> RunningEstimate:
+    """Add one row, visit pages, and move the estimates of the offered blocks.
 
     Args:
         state: the estimate before the round.
         problem: shapes.
-        new: the round's row.
+        new: the interaction.
         exact_steps: 0 for one visit; n > 0 visits every page n times, which ends at the exact
             minimiser.
     """
-    blocks = jnp.zeros(1, jnp.int32) if problem.parameters == "shared" else new.servers
+    shared = problem.parameters == "shared"
+    blocks = jnp.zeros(1, jnp.int32) if shared else new.servers
+    learns = new.valid if shared else new.learns  # [] or [A]
     work = state._replace(
         model=state.model[blocks], lost=state.lost[blocks], second=state.second[blocks]
     )
-    step = row_step(_system(work, problem, new, blocks), problem, new, work.theta[blocks])
-    work = _moved(work, blocks, step, learns(problem, new))
-    work = _append(work, problem, new, blocks)
+    step = row_step(_newton_system(work, problem, new, blocks), problem, new, work.theta[blocks])
+    work = _append(_add_step(work, blocks, step, learns), problem, new, blocks, learns)
     if exact_steps:
-        visits = exact_steps * pages.most_pages(problem)
+        visits = exact_steps * paged_history.max_pages(problem)
         work = jax.lax.fori_loop(
-            0, visits, lambda _, work: _visit(work, problem, new, blocks), work
+            0, visits, lambda _, work: _visit(work, problem, new, blocks, learns), work
         )
     else:
-        work = _visit(work, problem, new, blocks)
+        work = _visit(work, problem, new, blocks, learns)
     return work._replace(
         model=linalg.put_rows(state.model, blocks, work.model),
         lost=linalg.put_rows(state.lost, blocks, work.lost),
@@ -105,23 +101,20 @@ def update(state: Estimate, problem: Problem, new: Row, exact_steps: int = 0) ->
     )
 
 
-def learns(problem: Problem, new: Row) -> Array:
-    """Return which of the A shown blocks learn from a row: [] bool of all alike, or [A] bool."""
-    return new.valid if problem.parameters == "shared" else new.learns
-
-
-def row_step(system: tuple[Array, Array], problem: Problem, new: Row, theta: Array) -> Array:
-    """Return the step [A, d] to the minimum of a model to second order and a row's exact loss.
+def row_step(
+    system: tuple[Array, Array], problem: Problem, new: Interaction, theta: Array
+) -> Array:
+    """Return the step [A, d] to the minimum of the quadratic model plus the exact loss of a row.
 
     With g and H the model's gradient and Hessian at the estimate, X [K, A d] the derivatives of the
-    row's K utilities and e = p - y, stationarity reads step = -H^-1 (g + X'e), which leaves K
-    equations in e, solved by Newton's method.
+    row's K utilities and e = p - y, stationarity reads step = -H^-1 (g + X'e). Newton's method
+    solves the K equations in e.
 
     Args:
         system: g and H, as `solve` takes them.
         problem: shapes.
         new: the row.
-        theta: [A, d] the estimate of the shown blocks.
+        theta: [A, d] estimates of the offered blocks.
     """
     (gradient, hessian), size, rows = system, problem.assortment_size, new.features
     if problem.parameters == "disjoint":
@@ -142,7 +135,7 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     """
     size = len(chosen)
     if platforms.current().fused and size <= 2:
-        # Without an axis between the numbers all passes are one kernel.
+        # Scalars without an axis keep all passes in one kernel.
         solve_few = _one_residual if size == 1 else _two_residuals
         residuals = solve_few(list(start), [list(row) for row in gram], list(chosen))
         return linalg.side_by_side(residuals)
@@ -155,7 +148,7 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
 
 
 def _one_residual(start: list[Array], gram: list[list[Array]], chosen: list[Array]) -> list[Array]:
-    """Do as `_residuals` for K = 1, number by number."""
+    """Solve `_residuals` for K = 1 with scalars."""
     e = jnp.zeros_like(start[0])
     for _ in range(PASSES):
         p = jax.nn.sigmoid(start[0] - gram[0][0] * e)
@@ -164,7 +157,7 @@ def _one_residual(start: list[Array], gram: list[list[Array]], chosen: list[Arra
 
 
 def _two_residuals(start: list[Array], gram: list[list[Array]], chosen: list[Array]) -> list[Array]:
-    """Do as `_residuals` for K = 2, number by number."""
+    """Solve `_residuals` for K = 2 with scalars."""
     e, f = jnp.zeros_like(start[0]), jnp.zeros_like(start[1])
     for _ in range(PASSES):
         u = start[0] - gram[0][0] * e - gram[0][1] * f
@@ -173,7 +166,7 @@ def _two_residuals(start: list[Array], gram: list[list[Array]], chosen: list[Arr
         one, other = jnp.exp(u - top), jnp.exp(v - top)
         mass = jnp.exp(-top) + one + other
         p, q = one / mass, other / mass
-        # I + (diag(p) - p p') G, and Cramer's rule: its determinant is at least one.
+        # Cramer's rule for I + (diag(p) - p p') G, whose determinant is at least one.
         a = 1.0 + p * ((1.0 - p) * gram[0][0] - q * gram[1][0])
         b = p * ((1.0 - p) * gram[0][1] - q * gram[1][1])
         c = q * ((1.0 - q) * gram[1][0] - p * gram[0][0])
@@ -184,80 +177,90 @@ def _two_residuals(start: list[Array], gram: list[list[Array]], chosen: list[Arr
     return [e, f]
 
 
-def _append(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
-    """Write the row to the last page of each shown block, and add its model there."""
-    rows = likelihood.stored(problem, new, work.theta)
+def _append(
+    work: RunningEstimate, problem: Problem, new: Interaction, blocks: Array, learns: Array
+) -> RunningEstimate:
+    """Write the row to the last page of each offered block, and add its model there."""
+    rows = likelihood.encode_rows(problem, new, work.theta)
     models, second = _expand(work.theta, problem, rows[:, :, None], blocks)
-    page, stored = pages.append(work.pages, blocks, rows, learns(problem, new))
-    # Settled, here and where a page is read: what reads an array again after it is written makes
-    # XLA copy all of it, so that a round would cost the more the longer the run.
+    page, stored = paged_history.append(work.pages, blocks, rows, learns)
+    # The barriers, here and where a page is read, keep XLA from copying all pages: it copies an
+    # array that is read again after a write, and a round would cost more the longer the run.
     stored = stored._replace(models=linalg.settle(stored.models.at[page].add(models)))
     second = linalg.settle(work.second + second)
-    return _grown(work._replace(second=second, pages=stored), models)
+    return _add_models(work._replace(second=second, pages=stored), models)
 
 
-def _visit(work: Estimate, problem: Problem, new: Row, blocks: Array) -> Estimate:
-    """Expand the next page of every shown block anew, and take a Newton step of these blocks."""
-    learnt = learns(problem, new)
-    page, stored = pages.turn(work.pages, blocks, learnt)
+def _visit(
+    work: RunningEstimate, problem: Problem, new: Interaction, blocks: Array, learns: Array
+) -> RunningEstimate:
+    """Expand the next page of every offered block again, and take a Newton step of the blocks."""
+    page, stored = paged_history.next_page(work.pages, blocks, learns)
     old = linalg.settle(stored.models[page])
-    fresh, _ = _expand(work.theta, problem, pages.read(stored, page), blocks)
-    fresh = linalg.settle(jnp.where(along(learnt, fresh), fresh, old))
+    fresh, _ = _expand(work.theta, problem, paged_history.read_rows(stored, page), blocks)
+    fresh = linalg.settle(jnp.where(along(learns, fresh), fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))
-    work = _grown(work._replace(pages=stored), fresh - old)
-    gradient, hessian = _system(work, problem, new, blocks)
+    work = _add_models(work._replace(pages=stored), fresh - old)
+    gradient, hessian = _newton_system(work, problem, new, blocks)
     (newton,) = solve(hessian, gradient)
-    return _moved(work, blocks, -newton.reshape(blocks.shape[0], -1), learnt)
+    return _add_step(work, blocks, -newton.reshape(blocks.shape[0], -1), learns)
 
 
 def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple[Array, Array]:
-    """Expand [A, F, L] rows of the shown blocks: [A, G], and the second derivatives."""
+    """Expand rows [A, F, L] of the offered blocks: [A, G], and the second derivatives."""
 
     def one(rows: Array, about: Array, own: Array) -> tuple[Array, Array]:
         model = likelihood.expand(problem, rows, about, own)
-        return cubic.to_vector(model), model.second
+        return model.pack_vector(), model.second
 
-    return jax.vmap(one)(rows, *_around(theta, problem, blocks))
+    return jax.vmap(one)(rows, *_expansion_points(theta, problem, blocks))
 
 
-def _grown(work: Estimate, change: Array) -> Estimate:
-    """Add models [A, G] to the shown blocks' sums, keeping what rounding takes off."""
+def _add_models(work: RunningEstimate, change: Array) -> RunningEstimate:
+    """Add models [A, G] to those of the offered blocks by compensated summation."""
     model, lost = linalg.add(work.model, work.lost, change)
     return work._replace(model=model, lost=lost)
 
 
-def _system(work: Estimate, problem: Problem, new: Row, blocks: Array) -> tuple[Array, Array]:
-    """Return the shown blocks' gradient [A d] and Hessian, as `solve` takes it, at the estimate.
+def _newton_system(
+    work: RunningEstimate, problem: Problem, new: Interaction, blocks: Array
+) -> tuple[Array, Array]:
+    """Return gradient [A d] and Hessian of the offered blocks at the estimate, for `solve`.
 
-    A block whose server did not answer is held: nothing couples it, and its gradient is no matter.
+    A block whose server did not answer is uncoupled from the others, and its gradient unused.
     """
 
-    def one(vector: Array, second: Array, about: Array, own: Array) -> Cubic:
-        return cubic.move(problem, cubic.from_vector(problem, vector, second), about, own)
+    def one(vector: Array, second: Array, about: Array, own: Array) -> LossModel:
+        model = loss_model.unpack_vector(problem, vector, second)
+        return loss_model.recenter(problem, model, about, own)
 
-    here = jax.vmap(one)(work.model, work.second, *_around(work.theta, problem, blocks))
-    between = here.first[:, blocks] if cubic.width(problem) > 1 else here.first
+    here = jax.vmap(one)(work.model, work.second, *_expansion_points(work.theta, problem, blocks))
+    between = here.first[:, blocks] if loss_model.width(problem) > 1 else here.first
     if new.shown is not None and problem.parameters == "disjoint":
         both = new.shown[:, None] & new.shown
         between = jnp.where((both | jnp.eye(len(blocks), dtype=bool))[:, :, None], between, 0.0)
     size = len(blocks) * problem.dim
     if platforms.current().fused and size <= NUMBERS:
         return here.value.reshape(-1), between
-    hessian = jnp.swapaxes(triangles.whole(linalg.settle(between), problem.dim), 1, 2)
+    hessian = jnp.swapaxes(packed_matrices.unpack(linalg.settle(between), problem.dim), 1, 2)
     return linalg.settle((here.value.reshape(-1), hessian.reshape(size, size)))
 
 
-def _around(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array]:
-    """Return what the models of the shown blocks depend on: [A, W, d] and [A, W], one at each."""
-    if cubic.width(problem) == 1:
+def _expansion_points(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array]:
+    """Return the estimates that each offered block's model depends on, and its own mark.
+
+    Returns:
+        [A, W, d], and [A, W] one at the block itself.
+    """
+    if loss_model.width(problem) == 1:
         return theta[blocks][:, None], jnp.ones((len(blocks), 1), theta.dtype)
     own = (blocks[:, None] == jnp.arange(problem.num_blocks)).astype(theta.dtype)
     return jnp.broadcast_to(theta, (len(blocks), *theta.shape)), own
 
 
-def _moved(work: Estimate, blocks: Array, step: Array, valid: Array) -> Estimate:
+def _add_step(work: RunningEstimate, blocks: Array, step: Array, learns: Array) -> RunningEstimate:
     """Add [A, d] to the estimates of the blocks that learn, [] or [A]."""
-    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & along(valid, blocks[:, None])
+    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & along(learns, blocks[:, None])
     moved = linalg.total(jnp.where(here[:, :, None], step[:, None], 0.0), axis=0)
     return work._replace(theta=linalg.settle(work.theta + moved))
 
@@ -266,23 +269,22 @@ def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
     """Solve H v = r for several right sides [..., A d], H symmetric positive definite.
 
     Args:
-        hessian: [A d, A d]; or [A, A, P] the upper elements of its blocks, to be solved number by
-            number.
+        hessian: [A d, A d]; or [A, A, P] the packed blocks of H, to be solved with scalars.
         right: the right sides.
     """
     if hessian.ndim == 3:
         dim = right[0].shape[-1] // len(hessian)
-        upper = linalg.triangular(triangles.entries(hessian, dim))
+        upper = linalg.triangular(packed_matrices.block_entries(hessian, dim))
         return tuple(linalg.solve_triangular(upper, one) for one in right)
     inverse = invert(hessian)
     return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
 
 
 def invert(matrix: Array) -> Array:
-    """Invert a symmetric positive definite matrix [d, d], of which the lower triangle is read.
+    """Invert a symmetric positive definite matrix [d, d], given by its lower triangle.
 
-    Gauss-Jordan without pivoting where it is small: d elementwise steps, which batch well
-    everywhere, unlike small Cholesky factorisations on a GPU.
+    A small matrix takes Gauss-Jordan without pivoting: d elementwise steps, which batch well,
+    unlike small Cholesky factorisations on a GPU.
     """
     dim = matrix.shape[-1]
     if dim > 3 * linalg.SMALL:

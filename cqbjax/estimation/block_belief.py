@@ -1,4 +1,4 @@
-"""Belief by blocks: a root of V inverse and a running estimate of each."""
+"""The belief by blocks: a square root of V inverse and a running estimate of each block."""
 
 import dataclasses
 from functools import reduce
@@ -9,13 +9,13 @@ from jax import Array
 
 from cqbjax.core import linalg
 from cqbjax.core.types import Observation, Problem
-from cqbjax.estimation import gaussian, running
+from cqbjax.estimation import gaussian, running_estimate
+from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.gaussian import Posterior
-from cqbjax.estimation.rows import Row
-from cqbjax.estimation.running import Estimate
+from cqbjax.estimation.running_estimate import RunningEstimate
 
 
-class BlocksState(NamedTuple):
+class BlockBeliefState(NamedTuple):
     """Posterior and estimate.
 
     Attributes:
@@ -24,55 +24,57 @@ class BlocksState(NamedTuple):
     """
 
     posterior: Posterior
-    estimate: Estimate
+    estimate: RunningEstimate
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class BlockBelief:
     """The belief by blocks (`Belief`), estimated by `running`.
 
     Attributes:
         problem: shapes.
-        exact_steps: 0 for the estimator's own visits, n > 0 for n visits of every page.
+        exact_steps: 0 for one visit of one page a round, n > 0 for n visits of every page.
     """
 
     problem: Problem
     exact_steps: int = 0
 
-    least_lambda0 = running.LEAST_LAMBDA0
+    least_lambda0 = running_estimate.LEAST_LAMBDA0
 
-    def init(self, contexts: Array, lambda0: Array, offset: Array | None = None) -> BlocksState:
-        """Return V = lambda0 I and theta = 0; the context table is not looked at."""
-        assert offset is None, "an offset is kept by `Pool` alone"
+    def init(
+        self, contexts: Array, lambda0: Array, offset: Array | None = None
+    ) -> BlockBeliefState:
+        """Return V = lambda0 I and theta = 0, whatever the contexts."""
+        assert offset is None, "only `TableBelief` takes an offset"
         posterior = gaussian.init(self.problem, lambda0)
-        return BlocksState(posterior, running.init(self.problem, lambda0))
+        return BlockBeliefState(posterior, running_estimate.init(self.problem, lambda0))
 
-    def learnt(self, state: BlocksState) -> Array:
-        """Return in how many rounds each block was learnt from: [B]."""
+    def learnt(self, state: BlockBeliefState) -> Array:
+        """Return the number of updates of each block: [B]."""
         return state.posterior.learnt
 
-    def theta(self, state: BlocksState, contexts: Array) -> Array:
-        """Return the estimates: [B, d]; any leading axes of the state are kept."""
+    def theta(self, state: BlockBeliefState, contexts: Array) -> Array:
+        """Return the estimates: [..., B, d], with any leading axes of the state."""
         return state.estimate.theta
 
     def sampled(
-        self, state: BlocksState, observation: Observation, alpha: Array, normal: Array
+        self, state: BlockBeliefState, observation: Observation, alpha: Array, normal: Array
     ) -> Array:
         """Return the largest of M sampled utilities of every slot and server: [C, N]."""
         drawn = gaussian.sample(state.posterior, state.estimate.theta, alpha, normal)
         return largest_inner(observation.features, drawn)
 
-    def bounded(self, state: BlocksState, observation: Observation, alpha: Array) -> Array:
-        """Return the upper confidence bound x'theta + alpha ||x||_{V^-1}: [C, N]."""
+    def bounded(self, state: BlockBeliefState, observation: Observation, alpha: Array) -> Array:
+        """Return the upper confidence bounds x'theta + alpha ||x||_{V^-1}: [C, N]."""
         features = observation.features
         spread = gaussian.spread(state.posterior, features)
         return inner(features, state.estimate.theta) + alpha * spread
 
-    def update(self, state: BlocksState, new: Row) -> BlocksState:
-        """Absorb one round: V first, then the estimate."""
+    def update(self, state: BlockBeliefState, new: Interaction) -> BlockBeliefState:
+        """Add one interaction to V, then to the estimate."""
         posterior = gaussian.observe(state.posterior, self.problem, new)
-        estimate = running.update(state.estimate, self.problem, new, self.exact_steps)
-        return BlocksState(posterior, estimate)
+        estimate = running_estimate.update(state.estimate, self.problem, new, self.exact_steps)
+        return BlockBeliefState(posterior, estimate)
 
 
 def inner(features: Array, theta: Array) -> Array:
@@ -102,7 +104,7 @@ def largest_inner(features: Array, drawn: Array) -> Array:
     """
     if features.shape[-1] > linalg.SMALL or features.ndim == 3:
         return reduce(jnp.maximum, [inner(features, one) for one in drawn])
-    # A server at a time, so that one kernel runs along the slots with a server's samples at hand.
+    # One server at a time: one kernel then runs along the slots with the samples of that server.
     servers = [
         reduce(jnp.maximum, [linalg.vecmat(one, features.T) for one in samples])
         for samples in jnp.swapaxes(drawn, 0, 1)

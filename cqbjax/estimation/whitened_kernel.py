@@ -1,12 +1,10 @@
-"""Products with images of shown servers, several in one pass, as a kernel for a GPU.
+"""A GPU kernel for several products with the whitened tables of the offered servers in one pass.
 
-A round at many dimensions reads and writes images S [I, d] of the K shown servers; everything else
-is small beside them. XLA makes a pass of every product with an image, and a copy of what it
-gathers. Here a pass loads each tile of the images once, where they lie, and does with it all that
-the tile's own rows allow: change it and write it back, push (S y), pull (S'v), or pull what was
-pushed through the curvature of the same rows. A program takes some rows of one run.
-
-`newton_cg` says what the products are for; on a CPU they are products of matrices there.
+With many dimensions a round mainly reads and writes the tables S [I, d] of the K offered servers.
+XLA makes one pass for each product with a table, and a copy of each table that it gathers. The
+kernel loads each tile of a table once, in place, and does all that the rows of the tile allow: it
+changes them and writes them back, takes S y, takes S'v, or takes S'b with the curvature b of the
+same rows. One program handles some rows of one run. `newton_cg` explains the products.
 """
 
 import functools
@@ -19,14 +17,14 @@ from jax import Array
 
 from cqbjax.core import platforms
 
-# Numbers of all tiles that a program holds, and tiles that it takes one after another.
+# Numbers in the tiles that a program holds at a time, and how many times it loads tiles.
 TILE = 32 * 512
 TILES = 4
 WARPS = 8
 
 
-class Job(NamedTuple):
-    """What a pass does with each row of the K images, in this order; None is left out.
+class TablePass(NamedTuple):
+    """What a pass does with each row of the K tables, in this order; it skips what is None.
 
     Attributes:
         along: [K, I] and
@@ -35,7 +33,7 @@ class Job(NamedTuple):
         weight: [K, K, I] and
         times: [K, I] n, for b_j = sum_k w_jk S_k y_k - n_j S_j y_j.
         pull: [K, I] v, for S'v.
-        pulls_curved: whether b is pulled.
+        pulls_curved: whether to take S'b.
     """
 
     along: Array | None = None
@@ -47,108 +45,93 @@ class Job(NamedTuple):
     pulls_curved: bool = False
 
     @property
-    def changes(self) -> bool:
-        """Whether images are written."""
-        return self.along is not None
-
-    @property
-    def pulls(self) -> bool:
-        """Whether something is pulled."""
-        return self.pull is not None or self.pulls_curved
-
-    @property
     def arrays(self) -> dict[str, Array]:
         """Its arrays by name."""
         named = self._asdict().items()
         return {name: value for name, value in named if isinstance(value, Array)}
 
 
-class Done(NamedTuple):
-    """What came of a pass.
+class PassResult(NamedTuple):
+    """The result of a pass.
 
     Attributes:
-        image: [N, I, d] all images.
-        pushed: [K, I] S y, None where nothing was pushed.
-        bend: [] sum of S y times b, None where there is no curvature.
-        pulled: [K, d] what was pulled, None where nothing was.
+        table: [N, I, d] all tables.
+        pushed: [K, I] S y, or None.
+        bend: [] sum of S y times b, or None.
+        pulled: [K, d] S'v or S'b, or None.
     """
 
-    image: Array
+    table: Array
     pushed: Array | None
     bend: Array | None
     pulled: Array | None
 
 
-def run(image: Array, servers: Array, job: Job) -> Done:
-    """Go once over the images of the shown servers.
+def run_pass(table: Array, servers: Array, job: TablePass) -> PassResult:
+    """Go once over the tables of the offered servers.
 
     Args:
-        image: [N, I, d] of all servers.
+        table: [N, I, d] of all servers.
         servers: [K] int32, distinct.
         job: what to do.
     """
-    from jax.experimental import pallas as pl  # not waited for on a CPU
+    from jax.experimental import pallas as pl  # a CPU does not load it
     from jax.experimental.pallas import triton
 
-    size, (_, rows, dim) = len(servers), image.shape
+    size, (_, rows, dim) = len(servers), table.shape
     wide = pl.next_power_of_2(dim)
     high = max(1, min(TILE // (wide * pl.next_power_of_2(size)), pl.next_power_of_2(rows)))
     blocks = -(-rows // (high * TILES))
-    outputs: dict[str, jax.ShapeDtypeStruct] = {}
-    if job.changes:
-        outputs["image"] = jax.ShapeDtypeStruct(image.shape, image.dtype)
+    changes, pulls = job.along is not None, job.pull is not None or job.pulls_curved
+    shapes: dict[str, tuple[int, ...]] = {}
+    if changes:
+        shapes["table"] = table.shape
     if job.push is not None:
-        outputs["pushed"] = jax.ShapeDtypeStruct((size, rows), image.dtype)
+        shapes["pushed"] = size, rows
     if job.weight is not None:
-        outputs["bend"] = jax.ShapeDtypeStruct((blocks,), image.dtype)
-    if job.pulls:
-        outputs["pulled"] = jax.ShapeDtypeStruct((blocks, size, dim), image.dtype)
-    given = job.arrays
+        shapes["bend"] = (blocks,)
+    if pulls:
+        shapes["pulled"] = blocks, size, dim
+    inputs = job.arrays
     kernel = functools.partial(
-        _kernel, tuple(given), tuple(outputs), (size, rows, dim), (high, wide)
+        _kernel, tuple(inputs), tuple(shapes), (size, rows, dim), (high, wide)
     )
+    vectors = sum(array.size for array in inputs.values())
+    vectors += size * rows * (job.push is not None) + size * dim * pulls
+    numbers = (1 + changes) * size * table[0].size + vectors
     written = pl.pallas_call(
         kernel,
-        out_shape=list(outputs.values()),
+        out_shape=[jax.ShapeDtypeStruct(shape, table.dtype) for shape in shapes.values()],
         grid=(blocks,),
-        input_output_aliases={1: 0} if job.changes else {},
+        input_output_aliases={1: 0} if changes else {},
         compiler_params=triton.CompilerParams(num_warps=WARPS),
         interpret=platforms.current().interpret,
         name="image_pass",
-        # Of images the compiler sees that they are given, not how little of them is touched.
-        metadata={"bytes_a_program": str(_bytes(image, size, job) // blocks)},
-    )(servers, image, *given.values())
-    results = dict(zip(outputs, written, strict=True))
+        # The compiler sees that the tables are inputs, not how few of their rows a program reads.
+        metadata={"bytes_a_program": str(int(numbers * table.dtype.itemsize) // blocks)},
+    )(servers, table, *inputs.values())
+    results = dict(zip(shapes, written, strict=True))
 
     def total(name: str) -> Array | None:
         return jnp.sum(results[name], axis=0) if name in results else None
 
-    return Done(
-        results.get("image", image), results.get("pushed"), total("bend"), total("pulled")
+    return PassResult(
+        results.get("table", table), results.get("pushed"), total("bend"), total("pulled")
     )  # fmt: skip
 
 
-def _bytes(image: Array, size: int, job: Job) -> int:
-    """Return the bytes that a pass reads and writes."""
-    passes = 2 if job.changes else 1
-    vectors = sum(array.size for array in job.arrays.values())
-    vectors += size * image.shape[1] * (job.push is not None)
-    vectors += size * image.shape[2] * job.pulls
-    return int((passes * size * image[0].size + vectors) * image.dtype.itemsize)
-
-
 def _kernel(
-    given: tuple[str, ...], made: tuple[str, ...], sizes: tuple[int, int, int],
-    tile: tuple[int, int], servers: Any, image: Any, *refs: Any,
+    inputs: tuple[str, ...], outputs: tuple[str, ...], sizes: tuple[int, int, int],
+    tile: tuple[int, int], servers: Any, table: Any, *refs: Any,
 ) -> None:  # fmt: skip
-    """Do a job with `TILES` tiles of rows of one run, one after another."""
+    """Do a pass with `TILES` tiles of rows of one run, one after another."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     (size, rows, dim), (high, wide) = sizes, tile
-    ref = dict(zip(given, refs, strict=False))
-    out = dict(zip(made, refs[len(given) :], strict=True))
-    source = out.get("image", image)
+    ref = dict(zip(inputs, refs, strict=False))
+    out = dict(zip(outputs, refs[len(inputs) :], strict=True))
+    source = out.get("table", table)
     columns = jnp.arange(wide) < dim
     zero: Any = np.int32(0)
     block, whole = pl.program_id(0), pl.ds(zero, wide)
@@ -192,8 +175,8 @@ def _kernel(
         both = zip(pulled, tiles, pulling, strict=False)
         return bend, *(s + jnp.sum(t * v[:, None], axis=0) for s, t, v in both)
 
-    zeros = (jnp.zeros(wide, image.dtype),) * (size if "pulled" in out else 0)
-    begun = jnp.zeros((), image.dtype), *zeros
+    zeros = (jnp.zeros(wide, table.dtype),) * (size if "pulled" in out else 0)
+    begun = jnp.zeros((), table.dtype), *zeros
     bend, *pulled = jax.lax.fori_loop(zero, np.int32(TILES), one, begun)
     if "bend" in out:
         triton.store(out["bend"].at[block], bend)

@@ -1,11 +1,11 @@
-"""The model of the loss: its gradient as a polynomial of second degree in theta.
+"""A cubic model of the loss: its gradient as a polynomial of second degree in theta.
 
 With c, H and T of docs/notebook/estimator.md, the gradient of the loss by theta_j is modelled as
 
     g_j(theta) = c_j + sum_m H_jm theta_m + 1/2 sum_lm T_jlm[theta_l, theta_m],
 
-written about theta = 0, so that models of different rows add up whatever estimates they were
-expanded about; `move` writes it about another point.
+written about theta = 0, so that models of rows add up whatever estimates they were expanded about.
+`recenter` writes a model about another point.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,16 @@ from jax import Array
 
 from cqbjax.core import linalg
 from cqbjax.core.types import Problem
-from cqbjax.estimation import triangles
+from cqbjax.estimation import packed_matrices
 
-# T is kept while it is no more numbers than this a block; beyond, models are without it.
+# Models include T up to this many numbers a block.
 MOST_NUMBERS = 4096
 
 
-class Cubic(NamedTuple):
-    """The model of one block j: its gradient depends on the W blocks m that its rows couple.
+class LossModel(NamedTuple):
+    """The model of one block j; its gradient depends on the W blocks m that its rows couple.
 
-    Symmetric matrices are kept as their P upper elements (`triangles`).
+    Symmetric matrices are stored as their P upper elements (`packed_matrices`).
 
     Attributes:
         value: [d] c_j, the gradient at theta = 0.
@@ -39,6 +39,16 @@ class Cubic(NamedTuple):
     first: Array
     second: Array
 
+    def pack_vector(self) -> Array:
+        """Return `value` and `first` as one vector, as they are stored: [G]."""
+        return jnp.concatenate([self.value, self.first.reshape(-1)])
+
+
+def unpack_vector(problem: Problem, vector: Array, second: Array) -> LossModel:
+    """Return the model of a vector [G] and second derivatives."""
+    dim = problem.dim
+    return LossModel(vector[:dim], vector[dim:].reshape(width(problem), -1), second)
+
 
 def width(problem: Problem) -> int:
     """Return W: how many blocks one block's gradient can depend on (1 stands for itself)."""
@@ -46,42 +56,31 @@ def width(problem: Problem) -> int:
     return problem.num_servers if coupled else 1
 
 
-def paired(problem: Problem) -> bool:
-    """Tell whether rows couple two blocks: others than those two never meet in one row."""
+def couples_pairs(problem: Problem) -> bool:
+    """Tell whether each row couples exactly two blocks."""
     return problem.parameters == "disjoint" and problem.assortment_size == 2
 
 
 def depth(problem: Problem) -> int:
-    """Return D, the leading size of the second derivatives that a model keeps."""
+    """Return D, the leading size of the second derivatives; 0 where they are too many numbers."""
     wide, dim = width(problem), problem.dim
-    deep = 2 if paired(problem) else wide
-    return deep if deep * wide * dim * triangles.count(dim) <= MOST_NUMBERS else 0
+    deep = 2 if couples_pairs(problem) else wide
+    return deep if deep * wide * dim * packed_matrices.packed_size(dim) <= MOST_NUMBERS else 0
 
 
 def vector_size(problem: Problem) -> int:
-    """Return G, how many numbers `value` and `first` are together."""
-    return problem.dim + width(problem) * triangles.count(problem.dim)
+    """Return G, the numbers of `value` and `first` together."""
+    return problem.dim + width(problem) * packed_matrices.packed_size(problem.dim)
 
 
 def second_shape(problem: Problem) -> tuple[int, ...]:
     """Return the shape of `second`: [D, W, d, P]."""
     dim = problem.dim
-    return depth(problem), width(problem), dim, triangles.count(dim)
+    return depth(problem), width(problem), dim, packed_matrices.packed_size(dim)
 
 
-def to_vector(model: Cubic) -> Array:
-    """Return `value` and `first` as one vector, which is how they are stored: [G]."""
-    return jnp.concatenate([model.value, model.first.reshape(-1)])
-
-
-def from_vector(problem: Problem, vector: Array, second: Array) -> Cubic:
-    """Return the model of a vector [G] and second derivatives."""
-    dim = problem.dim
-    return Cubic(vector[:dim], vector[dim:].reshape(width(problem), -1), second)
-
-
-def move(problem: Problem, model: Cubic, theta: Array, own: Array) -> Cubic:
-    """Write the model of block j about another point: `value` is then the gradient there.
+def recenter(problem: Problem, model: LossModel, theta: Array, own: Array) -> LossModel:
+    """Write the model of block j about another point, so that `value` is the gradient there.
 
     Args:
         problem: shapes.
@@ -95,14 +94,14 @@ def move(problem: Problem, model: Cubic, theta: Array, own: Array) -> Cubic:
     first = linalg.settle(model.first + change)
     mean = 0.5 * (model.first + first)
     met = linalg.settle(linalg.matmul(theta.T, mean))  # [d, P]
-    dim = problem.dim
-    value = model.value + linalg.total(met[np.arange(dim), triangles.places(dim)], axis=1)
-    return Cubic(value, first, model.second)
+    rows, dim = np.arange(problem.dim), problem.dim
+    diagonal = met[rows, packed_matrices.element_positions(dim)]
+    return LossModel(model.value + linalg.total(diagonal, axis=1), first, model.second)
 
 
 def _change(problem: Problem, second: Array, theta: Array, own: Array) -> Array:
     """Return sum_l T_jlm[theta_l, .], by which `first` differs between zero and theta: [W, P]."""
-    if not paired(problem):
+    if not couples_pairs(problem):
         return linalg.total(linalg.vecmat(theta[:, None], second), axis=0)
     here = linalg.settle(linalg.vecmat(own, theta))
     both = jnp.stack([theta, jnp.broadcast_to(here, theta.shape)])
