@@ -1,4 +1,4 @@
-"""The benchmark: what it runs, how it is timed, how it is shown. `scripts/bench.py` runs it."""
+"""The benchmark: its cases, timings and report. `scripts/bench.py` runs it."""
 
 from benchmarks.report import heading, load, markdown, save, show, table
 from benchmarks.sections import SECTIONS, run

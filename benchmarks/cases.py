@@ -1,4 +1,4 @@
-"""What the benchmark runs: in full, or `quick` to see that it works."""
+"""The cases of the benchmark: all of them, or few and short ones (`quick`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,43 +25,38 @@ BASELINES: dict[str, Policy] = {
     "rand_rout": RandomRouting(schedule="oldest"),
     OPTIMAL: Optimal(),
 }
-# These fall behind at the rate of the benchmark, and get slots enough for it at once.
+# Their queues grow at the benchmark's rate: they get enough slots at once.
 CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")
 CROWDED_SLOTS = 512
 # The paper's three datasets by their number of LLMs.
 STUDY_SERVERS = {"RouterBench": 11, "EmbedLLM": 112, "SPROUT": 14}
 STUDY_RATES = {1: (0.7, 0.8, 0.9), 2: (0.75, 0.85, 0.95)}
-# Widest batches of a CPU, by bytes a run: beyond, a batch takes minutes and is no faster.
+# Widest batches of a CPU, by bytes a run: wider batches take minutes and are no faster.
 CPU_WIDEST = ((10_000_000, 16), (100_000_000, 2))
 CPU_WIDEST_SMALL = 1024
 
 
-def acqb(name: str, source: Source, **fields: object) -> Case:
+def acqb(name: str, source: Source, **fields: Any) -> Case:
     """Return a case of ACQB alone."""
-    return dataclasses.replace(Case(name, {"acqb": ACQB}, source), **fields)  # type: ignore[arg-type]
+    return Case(name, {"acqb": ACQB}, source, **fields)
 
 
 def problems(quick: bool) -> dict[str, Case]:
-    """Return name -> case of ACQB, its batch the narrowest."""
+    """Return name -> case of ACQB, with one run in a batch."""
     small, wide = (200, 40) if quick else (1000, 1000)
-    cases = [
-        acqb(f"d=5 N=5 K={size}", Synthetic(), assortment_size=size, horizon=small, batch=1)
-        for size in ((1,) if quick else (1, 2))
-    ]
-    cases += [
-        acqb(
-            f"d=384 N={servers} K={size}", unit_vectors(servers), assortment_size=size,
-            horizon=wide, batch=1,
-        )
-        for servers, size in (((14, 1),) if quick else ((14, 1), (14, 2), (112, 1)))
-    ]  # fmt: skip
-    return {case.name: case for case in cases}
+    shapes = [(5, 1), (5, 2), (14, 1), (14, 2), (112, 1)]
+    cases = {}
+    for servers, size in [shape for shape in shapes if not quick or shape in ((5, 1), (14, 1))]:
+        dim, source = (5, Synthetic()) if servers == 5 else (384, unit_vectors(servers))
+        name, horizon = f"d={dim} N={servers} K={size}", small if dim == 5 else wide
+        cases[name] = acqb(name, source, assortment_size=size, horizon=horizon, batch=1)
+    return cases
 
 
 def widths(case: Case, quick: bool) -> list[int]:
-    """Return the batches to try: powers of 4 from 1 to as wide as memory allows.
+    """Return the batches to try: powers of 4 from 1 to the largest that fits the memory.
 
-    A CPU stops earlier, where a batch no longer fits its caches by far.
+    On a CPU the largest is smaller, where a batch far exceeds its caches.
     """
     device, run_bytes = jax.devices()[0], case.bytes_a_run(next(iter(case.policies)))
     fitting = memory.device_budget(None, [device]) // run_bytes
@@ -71,7 +66,7 @@ def widths(case: Case, quick: bool) -> list[int]:
         fitting = min([fitting, bound, *large])
     else:
         fitting = min(fitting, memory.GPU_WIDTH)
-    # Pairs compile slowly: some widths tell how they grow.
+    # Pairs compile slowly: some widths show how they grow.
     powers = range(9) if case.assortment_size == 1 else (0, 1, 3, 4)
     batches = [4**power for power in powers if 4**power <= max(1, fitting)]
     if not quick:
@@ -96,43 +91,37 @@ def throughput(quick: bool) -> list[Case]:
 
 
 def growth(quick: bool) -> dict[str, list[tuple[float, Case]]]:
-    """Return axis -> (value, case): how the cost of a round grows along each axis.
+    """Return axis -> (value, case): the growth of a round's cost along each axis.
 
-    Over a pool a round scores the queue up to its last waiting query, so that the arrival rate
-    stands for the queue's length; with few dimensions it scores every slot.
+    Over a pool a round scores the queue up to its last waiting query: the arrival rate determines
+    the queue's length. With few dimensions a round scores every slot.
     """
     few = {"batch": 64 if quick else 16, "chunks": 2}
-    # A quick run finds the first in the cache.
+    # In a quick run the first is in the cache.
     horizons = (200, 400) if quick else (1000, 10_000, 100_000)
+    name, synthetic, pool = "d=5 N=5 K=1", Synthetic(), "pool of 1,000, N=14 K="
     by_axis: dict[str, list[tuple[float, Case]]] = {
-        "horizon": [(t, acqb("d=5 N=5 K=1", Synthetic(), horizon=t, **few)) for t in horizons]
+        "horizon": [(t, acqb(name, synthetic, horizon=t, **few)) for t in horizons]
     }
     if quick:
         return by_axis
     small = {"horizon": 500, "batch": 64}
-    by_axis["N"] = [(n, acqb("d=5 K=1", Synthetic(num_servers=n), **small)) for n in (3, 10, 30)]
-    by_axis["d"] = [
-        (d, acqb("pool of 1,000, N=14 K=1", unit_vectors(14, d), horizon=100, batch=1))
-        for d in (16, 64, 128, 384)
-    ]
-    pool: dict[str, Any] = {"source": unit_vectors(14), "batch": 1, "chunks": 2}
-    by_axis["horizon, d=384"] = [
-        (t, acqb("pool of 1,000, N=14 K=2", assortment_size=2, horizon=t, **pool))
-        for t in (100, 1000, 5000)
-    ]
-    by_axis["arrival rate, d=384"] = [
-        (rate, acqb("pool of 1,000, N=14 K=1", arrival_rate=rate, horizon=400, **pool))
-        for rate in (0.3, 0.7, 1.0)
-    ]
-    by_axis["queue slots"] = [
-        (c, acqb("d=5 N=5 K=1", Synthetic(), capacity=c, **small)) for c in (128, 256, 512)
-    ]
-    return by_axis
+    large: dict[str, Any] = {"source": unit_vectors(14), "batch": 1, "chunks": 2}
+    return by_axis | {
+        "N": [(n, acqb("d=5 K=1", Synthetic(num_servers=n), **small)) for n in (3, 10, 30)],
+        "d": [(d, acqb(f"{pool}1", unit_vectors(14, d), horizon=100, batch=1))
+              for d in (16, 64, 128, 384)],
+        "horizon, d=384": [(t, acqb(f"{pool}2", assortment_size=2, horizon=t, **large))
+                           for t in (100, 1000, 5000)],
+        "arrival rate, d=384": [(rate, acqb(f"{pool}1", arrival_rate=rate, horizon=400, **large))
+                                for rate in (0.3, 0.7, 1.0)],
+        "queue slots": [(c, acqb(name, synthetic, capacity=c, **small)) for c in (128, 256, 512)],
+    }  # fmt: skip
 
 
 def compiled(quick: bool) -> list[Case]:
     """Return the static shapes whose compilation is timed, each at its planned batch."""
-    cases = [one for one in problems(quick).values() if not quick or one.name == "d=5 N=5 K=1"]
+    cases = list(problems(quick).values())[: 1 if quick else None]
     return [
         dataclasses.replace(case, batch=64 if case.bytes_a_run("acqb") < 1_000_000 else 1, chunks=1)
         for case in cases

@@ -2,10 +2,11 @@
 
 python scripts/bench.py [--quick] [--json FILE] [--only SECTION ...] [--study]
 python scripts/bench.py --table FILE      # write results/bench/<machine>.md from a report
-python scripts/bench.py --compile-for h100 [--quick] [--json FILE]   # no device: what it would do
+python scripts/bench.py --compile-for h100 [--quick] [--json FILE]   # without a device
 """
 
 import argparse
+import functools
 import os
 import sys
 import tempfile
@@ -21,36 +22,34 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from rich.console import Console  # noqa: E402
 
 import benchmarks  # noqa: E402
-from benchmarks import compiled_for, gpu_target  # noqa: E402
+from benchmarks import compile_for_gpu  # noqa: E402
 from cqbjax.cli import _hydra, _multirun  # noqa: E402
 from cqbjax.cli._start import Arguments, start_plain  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
 from cqbjax.experiments import kinds  # noqa: E402
 
+SECTIONS, TARGETS = (", ".join(x) for x in (benchmarks.SECTIONS, compile_for_gpu.TARGETS))
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
 _add = ARGUMENTS.add_argument
-_add("--quick", action="store_true", help="few, short cases: does all work?")
+_add("--quick", action="store_true", help="few, short cases, to test that all works")
 _add("--json", type=Path, metavar="FILE", help="write the report here")
-_add(
-    "--only", nargs="+", default=[], metavar="SECTION", help=f"of {', '.join(benchmarks.SECTIONS)}"
-)
+_add("--only", nargs="+", default=[], metavar="SECTION", help=f"of {SECTIONS}")
 _add("--study", action="store_true", help="time the offline study on a CPU too")
 _add("--table", type=Path, metavar="FILE",
      help="measure nothing: write a stored report as Markdown below results/bench")  # fmt: skip
-_add("--compile-for", choices=gpu_target.TARGETS, metavar="DEVICE",
+_add("--compile-for", choices=compile_for_gpu.TARGETS, metavar="DEVICE",
      help="measure nothing: compile the main programs for a GPU and count their kernels and bytes "
-     f"(of {', '.join(gpu_target.TARGETS)}; needs the {gpu_target.EXTRA} extra)")  # fmt: skip
+     f"(of {TARGETS}; needs the {compile_for_gpu.EXTRA} extra)")  # fmt: skip
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure what the command line requests."""
     start_plain(measure, ARGUMENTS)
 
 
 def measure(asked: argparse.Namespace) -> None:
-    """Measure, print, and write what is asked for."""
-    wide = Console(width=None if sys.stdout.isatty() else 170)
+    """Measure, print, and write the report."""
     if asked.table:
         print(benchmarks.markdown(benchmarks.load(asked.table)))
         return
@@ -59,30 +58,27 @@ def measure(asked: argparse.Namespace) -> None:
         if asked.json.is_dir():
             raise ValueError(f"--json {asked.json} is a folder: name a file")
     errors = Console(stderr=True)
-    if asked.compile_for:
-        absent = gpu_target.missing()
-        if absent:
-            errors.print(absent, markup=False, soft_wrap=True)
-            return
+    absent = compile_for_gpu.find_missing() if asked.compile_for else None
+    if absent:
+        errors.print(absent, markup=False, soft_wrap=True)
+        return
+    log = functools.partial(errors.print, style="dim", markup=False)
     with tempfile.TemporaryDirectory(prefix="bench_cache_") as cache:
         backend.configure(Path(cache))
-
-        def say(what: str) -> None:
-            errors.print(what, style="dim", markup=False)
-
         if asked.compile_for:
-            report = compiled_for.run(gpu_target.TARGETS[asked.compile_for], asked.quick, say)
+            target = compile_for_gpu.TARGETS[asked.compile_for]
+            report = compile_for_gpu.run(target, asked.quick, log)
         else:
             report = benchmarks.run(
-                Path(cache), asked.quick, asked.only, asked.study, say, composing
+                Path(cache), asked.quick, asked.only, asked.study, log, time_composing
             )
-    benchmarks.show(report, wide)
+    benchmarks.show(report, Console(width=None if sys.stdout.isatty() else 170))
     if asked.json:
         benchmarks.save(report, asked.json)
 
 
-def composing(words: Sequence[str]) -> float:
-    """Return the seconds in which a sweep is composed and checked."""
+def time_composing(words: Sequence[str]) -> float:
+    """Return the seconds of composing and validating a sweep."""
     with _multirun.initialised():
         jobs = _multirun.combinations(words)
         begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What worlds, recorders and rows of queries cost: in percent of the paper's round.
+"""The cost of dynamics, recorders and the per-query log, in percent of the paper's round.
 
-Each case runs right between two runs of the round that it is set against, in one process, and the
-ratio of their times is taken; so what else the machine does touches both alike. On a CPU the time
-is that of the processor, which others' work does not add to.
+Each case runs between two runs of the round that it is compared with, in one process, and the
+ratio of their times is taken. Other load on the machine so affects both equally. On a CPU the time
+is processor time, which excludes other processes.
 """
 
 import dataclasses
@@ -24,22 +24,22 @@ from cqbjax.engine import batches, programs, runner
 from cqbjax.engine.validation import build_spec
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic
 
-# The round that costs are judged by, and the lightest there is, each with the slots that it needs.
+# The round that costs are judged by, and the cheapest one, each with the slots that it needs.
 POLICIES: Mapping[str, tuple[Policy, int]] = {
     "acqb": (ACQB, 64), "random": (BASELINES["random"], CROWDED_SLOTS),
 }  # fmt: skip
 HORIZON, BATCH, RATE, REPEATS = 1000, 64, 0.7, 9
 ROUND, POOL = "the paper's round", "a round over a table"
-OF_TABLE = ("dollars", "score")
+TABLE_RECORDERS = ("dollars", "score")
 QUICK = ("users=orbit", "record=attempts", "record=dollars")
 
 
-class Costing(NamedTuple):
-    """What is measured, and what it is set against.
+class CostCase(NamedTuple):
+    """A case, and the round that it is compared with.
 
     Attributes:
-        what: as the table shows it.
-        against: the name of the round that it is in percent of.
+        what: its name in the table.
+        against: the name of the round.
         source: where queries come from.
         record: names of recorders.
     """
@@ -50,7 +50,7 @@ class Costing(NamedTuple):
     record: tuple[str, ...] = ()
 
 
-def table() -> Routing:
+def make_table() -> Routing:
     """Return a pool of 1,000 prompts with d = 5, N = 5, costs and scores."""
     draw = np.random.default_rng(0)
     contexts = draw.normal(size=(1000, 5))
@@ -63,16 +63,15 @@ def table() -> Routing:
     )  # fmt: skip
 
 
-def rounds() -> dict[str, Costing]:
-    """Return the rounds that others are set against, by name."""
-    return {
-        ROUND: Costing(ROUND, ROUND, Synthetic()), POOL: Costing(POOL, ROUND, table()),
-    }  # fmt: skip
+def list_rounds() -> dict[str, CostCase]:
+    """Return the rounds that others are compared with, by name."""
+    paper, pool = CostCase(ROUND, ROUND, Synthetic()), CostCase(POOL, ROUND, make_table())
+    return {ROUND: paper, POOL: pool}
 
 
-def costings() -> list[Costing]:
-    """Return every kind of world beside the paper's, every recorder alone, and rows of queries."""
-    paper = Synthetic()
+def list_cases() -> list[CostCase]:
+    """Return every user and service model, source and recorder alone, and the per-query log."""
+    paper, table, rounds = Synthetic(), make_table(), list_rounds()
     users = {
         "orbit": dynamics.Orbit(return_rate=0.1), "impatient": dynamics.Impatience(attempts=5),
         "impatient, patience": dynamics.Impatience(leave=0.01),
@@ -83,80 +82,80 @@ def costings() -> list[Costing]:
         "lost": dynamics.LostFeedback(lost=0.1), "late": dynamics.DelayedFeedback(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
+        f"users={k}": with_rules(paper, [u], []) for k, u in users.items()
+    }
+    sources |= {f"service={k}": with_rules(paper, [], [s]) for k, s in service.items()}
+    sources |= {
         "drift": Drifting(source=paper, quarter=HORIZON),
         "arrivals=batches": Arriving(source=paper, process=Batches(sizes=[1, 1])),
-        "source=coin": Coin(success=0.6, num_servers=5), POOL: table(),
+        "source=coin": Coin(success=0.6, num_servers=5), POOL: table,
     }  # fmt: skip
-    made = [Costing(f"users={k}", ROUND, with_rules(paper, [u], [])) for k, u in users.items()]
-    made += [Costing(f"service={k}", ROUND, with_rules(paper, [], [s])) for k, s in service.items()]
-    made += [Costing(name, ROUND, source) for name, source in sources.items()]
-    priced = with_rules(table(), [], [dynamics.Prices(spread=0.01)])
-    made.append(Costing("service=prices", POOL, priced))
+    cases = [CostCase(name, ROUND, source) for name, source in sources.items()]
+    priced = with_rules(table, [], [dynamics.Prices(spread=0.01)])
+    cases.append(CostCase("service=prices", POOL, priced))
     for name in NAMED:
-        against = POOL if name in OF_TABLE else ROUND
+        against = POOL if name in TABLE_RECORDERS else ROUND
         what = "queries=true" if name == Queries.name else f"record={name}"
-        made.append(Costing(what, against, rounds()[against].source, (name,)))
-    return made
+        cases.append(CostCase(what, against, rounds[against].source, (name,)))
+    return cases
 
 
-def rows(quick: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def rows(quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Measure costs.
 
     Args:
-        quick: two cases, few rounds and repeats, to see that all works.
-        say: is told what comes next.
+        quick: few cases, rounds and repeats.
+        log: receives a line before each step.
 
     Yields:
-        A row a policy and case: `what` it is, `against` which round, `policy`,
-        `seconds_a_round_run`, and `cost`, the median over `repeats` of its time less the round's,
-        as a share of that, with its quartiles `cost_from` and `cost_to`.
+        A row a policy and case: `what`, `against` which round, `policy`, `seconds_a_round_run`, and
+        `cost`, the median over `repeats` of its time less the round's, as a share of the latter,
+        with its quartiles `cost_from` and `cost_to`.
     """
-    every = [one for one in costings() if not quick or one.what in QUICK]
+    every = [one for one in list_cases() if not quick or one.what in QUICK]
     horizon, repeats = (100, 2) if quick else (HORIZON, REPEATS)
     for label in list(POLICIES)[: 1 if quick else None]:
-        for name, base in rounds().items():
+        for name, base in list_rounds().items():
             some = [one for one in every if one.against == name]
-            if not some:
-                continue
-            say(f"costs in percent of {name}: {label}, {len(some)} cases")
-            yield from _measured(label, base, some, horizon, repeats)
+            if some:
+                log(f"costs in percent of {name}: {label}, {len(some)} cases")
+                yield from _measure(label, base, some, horizon, repeats)
 
 
-def _measured(
-    label: str, base: Costing, some: Sequence[Costing], horizon: int, repeats: int
+def _measure(
+    label: str, base: CostCase, some: Sequence[CostCase], horizon: int, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """Measure cases of one policy against one round: round, case, round, case, ..., round."""
-    alone = _timed(base, label, horizon)
-    timed = [_timed(one, label, horizon) for one in some]
-    taken: list[list[tuple[float, float]]] = [[] for _ in some]
+    time_round = _timer(base, label, horizon)
+    timers = [_timer(one, label, horizon) for one in some]
+    measured: list[list[tuple[float, float]]] = [[] for _ in some]
     for _ in range(repeats):
-        before = alone()
-        for own, run in zip(taken, timed, strict=True):
-            seconds = run()
-            after = alone()
+        before = time_round()
+        for own, timer in zip(measured, timers, strict=True):
+            seconds, after = timer(), time_round()
             own.append((seconds, seconds / ((before + after) / 2) - 1))
             before = after
     rounds_run = horizon * BATCH * len(jax.devices())
-    for one, own in zip(some, taken, strict=True):
-        seconds, shares = (statistics.median(each) for each in zip(*own, strict=True))
+    for one, own in zip(some, measured, strict=True):
+        seconds, share = (statistics.median(each) for each in zip(*own, strict=True))
         quartiles = np.quantile([share for _, share in own], [0.25, 0.75])
         yield {
             "what": one.what, "against": one.against, "policy": label,
-            "seconds_a_round_run": seconds / rounds_run, "cost": shares,
+            "seconds_a_round_run": seconds / rounds_run, "cost": share,
             "cost_from": float(quartiles[0]), "cost_to": float(quartiles[1]), "repeats": repeats,
         }  # fmt: skip
 
 
-def _timed(one: Costing, label: str, horizon: int) -> Callable[[], float]:
-    """Compile a case, run it once, and return what runs it again and tells the seconds."""
+def _timer(one: CostCase, label: str, horizon: int) -> Callable[[], float]:
+    """Compile a case, run it once, and return a function that runs it and returns the seconds."""
     policy, slots = POLICIES[label]
-    runs = BATCH * len(jax.devices())
+    runs, own = BATCH * len(jax.devices()), {label: policy}
     whole = build_spec(
-        {label: policy}, one.source, [RATE], range(runs), horizon, capacity=slots, record=one.record
+        own, one.source, [RATE], range(runs), horizon, capacity=slots, record=one.record
     )
-    made = batches.plan_sweep([dataclasses.replace(whole, policies={label: policy})], BATCH)
-    (group,) = made.batches
-    compiled, records = programs.compile_one(made.program_spec(group, slots)), group.spec.records
+    planned = batches.plan_sweep([dataclasses.replace(whole, policies=own)], BATCH)
+    (group,) = planned.batches
+    compiled, records = programs.compile_one(planned.program_spec(group, slots)), group.spec.records
     policies, instance, _ = runner.start_chunk(compiled, group, group.runs)
     clock = time.process_time if jax.devices()[0].platform == "cpu" else time.perf_counter
 
@@ -167,7 +166,7 @@ def _timed(one: Costing, label: str, horizon: int) -> Callable[[], float]:
             first = 1 + call * records.per_call * records.every
             for stretch, _ in compiled.stretches(first):
                 carry, recorded = compiled.advance(policies, instance, carry, stretch)
-                # To the host, as a sweep takes them.
+                # To the host, as in a sweep.
                 jax.tree.map(np.asarray, recorded)
         jax.block_until_ready(carry)
         return clock() - begun

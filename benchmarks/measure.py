@@ -1,19 +1,17 @@
-"""Time a sweep by what it reports of its progress: compiling apart, the first chunk apart.
+"""Time a sweep by its progress reports: compiling separately, and the first chunk separately.
 
-The clock listens where the progress bar does, so what is timed is `sweep` as a study calls it:
-drawing instances, all chunks, all devices, recording. `sweep` waits for a call's records before it
-reports the call, so no span ends early.
+The clock receives the calls of the progress bar, so a study's own `sweep` is timed: drawing
+instances, all chunks, all devices, recording. `sweep` waits for a call's records before it reports
+the call, so no span ends early.
 """
 
 import dataclasses
-import importlib
 import itertools
-import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,20 +26,18 @@ from cqbjax.engine.spec import Capacity, SweepSpec
 from cqbjax.engine.sweep import estimate_specs, sweep
 from cqbjax.engine.validation import build_spec
 
-# More runs than this become copies of the policy: checking a source draws contexts for every seed.
+# More runs than this become copies of the policy: validating a source draws contexts of every seed.
 MAX_SEEDS = 256
 COPY_BYTES = 2**30
-REPOSITORY = Path(__file__).resolve().parent.parent
-CALL = "from benchmarks import measure; measure.called()"
 
 
 class Span(NamedTuple):
-    """One thing that a sweep did.
+    """One activity of a sweep.
 
     Attributes:
         doing: `compiling` or `running`.
         label: the first label of the group.
-        seconds: how long it took.
+        seconds: its duration.
         rounds: round-runs done, without padding.
     """
 
@@ -52,36 +48,32 @@ class Span(NamedTuple):
 
 
 class Clock(Reporter):
-    """Listen to a sweep and note when it did what."""
+    """A progress reporter that records the spans of a sweep.
+
+    Attributes:
+        spans: in their order.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self._begun = 0.0
-        self._what: tuple[Activity, str] | None = None
-        self._rounds = 0
-        self._last = 0.0
 
-    def doing(self, activity: Activity, label: str) -> None:
-        """Begin a span; the one before ends with its last round, or here if it had none."""
-        now = time.perf_counter()
-        self._close(now)
-        self._begun, self._what, self._rounds, self._last = now, (activity, label), 0, 0.0
+    def set_activity(self, activity: Activity, label: str) -> None:
+        """Begin a span; the one before ends with its last round, or now if it had none."""
+        self.finish()
+        self.spans.append(Span(activity, label, 0.0, 0))
+        self._begun = time.perf_counter()
 
     def advance(self, rounds: int) -> None:
         """Count rounds, done by now."""
-        self._last = time.perf_counter()
-        self._rounds += rounds
+        span, seconds = self.spans[-1], time.perf_counter() - self._begun
+        self.spans[-1] = span._replace(seconds=seconds, rounds=span.rounds + rounds)
 
     def finish(self) -> list[Span]:
-        """End the last span and return all of them."""
-        self._close(time.perf_counter())
+        """End the last span and return all spans."""
+        if self.spans and not self.spans[-1].seconds:
+            self.advance(0)
         return self.spans
-
-    def _close(self, now: float) -> None:
-        if self._what is not None:
-            seconds = (self._last or now) - self._begun
-            self.spans.append(Span(*self._what, seconds, self._rounds))
-            self._what = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +86,8 @@ class Case:
         source: where queries come from.
         assortment_size: K.
         horizon: T, rounds.
-        batch: runs that a device batches at once.
-        chunks: how many batches a device goes through; the first is not counted if there are more.
+        batch: runs in a batch of a device.
+        chunks: batches of a device; the first is not counted if there are more.
         arrival_rate: queries a round.
         capacity: queue slots.
         num_devices: how many devices run it; None is all of them.
@@ -119,11 +111,11 @@ class Case:
 
     @property
     def at_once(self) -> int:
-        """Return how many runs all devices batch at once."""
+        """Return the runs in a batch of all devices."""
         return self.batch * len(self.devices)
 
     def spec(self, label: str) -> SweepSpec:
-        """Return what a sweep of one policy and one seed would run, the yardstick left out."""
+        """Return what a sweep of one policy and one seed would run, without the oracle."""
         alone = {label: self.policies[label]}
         made = build_spec(
             alone, self.source, [self.arrival_rate], range(1), self.horizon, self.assortment_size,
@@ -132,28 +124,23 @@ class Case:
         return dataclasses.replace(made, policies=alone)
 
     def group(self, label: str) -> batches.Batch:
-        """Return how such a sweep would run the policy."""
+        """Return the group in which such a sweep would run the policy."""
         return batches.plan_sweep([self.spec(label)], self.batch).batches[0]
 
-    def slots(self, label: str) -> int:
-        """Return the queue slots that every run of a policy starts with."""
-        return self.group(label).initial_slots()
-
     def bytes_a_run(self, label: str) -> int:
-        """Return the bytes that one run of a policy keeps on the device."""
+        """Return the bytes of one run of a policy on the device."""
         group = self.group(label)
         return group.run_bytes(group.initial_slots())
 
 
 def listen(case: Case) -> list[Span]:
-    """Sweep a case and return what was done when."""
+    """Sweep a case and return its spans."""
     runs = case.chunks * case.at_once
     seeds = min(runs, MAX_SEEDS)
-    copies = -(-runs // seeds)
-    numbered = itertools.product(case.policies.items(), range(copies))
+    copies = itertools.product(case.policies.items(), range(-(-runs // seeds)))
     clock = Clock()
     sweep(
-        {(f"{label}/{i}" if i else label): policy for (label, policy), i in numbered},
+        {(f"{label}/{i}" if i else label): policy for (label, policy), i in copies},
         case.source, arrival_rate=[case.arrival_rate], num_seeds=seeds, horizon=case.horizon,
         K=case.assortment_size, capacity=case.capacity, chunk=case.batch,
         devices=case.devices, progress=clock,
@@ -168,31 +155,35 @@ def measure(case: Case) -> list[dict[str, Any]]:
         A row a policy: what ran; `rounds_a_second` of its steady chunks (whole batches after the
         first, all its devices together); `whole_rounds_a_second` of all chunks with the repeats of
         overflowed runs; `repeated`, the share of runs repeated; `compile_seconds` of the first
-        program, next to none where an earlier row has the same; `bytes_a_run`.
+        program, almost zero where an earlier row has the same; `bytes_a_run`.
     """
     programs.clear_cache()  # so that compiling is timed, whatever ran before
     rows = []
     for label, policy in case.policies.items():
-        # Alone: policies of one program would run in one batch.
+        # Alone: policies that share a program would run in one batch.
         spans = listen(dataclasses.replace(case, policies={label: policy}))
-        rows.append(_row(case, label, [span for span in spans if span.label == label]))
+        rows.append(_summarise(case, label, [span for span in spans if span.label == label]))
     return rows
 
 
-def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
-    """Summarise one policy's spans."""
+def _summarise(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
+    """Summarise one policy's spans in a row."""
     problem = case.source.problem(case.assortment_size, case.horizon)
     running = [span.doing == "running" for span in spans]
-    begun = running.index(True)  # several programs may have been waited for before
+    begun = running.index(True)  # several programs may compile before
     again = running.index(False, begun) if False in running[begun:] else len(spans)
     first, repeats = spans[begun:again], spans[again:]
     useful = sum(span.rounds for span in first)
     whole = sum(span.seconds for span in (*first, *repeats) if span.doing == "running")
+    # The median of full chunks, without the first, which also compiles the small programs that
+    # draw its seeds. Chunks of which every run overflowed end early: there is no steady speed.
+    full = case.at_once * case.horizon
+    speeds = [span.rounds / span.seconds for span in first if span.rounds == full]
     return {
         "case": case.name, "policy": label, "d": problem.dim, "N": problem.num_servers,
         "K": case.assortment_size, "horizon": case.horizon, "batch": case.batch,
-        "devices": len(case.devices), "slots": case.slots(label),
-        "rounds_a_second": _steady(first, case.at_once * case.horizon),
+        "devices": len(case.devices), "slots": case.group(label).initial_slots(),
+        "rounds_a_second": float(statistics.median(speeds[1:] or speeds)) if speeds else None,
         "whole_rounds_a_second": useful / whole,
         "repeated": sum(span.rounds for span in repeats) / useful,
         "bytes_a_run": case.bytes_a_run(label),
@@ -200,74 +191,28 @@ def _row(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _steady(chunks: list[Span], full: int) -> float | None:
-    """Return the median rounds a second of full chunks, without the first where there are more.
-
-    The first also compiles the small programs that hand out its seeds.
-    """
-    speeds = [span.rounds / span.seconds for span in chunks if span.rounds == full]
-    # Chunks of which every run overflowed end early: then there is no steady speed to report.
-    return float(statistics.median(speeds[1:] or speeds)) if speeds else None
-
-
 def compile_again(case: Case) -> float:
-    """Compile a case's first policy, running it for a moment alone, and return the seconds."""
+    """Compile a case's first policy, run it for a moment alone, and return the seconds."""
     programs.clear_cache()
     return estimate_specs([case.spec(next(iter(case.policies)))], case.batch)[0].compiling
 
 
-def child(words: Sequence[str], failed: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run Python in a process of its own, and return what it prints.
-
-    Args:
-        words: behind `python`.
-        failed: what to say where it fails.
-        environment: of the process; None: this one's.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, env=environment,
-        cwd=REPOSITORY,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{failed} failed: {done.stderr.strip()[-300:]}")
-    return done.stdout
-
-
-def elsewhere(function: Callable[..., Any], cache: Path, **told: Any) -> Any:
-    """Call a function in a process of its own, and return what it returns, as JSON has it.
-
-    Args:
-        function: of a module.
-        cache: JAX's compilation cache there.
-        told: its arguments, JSON values.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    words = json.dumps([function.__module__, function.__name__, str(cache), told])
-    printed = child(["-c", CALL, words], f"{function.__name__}, {told},")
-    return json.loads(printed.splitlines()[-1])
-
-
-def called() -> None:
-    """Call the function that this process is told, and print what it returns."""
-    module, name, cache, told = json.loads(sys.argv[1])
-    backend.configure(Path(cache))
-    print(json.dumps(getattr(importlib.import_module(module), name)(**told)))
+def call_in_process(function: Callable[..., Any], cache: Path, **arguments: Any) -> Any:
+    """Call a function in a new process with JAX's compilation cache, and return its result."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, backend.configure, (cache,)) as pool:
+        return pool.submit(function, **arguments).result()
 
 
 def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
-    """Measure what the first device moves in a copy: bytes read and written, a second.
+    """Measure the bandwidth of a copy on the first device: bytes read and written, a second.
 
     Args:
         size: of the array, in bytes.
         tries: the fastest counts.
     """
     array = jax.device_put(jnp.zeros(size // 4, jnp.float32), jax.devices()[0])
-    # A copy alone would be optimised away; one addition costs nothing beside the memory.
+    # XLA would optimise a copy away; one addition costs nothing next to the memory.
     copy = jax.jit(lambda x: x + 1)
     return 2 * size / least(lambda: copy(array).block_until_ready(), tries)
 
@@ -275,7 +220,7 @@ def copy_bytes_a_second(size: int = COPY_BYTES, tries: int = 10) -> float:
 def least(
     play: Callable[[], Any], tries: int, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the least seconds of several plays; a first, which may compile, is not counted."""
+    """Return the least seconds of several calls, after a first one, which may compile."""
     play()
     spent = []
     for _ in range(tries):

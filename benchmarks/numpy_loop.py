@@ -1,8 +1,8 @@
-"""ACQB (Algorithm 2) in plain NumPy, one run in a Python loop: what the batched simulator is for.
+"""ACQB (Algorithm 2) in plain NumPy, one run in a Python loop: the batched simulator's baseline.
 
-As quick as a loop gets without changing the algorithm: a rank-one root of V^-1, a queue scored by
-one product, Newton's method started from the last estimate and on the rows of the shown blocks
-alone. Float64, one thread. The tests play it against the independent reference.
+As fast as a loop can be without changing the algorithm: a rank-one root of V^-1, a queue scored by
+one product, Newton's method started from the last estimate and on the rows of the offered blocks
+alone. Float64, one thread. The tests compare it with the independent reference.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ TOLERANCE = 1e-6  # the gradient's norm at which the estimate counts as exact
 
 
 class Run(NamedTuple):
-    """One run's instance, its draws and the policy's numbers, as the reference takes them."""
+    """One run's instance, its draws and the policy's constants, as the reference takes them."""
 
-    world: reference.World
+    instance: reference.World
     draws: reference.Draws
     settings: reference.Settings
 
 
 class Played(NamedTuple):
-    """What one run did, each [T]; -1 in a round with an empty queue.
+    """The decisions of one run, each [T]; -1 in a round with an empty queue.
 
     Attributes:
         query: arrival round of the served query.
@@ -62,18 +62,18 @@ def record(
         rate: arrivals a round.
         horizon: T.
         seed: of the run.
-        constants: of the policy, others than the benchmark's.
+        constants: of the policy, in place of the benchmark's.
     """
     problem = source.problem(size, horizon)
     draw = jax.jit(simulate.draw_instance, static_argnames="problem")
     drawn = draw(rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem)
     own, servers = np.random.default_rng(seed), problem.num_servers
-    world = reference.World(
+    instance = reference.World(
         np.asarray(drawn.world.contexts, np.float64),
         np.asarray(drawn.world.utilities, np.float64),
         np.asarray(drawn.world.arrival_rows, np.int64),
     )
-    # What ACQB does not draw is zero.
+    # Draws that ACQB does not use are zero.
     draws = reference.Draws(
         arrival=np.where(drawn.arrives, 0.0, 1.0), choice=np.asarray(drawn.choice, np.float64),
         explore=own.uniform(size=horizon),
@@ -82,14 +82,14 @@ def record(
         lots=np.zeros((horizon, servers)), replacement=np.zeros((horizon, servers)),
     )  # fmt: skip
     usual: dict[str, Any] = {"alpha_scale": 0.2, "c1": 0.25} | constants
-    return Run(world, draws, reference.Settings(size, "disjoint", 0.5, horizon, **usual))
+    return Run(instance, draws, reference.Settings(size, "disjoint", 0.5, horizon, **usual))
 
 
 class Learner:
     """theta, the root of V^-1 and the history of every server."""
 
-    def __init__(self, world: reference.World, settings: reference.Settings) -> None:
-        servers, dim = world.utilities.shape[1], world.features.shape[1]
+    def __init__(self, instance: reference.World, settings: reference.Settings) -> None:
+        servers, dim = instance.utilities.shape[1], instance.features.shape[1]
         horizon = settings.horizon
         self.settings = settings
         self.theta = np.zeros((servers, dim))
@@ -98,26 +98,25 @@ class Learner:
         self.features = np.empty((horizon, dim))
         self.servers = np.empty((horizon, settings.K), int)
         self.chosen = np.empty(horizon, int)
-        self.of: list[list[int]] = [[] for _ in range(servers)]
+        self.rounds: list[list[int]] = [[] for _ in range(servers)]
         self.count = 0
 
     def samples(self, normal: Floats) -> Floats:
         """Return theta + alpha W z of every server: [N, d, M] for normals [M, N, d]."""
-        s, dim = self.settings, self.theta.shape[1]
-        shown = self.shown
+        s, dim, shown = self.settings, self.theta.shape[1], self.shown
         growth = dim * np.log1p(shown * s.K / (dim * s.lambda0))
         growth += 4 * np.log(np.maximum(shown, 1))
         alpha = s.alpha_scale * s.kappa * (np.sqrt(growth) / 2 + math.sqrt(s.lambda0))
-        pushed = self.root @ normal.transpose(1, 2, 0)
-        return self.theta[:, :, None] + alpha[:, None, None] * pushed
+        deviations = self.root @ normal.transpose(1, 2, 0)
+        return self.theta[:, :, None] + alpha[:, None, None] * deviations
 
     def learn(self, x: Floats, servers: npt.NDArray[np.int64], chosen: int) -> None:
-        """Add one round: V of the shown servers by rank one, their theta by Newton's method."""
+        """Add one round: V of the offered servers by rank one, their theta by Newton's method."""
         for j in servers:
             w = self.root[j].T @ x
             r = math.sqrt(1 + w @ w)
             self.root[j] -= np.outer(self.root[j] @ (w / (r * (r + 1))), w)
-            self.of[j].append(self.count)
+            self.rounds[j].append(self.count)
         self.features[self.count], self.servers[self.count] = x, servers
         self.chosen[self.count] = chosen
         self.shown[servers] += 1
@@ -125,10 +124,10 @@ class Learner:
         self._fit(servers)
 
     def _fit(self, free: npt.NDArray[np.int64]) -> None:
-        """Minimise the regularised loss over the free servers' theta, the others held."""
-        rows: Any = self.of[free[0]]
+        """Minimise the regularised loss over the free servers' theta, with the others fixed."""
+        rows: Any = self.rounds[free[0]]
         if len(free) > 1:
-            rows = sorted(set(itertools.chain.from_iterable(self.of[j] for j in free)))
+            rows = sorted(set(itertools.chain.from_iterable(self.rounds[j] for j in free)))
         x, shown, dim = self.features[rows], self.servers[rows], self.theta.shape[1]
         own = shown[:, :, None] == free
         chosen = self.chosen[rows][:, None] == free
@@ -164,12 +163,12 @@ def best_pair(utilities: Floats, size: int) -> tuple[int, npt.NDArray[np.int64]]
 
 
 def play(
-    world: reference.World, draws: reference.Draws, settings: reference.Settings
+    instance: reference.World, draws: reference.Draws, settings: reference.Settings
 ) -> tuple[Played, Learner]:
-    """Play every round and return what happened, and what was learnt."""
-    size, learner = settings.K, Learner(world, settings)
-    servers_of_all = range(world.utilities.shape[1])
-    assortments = np.array(list(itertools.combinations(servers_of_all, size)), dtype=int)
+    """Play every round and return the decisions, and the learner."""
+    size, learner = settings.K, Learner(instance, settings)
+    every_server = range(instance.utilities.shape[1])
+    assortments = np.array(list(itertools.combinations(every_server, size)), dtype=int)
     arrives = draws.arrival < settings.arrival_rate
     turn, waiting, arrived = 0, list[int](), list[int]()
     rounds: list[tuple[int, Any, bool, int]] = []
@@ -182,31 +181,32 @@ def play(
                 turn = (turn + 1) % len(assortments)
             else:
                 samples = learner.samples(draws.normal[t - 1])
-                optimistic = np.tensordot(world.features[waiting], samples, (1, 1)).max(axis=-1)
+                features = instance.features[waiting]
+                optimistic = np.tensordot(features, samples, (1, 1)).max(axis=-1)
                 slot, servers = best_pair(optimistic, size)
             row, query = waiting[slot], arrived[slot]
-            weights = np.exp(world.utilities[row, servers])
+            weights = np.exp(instance.utilities[row, servers])
             reached = np.cumsum(weights / (1 + weights.sum()))
             position = int(np.searchsorted(reached, draws.choice[t - 1]))
             departed = position < size
             if departed:
                 del waiting[slot], arrived[slot]
-            learner.learn(world.features[row], servers, servers[position] if departed else -1)
+            learner.learn(instance.features[row], servers, servers[position] if departed else -1)
         if arrives[t - 1]:
-            waiting.append(int(world.arrival_index[t - 1]))
+            waiting.append(int(instance.arrival_index[t - 1]))
             arrived.append(t)
         rounds.append((query, servers, departed, len(waiting)))
     return Played(*(np.array(column) for column in zip(*rounds, strict=True))), learner
 
 
-def one_thread() -> contextlib.AbstractContextManager[Any]:
-    """Keep NumPy's linear algebra to one thread."""
+def limit_threads() -> contextlib.AbstractContextManager[Any]:
+    """Limit NumPy's linear algebra to one thread."""
     return threadpoolctl.threadpool_limits(1)
 
 
 def seconds_a_round(play: Callable[..., Any], run: Run) -> float:
-    """Time what plays a run, this loop or the reference, on one thread: seconds a round."""
-    with one_thread():
+    """Time a loop over a run, on one thread: seconds a round."""
+    with limit_threads():
         begun = time.perf_counter()
         play(*run)
         return (time.perf_counter() - begun) / run.settings.horizon

@@ -1,8 +1,8 @@
-"""The same work by others, beside this simulator: in one run of the benchmark, rounds a second.
+"""The same work by other packages, compared with this simulator: rounds a second.
 
-A peer does its work by its own means, on one core unless it can be batched. What a loop in Python
-is given is drawn before the clock starts; here, and in the plain scan, drawing counts. Of both
-sides the first time, which also compiles, is not counted.
+A peer works in its own way, on one core unless it runs batches. The random numbers of a loop in
+Python are drawn before the clock starts; here, and in the plain scan, drawing counts. The first
+time of each side, which also compiles, is not counted.
 """
 
 import dataclasses
@@ -28,20 +28,20 @@ from cqbjax.sources import Synthetic
 from tests.reference import known_queues
 
 EXTRA = "peers"
-# The world of Geo/Geo/1, and how loaded it is.
+# The Geo/Geo/1 queue, and its load.
 GEO, LOAD = known_queues.KNOWN[0], 0.8
 ALPHA = 0.25  # of LinTS, as in conf/config.yaml
 QUICK: dict[str, Any] = {"horizon": 100, "batch": 16, "chunks": 2}
 
-# Plays all runs to the end and returns what came of them.
+# Plays all runs to the end and returns their results.
 Play = Callable[[], Any]
 
 
 class Contexts:
-    """Arriving contexts as an environment of coba: an answer's reward is what its user would say.
+    """Arriving contexts as an environment of coba: the reward of an answer is the user's choice.
 
     Attributes:
-        params: what coba writes down of an environment.
+        params: coba's description of an environment.
         contexts: [T][d] one a round.
         rewards: [T][N] 1 where the answer would be chosen, of K = 1.
         actions: [N][N] a unit vector each, so that coba's crossed features are a block an LLM.
@@ -50,45 +50,41 @@ class Contexts:
     def __init__(self, case: Case) -> None:
         """Draw them as the simulator does."""
         run = numpy_loop.record(case.source, 1, case.arrival_rate, case.horizon)
-        world = run.world
-        odds = np.exp(world.utilities[world.arrival_index])
+        arrivals = run.instance.arrival_index
+        odds = np.exp(run.instance.utilities[arrivals])
         self.params = {"env_type": case.name}
-        self.contexts = world.features[world.arrival_index].tolist()
+        self.contexts = run.instance.features[arrivals].tolist()
         self.rewards = (run.draws.choice[:, None] < odds / (1 + odds)).astype(float).tolist()
         self.actions = [tuple(one) for one in np.eye(odds.shape[1]).tolist()]
 
     def read(self) -> Iterator[Any]:
-        """Yield a round after another."""
+        """Yield the interactions, one a round."""
         from coba.primitives import SimulatedInteraction
 
         for context, rewards in zip(self.contexts, self.rewards, strict=True):
             yield SimulatedInteraction(context, self.actions, rewards)
 
 
-def lints(case: Case, runs: int) -> Play:
-    """Return what plays coba's LinTS: a ridge regression an LLM, as `policies.Linear` has it."""
+def prepare_lints(case: Case, runs: int) -> Play:
+    """Prepare coba's LinTS: a ridge regression an LLM, as in `policies.Linear`."""
     from coba import LinTSLearner, SequentialCB
 
     del runs
-    world, evaluator = Contexts(case), SequentialCB(record=["action", "reward"])
-
-    def play() -> list[Any]:
-        # Its draw of theta has covariance v A^-1; here the deviation is alpha times.
-        learner = LinTSLearner(v=ALPHA**2, features=["ax"])
-        return list(evaluator.evaluate(world, learner))
-
-    return play
+    contexts, evaluator = Contexts(case), SequentialCB(record=["action", "reward"])
+    # Its draw of theta has covariance v A^-1; here the deviation is alpha times.
+    fields = {"v": ALPHA**2, "features": ["ax"]}
+    return lambda: list(evaluator.evaluate(contexts, LinTSLearner(**fields)))
 
 
 def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: Any) -> list[Any]:
     """Simulate geometric arrivals and services by Ciw and return its records, one a departure.
 
     Args:
-        seed: of all its chance.
+        seed: of the simulation.
         rate: queries a round.
         success: m, the probability that an attempt ends the service.
-        rounds: time units; whole ones, since both laws are geometric.
-        network: further words for `ciw.create_network`; with none, one serves all.
+        rounds: time units; whole ones, since both distributions are geometric.
+        network: further arguments of `ciw.create_network`; one server by default.
     """
     import ciw
 
@@ -103,28 +99,23 @@ def ciw_records(seed: int, rate: float, success: float, rounds: int, **network: 
     return list(simulation.get_all_records())
 
 
-def geo_geo(case: Case, runs: int) -> Play:
-    """Return what plays Ciw's queue of the same law."""
-    del runs
-    return lambda: ciw_records(0, case.arrival_rate, known_queues.M, case.horizon)
-
-
-def scan(case: Case, runs: int) -> Play:
-    """Return what scans `Env.step` under random actions: queue lengths [runs, T]."""
+def prepare_scan(case: Case, runs: int) -> Play:
+    """Prepare a scan of `Env.step` under random actions: queue lengths [runs, T]."""
     (label,) = case.policies
-    world = env.Env(
-        case.source, case.arrival_rate, case.horizon, case.assortment_size, case.slots(label)
-    )
+    environment = env.Env(
+        case.source, case.arrival_rate, case.horizon, case.assortment_size,
+        case.group(label).initial_slots(),
+    )  # fmt: skip
     policy, devices = BASELINES["random"], np.asarray(jax.devices()[:runs])
-    alone = jax.vmap(lambda key: env.play(world, policy, key).length)
+    alone = jax.vmap(lambda key: env.play(environment, policy, key).length)
     along, mesh = PartitionSpec("runs"), Mesh(devices, ("runs",))
     over = jax.shard_map(alone, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
     compiled, keys = jax.jit(over), jax.vmap(rng.run_key)(jnp.arange(runs))
     return lambda: np.asarray(compiled(keys))
 
 
-def loop(case: Case, runs: int) -> Play:
-    """Return what plays ACQB in a NumPy loop."""
+def prepare_loop(case: Case, runs: int) -> Play:
+    """Prepare ACQB in a NumPy loop."""
     del runs
     run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, case.horizon)
     return lambda: numpy_loop.play(*run)
@@ -134,12 +125,12 @@ class Pair(NamedTuple):
     """The same work, by a peer and here.
 
     Attributes:
-        package: of the peer; its version is shown.
-        peer: what of it does the work.
-        prepare: of a case and how many runs, returns what plays them.
+        package: of the peer; the table shows its version.
+        peer: its part that does the work.
+        prepare: (case, runs) -> a function that plays them.
         batches: whether the peer can play many runs at once.
-        ours: what does it here.
-        case: how it is done here, in a batch; its name is that of the work.
+        ours: the policy here.
+        case: the work here, in a batch, with the name of the work.
     """
 
     package: str
@@ -156,66 +147,57 @@ def _case(name: str, label: str, policy: Any, **fields: Any) -> Case:
 
 
 PAIRS = (
-    Pair("coba", "LinTSLearner, no queue", lints, False, "lints, and the queue",
+    Pair("coba", "LinTSLearner, no queue", prepare_lints, False, "lints, and the queue",
          _case("LinTS, d=5 N=5", "lints", Linear(index="thompson", alpha=ALPHA))),
-    Pair("ciw", "event by event", geo_geo, False, "rand_rout, source=coin",
+    Pair("ciw", "event by event",
+         lambda case, _: lambda: ciw_records(0, case.arrival_rate, known_queues.M, case.horizon),
+         False, "rand_rout, source=coin",
          _case("Geo/Geo/1, load 0.8", "rand_rout", GEO.policy, source=GEO.source,
                arrival_rate=GEO.rate(LOAD))),
-    Pair("jax", "lax.scan of Env.step", scan, True, "sweep of random",
+    Pair("jax", "lax.scan of Env.step", prepare_scan, True, "sweep of random",
          _case("random actions, d=5 N=5", "random", BASELINES["random"], capacity=CROWDED_SLOTS)),
-    Pair("numpy", "a loop on one core", loop, False, "acqb", _case("ACQB, d=5 N=5", "acqb", ACQB)),
+    Pair("numpy", "a loop on one core", prepare_loop, False, "acqb",
+         _case("ACQB, d=5 N=5", "acqb", ACQB)),
 )  # fmt: skip
 
 
-def missing(package: str) -> str | None:
-    """Return a sentence that says what brings a peer, or None where it is installed."""
-    if importlib.util.find_spec(package):
-        return None
-    return f'{package} is not measured: install it by pip install -e ".[{EXTRA}]"'
-
-
-def rows(quick: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Measure each peer that is installed, and the same work here.
+def rows(quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Measure each installed peer, and the same work here.
 
     Args:
-        quick: few rounds, to see that all works.
-        say: is told what comes next, and what is left out.
+        quick: few rounds.
+        log: receives a line before each pair, and for each peer that is not installed.
 
     Yields:
         A row a pair: the `work`; the `peer`, its rounds a second in one run on one core, and in a
         batch if it has such; `ours`, its rounds a second in one run on one device, and in a batch
-        on all of them; `horizon`; `runs`, how many a batch has; `compile_seconds` of ours in it.
+        on all of them; `horizon`; `runs` of a batch; `compile_seconds` of ours in it.
     """
     for pair in PAIRS:
-        absent = missing(pair.package)
-        if absent:
-            say(absent)
+        if not importlib.util.find_spec(pair.package):
+            log(f'{pair.package} is not measured: install it by pip install -e ".[{EXTRA}]"')
             continue
-        say(f"{pair.case.name}: {pair.package} and cqbjax")
+        log(f"{pair.case.name}: {pair.package} and cqbjax")
         case = dataclasses.replace(pair.case, **QUICK) if quick else pair.case
-        yield _row(pair, case)
-
-
-def _row(pair: Pair, case: Case) -> dict[str, Any]:
-    """Measure a pair: the peer alone, ours alone, then batches."""
-    theirs = _rounds_a_second(pair, case, 1)
-    (alone,) = measure(dataclasses.replace(case, batch=1, num_devices=1))
-    together = _rounds_a_second(pair, case, case.at_once) if pair.batches else None
-    (batch,) = measure(case)
-    version = importlib.metadata.version(pair.package)
-    return {
-        "work": case.name, "peer": f"{pair.package} {version}, {pair.peer}",
-        "peer_rounds_a_second": theirs, "peer_batch_rounds_a_second": together,
-        "ours": pair.ours, "run_rounds_a_second": alone["rounds_a_second"],
-        "batch_rounds_a_second": batch["rounds_a_second"], "horizon": case.horizon,
-        "runs": case.at_once, "compile_seconds": batch["compile_seconds"],
-    }  # fmt: skip
+        # The peer alone, ours alone, then batches.
+        theirs = _rounds_a_second(pair, case, 1)
+        (alone,) = measure(dataclasses.replace(case, batch=1, num_devices=1))
+        together = _rounds_a_second(pair, case, case.at_once) if pair.batches else None
+        (batch,) = measure(case)
+        version = importlib.metadata.version(pair.package)
+        yield {
+            "work": case.name, "peer": f"{pair.package} {version}, {pair.peer}",
+            "peer_rounds_a_second": theirs, "peer_batch_rounds_a_second": together,
+            "ours": pair.ours, "run_rounds_a_second": alone["rounds_a_second"],
+            "batch_rounds_a_second": batch["rounds_a_second"], "horizon": case.horizon,
+            "runs": case.at_once, "compile_seconds": batch["compile_seconds"],
+        }  # fmt: skip
 
 
 def _rounds_a_second(pair: Pair, case: Case, runs: int) -> float:
     """Time a peer as often as ours has chunks: the median, without the first."""
     play, seconds = pair.prepare(case, runs), []
-    with numpy_loop.one_thread():
+    with numpy_loop.limit_threads():
         for _ in range(case.chunks):
             begun = time.perf_counter()
             play()

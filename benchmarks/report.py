@@ -1,4 +1,4 @@
-"""The benchmark's report: JSON, the terminal, Markdown; `report.yaml` has the words."""
+"""The benchmark's report as JSON, on the terminal and in Markdown; `report.yaml` has the words."""
 
 import datetime
 import importlib.metadata
@@ -19,9 +19,9 @@ from cqbjax.core.files import write_atomic
 
 SCHEMA = 1
 VERSIONS = ("cqbjax", "jax", "jaxlib", "numpy")
-SAID = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-SECTIONS: dict[str, dict[str, Any]] = SAID["sections"]
-COLUMNS: dict[str, dict[str, Any]] = SAID["columns"]
+WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SECTIONS: dict[str, dict[str, Any]] = WORDS["sections"]
+COLUMNS: dict[str, dict[str, Any]] = WORDS["columns"]
 
 
 class Section(NamedTuple):
@@ -30,31 +30,43 @@ class Section(NamedTuple):
     Attributes:
         title: above the table.
         columns: keys of the rows.
-        headers: one a column.
-        rows: cells, one a column.
+        rows: cells, one a column; the first row has the headers.
+        empty: replaces a table without rows.
     """
 
     title: str
     columns: list[str]
-    headers: list[str]
     rows: list[list[str]]
+    empty: str
+
+    def is_text(self) -> list[bool]:
+        """Return whether each column holds text, which is aligned to the left."""
+        return [COLUMNS.get(column, {}).get("as") == "text" for column in self.columns]
+
+    def to_markdown(self) -> str:
+        """Return the section as a Markdown table, or the reason why it has no rows."""
+        if len(self.rows) == 1:
+            return f"–, {self.empty}"
+        aligned = ["---" if text else "---:" for text in self.is_text()]
+        lines = (self.rows[0], aligned, *self.rows[1:])
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def made(
-    quick: bool, begun: float, sections: dict[str, list[dict[str, Any]]], **told: Any
+def assemble(
+    quick: bool, begun: float, sections: dict[str, list[dict[str, Any]]], **fields: Any
 ) -> dict[str, Any]:
-    """Return a report, JSON values only: rows by section, with what measured them and when.
+    """Return a report, JSON values only: rows by section, with the machine and the time.
 
     Args:
         quick: whether cases were few and short.
         begun: when measuring began, by `time.perf_counter`.
         sections: name -> rows.
-        told: what else is said of all.
+        fields: further fields of the report.
     """
     return {
         "schema": SCHEMA,
         "quick": quick,
-        **told,
+        **fields,
         "machine": backend.describe(),
         "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -64,7 +76,7 @@ def made(
 
 
 def save(report: dict[str, Any], path: Path) -> None:
-    """Write a report as JSON, whole or not at all."""
+    """Write a report as JSON, atomically."""
     text = json.dumps(report, separators=(",", ":"), allow_nan=False)
     write_atomic(Path(path), f"{text}\n".encode())
 
@@ -98,7 +110,7 @@ def machine_name(report: dict[str, Any]) -> str:
 
 
 def heading(report: dict[str, Any]) -> str:
-    """Say on what machine, with which versions and when it was measured."""
+    """Describe the machine, the versions and the time of a report."""
     machine = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     gpu = machine["platform"] == "gpu"
@@ -121,16 +133,15 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a report to the terminal."""
     console = console or Console()
     console.print(escape(heading(report)))
-    for name, section in _sections(report):
-        if not section.rows:
-            console.print(f"{escape(section.title)}: {_empty(name)}")
+    for _, section in _sections(report):
+        headers, *rows = section.rows
+        if not rows:
+            console.print(f"{escape(section.title)}: {section.empty}")
             continue
         table = Table(title=escape(section.title))
-        for column, header in zip(section.columns, section.headers, strict=True):
-            table.add_column(
-                escape(header), justify="left" if _written(column) == "text" else "right"
-            )
-        for cells in section.rows:
+        for header, text in zip(headers, section.is_text(), strict=True):
+            table.add_column(escape(header), justify="left" if text else "right")
+        for cells in rows:
             table.add_row(*map(escape, cells))
         console.print(table)
 
@@ -138,58 +149,40 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
 def markdown(report: dict[str, Any], folder: Path = Path("results/bench")) -> Path:
     """Write a report as Markdown tables, `<machine>.md` in `folder`, and return the file."""
     lines = ["# Benchmark", "", heading(report), ""]
-    for name, section in _sections(report):
-        lines += [f"## {section.title}", "", _grid(name, section), ""]
+    for _, section in _sections(report):
+        lines += [f"## {section.title}", "", section.to_markdown(), ""]
     path = Path(folder) / f"{machine_name(report)}.md"
     write_atomic(path, "\n".join(lines).encode())
     return path
 
 
 def table(report: dict[str, Any], name: str) -> str:
-    """Return one section of a report as a Markdown table for a page, by its columns `on_pages`."""
+    """Return one section of a report as a Markdown table for a page: its columns `on_pages`."""
     whole = dict(_sections(report))[name]
-    kept = [whole.columns.index(column) for column in SECTIONS[name].get("on_pages", whole.columns)]
-    columns, headers, *rows = (
-        [cells[i] for i in kept] for cells in (whole.columns, whole.headers, *whole.rows)
-    )
-    return _grid(name, Section(whole.title, columns, headers, rows))
-
-
-def _grid(name: str, section: Section) -> str:
-    """Write a section as a Markdown table, or say why there is none."""
-    if not section.rows:
-        return f"–, {_empty(name)}"
-    aligned = ["---" if _written(c) == "text" else "---:" for c in section.columns]
-    lines = (section.headers, aligned, *section.rows)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    chosen = [whole.columns.index(c) for c in SECTIONS[name].get("on_pages", whole.columns)]
+    columns, *rows = ([cells[i] for i in chosen] for cells in (whole.columns, *whole.rows))
+    return whole._replace(columns=columns, rows=rows).to_markdown()
 
 
 def _sections(report: dict[str, Any]) -> Iterator[tuple[str, Section]]:
     """Yield each section as text."""
     compiled = "compiled_for" in report
-    for name, said in SECTIONS.items():
-        if said.get("compiled", False) != compiled:
+    for name, words in SECTIONS.items():
+        if words.get("compiled", False) != compiled:
             continue
         rows = report["sections"].get(name, [])  # an older report lacks a newer section
         columns = list(rows[0]) if rows else []
         headers = [COLUMNS.get(column, {}).get("header", column) for column in columns]
         cells = [[_text(column, row[column]) for column in columns] for row in rows]
-        yield name, Section(said["title"], columns, headers, cells)
-
-
-def _empty(name: str) -> str:
-    """Say why a section has no rows."""
-    return str(SECTIONS[name].get("empty", "not run"))
-
-
-def _written(column: str) -> str | None:
-    """Return how the values of a column are written; None: as numbers."""
-    return COLUMNS.get(column, {}).get("as")
+        yield (
+            name,
+            Section(words["title"], columns, [headers, *cells], words.get("empty", "not run")),
+        )
 
 
 def _text(column: str, value: Any) -> str:
-    """Write one number to be read."""
-    unit = COLUMNS.get(column, {}).get("unit")
+    """Format one value."""
+    form, unit = (COLUMNS.get(column, {}).get(key) for key in ("as", "unit"))
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -199,8 +192,8 @@ def _text(column: str, value: Any) -> str:
     if not isinstance(value, int | float):
         return str(value)
     value /= unit or 1
-    if _written(column) == "share":
+    if form == "share":
         return f"{value:.1%}"
-    if _written(column) == "time":
+    if form == "time":
         return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,50 +1,35 @@
-"""The benchmark's sections: each returns rows for the report."""
+"""The benchmark's sections: each yields rows of the report. `run` runs them."""
 
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import yaml
 
-from benchmarks import (
-    cases,
-    costs,
-    floors,
-    gridding,
-    long,
-    numpy_loop,
-    parts,
-    peers,
-    report,
-    starting,
-)
-from benchmarks.measure import compile_again, copy_bytes_a_second, elsewhere, measure
-from benchmarks.targets import compare
+from benchmarks import cases, costs, numpy_loop, peers, processes, report, roofline, round_parts
+from benchmarks.measure import call_in_process, compile_again, copy_bytes_a_second, measure
 from cqbjax.engine.sweep import sweep
 from tests import reference
 
 Row = dict[str, Any]
-Rows = list[Row]
-SECTIONS = (
-    "start", "throughput", "numpy", "growth", "compile", "sweep", "worlds", "peers", "parts",
-    "floor", "long", "device", "study", "targets",
-)  # fmt: skip
+TARGETS = yaml.safe_load(Path(__file__).with_name("targets.yaml").read_text())
 
 
 @dataclasses.dataclass
 class Bench:
-    """One run of the benchmark: what was asked for, and the rows so far.
+    """One run of the benchmark: its options, and the rows so far.
 
     Attributes:
         quick: few and short cases.
         cache: the compilation cache of this process, empty at its start.
-        study_wanted: time the whole offline study although this is no GPU.
-        say: is told what comes next.
-        composing: seconds in which the sweep of these words is composed and checked; without it
-            the section `sweep` is left out.
+        study_wanted: time the whole offline study without a GPU, too.
+        log: receives a line before each step.
+        composing: words of a sweep -> seconds of composing and validating it; without it the
+            section `sweep` is left out.
         rows: by section.
         gpu: whether a GPU runs it.
     """
@@ -52,193 +37,234 @@ class Bench:
     quick: bool
     cache: Path
     study_wanted: bool
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     composing: Callable[[Sequence[str]], float] | None = None
-    rows: dict[str, Rows] = dataclasses.field(default_factory=lambda: {x: [] for x in SECTIONS})
+    rows: dict[str, list[Row]] = dataclasses.field(
+        default_factory=lambda: {name: [] for name in SECTIONS}
+    )
     gpu: bool = dataclasses.field(default_factory=lambda: jax.devices()[0].platform == "gpu")
 
-    def start(self) -> Rows:
-        """Time whole processes, as a user waits for them."""
-        self.say("whole commands, with empty caches and with full ones")
-        return list(starting.rows(self.quick))
-
-    def throughput(self) -> Rows:
-        """Rounds a second by batch width."""
-        rows: Rows = []
-        for case in cases.throughput(self.quick):
-            self.say(f"{case.name}: {', '.join(case.policies)}, batch {case.batch}")
-            rows += measure(case)
-        return rows
-
-    def bests(self) -> dict[str, Row]:
-        """Return problem -> the fastest row of ACQB, of what was measured."""
+    def find_fastest(self) -> dict[str, Row]:
+        """Return problem -> the fastest measured row of ACQB."""
         steady = [row for row in self.rows["throughput"] if row["rounds_a_second"]]
         steady.sort(key=lambda row: row["rounds_a_second"])
         return {row["case"]: row for row in steady if row["policy"] == "acqb"}
 
-    def numpy(self) -> Rows:
-        """Compare with NumPy loops on one core: our own lean one, and the reference."""
-        rows = []
-        for name, case in cases.problems(self.quick).items():
-            # Pairs are dear at d = 384, and early rounds are the loops' cheapest.
-            small = case.bytes_a_run("acqb") < 1_000_000
-            long = small or (case.assortment_size == 1 and not self.quick)
-            rounds = case.horizon if long else 20 if self.quick else 200
-            run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, rounds)
-            self.say(f"{name}: NumPy loops, {rounds} rounds")
-            timed = {"lean loop": numpy_loop.seconds_a_round(numpy_loop.play, run)}
-            if case.source.problem(1, 1).num_servers < 100:
-                obvious = functools.partial(reference.simulate, "acqb")
-                timed["reference"] = numpy_loop.seconds_a_round(obvious, run)
-            best = self.bests().get(name)
-            speed = best["rounds_a_second"] if best else None
-            for loop, seconds in timed.items():
-                row = {"case": name, "loop": loop, "rounds": rounds, "seconds_a_round": seconds}
-                row |= {"rounds_a_second": speed, "ratio": speed and speed * seconds}
-                rows.append(row)
-        return rows
 
-    def growth(self) -> Rows:
-        """Cost of a round as one thing grows; batch widths are in `throughput`."""
-        rows: Rows = []
-        for axis, values in cases.growth(self.quick).items():
-            before = None
-            for value, case in values:
-                self.say(f"growth: {axis} {value}")
-                (row,) = measure(case)
-                seconds = 1 / (row["rounds_a_second"] or row["whole_rounds_a_second"])
-                run = seconds * case.horizon
-                kept = ("case", "horizon", "batch", "devices", "repeated")
-                rows.append(
-                    {"axis": axis, "value": value, "seconds_a_round_run": seconds,
-                     "run_cost_over_row_above": before and run / before}
-                    | {key: row[key] for key in kept}
-                )  # fmt: skip
-                before = run
-        return rows
+def time_commands(bench: Bench) -> Iterator[Row]:
+    """Time whole processes, as a user waits for them."""
+    bench.log("whole commands, with empty caches and with full ones")
+    return processes.time_commands(bench.quick)
 
-    def compile(self) -> Rows:
-        """Compile each static shape in this process, then in a second one with the same cache."""
-        rows = []
-        for number, case in enumerate(cases.compiled(self.quick)):
-            self.say(f"{case.name}: compiling, and again in a second process")
-            same = ("acqb", case.name, case.batch, case.horizon)
-            cold = [
-                row["compile_seconds"] for row in self.rows["throughput"]
-                if (row["policy"], row["case"], row["batch"], row["horizon"]) == same
-            ]  # fmt: skip
-            first = cold[0] if cold else compile_again(case)
-            second = elsewhere(recompiled, self.cache, quick=self.quick, number=number)
-            row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
-            rows.append(row | {"second_process_seconds": second, "share": second / first})
-        return rows
 
-    def sweep(self) -> Rows:
-        """Time a sweep of 1,000 points."""
-        if self.composing is None:
-            return []
-        self.say("a sweep of 1,000 points, with empty caches and with full ones")
-        small = [row for row in self.rows["throughput"] if row["case"] == "d=5 N=5 K=1"]
-        speeds = {
-            label: max((row["rounds_a_second"] or 0 for row in small if row["policy"] == label),
-                       default=0)
-            for label in gridding.LABELS
-        }  # fmt: skip
-        return list(gridding.rows(self.quick, speeds, self.composing))
+def measure_throughput(bench: Bench) -> Iterator[Row]:
+    """Measure rounds a second by batch width."""
+    for case in cases.throughput(bench.quick):
+        bench.log(f"{case.name}: {', '.join(case.policies)}, batch {case.batch}")
+        yield from measure(case)
 
-    def worlds(self) -> Rows:
-        """Return what worlds and recorders cost, in percent of the paper's round."""
-        return list(costs.rows(self.quick, self.say))
 
-    def parts(self) -> Rows:
-        """Time the parts of a round at d = 5, each beside the least that it could take."""
-        return list(parts.rows(self.quick, self.say))
+def compare_numpy(bench: Bench) -> Iterator[Row]:
+    """Compare with NumPy loops on one core: a lean one, and the reference."""
+    for name, case in cases.problems(bench.quick).items():
+        # Pairs are expensive at d = 384, and early rounds are the loops' cheapest.
+        small = case.bytes_a_run("acqb") < 1_000_000
+        long = small or (case.assortment_size == 1 and not bench.quick)
+        rounds = case.horizon if long else 20 if bench.quick else 200
+        run = numpy_loop.record(case.source, case.assortment_size, case.arrival_rate, rounds)
+        bench.log(f"{name}: NumPy loops, {rounds} rounds")
+        loops: dict[str, Callable[..., Any]] = {"lean loop": numpy_loop.play}
+        if case.source.problem(1, 1).num_servers < 100:
+            loops["reference"] = functools.partial(reference.simulate, "acqb")
+        speed = bench.find_fastest().get(name, {}).get("rounds_a_second")
+        for loop, play in loops.items():
+            seconds = numpy_loop.seconds_a_round(play, run)
+            yield {
+                "case": name, "loop": loop, "rounds": rounds, "seconds_a_round": seconds,
+                "rounds_a_second": speed, "ratio": speed and speed * seconds,
+            }  # fmt: skip
 
-    def floor(self) -> Rows:
-        """Set rounds a second beside what this machine's bandwidth would allow."""
-        return list(floors.rows(self.quick, self.say))
 
-    def long(self) -> Rows:
-        """Let one run's rounds, and a table's prompts, grow: seconds and memory."""
-        return list(long.rows(self.quick, self.cache, self.say))
+def measure_growth(bench: Bench) -> Iterator[Row]:
+    """Measure the cost of a round as one size grows; batch widths are in `throughput`."""
+    for axis, values in cases.growth(bench.quick).items():
+        before = None
+        for value, case in values:
+            bench.log(f"growth: {axis} {value}")
+            (row,) = measure(case)
+            seconds = 1 / (row["rounds_a_second"] or row["whole_rounds_a_second"])
+            run = seconds * case.horizon
+            others = ("case", "horizon", "batch", "devices", "repeated")
+            yield {
+                "axis": axis, "value": value, "seconds_a_round_run": seconds,
+                "run_cost_over_row_above": before and run / before,
+                **{key: row[key] for key in others},
+            }  # fmt: skip
+            before = run
 
-    def peers(self) -> Rows:
-        """Set the same work by others beside ours."""
-        return list(peers.rows(self.quick, self.say))
 
-    def device(self) -> Rows:
-        """On a GPU: bytes a second against a measured copy. Nothing elsewhere."""
-        if not self.gpu:
-            return []
-        copied, rows = copy_bytes_a_second(), []
-        for name in cases.problems(self.quick):
-            row = self.bests().get(name)
-            if row is None or row["d"] < 100:
-                continue
+def time_compiling(bench: Bench) -> Iterator[Row]:
+    """Compile each static shape in this process, then in a second one with the same cache."""
+    for number, case in enumerate(cases.compiled(bench.quick)):
+        bench.log(f"{case.name}: compiling, and again in a second process")
+        same = {"policy": "acqb", "case": case.name, "batch": case.batch, "horizon": case.horizon}
+        rows = [row for row in bench.rows["throughput"] if same.items() <= row.items()]
+        first = rows[0]["compile_seconds"] if rows else compile_again(case)
+        second = call_in_process(compile_number, bench.cache, quick=bench.quick, number=number)
+        row = {"case": case.name, "batch": case.batch, "cold_seconds": first}
+        yield row | {"second_process_seconds": second, "share": second / first}
+
+
+def compile_number(quick: bool, number: int) -> float:
+    """Compile one of `cases.compiled` and return the seconds."""
+    return compile_again(cases.compiled(quick)[number])
+
+
+def time_sweep(bench: Bench) -> Iterable[Row]:
+    """Time a sweep of 1,000 points."""
+    if bench.composing is None:
+        return []
+    bench.log("a sweep of 1,000 points, with empty caches and with full ones")
+    small = [row for row in bench.rows["throughput"] if row["case"] == "d=5 N=5 K=1"]
+    speeds = {
+        label: max((r["rounds_a_second"] or 0 for r in small if r["policy"] == label), default=0)
+        for label in processes.LABELS
+    }
+    return processes.time_sweep(bench.quick, speeds, bench.composing)
+
+
+def measure_device(bench: Bench) -> Iterator[Row]:
+    """On a GPU: bytes a second against a measured copy. No rows on a CPU."""
+    if not bench.gpu:
+        return
+    copied = copy_bytes_a_second()
+    for name in cases.problems(bench.quick):
+        row = bench.find_fastest().get(name)
+        if row is not None and row["d"] >= 100:
             floor = 4 * row["N"] * row["d"] ** 2
             reached = floor * row["rounds_a_second"]
-            rows.append(
-                {"case": name, "batch": row["batch"], "floor_bytes_a_round": floor,
-                 "bytes_a_second": reached, "copy_bytes_a_second": copied,
-                 "share_of_floor": reached / copied}
-            )  # fmt: skip
-        return rows
+            yield {
+                "case": name, "batch": row["batch"], "floor_bytes_a_round": floor,
+                "bytes_a_second": reached, "copy_bytes_a_second": copied,
+                "share_of_floor": reached / copied,
+            }  # fmt: skip
 
-    def study(self) -> Rows:
-        """Time the whole offline study of the paper, compiling included."""
-        if not self.study_wanted and not self.gpu:
-            return []
-        seeds, horizon = (2, 50) if self.quick else (10, 5000)
-        rows, begun = [], time.perf_counter()
-        for dataset, servers in cases.STUDY_SERVERS.items():
-            for size, (source, policies, rates) in cases.study(servers).items():
-                self.say(f"offline study: N={servers} K={size}")
-                start = time.perf_counter()
-                sweep(policies, source, arrival_rate=rates, num_seeds=seeds, horizon=horizon,
-                      K=size)  # fmt: skip
-                row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
-                row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
-                rows.append(row | {"seconds": time.perf_counter() - start})
-        whole = {"shapes_of": "all", "seconds": time.perf_counter() - begun}
-        return [*rows, {key: whole.get(key) for key in rows[0]}]
 
-    def targets(self) -> Rows:
-        """Set what was measured beside what was asked for."""
-        speeds = {name: row["rounds_a_second"] for name, row in self.bests().items()}
-        return compare(self.rows, speeds, self.gpu, self.quick)
+def time_study(bench: Bench) -> list[Row]:
+    """Time the whole offline study of the paper, compiling included."""
+    if not bench.study_wanted and not bench.gpu:
+        return []
+    seeds, horizon = (2, 50) if bench.quick else (10, 5000)
+    rows: list[Row] = []
+    begun = time.perf_counter()
+    for dataset, servers in cases.STUDY_SERVERS.items():
+        for size, (source, policies, rates) in cases.study(servers).items():
+            bench.log(f"offline study: N={servers} K={size}")
+            start = time.perf_counter()
+            sweep(policies, source, arrival_rate=rates, num_seeds=seeds, horizon=horizon,
+                  K=size)  # fmt: skip
+            row = {"shapes_of": dataset, "N": servers, "K": size, "policies": len(policies)}
+            row |= {"rates": len(rates), "seeds": seeds, "horizon": horizon}
+            rows.append(row | {"seconds": time.perf_counter() - start})
+    whole = {"shapes_of": "all", "seconds": time.perf_counter() - begun}
+    return [*rows, {key: whole.get(key) for key in rows[0]}]
+
+
+def compare_targets(bench: Bench) -> list[Row]:
+    """Compare the measurements with the targets."""
+    speeds = {name: row["rounds_a_second"] for name, row in bench.find_fastest().items()}
+    return compare(bench.rows, speeds, bench.gpu, bench.quick)
+
+
+SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
+    "start": time_commands, "throughput": measure_throughput, "numpy": compare_numpy,
+    "growth": measure_growth, "compile": time_compiling, "sweep": time_sweep,
+    "worlds": lambda bench: costs.rows(bench.quick, bench.log),
+    "peers": lambda bench: peers.rows(bench.quick, bench.log),
+    "parts": lambda bench: round_parts.rows(bench.quick, bench.log),
+    "floor": lambda bench: roofline.rows(bench.quick, bench.log),
+    "long": lambda bench: processes.time_long_runs(bench.quick, bench.cache, bench.log),
+    "device": measure_device, "study": time_study, "targets": compare_targets,
+}  # fmt: skip
+
+
+def compare(
+    rows: Mapping[str, Sequence[Row]], speeds: Mapping[str, float], gpu: bool, quick: bool
+) -> list[Row]:
+    """Return a row a target: what, measured (None if it was not), target, bound, met.
+
+    Args:
+        rows: the sections measured.
+        speeds: problem -> rounds a second of the best batch.
+        gpu: whether a GPU ran it; targets for other hardware are left out.
+        quick: the cases were shorter than the targets': `met` stays None.
+    """
+    compared: list[Row] = []
+
+    def add(what: str, measured: float | None, target: float, least: bool = False) -> None:
+        met = None
+        if measured is not None and not quick:
+            met = measured >= target if least else measured <= target
+        bound = "at least" if least else "at most"
+        row = {"what": what, "measured": measured, "target": target, "bound": bound, "met": met}
+        compared.append(row)
+
+    for name, target in TARGETS["speeds"]["gpu" if gpu else "cpu"].items():
+        add(f"rounds a second, {name}", speeds.get(name), target, least=True)
+    for row in rows["numpy"]:
+        if row["case"] in TARGETS["ratios"] and not gpu:
+            what = f"times {row['loop']}, {row['case']}"
+            add(what, row["ratio"], TARGETS["ratios"][row["case"]], least=True)
+    grown = {row["value"]: row for row in rows["growth"] if row["axis"] == "horizon"}
+    longest = grown.get(100_000, {}).get("run_cost_over_row_above")
+    add("cost of T=100,000 / T=10,000", longest, TARGETS["growth"])
+    for row in rows["compile"]:
+        add(f"compile seconds, {row['case']}", row["cold_seconds"], TARGETS["compile_seconds"])
+    swept = rows.get("sweep", ())
+    for row in swept:
+        if row["rounds_alone"]:
+            bound = TARGETS["sweep_ratio"] * row["rounds_alone"] + TARGETS["sweep_beside"]
+            add(f"seconds of {row['points']:,} points, {row['caches']}", row["seconds"], bound)
+    for row in rows.get("worlds", ()):
+        of_recorder = row["what"] in TARGETS["costs"] or row["what"].startswith("record=")
+        if row["policy"] == "acqb" and of_recorder:
+            most = TARGETS["costs"].get(row["what"], TARGETS["cost_of_a_recorder"])
+            add(f"cost of {row['what']}, share of an ACQB round", row["cost"], most)
+    for row in swept[:1]:
+        what = f"seconds of composing and checking {row['points']:,} points"
+        add(what, row["composing"], TARGETS["composing_seconds"])
+    if gpu:
+        reached = {row["case"]: row["share_of_floor"] for row in rows["device"]}
+        for name, target in TARGETS["shares"].items():
+            add(f"share of the floor, {name}", reached.get(name), target, least=True)
+        total = rows["study"][-1]["seconds"] if rows["study"] else None
+        add("seconds of the offline study", total, TARGETS["study_seconds"])
+    return compared
 
 
 def run(
-    cache: Path,
-    quick: bool = False,
-    only: Sequence[str] = (),
-    study: bool = False,
-    say: Callable[[str], None] = print,
+    cache: Path, quick: bool = False, only: Sequence[str] = (), study: bool = False,
+    log: Callable[[str], None] = print,
     composing: Callable[[Sequence[str]], float] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Run the benchmark and return the report, JSON values only.
 
     Args:
         cache: an empty folder, JAX's compilation cache in this process (`backend.configure`).
         quick: few and short cases: shows that all works, reaches no target.
-        only: sections to run; none named is all of them. `targets` always is.
+        only: sections to run; all if empty. `targets` always runs.
         study: time the offline study on a CPU too.
-        say: is told what comes next.
+        log: receives a line before each step.
         composing: as in `Bench`.
 
     Raises:
-        ValueError: `only` names no section.
+        ValueError: `only` names an unknown section.
     """
     for name in only:
         if name not in SECTIONS:
             raise ValueError(f"section {name} is unknown; choose from {', '.join(SECTIONS)}")
-    begun, bench = time.perf_counter(), Bench(quick, cache, study, say, composing)
-    for name in SECTIONS:
+    begun, bench = time.perf_counter(), Bench(quick, cache, study, log, composing)
+    for name, rows in SECTIONS.items():
         if not only or name in only or name == "targets":
-            bench.rows[name] = getattr(bench, name)()
-    return report.made(quick, begun, bench.rows, only=list(only))
-
-
-def recompiled(quick: bool, number: int) -> float:
-    """Compile one of `cases.compiled` with a cache that another process filled: seconds."""
-    return compile_again(cases.compiled(quick)[number])
+            bench.rows[name] = list(rows(bench))
+    return report.assemble(quick, begun, bench.rows, only=list(only))

@@ -1,1 +1,1 @@
-"""The paper again: its numbers and claims beside ours, its theorems, the page of the report."""
+"""The reproduction of the paper: its numbers and claims, its theorems, the page of the report."""

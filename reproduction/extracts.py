@@ -1,8 +1,8 @@
-"""What is committed of a study in place of its arrays: enough to draw it, tabulate it and judge it.
+"""Extracts of studies, committed instead of arrays: enough for figures, tables and verdicts.
 
 An extract is a folder of four files. `curves.parquet` holds the figure's lines at about a hundred
-rounds, `numbers.parquet` what policies reached at the rounds of the table, `paired.parquet` how far
-they are from a reference policy seed by seed, and `study.json` what ran. Means come with the
+rounds, `numbers.parquet` the values of policies at the rounds of the table, `paired.parquet` the
+differences to a reference policy seed by seed, and `study.json` what ran. Means come with the
 standard deviation between seeds and the number of seeds, from which intervals follow.
 """
 
@@ -26,21 +26,19 @@ from cqbjax.results.summaries import stand_in_of
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress
-REFERENCES = ("acqb", "acqb_cl")  # the paper's own policies: what the others are compared with
-# What is said of every point, where it says it.
-SETTING = (
-    "K", "num_servers", "slackness", "parameters", *OTHERWISE, "yardstick",
-)  # fmt: skip
-# What a table and a claim may ask for at a round.
+REFERENCES = ("acqb", "acqb_cl")  # the paper's own policies: the others are compared with them
+# Attributes of a point that describe its setting.
+SETTING = ("K", "num_servers", "slackness", "parameters", *OTHERWISE, "yardstick")
+# Metrics that a table or a claim may read at a round.
 NUMBERS = ("gap", "queue_length", "regret", "throughput", "explored")
 FRAMES = ("curves", "numbers", "paired")
 NOTES = "study.json"
-# Of a configuration: what the numbers follow from, and no folder of the machine.
-TOLD = ("num_seeds", "first_seed", "horizon", "explore_rounds", "policy")
+# Keys of a configuration that determine the numbers; folders of the machine are not among them.
+CONFIG_KEYS = ("num_seeds", "first_seed", "horizon", "explore_rounds", "policy")
 
 
 class ExtractError(ValueError):
-    """Report an extract that is missing a file, or is not one."""
+    """A file of an extract is missing or is not valid."""
 
 
 class Extract(NamedTuple):
@@ -48,8 +46,8 @@ class Extract(NamedTuple):
 
     Attributes:
         notes: name, title, source, stand_in, provenance, horizon, rounds (of the table), queue
-            (what the left panel shows: `gap` or `queue_length`), drawn (labels of the figure; all
-            if empty), and `points`: the setting, rates, seeds and manifest of each.
+            (the metric of the left panel: `gap` or `queue_length`), drawn (labels of the figure;
+            all if empty), and `points`: the setting, rates, seeds and manifest of each.
         curves: a row a point, arrival_rate, policy, metric and round: n (seeds), mean, sd.
         numbers: the same at the rounds of the table, of more metrics.
         paired: the same for `reference` less `policy`, seed by seed: n, mean, sd.
@@ -65,24 +63,23 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
     """Summarise a study.
 
     Args:
-        stored: its points, as `results.stored_points` returns them, all rounds of them.
+        stored: its points, as `results.stored_points` returns them, with all their rounds.
         config: of the study: `title, figure_policies, queue, table_rounds` are read.
 
     Raises:
-        ValueError: no point.
+        ValueError: there is no point.
     """
     points = [one.point for one in stored]
-    own = own_arrays(points)
+    own, attributes = own_arrays(points), points[0].attrs
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
-    panels = panels_of(points, config)
-    said = points[0].attrs
+    panels, name = panels_of(points, config), str(attributes["experiment"])
     notes = {
-        "name": str(said["experiment"]), "title": config.get("title") or str(said["experiment"]),
-        "source": str(said["source"]), "stand_in": stand_in_of(points),
-        "provenance": str(said["provenance"]), "horizon": horizon, "rounds": rounds,
-        "panels": panels, "drawn": list(config.get("figure_policies") or []),
-        "points": [_note(one) for one in stored],
+        "name": name, "title": config.get("title") or name, "source": str(attributes["source"]),
+        "stand_in": stand_in_of(points), "provenance": str(attributes["provenance"]),
+        "horizon": horizon, "rounds": rounds, "panels": panels,
+        "drawn": list(config.get("figure_policies") or []),
+        "points": [_describe(one) for one in stored],
     }  # fmt: skip
     if own:
         notes["metrics"] = {
@@ -97,23 +94,23 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
         against(values, policy).with_columns(reference=pl.lit(policy)) for policy in REFERENCES
     )
     lines = summarised(curves(points, panels, MOST_ROUNDS)).with_columns(
-        pl.col("mean", "sd").map_batches(_rounded)
+        pl.col("mean", "sd").map_batches(_round_digits)
     )
     numbers = summarised(pl.concat([values, long(points, ["seconds_per_round"], rounds)]))
-    ends = ("low", "high")  # follow from the rest
-    return Extract(notes, lines.drop(ends), numbers.drop(ends), summarised(paired).drop(ends))
+    # The ends of intervals follow from the rest.
+    frames = (frame.drop("low", "high") for frame in (lines, numbers, summarised(paired)))
+    return Extract(notes, *frames)
 
 
 def write(made: Extract, folder: Path) -> list[Path]:
-    """Write an extract's four files, each whole or not at all; return them."""
+    """Write an extract's four files, each atomically; return them."""
     written = [folder / NOTES]
     write_atomic(written[0], (json.dumps(made.notes, indent=1, sort_keys=True) + "\n").encode())
     for name in FRAMES:
         written.append(folder / f"{name}.parquet")
-        packed = functools.partial(
-            getattr(made, name).write_parquet, compression="zstd", compression_level=19
-        )
-        write_atomic(written[-1], packed)
+        frame: pl.DataFrame = getattr(made, name)
+        options: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
+        write_atomic(written[-1], functools.partial(frame.write_parquet, **options))
     return written
 
 
@@ -132,17 +129,17 @@ def read(folder: Path) -> Extract:
 
 
 def read_all(folder: Path) -> dict[str, Extract]:
-    """Read the extracts below a folder, by name; none where there is no such folder."""
+    """Read the extracts below a folder, by name; an empty dict if the folder does not exist."""
     return {path.parent.name: read(path.parent) for path in sorted(folder.glob(f"*/{NOTES}"))}
 
 
-def described(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
-    """Return the standard metrics, and those that an extract describes."""
+def add_metrics(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Metric]:
+    """Return the standard metrics, and those that the notes of an extract describe."""
     return STANDARD | {name: Metric(stored_metric(name), **words) for name, words in notes.items()}
 
 
-def _note(one: StoredPoint) -> dict[str, Any]:
-    """Return what is said of a point: no folder of the machine that it ran on."""
+def _describe(one: StoredPoint) -> dict[str, Any]:
+    """Return the description of a point, without folders of the machine."""
     point = one.point
     config = yaml.safe_load(one.config) if one.config else {}
     return {
@@ -151,12 +148,12 @@ def _note(one: StoredPoint) -> dict[str, Any]:
         "varied": one.manifest.get("varied", {}),
         "rates": [float(rate) for rate in point["arrival_rate"].values],
         "seeds": int(point.sizes["seed"]),
-        "config": {key: config[key] for key in TOLD if key in config},
+        "config": {key: config[key] for key in CONFIG_KEYS if key in config},
         "manifest": one.manifest,
     }
 
 
-def _rounded(column: pl.Series) -> pl.Series:
+def _round_digits(column: pl.Series) -> pl.Series:
     """Round to `DIGITS` significant digits."""
     values = column.to_numpy()
     size = np.floor(np.log10(np.maximum(np.abs(values), 1e-12)))

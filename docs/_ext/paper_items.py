@@ -30,14 +30,14 @@ class Items(SphinxDirective):
         """Return the table."""
         self.env.note_dependency(str(catalogue.ITEMS))
         kinds = self.arguments[0].split()
-        chosen = [one for one in catalogue.items() if one.kind in kinds]
+        chosen = [one for one in catalogue.load_items() if one.kind in kinds]
         if not chosen:
             raise self.error(f"the paper has no {self.arguments[0]}")
         rows = "".join(f"| {' | '.join(self._cells(one))} |\n" for one in chosen)
         header = "| | description | state | command | see |\n|---|---|---|---|---|\n"
         return self.parse_text_to_nodes(header + rows)
 
-    def _cells(self, one: catalogue.Item) -> list[str]:
+    def _cells(self, one: catalogue.PaperItem) -> list[str]:
         name = f"{one.kind.capitalize()} {one.number}"
         what = f"{one.what}; {one.note}" if one.note else one.what
         command = f"`{one.command}`" if one.command else ""
@@ -62,7 +62,7 @@ class States(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the table."""
         self.env.note_dependency(str(catalogue.ITEMS))
-        states = [one.state for one in catalogue.items()]
+        states = [one.state for one in catalogue.load_items()]
         rows = "".join(
             f"| {state} | {meaning} | {states.count(state)} |\n"
             for state, meaning in catalogue.STATES.items()

@@ -1,1 +1,1 @@
-"""The page: every figure, table and claim of the report in one HTML file."""
+"""The page of the report: every figure, table and claim in one HTML file."""

@@ -10,22 +10,10 @@ from html import escape
 from typing import Any, NamedTuple
 
 import polars as pl
+from bokeh import models as bk
 from bokeh.document import Document
 from bokeh.embed import components
-from bokeh.model import Model
-from bokeh.models import (
-    BasicTicker,
-    ColumnDataSource,
-    DataRange1d,
-    HoverTool,
-    Line,
-    NumeralTickFormatter,
-    Scatter,
-    VArea,
-)
-from bokeh.models.renderers import GlyphRenderer
 from bokeh.models.ui.icons import SVGIcon
-from bokeh.models.widgets import Toggle
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -34,7 +22,7 @@ from cqbjax.figures.cells import LETTERS, Cell, arranged
 from cqbjax.results.frame import with_interval
 from cqbjax.results.metrics import shares_of
 from cqbjax.results.names import Style, in_order, style_of
-from reproduction.extracts import DIGITS, Extract, described
+from reproduction.extracts import DIGITS, Extract, add_metrics
 
 HEIGHT = 250  # pixels of a panel
 DOTS = 1.6  # pixels a point of the printed figures' dashes
@@ -64,8 +52,8 @@ class Panel(NamedTuple):
 
     Attributes:
         key: of its `<div>` in `Drawn.divs`.
-        setting: K, rate and what else tells its cell from the others.
-        shows: what its vertical axis is.
+        setting: K, rate and other keys that distinguish its cell.
+        shows: the quantity of its vertical axis.
     """
 
     key: str
@@ -92,8 +80,8 @@ class Drawn(NamedTuple):
 
     Attributes:
         figures: by study.
-        script: what draws them.
-        divs: key -> where.
+        script: draws them.
+        divs: key -> element to draw into.
         library: Bokeh itself, inline.
     """
 
@@ -105,183 +93,151 @@ class Drawn(NamedTuple):
 
 def draw(extracts: Sequence[Extract]) -> Drawn:
     """Draw the figures of studies."""
-    models: dict[str, Model] = {}
-    figures = {made.notes["name"]: _figure(made, models) for made in extracts}
+    models: dict[str, bk.Model] = {}
+    figures = {made.notes["name"]: _draw_figure(made, models) for made in extracts}
     document = Document()
-    # Frozen, for each root would otherwise have all models collected anew.
+    # Frozen: otherwise Bokeh collects all models again for each root.
     with document.models.freeze():
         for model in models.values():
             document.add_root(model)
-    script, divs = _numbered(*components(models))
-    library = Resources(mode="inline", components=["bokeh", "bokeh-widgets"])
-    return Drawn(figures, script, divs, library.render_js())
+    script, divs = components(models)
+    # Number Bokeh's random names, so that the same results give the same page.
+    numbers = {name: f"plot-{i}" for i, name in enumerate(dict.fromkeys(RANDOM.findall(script)))}
 
-
-def _numbered(script: str, divs: Any) -> tuple[str, dict[str, str]]:
-    """Number what Bokeh names at random, so that the same results give the same page."""
-    names = dict.fromkeys(RANDOM.findall(script))
-    numbers = {name: f"plot-{number}" for number, name in enumerate(names)}
-
-    def numbered(text: str) -> str:
+    def replace_names(text: Any) -> str:
         return RANDOM.sub(lambda match: numbers.get(match[0], match[0]), text)
 
-    return numbered(script), {key: numbered(div) for key, div in divs.items()}
+    divs = {key: replace_names(div) for key, div in divs.items()}
+    library = Resources(mode="inline", components=["bokeh", "bokeh-widgets"])
+    return Drawn(figures, replace_names(script), divs, library.render_js())
 
 
-def _figure(made: Extract, models: dict[str, Model]) -> Figure:
+def _draw_figure(made: Extract, models: dict[str, bk.Model]) -> Figure:
     """Draw a study, adding its models."""
     study, drawn = made.notes["name"], made.notes["drawn"]
-    known = described(made.notes.get("metrics", {}))
+    known = add_metrics(made.notes.get("metrics", {}))
     curves = with_interval(made.curves, shares=shares_of(known))
     there = set(curves["policy"].unique())
-    kept = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
-    labels = in_order(kept if kept - {OPTIMAL} else there)
-    by_label: dict[str, list[GlyphRenderer]] = {label: [] for label in labels}
+    chosen = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
+    labels = in_order(chosen if chosen - {OPTIMAL} else there)
+    by_label: dict[str, list[bk.GlyphRenderer]] = {label: [] for label in labels}
     panels: list[Panel] = []
     sizes, cells = _cells(made)
     for cell, setting in cells:
         own = curves.filter(point=cell.point, arrival_rate=cell.rate)
         for name in made.notes["panels"]:
             key, metric = f"{study}-{len(panels)}", known[name]
-            models[key] = _plot(own.filter(metric=name), metric.units, labels, by_label)
+            models[key] = _draw_panel(own.filter(metric=name), metric.units, labels, by_label)
             panels.append(Panel(key, setting, metric.long_name))
     switches = []
     for label in labels:
-        key = f"{study}-switch-{label}"
-        models[key] = _switch(label, by_label[label])
-        switches.append(key)
+        switches.append(f"{study}-switch-{label}")
+        models[switches[-1]] = _make_switch(label, by_label[label])
     return Figure(switches, panels, 4 if sizes == 2 else 2)
 
 
 def _cells(made: Extract) -> tuple[int, list[tuple[Cell, str]]]:
-    """Return how many cells stand side by side, and each cell with what tells it from others."""
+    """Return the number of cells side by side, and each cell with its distinguishing setting."""
     points = made.notes["points"]
     settings, rates = [one["setting"] for one in points], [one["rates"] for one in points]
     keys = [key for key in settings[0] if len({str(one.get(key)) for one in settings}) > 1]
     rows = arranged(settings, rates, keys)
     cells = []
     for cell in (cell for row in rows for cell in row if cell is not None):
-        own = settings[cell.point]
-        shown = [(key, own.get(key)) for key in ("K", *keys)] + [("arrival_rate", cell.rate)]
-        words = {
-            LETTERS.get(key, key): f"{value:g}" if key == "arrival_rate" else value
-            for key, value in shown
-        }
+        words = {LETTERS.get(k, k): settings[cell.point].get(k) for k in ("K", *keys)}
+        words[LETTERS["arrival_rate"]] = f"{cell.rate:g}"
         cells.append((cell, ", ".join(f"{key} = {value}" for key, value in words.items())))
     return len(rows[0]), cells
 
 
-def _plot(
+def _draw_panel(
     rows: pl.DataFrame, units: str, labels: Sequence[str], by_label: dict[str, list[Any]]
 ) -> figure:
     """Draw one panel, adding each policy's renderers to its list."""
     plot = figure(
         height=HEIGHT, sizing_mode="stretch_width", tools=TOOLS, active_drag=None,
         active_scroll=None, x_axis_label="round", y_axis_label=units,
-        toolbar_location="above", x_range=DataRange1d(range_padding=0, only_visible=True),
-        y_range=DataRange1d(only_visible=True), output_backend="canvas",
+        toolbar_location="above", x_range=bk.DataRange1d(range_padding=0, only_visible=True),
+        y_range=bk.DataRange1d(only_visible=True), output_backend="canvas",
     )  # fmt: skip
     plot.toolbar.logo = None
     plot.toolbar.autohide = False
-    plot.xaxis.ticker = BasicTicker(desired_num_ticks=4)
-    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
-    plot.yaxis.ticker = BasicTicker(desired_num_ticks=5)
+    plot.xaxis.ticker = bk.BasicTicker(desired_num_ticks=4)
+    plot.xaxis.formatter = bk.NumeralTickFormatter(format="0,0")
+    plot.yaxis.ticker = bk.BasicTicker(desired_num_ticks=5)
     plot.axis.minor_tick_line_color = None
     lines: list[Any] = []
     # The paper's own policies last, and so above the others.
     for label in sorted(labels, key=lambda one: style_of(one).on_top):
-        # A share of nothing is no number, as before anybody has left.
+        # A share has no value before any query has left.
         own = rows.filter(policy=label).drop_nulls("mean").sort("round")
         if not own.height:
             continue
         style, source = style_of(label), _source(own, style_of(label).name)
-        added: list[Any] = []
+        look = {"line_color": style.color, "line_width": 1.2 * style.width}
         if own["low"].null_count() == 0:
             shade = 0.15 if len(labels) <= FEW_LINES else 0.07
-            band = VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=shade)
-            added.append(plot.add_glyph(source, band))
-        line = Line(
-            x="t", y="m", line_color=style.color, line_width=1.2 * style.width,
-            line_dash=_dashes(style),
-        )  # fmt: skip
+            band = bk.VArea(x="t", y1="l", y2="h", fill_color=style.color, fill_alpha=shade)
+            by_label[label].append(plot.add_glyph(source, band))
+        line = bk.Line(x="t", y="m", line_dash=_dashes(style), **look)
         lines.append(plot.add_glyph(source, line, name=style.name))
-        added.append(lines[-1])
+        by_label[label].append(lines[-1])
         if style.marker:
-            added.append(_markers(plot, own, style))
-        by_label[label] += added
-    plot.add_tools(_hover(lines))
-    return plot
-
-
-def _source(own: pl.DataFrame, name: str = "") -> ColumnDataSource:
-    """Return a line's data: t round, m mean, l low, h high; the last two where all are there.
-
-    To the digits that an extract keeps, and as numbers written out: so they pack best.
-    """
-    shown = {"m": own["mean"], "l": own["low"], "h": own["high"]}
-    data = {
-        short: column.cast(pl.Float64).round_sig_figs(DIGITS).to_list()
-        for short, column in shown.items()
-        if column.null_count() == 0
-    }
-    return ColumnDataSource({"t": own["round"].to_list(), **data}, name=name)
-
-
-def _markers(plot: figure, own: pl.DataFrame, style: Style) -> GlyphRenderer:
-    """Add a line's markers at a few rounds."""
-    every = max(1, own.height // MARKS)
-    source = _source(own[every // 2 :: every].with_columns(low=None, high=None))
-    marker = Scatter(
-        x="t", y="m", marker=MARKERS[style.marker], size=7, fill_color=style.color,
-        line_color=style.color,
-    )  # fmt: skip
-    return plot.add_glyph(source, marker)
-
-
-def _hover(lines: Sequence[Any]) -> HoverTool:
-    """Tell the values of the lines under the pointer."""
+            every = max(1, own.height // MARKS)
+            source = _source(own[every // 2 :: every].with_columns(low=None, high=None))
+            marker = bk.Scatter(
+                x="t", y="m", marker=MARKERS[style.marker], size=7, fill_color=style.color,
+                line_color=style.color,
+            )  # fmt: skip
+            by_label[label].append(plot.add_glyph(source, marker))
+    # The values of the line under the pointer.
     tips = [("", "$name"), ("round", "@t{0,0}"), ("mean", "@m{0,0.00}")]
     if all("l" in line.data_source.data for line in lines):
         tips.append(("95% interval", "@l{0,0.00} to @h{0,0.00}"))
-    return HoverTool(
-        renderers=list(lines), tooltips=tips, line_policy="nearest", visible=False,
-    )  # fmt: skip
+    plot.add_tools(
+        bk.HoverTool(renderers=lines, tooltips=tips, line_policy="nearest", visible=False)
+    )
+    return plot
 
 
-def _switch(label: str, renderers: Sequence[GlyphRenderer]) -> Toggle:
+def _source(own: pl.DataFrame, name: str = "") -> bk.ColumnDataSource:
+    """Return a line's data: t round, m mean, and l low, h high if both are complete.
+
+    The numbers have the digits of an extract and are written out, which compresses best.
+    """
+    data = {
+        short: own[column].cast(pl.Float64).round_sig_figs(DIGITS).to_list()
+        for short, column in {"m": "mean", "l": "low", "h": "high"}.items()
+        if own[column].null_count() == 0
+    }
+    return bk.ColumnDataSource({"t": own["round"].to_list(), **data}, name=name)
+
+
+def _make_switch(label: str, renderers: Sequence[bk.GlyphRenderer]) -> bk.Toggle:
     """Return a button that shows and hides a policy in all panels of its study."""
-    style = style_of(label)
-    icon = SVGIcon(svg=_swatch(style), size=f"{SWATCH}px")
-    switch = Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
+    style, middle = style_of(label), SWATCH // 2
+    dashes, color = _dashes(style), escape(style.color)
+    dashed = "" if isinstance(dashes, str) else " ".join(map(str, dashes))
+    mark, path = "", PATHS.get(style.marker, "")
+    if style.marker == "o":
+        mark = f'<circle cx="{middle}" cy="{middle}" r="4" fill="{color}"/>'
+    elif path:
+        turned = f'transform="translate({middle} {middle})"'
+        mark = f'<path d="{path}" {turned} fill="{color}" stroke="{color}"/>'
+    swatch = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SWATCH}" height="{SWATCH}">'
+        f'<line x1="0" y1="{middle}" x2="{SWATCH}" y2="{middle}" stroke="{color}" '
+        f'stroke-width="{1.2 * style.width:.1f}" stroke-dasharray="{dashed}"/>{mark}</svg>'
+    )
+    icon = SVGIcon(svg=swatch, size=f"{SWATCH}px")
+    switch = bk.Toggle(label=style.name, active=True, icon=icon, margin=0, stylesheets=[BUTTON])
     for renderer in renderers:
         switch.js_link("active", renderer, "visible")
     return switch
 
 
 def _dashes(style: Style) -> list[int] | str:
-    """Return Bokeh's dashes of matplotlib's."""
+    """Return Bokeh's form of matplotlib's dashes."""
     if isinstance(style.dashes, str):
         return "solid"
     return [max(1, round(DOTS * style.width * part)) for part in style.dashes[1]]
-
-
-def _swatch(style: Style) -> str:
-    """Return a legend's line as SVG."""
-    dashes, middle = _dashes(style), SWATCH // 2
-    dashed = "" if isinstance(dashes, str) else " ".join(map(str, dashes))
-    color = escape(style.color)
-    mark = _shape(style.marker, middle, color)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SWATCH}" height="{SWATCH}">'
-        f'<line x1="0" y1="{middle}" x2="{SWATCH}" y2="{middle}" stroke="{color}" '
-        f'stroke-width="{1.2 * style.width:.1f}" stroke-dasharray="{dashed}"/>{mark}</svg>'
-    )
-
-
-def _shape(marker: str, middle: int, color: str) -> str:
-    """Return a legend's marker as SVG."""
-    if marker == "o":
-        return f'<circle cx="{middle}" cy="{middle}" r="4" fill="{color}"/>'
-    path = PATHS.get(marker, "")
-    turned = f'transform="translate({middle} {middle})"'
-    return f'<path d="{path}" {turned} fill="{color}" stroke="{color}"/>' if path else ""

@@ -1,4 +1,4 @@
-"""The tables of the page: sorted by their headers, filtered by lists in them (itables)."""
+"""The tables of the page, with sorting and filters in their headers (itables)."""
 
 import base64
 import json
@@ -13,29 +13,31 @@ from itables.javascript import generate_init_offline_itables_html
 from cqbjax.results.frame import with_interval, without_points
 from cqbjax.results.metrics import shares_of
 from cqbjax.results.names import style_of
-from reproduction.extracts import Extract, described
+from reproduction.extracts import Extract, add_metrics
 
 PAGES = [10, 25, 50, 100, 500]
-MARK = "stand-in"
+MARK = "proxy"
 BASE64 = re.compile(r'"([A-Za-z0-9+/=]{1000,})"')
-# A header of a filtered column has a list of its values; every header sorts.
+# Every header sorts; the header of a filtered column has a list of its values.
 SORT, FILTER = "order", {"extend": "dropdown", "content": ["searchList"]}
 STATISTICS = {
     "gap_mean": "gap, mean", "gap_sd": "gap, sd", "throughput": "throughput",
     "seconds_per_round": "seconds a round",
 }  # fmt: skip
-SHOWN = ("gap", "regret", "throughput")  # of our numbers, and what recorders of one's own stored
+SHOWN = ("gap", "regret", "throughput")  # of our numbers, beside those of user-defined recorders
 
 
 def library() -> str:
-    """Return what all tables need, inline, and plain where itables has base64: so it packs."""
-    made = generate_init_offline_itables_html(options.dt_bundle).partition("<div")[0]
-    return BASE64.sub(lambda match: f"btoa({_literal(base64.b64decode(match[1]))})", made)
+    """Return the library of all tables, inline, without itables' base64: this compresses better."""
 
+    def decode(match: re.Match[str]) -> str:
+        # A string of JavaScript that may stand in a page.
+        text = json.dumps(base64.b64decode(match[1]).decode("latin1")).replace("</", "<\\/")
+        return f"btoa({text})"
 
-def _literal(text: bytes) -> str:
-    """Return bytes as a string of JavaScript that may stand in a page."""
-    return json.dumps(text.decode("latin1")).replace("</", "<\\/")
+    return BASE64.sub(
+        decode, generate_init_offline_itables_html(options.dt_bundle).partition("<div")[0]
+    )
 
 
 def table(frame: pl.DataFrame, name: str, filters: Sequence[str], rows: int = 10) -> str:
@@ -67,20 +69,19 @@ def table(frame: pl.DataFrame, name: str, filters: Sequence[str], rows: int = 10
 
 
 def compared(frame: pl.DataFrame) -> str:
-    """Return the table of the paper's numbers beside ours, those that have ours first."""
-    frame = frame.sort(pl.col("ours").is_null(), maintain_order=True)
-    shown = frame.select(
-        pl.col("dataset"), pl.col("K"), pl.col("arrival_rate").alias("λ"),
-        pl.col("round").alias("T"), _policy(),
-        pl.col("statistic").replace_strict(STATISTICS, default=pl.col("statistic")),
-        pl.col("paper"), _short("ours"), _short("difference"),
-        _short("standard_error").alias("s.e."),
-        pl.col("inside").replace_strict({True: "inside", False: "outside"}, default="not judged")
-        .alias("verdict"),
-        pl.col("runs").alias("paper's runs"), pl.col("seeds").alias("our seeds"),
-        pl.col("our_rate").alias("our λ"), pl.col("study").fill_null("–").alias("our study"),
-        _mark(pl.col("stand_in")),
-        pl.col("note").fill_null("").str.replace("^not judged: ", ""),
+    """Return the table of the paper's numbers beside ours; rows without ours come last."""
+    verdicts = {True: "inside", False: "outside"}
+    shown = frame.sort(pl.col("ours").is_null(), maintain_order=True).select(
+        "dataset", "K", _policy(), "paper", _short("ours"), _short("difference"),
+        λ="arrival_rate", T="round", statistic=pl.col("statistic").replace(STATISTICS),
+        **{"s.e.": _short("standard_error"), "paper's runs": "runs", "our seeds": "seeds",
+           "our λ": "our_rate", "our study": pl.col("study").fill_null("–")},
+        verdict=pl.col("inside").replace_strict(verdicts, default="not judged"),
+        data=_mark(pl.col("stand_in")),
+        note=pl.col("note").fill_null("").str.replace("^not judged: ", ""),
+    ).select(
+        "dataset", "K", "λ", "T", "policy", "statistic", "paper", "ours", "difference", "s.e.",
+        "verdict", "paper's runs", "our seeds", "our λ", "our study", "data", "note",
     )  # fmt: skip
     filters = ["dataset", "K", "λ", "T", "policy", "statistic", "verdict", "our study"]
     return table(shown, "compared", filters)
@@ -92,18 +93,17 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
     for name, made in extracts.items():
         own = made.notes.get("metrics", {})
         rows = made.numbers.filter(pl.col("metric").is_in([*SHOWN, *own]))
-        rows = without_points(with_interval(rows, shares=shares_of(described(own))))
-        points = made.notes["points"]
-        setting = [point["setting"] for point in points]
+        rows = without_points(with_interval(rows, shares=shares_of(add_metrics(own))))
+        settings = [point["setting"] for point in made.notes["points"]]
         frames.append(
             rows.select(
                 pl.lit(name).alias("study"), pl.lit(made.notes["source"]).alias("dataset"),
-                _of(setting, "K", pl.Int64), _of(setting, "num_servers", pl.Int64).alias("N"),
-                _of(setting, "slackness", pl.Float64).alias("ε"),
+                _setting(settings, "K", pl.Int64), _setting(settings, "num_servers", pl.Int64, "N"),
+                _setting(settings, "slackness", pl.Float64, "ε"),
                 pl.col("arrival_rate").alias("λ"), pl.col("round").alias("T"), _policy(),
                 pl.col("metric"), _short("mean"), _short("low").alias("95% from"),
                 _short("high").alias("95% to"), _short("sd"), pl.col("n").alias("seeds"),
-                _mark(pl.lit(made.notes["stand_in"])),
+                _mark(pl.lit(made.notes["stand_in"])).alias("data"),
             )
         )  # fmt: skip
     filters = ["study", "dataset", "K", "N", "ε", "λ", "T", "policy", "metric"]
@@ -111,43 +111,34 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
 
 
 def claimed(frame: pl.DataFrame) -> str:
-    """Return the table of claims: what they say, and how they fare."""
-    shown = frame.select(
-        "verdict", pl.col("section").alias("where"), pl.col("quote").alias("claim"),
-        pl.col("data"), pl.col("n").alias("seeds"),
-    )  # fmt: skip
+    """Return the table of claims with their verdicts."""
+    names = {"section": "where", "quote": "claim", "n": "seeds"}
+    shown = frame.select("verdict", "section", "quote", "data", "n").rename(names)
     return table(shown, "claimed", ["verdict", "data"], rows=50)
 
 
 def ran(extracts: Mapping[str, Extract]) -> str:
     """Return the table of what ran: study and point, size, time, machine and versions."""
-    rows = [
-        {
-            "study": name, "point": point["name"], "seeds": point["seeds"],
-            "rounds": made.notes["horizon"], **_manifest(point["manifest"]),
-            "data": MARK if made.notes["stand_in"] else "",
-        }
-        for name, made in extracts.items()
-        for point in made.notes["points"]
-    ]  # fmt: skip
+    rows = []
+    for name, made in extracts.items():
+        for point in made.notes["points"]:
+            manifest: Mapping[str, Any] = point["manifest"]
+            versions, machine = manifest.get("versions", {}), manifest.get("machine", {})
+            rows.append({
+                "study": name, "point": point["name"], "seeds": point["seeds"],
+                "rounds": made.notes["horizon"], "seconds": manifest.get("seconds"),
+                "finished": str(manifest.get("finished", ""))[:16].replace("T", " "),
+                "machine": f"{machine.get('cpu', '')}, {machine.get('cpu_cores', '')} cores",
+                "jax": versions.get("jax"), "python": versions.get("python"),
+                "revision": manifest.get("revision"), "code": str(manifest.get("code", ""))[:12],
+                "data": MARK if made.notes["stand_in"] else "",
+            })  # fmt: skip
     return table(pl.DataFrame(rows, infer_schema_length=None), "ran", ["study"])
 
 
-def _manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    versions, machine = manifest.get("versions", {}), manifest.get("machine", {})
-    return {
-        "seconds": manifest.get("seconds"),
-        "finished": str(manifest.get("finished", ""))[:16].replace("T", " "),
-        "machine": f"{machine.get('cpu', '')}, {machine.get('cpu_cores', '')} cores",
-        "jax": versions.get("jax"), "python": versions.get("python"),
-        "revision": manifest.get("revision"), "code": str(manifest.get("code", ""))[:12],
-    }  # fmt: skip
-
-
 def _mark(stand_in: pl.Expr) -> pl.Expr:
-    """Mark a row whose data stand in for others; what they are is said in the overview."""
-    marked = pl.when(stand_in.fill_null("") != "").then(pl.lit(MARK)).otherwise(pl.lit(""))
-    return marked.alias("data")
+    """Mark a row on proxy data; the overview of the page describes the data."""
+    return pl.when(stand_in.fill_null("") != "").then(pl.lit(MARK)).otherwise(pl.lit(""))
 
 
 def _policy() -> pl.Expr:
@@ -155,11 +146,11 @@ def _policy() -> pl.Expr:
 
 
 def _short(column: str) -> pl.Expr:
-    """Round to four significant digits: a number a reader can take in."""
+    """Round to four significant digits, which a reader can compare."""
     return pl.col(column).cast(pl.Float64).round_sig_figs(4)
 
 
-def _of(setting: Sequence[Mapping[str, Any]], key: str, kind: Any) -> pl.Expr:
-    """Return a point's own value of a key."""
-    values = {number: one.get(key) for number, one in enumerate(setting)}
-    return pl.col("point").replace_strict(values, return_dtype=kind).alias(key)
+def _setting(settings: Sequence[Mapping[str, Any]], key: str, kind: Any, name: str = "") -> pl.Expr:
+    """Return a point's value of a key."""
+    values = {number: one.get(key) for number, one in enumerate(settings)}
+    return pl.col("point").replace_strict(values, return_dtype=kind).alias(name or key)

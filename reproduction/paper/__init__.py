@@ -1,1 +1,1 @@
-"""What the paper prints and claims, and which study answers each."""
+"""The numbers and claims of the paper, and the study that answers each."""

@@ -26,7 +26,7 @@ STATES = {
 }
 
 
-class Listed(NamedTuple):
+class ReportStudy(NamedTuple):
     """A study of the report.
 
     Attributes:
@@ -44,12 +44,12 @@ class Listed(NamedTuple):
     dataset: str = ""
 
 
-def studies() -> list[Listed]:
+def load_studies() -> list[ReportStudy]:
     """Return the studies, in the order of the report."""
-    return [Listed(**one) for one in yaml.safe_load(STUDIES.read_text())]
+    return [ReportStudy(**one) for one in yaml.safe_load(STUDIES.read_text())]
 
 
-class Item(NamedTuple):
+class PaperItem(NamedTuple):
     """A figure, table, algorithm or numbered statement of the paper.
 
     Attributes:
@@ -75,6 +75,6 @@ class Item(NamedTuple):
     note: str = ""
 
 
-def items() -> list[Item]:
+def load_items() -> list[PaperItem]:
     """Return the items of the paper: figures, tables, algorithms, then statements in order."""
-    return [Item(**one) for one in yaml.safe_load(ITEMS.read_text())]
+    return [PaperItem(**one) for one in yaml.safe_load(ITEMS.read_text())]

@@ -1,4 +1,4 @@
-"""The paper's own numbers, beside ours wherever it reports the same setting."""
+"""The paper's printed numbers, beside ours wherever both have the same setting."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _PREFIX = "paper_"
 
 
 def read(path: Path = TABLES) -> pl.DataFrame:
-    """Return the paper's tables, policies by our labels.
+    """Return the paper's tables, with our labels of policies.
 
     Raises:
         ValueError: the file is missing or lacks a column.
@@ -35,15 +35,18 @@ def read(path: Path = TABLES) -> pl.DataFrame:
     return rows.with_columns(pl.col("policy").replace(ours))
 
 
-def beside(table: pl.DataFrame, datasets: Mapping[str, str], path: Path = TABLES) -> pl.DataFrame:
-    """Add the paper's own numbers, `paper_<statistic>`, wherever it reports the same setting.
+def add_columns(
+    table: pl.DataFrame, datasets: Mapping[str, str], path: Path = TABLES
+) -> pl.DataFrame:
+    """Add the paper's numbers, `paper_<statistic>`, wherever it reports the same setting.
 
-    No column is added that would be empty. Matched are dataset, K, arrival rate, round and policy,
-    and for synthetic data the paper's N, slackness and parameters.
+    Empty columns are omitted. Rows match by dataset, K, arrival rate, round and policy, and for
+    synthetic data by the paper's N, slackness and parameters. A column of the paper's follows the
+    interval of ours.
 
     Args:
         table: from `throughput_table` or `gap_table`.
-        datasets: our `source` to the dataset of the paper's that it is shown beside: `answered`.
+        datasets: our `source` -> the paper's dataset beside it: from `match_datasets`.
         path: the paper's tables.
 
     Raises:
@@ -52,45 +55,34 @@ def beside(table: pl.DataFrame, datasets: Mapping[str, str], path: Path = TABLES
     rows = read(path).filter(pl.col("statistic").is_in(table.columns))
     rows = rows.with_columns(statistic=_PREFIX + pl.col("statistic"))
     wide = rows.pivot("statistic", index=list(_KEYS), values="value")
-    matched = [_dataset(row, datasets) for row in table.iter_rows(named=True)]
+    matched = [_match_row(row, datasets) for row in table.iter_rows(named=True)]
     # Rates are compared as millionths: 0.1 + 0.6 is the paper's 0.7.
     millionths = (pl.col("arrival_rate") * 1e6).round().cast(pl.Int64)
     joined = table.with_columns(pl.Series("dataset", matched, pl.String), rate=millionths).join(
         wide.with_columns(rate=millionths).drop("arrival_rate"),
         on=["dataset", "K", "rate", "round", "policy"],
-        how="left",
-        maintain_order="left",
-        validate="m:1",
-    )
-    empty = [c for c in joined.columns if c.startswith(_PREFIX) and joined[c].is_null().all()]
-    kept = joined.drop("dataset", "rate", *empty)
-    return kept.select(_in_pairs(kept.columns))
+        how="left", maintain_order="left", validate="m:1",
+    )  # fmt: skip
+    ordered = list(table.columns)
+    for column in wide.columns[len(_KEYS) :]:
+        if not joined[column].is_null().all():
+            ours = column.removeprefix(_PREFIX)
+            last = f"{ours}_high" if f"{ours}_high" in ordered else ours
+            ordered.insert(ordered.index(last) + 1, column)
+    return joined.select(ordered)
 
 
-def answered(points: Sequence[xr.Dataset]) -> dict[str, str]:
-    """Return our `source` to the paper's dataset, of those points whose data are the paper's."""
+def match_datasets(points: Sequence[xr.Dataset]) -> dict[str, str]:
+    """Return our `source` -> the paper's dataset, for points on the paper's own data."""
     own = [str(one.attrs["source"]) for one in points if one.attrs["provenance"] == PAPERS]
     return {source: PAPERS_DATA[source.lower()] for source in own}
 
 
-def _dataset(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
-    """Say which of the paper's datasets a row may stand beside."""
-    if row.get("arrivals"):
-        return None  # the paper's arrive otherwise
+def _match_row(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:
+    """Return the paper's dataset with the setting of a row; None if the paper has no such setting.
+
+    A key that the table lacks has the paper's value; the paper has no other arrival processes.
+    """
     dataset = datasets.get(str(row.get("source")))
-    if dataset == "Synthetic":
-        # A setting that is not in the table is taken to be the paper's.
-        same = all(row.get(key) in (None, value) for key, value in SYNTHETIC.items())
-        return dataset if same else None
-    return dataset
-
-
-def _in_pairs(columns: Sequence[str]) -> list[str]:
-    """Move each of the paper's columns to the right of ours, behind its interval."""
-    ordered = [column for column in columns if not column.startswith(_PREFIX)]
-    for column in columns:
-        if column.startswith(_PREFIX):
-            ours = column.removeprefix(_PREFIX)
-            last = f"{ours}_high" if f"{ours}_high" in ordered else ours
-            ordered.insert(ordered.index(last) + 1, column)
-    return ordered
+    same = all(row.get(key) in (None, value) for key, value in SYNTHETIC.items())
+    return None if row.get("arrivals") or (dataset == "Synthetic" and not same) else dataset

@@ -1,10 +1,12 @@
-"""What decides a claim of the paper's text: small rules on extracts, each a count of comparisons.
+"""The rules that decide claims of the paper's text: each counts comparisons.
 
-A rule takes what the claim asks for (`claims.yaml`) and a study's extract, and returns how many of
-its comparisons are as claimed, how many are against it, and what was seen.
+A rule takes the arguments of the claim (`claims.yaml`: `with`) and a study's extract. It returns
+the number of comparisons as claimed and against the claim, and the numbers in words. `count_rows`
+does so for the tables that experiments on the theorems leave below `results/tables`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,46 +15,57 @@ import polars as pl
 from cqbjax.core.labels import OWN
 from cqbjax.results.frame import with_interval
 from cqbjax.results.names import style_of
-from reproduction.extracts import Extract, described
+from reproduction.extracts import Extract, add_metrics
+from reproduction.theory import bounds, slopes
 
-# Digits of what is said.
+Arguments = Mapping[str, Any]
+# Digits of evidence by metric.
 _DIGITS = {"throughput": 4, "gap": 2, "regret": 2, "queue_length": 2}
+BOUNDS = {
+    "at_most": "at most", "at_least": "at least", "below": "below", "equals": "exactly",
+    "nears": "at the last round nearer to",
+}  # fmt: skip
+THEOREM = "theorem"
+# Columns that identify a row of a table; those that evidence shows.
+_SETTING = ("K", "num_servers", "slackness", "parameters", "arrival_rate", "policy", "first",
+            "last", "round")  # fmt: skip
+_SHOWN = ("K", "parameters", "arrival_rate", "policy", "first", "last", "round")
 
 
 class Found(NamedTuple):
-    """What a rule found in one study.
+    """The outcome of a rule.
 
     Attributes:
+        yes: comparisons as claimed.
+        all: comparisons; 0 where there is nothing to compare.
+        text: the evidence in words.
+        seeds: the fewest of any comparison; 0 if unknown.
+        against: comparisons that show the opposite.
         study: its name.
-        stand_in: what its data stand in for, in words.
-        provenance: whose they are, of those in `core.labels`.
-        seeds: how many, the fewest of its points.
-        yes: comparisons that are as claimed.
-        against: comparisons that say the opposite.
-        all: comparisons.
-        said: in words.
+        stand_in: description of a proxy dataset, or empty.
+        provenance: of the data, a constant of `core.labels`.
     """
 
-    study: str
-    stand_in: str
-    provenance: str
-    seeds: int
     yes: int
-    against: int
     all: int
-    said: str
+    text: str
+    seeds: int = 0
+    against: int = 0
+    study: str = ""
+    stand_in: str = ""
+    provenance: str = ""
 
 
-def is_own(made: Extract) -> bool:
-    """Say whether a study ran on data of somebody's own, of which the paper says nothing."""
+def is_user_data(made: Extract) -> bool:
+    """Return whether a study ran on a user's own data, about which the paper claims nothing."""
     return bool(made.notes["provenance"] == OWN)
 
 
-def ahead(made: Extract, asked: Mapping[str, Any]) -> Found:
-    """Compare a policy with others, paired by seed: as claimed where the 95% interval says so.
+def compare_paired(made: Extract, asked: Arguments) -> Found:
+    """Compare a policy with others, paired by seed: as claimed where the 95% interval shows it.
 
-    Asks for: policy, others, metrics, rounds (`last`, or those of the table), and, where the claim
-    is about some settings alone, where (key -> value). How many means are ahead is said beside it.
+    Arguments: policy, others, metrics, rounds (`last`, or those of the table), and, for claims
+    about some settings alone, where (key -> value). The evidence counts leads of the mean, too.
     """
     rows = with_interval(
         made.paired.filter(
@@ -61,69 +74,67 @@ def ahead(made: Extract, asked: Mapping[str, Any]) -> Found:
             pl.col("point").is_in(_points(made, asked)), reference=asked["policy"],
         )
     ).filter(pl.col("low").is_not_null())  # fmt: skip
-    known = described(made.notes.get("metrics", {}))
+    known = add_metrics(made.notes.get("metrics", {}))
     more = pl.col("metric").is_in([name for name, one in known.items() if one.better == "more"])
-    better = pl.when(more).then(pl.col("low") > 0).otherwise(pl.col("high") < 0)
-    worse = pl.when(more).then(pl.col("high") < 0).otherwise(pl.col("low") > 0)
-    by_mean = pl.when(more).then(pl.col("mean") > 0).otherwise(pl.col("mean") < 0)
-    rows = rows.with_columns(better=better, worse=worse, by_mean=by_mean)
+    rows = rows.with_columns(
+        better=pl.when(more).then(pl.col("low") > 0).otherwise(pl.col("high") < 0),
+        worse=pl.when(more).then(pl.col("high") < 0).otherwise(pl.col("low") > 0),
+        by_mean=pl.when(more).then(pl.col("mean") > 0).otherwise(pl.col("mean") < 0),
+    )
     yes, against = int(rows["better"].sum()), int(rows["worse"].sum())
-    name = style_of(asked["policy"]).name
-    said = f"{name} is ahead in {yes} of {rows.height} paired comparisons"
-    said += f" ({int(rows['by_mean'].sum())} by the mean)"
-    said += f", behind in {against}" if against else ""
+    text = f"{style_of(asked['policy']).name} is ahead in {yes} of {rows.height} paired comparisons"
+    text += f" ({int(rows['by_mean'].sum())} by the mean)"
+    text += f", behind in {against}" if against else ""
     failing = rows.filter(~pl.col("better"))
     if failing.height:
-        said += f"; not ahead of {_list_failing(failing, made)}"
-    return _found(made, yes, against, rows.height, said)
+        text += f"; not ahead of {_list_failing(failing, made)}"
+    return _found(made, yes, rows.height, text, against)
 
 
-def leads(made: Extract, asked: Mapping[str, Any]) -> Found:
+def rank_means(made: Extract, asked: Arguments) -> Found:
     """Rank policies by their means in every setting: as claimed where the policy's rank is.
 
-    Asks for: policy, others, metric, rank (1 is first), and rounds.
+    Arguments: policy, others, metric, rank (1 is first), and rounds.
     """
     labels = [asked["policy"], *asked["others"]]
     rows = _numbers(made, asked, asked["metric"], labels)
-    ranked = rows.with_columns(
-        rank=pl.col("mean").rank("min").over("point", "arrival_rate", "round")
-    ).filter(policy=asked["policy"])
+    rank = pl.col("mean").rank("min").over("point", "arrival_rate", "round")
+    ranked = rows.with_columns(rank=rank).filter(policy=asked["policy"])
     yes = int((ranked["rank"] <= asked["rank"]).sum())
-    return _found(made, yes, ranked.height - yes, ranked.height, ranks(ranked["rank"], asked))
+    return _found(made, yes, ranked.height, describe_ranks(ranked["rank"], asked))
 
 
-def ranks(places: pl.Series, asked: Mapping[str, Any]) -> str:
-    """Say how often a policy is among the first `rank`, and its rank in each setting."""
+def describe_ranks(places: pl.Series, asked: Arguments) -> str:
+    """Describe how often a policy is among the first `rank`, and its rank in each setting."""
     ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
     often = f"{int((places <= asked['rank']).sum())} of {len(places)} settings"
     each = ", ".join(str(int(rank)) for rank in places)
     return f"{style_of(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
 
 
-def settled(made: Extract, asked: Mapping[str, Any]) -> Found:
-    """Ask whether the gap to the optimal queue still grows: stable where no growth can be told.
+def check_growth(made: Extract, asked: Arguments) -> Found:
+    """Test whether the gap to the optimal queue still grows: stable where growth is not shown.
 
-    Asks for: policy. Growth is from half the rounds to the last, paired by seed.
+    Arguments: policy. Growth is from half the rounds to the last, paired by seed.
     """
     rows = with_interval(_numbers(made, {}, "gap_growth", [asked["policy"]]))
     rows = rows.filter(pl.col("low").is_not_null())
-    yes = int((rows["low"] <= 0).sum())
     grown = ", ".join(
-        f"{_where(row, made)} {row['mean']:+.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        f"{_describe(row, made)} {row['mean']:+.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         for row in rows.to_dicts()
     )
-    said = f"growth of the gap over the second half of the rounds: {grown}"
-    return _found(made, yes, rows.height - yes, rows.height, said)
+    text = f"growth of the gap over the second half of the rounds: {grown}"
+    return _found(made, int((rows["low"] <= 0).sum()), rows.height, text)
 
 
-def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
-    """Compare how often a policy explored with what its decaying rate gives.
+def compare_exploration(made: Extract, asked: Arguments) -> Found:
+    """Compare how often a policy explored with its decaying rate.
 
     Round t explores if a query came in round t - 1 and E(t - 1) = 1, so that until T
     lambda * sum over u = 1, ..., T - 1 of min(1, c1 / sqrt(u + 1)) rounds are expected.
 
-    Asks for: policy, rounds, and to. `rate`: as claimed where the mean lies within three standard
-    errors of what is expected. `bound`: where it is not above the paper's bound 2 c1 sqrt(T) on the
+    Arguments: policy, rounds, and to. `rate`: as claimed where the mean lies within three standard
+    errors of the expectation. `bound`: where it is not above the paper's bound 2 c1 sqrt(T) on the
     sum of rates by more than that.
     """
     rows = _numbers(made, asked, "explored", [asked["policy"]]).to_dicts()
@@ -141,72 +152,64 @@ def explores(made: Extract, asked: Mapping[str, Any]) -> Found:
             rate = np.minimum(1, c1 / np.sqrt(np.arange(1, row["round"]) + 1))
             limit, word = row["arrival_rate"] * float(rate.sum()), "expected"
             yes += bool(abs(row["mean"] - limit) <= 3 * error)
-        parts.append(f"{_where(row, made)} {row['mean']:.2f} +- {error:.2f}, {word} {limit:.2f}")
-    said = f"rounds explored: {'; '.join(parts)}"
-    return _found(made, yes, len(parts) - yes, len(parts), said)
+        parts.append(f"{_describe(row, made)} {row['mean']:.2f} +- {error:.2f}, {word} {limit:.2f}")
+    return _found(made, yes, len(parts), f"rounds explored: {'; '.join(parts)}")
 
 
-def at_most(made: Extract, asked: Mapping[str, Any]) -> Found:
-    """Compare a policy's mean with a bound. Asks for: policy, metric, bound, and rounds."""
+def compare_with_bound(made: Extract, asked: Arguments) -> Found:
+    """Compare a policy's mean with a bound. Arguments: policy, metric, bound, and rounds."""
     rows = _numbers(made, asked, asked["metric"], [asked["policy"]])
-    yes = int((rows["mean"] <= asked["bound"]).sum())
     most = f"{max(rows['mean'].to_list()):.3g}" if rows.height else "none"
-    said = f"the largest of {rows.height} means is {most}, the bound {asked['bound']:g}"
-    return _found(made, yes, rows.height - yes, rows.height, said)
+    text = f"the largest of {rows.height} means is {most}, the bound {asked['bound']:g}"
+    return _found(made, int((rows["mean"] <= asked["bound"]).sum()), rows.height, text)
 
 
-RULES: dict[str, Callable[[Extract, Mapping[str, Any]], Found]] = {
-    "ahead": ahead, "leads": leads, "settled": settled, "explores": explores, "at_most": at_most,
+RULES: dict[str, Callable[[Extract, Arguments], Found]] = {
+    "ahead": compare_paired, "leads": rank_means, "stable": check_growth,
+    "explores": compare_exploration, "at_most": compare_with_bound,
 }  # fmt: skip
 
 
-def _rounds(made: Extract, asked: Mapping[str, Any]) -> list[int]:
+def _rounds(made: Extract, asked: Arguments) -> list[int]:
     rounds = list(made.notes["rounds"])
     return rounds[-1:] if asked.get("rounds", "last") == "last" else rounds
 
 
-def _points(made: Extract, asked: Mapping[str, Any]) -> list[int]:
-    """Return the points whose settings are those asked for; all where nothing is."""
+def _points(made: Extract, asked: Arguments) -> list[int]:
+    """Return the points with the settings of the claim; all where it names none."""
     wanted = asked.get("where", {}).items()
     settings = [point["setting"] for point in made.notes["points"]]
     return [i for i, one in enumerate(settings) if all(one.get(k) == v for k, v in wanted)]
 
 
-def _numbers(
-    made: Extract, asked: Mapping[str, Any], metric: str, policies: Sequence[str]
-) -> pl.DataFrame:
-    """Return the means of a metric at the rounds asked for."""
+def _numbers(made: Extract, asked: Arguments, metric: str, policies: Sequence[str]) -> pl.DataFrame:
+    """Return the means of a metric at the rounds of the claim."""
     at = pl.col("round").is_in(_rounds(made, asked)), pl.col("policy").is_in(policies)
     return made.numbers.filter(*at, metric=metric)
 
 
-def _found(made: Extract, yes: int, against: int, every: int, said: str) -> Found:
-    seeds = min(point["seeds"] for point in made.notes["points"])
-    return Found(
-        made.notes["name"], made.notes["stand_in"], made.notes["provenance"], seeds, yes, against,
-        every,
-        f"{made.notes['name']} (n = {seeds}): {said}",
-    )  # fmt: skip
+def _found(made: Extract, yes: int, every: int, text: str, against: int | None = None) -> Found:
+    notes, seeds = made.notes, min(point["seeds"] for point in made.notes["points"])
+    against = every - yes if against is None else against
+    text = f"{notes['name']} (n = {seeds}): {text}"
+    origin = notes["name"], notes["stand_in"], notes["provenance"]
+    return Found(yes, every, text, seeds, against, *origin)
 
 
-def _where(row: Mapping[str, Any], made: Extract) -> str:
-    """Say which setting a row is of, as far as settings of its study differ."""
+def _describe(row: Mapping[str, Any], made: Extract) -> str:
+    """Describe the setting of a row by the keys in which settings of its study differ."""
     points = made.notes["points"]
-    setting = points[row["point"]]["setting"]
-    several = {
-        key for key in setting if len({str(point["setting"].get(key)) for point in points}) > 1
-    }
-    parts = [f"{_LETTERS.get(key, key)} = {setting[key]}" for key in setting if key in several]
+    setting, parts = points[row["point"]]["setting"], []
+    for key, value in setting.items():
+        if len({str(point["setting"].get(key)) for point in points}) > 1:
+            parts.append(f"{'N' if key == 'num_servers' else key} = {value}")
     if len(points[row["point"]]["rates"]) > 1:
         parts.append(f"rate {row['arrival_rate']:g}")
     return ", ".join([*parts, f"T = {row['round']:,}"])
 
 
-_LETTERS = {"num_servers": "N"}
-
-
 def _list_failing(rows: pl.DataFrame, made: Extract, most: int = 4) -> str:
-    """Say which comparisons are not as claimed, the worst first."""
+    """List comparisons that are not as claimed, the worst first."""
     share = pl.when(pl.col("worse")).then(0).otherwise(1)
     some = rows.sort(share, maintain_order=True).head(most).to_dicts()
     parts = []
@@ -214,8 +217,117 @@ def _list_failing(rows: pl.DataFrame, made: Extract, most: int = 4) -> str:
         digits = _DIGITS.get(row["metric"], 3)
         interval = f"[{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
         parts.append(
-            f"{style_of(row['policy']).name} in {row['metric']} ({_where(row, made)}: "
+            f"{style_of(row['policy']).name} in {row['metric']} ({_describe(row, made)}: "
             f"{row['mean']:+.{digits}f} {interval})"
         )
     rest = rows.height - len(some)
     return "; ".join(parts) + (f"; and {rest} more" if rest else "")
+
+
+def count_rows(asked: Arguments, tables: Path) -> Found:
+    """Count the rows of tables that are as claimed.
+
+    `where` selects rows. `column` is compared, with its interval _low to _high where it has one:
+
+        at_most     the interval does not lie above: it begins at or below the number, or at
+                    `theorem`, the slope of Theorem 6's own bound over the row's rounds
+        at_least    likewise
+        below       all of the interval is below the number
+        equals      the value is the number
+        nears       of each setting, at the last round: the interval contains the number, or is
+                    nearer to it than the whole interval of the round before
+
+    Args:
+        asked: `tables`, `where`, `column`, one of `BOUNDS`, `dim` where that is `theorem`, and `of`
+            where a column has the total.
+        tables: their folder.
+    """
+    (bound,) = [key for key in BOUNDS if key in asked]
+    rows = _table_rows(asked, tables)
+    if not rows:
+        named = ", ".join(f"tables/{name}.csv" for name in asked["tables"])
+        return Found(0, 0, f"no such row in {named}")
+    number, of_theorem = asked[bound], asked[bound] == THEOREM
+    if bound == "nears":
+        verdicts = _compare_with_last(rows, float(number))
+    else:
+        for row in rows:
+            row["limit"] = _theorem_slope(row, asked["dim"]) if of_theorem else float(number)
+        verdicts = [_is_within(row, bound) for row in rows]
+    limit = "the slope of Theorem 6's own bound" if of_theorem else f"{number:g}"
+    text = f"{asked['column']} {BOUNDS[bound]} {limit} in {sum(verdicts)} of {len(verdicts)}: "
+    text += "; ".join(_describe_row(row, of_theorem) for row in rows)
+    seeds = min(row["n"] for row in rows)
+    return Found(sum(verdicts), len(verdicts), text, seeds)
+
+
+def _table_rows(asked: Arguments, tables: Path) -> list[dict[str, Any]]:
+    """Return the selected rows: value, low and high (the value where there is no interval)."""
+    column, rows = asked["column"], list[dict[str, Any]]()
+    for name in asked["tables"]:
+        path = tables / f"{name}.csv"
+        frame = pl.read_csv(path, infer_schema_length=None) if path.is_file() else pl.DataFrame()
+        if not {column, *asked["where"]} <= set(frame.columns):
+            continue
+        for row in frame.filter(pl.col(column).is_not_null(), **asked["where"]).to_dicts():
+            low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+            ends = (row[column], row[column]) if low is None else (low, high)
+            rows.append(
+                {"table": name, "value": row[column], "low": ends[0], "high": ends[1],
+                 "of": row.get(asked.get("of", "")), "n": int(row.get("seeds") or 0),
+                 "where": {key: row[key] for key in _SETTING if key in row}}
+            )  # fmt: skip
+    return rows
+
+
+def _theorem_slope(row: Mapping[str, Any], dim: int) -> float:
+    where = row["where"]
+    blocks = where["num_servers"] if where["parameters"] == "disjoint" else 1
+    constants = bounds.Constants(
+        dim=blocks * dim, assortment_size=where["K"], slackness=where["slackness"],
+        arrival_rate=where["arrival_rate"], sigma=1.0,  # the bound does not depend on sigma
+    )  # fmt: skip
+    return slopes.bound_slope(constants, where["first"], where["last"])
+
+
+def _is_within(row: Mapping[str, Any], bound: str) -> bool:
+    """Return whether an interval allows a bound: it does not lie beyond the bound."""
+    allowed = {
+        "at_most": row["low"] <= row["limit"],
+        "at_least": row["high"] >= row["limit"],
+        "below": row["high"] < row["limit"],
+        "equals": row["low"] == row["high"] == row["limit"],
+    }
+    return bool(allowed[bound])
+
+
+def _compare_with_last(rows: Sequence[Mapping[str, Any]], wanted: float) -> list[bool]:
+    """Return, for each setting, whether the last round is at a number or nearer than the previous.
+
+    A single round must be at the number.
+    """
+    by_setting: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        setting = {key: value for key, value in row["where"].items() if key != "round"}
+        by_setting.setdefault(f"{row['table']} {setting}", []).append(row)
+    verdicts = []
+    for some in by_setting.values():
+        *before, last = sorted(some, key=lambda row: row["where"]["round"])
+        distances = [
+            (0.0 if row["low"] <= wanted <= row["high"] else
+             min(abs(row[end] - wanted) for end in ("low", "high")))
+            for row in (*before[-1:], last)
+        ]  # fmt: skip
+        farthest = max(abs(last[end] - wanted) for end in ("low", "high"))
+        verdicts.append(bool(distances[-1] == 0 or farthest < distances[0]))
+    return verdicts
+
+
+def _describe_row(row: Mapping[str, Any], with_limit: bool) -> str:
+    where = ", ".join(f"{key} {row['where'][key]}" for key in _SHOWN if key in row["where"])
+    if row["of"] is not None:
+        return f"{row['table']} ({where}) {row['value']:,} of {row['of']:,}"
+    text = f"{row['table']} ({where}) {row['value']:.4g}"
+    if row["low"] != row["high"]:
+        text += f" [{row['low']:.4g}, {row['high']:.4g}]"
+    return f"{text}, the bound's {row['limit']:.4g}" if with_limit else text

@@ -1,4 +1,4 @@
-"""The smallest eigenvalue of the design matrix V, and what the proof asks of it.
+"""The smallest eigenvalue of the design matrix V, and the growth that the proof needs.
 
 Lemma 25 of the appendix ("min_eig_2"): with probability at least
 1 - exp(-lambda m / 8) - d exp(-sigma_0^2 lambda m / 16), m = min(l, c1 sqrt(l)),
@@ -6,8 +6,8 @@ Lemma 25 of the appendix ("min_eig_2"): with probability at least
     lambda_min(V_l) >= lambda0 + sigma_0^2 lambda m / 4,
 
 because the N(l) exploration rounds alone make lambda_min grow as fast as N(l): the matrix Chernoff
-bound gives sigma_0^2 N / 2 of them. V and the exploration rounds' part of it are summed here from
-what was served, whatever the policy keeps of them.
+bound gives sigma_0^2 N / 2 for them. This module sums V, and the part of V from exploration rounds,
+over the served queries; it does not read the policy's own matrices.
 """
 
 import itertools
@@ -21,37 +21,26 @@ import polars as pl
 import xarray as xr
 from jax import Array
 
-from cqbjax.core import mnl, rng, simulate
+from cqbjax.core import mnl, simulate
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.engine.progress import Reporter
-from cqbjax.results.summaries import mean_ci
-from reproduction.theory.playing import of_shown, played
+from reproduction.theory.runs import mean_columns, offered_rows, simulate_seeds
 
 
-class Matrices(NamedTuple):
-    """Sums over the rounds so far of one run.
+class Recorded(NamedTuple):
+    """The records of a run.
 
     Attributes:
-        all: [B, d, d] sum of x x' of all feedback: V - lambda0 I.
-        explored: [B, d, d] the same of exploration rounds.
+        all: [R, B, d, d] sum of x x' over all feedback so far: V - lambda0 I.
+        explored: [R, B, d, d] the same sum over exploration rounds.
+        explorations: [R] int32 N(t), exploration rounds so far.
+        second: [d, d] mean of x x' over the queries of the run's table. With shared parameters it
+            is also a mean over servers; with disjoint parameters N servers share a query.
+        overflow: [] int32 first round in which a query found no free slot, 0 if there was none.
     """
 
     all: Array
     explored: Array
-
-
-class Recorded(NamedTuple):
-    """What is kept of a run.
-
-    Attributes:
-        matrices: each [R, B, d, d].
-        explorations: [R] int32 N(t), exploration rounds so far.
-        second: [d, d] mean of x x' over the queries of the run's table (and over servers, where
-            parameters are shared): N servers share a query where they are disjoint.
-        overflow: [] int32 first round in which a query found no free slot, 0 if there was none.
-    """
-
-    matrices: Matrices
     explorations: Array
     second: Array
     overflow: Array
@@ -64,38 +53,39 @@ def measure(
     """Run policies and return the smallest eigenvalues of every run.
 
     Args:
-        policies: label -> policy, ACQB or a relative.
+        policies: label -> policy of the ACQB family.
         source: where queries come from.
         arrival_rate: lambda, queries a round.
         problem: shapes of a run.
         seeds: [S].
         every: one round in this many is recorded; divides the horizon.
         capacity: queue slots.
-        progress: told of compiling and of the seconds of simulation.
+        progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
-        Over policy, seed and round: `all`, lambda_min(V_t - lambda0 I), `explored`, the same of
+        Over policy, seed and round: `all`, lambda_min(V_t - lambda0 I), `explored`, the same for
         exploration rounds alone, and `count`, N(t); over seed: `sigma`, sigma_0^2. With disjoint
-        parameters V is one matrix of N d rows, of one block a server.
+        parameters V is one matrix of N d rows, with one block a server.
 
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    rate, numbers = jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    fixed = problem, every, capacity
     each = [
-        played(_run, fixed, (policy, source, rate, numbers), label, progress)
+        simulate_seeds(
+            _run, (problem, every, capacity), policy, source, arrival_rate, seeds, label, progress
+        )
         for label, policy in policies.items()
     ]
     rounds = np.arange(every, problem.horizon + 1, every)
     names = ("policy", "seed", "round")
-    share = problem.num_blocks  # a server's own block is met by one query in N
+    # One query in N adds to a server's own block.
+    sigma = smallest(each[0].second[:, None]) / problem.num_blocks
     return xr.Dataset(
         {
-            "all": (names, [smallest(one.matrices.all) for one in each]),
-            "explored": (names, [smallest(one.matrices.explored) for one in each]),
+            "all": (names, [smallest(one.all) for one in each]),
+            "explored": (names, [smallest(one.explored) for one in each]),
             "count": (names, [one.explorations for one in each]),
-            "sigma": ("seed", smallest(each[0].second[:, None]) / share),
+            "sigma": ("seed", sigma),
         },
         {"policy": list(policies), "seed": np.asarray(seeds), "round": rounds},
         {"arrival_rate": arrival_rate},
@@ -108,7 +98,7 @@ def smallest(blocks: np.ndarray) -> np.ndarray:
 
 
 def lemma_bound(rounds: np.ndarray, sigma: Any, arrival_rate: float, c1: float) -> Any:
-    """Return sigma_0^2 lambda min(t, c1 sqrt(t)) / 4, what V - lambda0 I exceeds by the lemma.
+    """Return the lemma's bound on V - lambda0 I: sigma_0^2 lambda min(t, c1 sqrt(t)) / 4.
 
     Args:
         rounds: [R] t.
@@ -120,11 +110,11 @@ def lemma_bound(rounds: np.ndarray, sigma: Any, arrival_rate: float, c1: float) 
 
 
 def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
-    """Tabulate eigenvalues beside what the proof asks of them.
+    """Tabulate eigenvalues beside the bounds of the proof.
 
     Args:
         point: from `measure`, with attrs arrival_rate and c1.
-        rounds: at which; each must be recorded.
+        rounds: recorded rounds to show.
 
     Returns:
         A row a round and policy: `explorations`, N(t), and `all` and `explored`, as in `measure`,
@@ -138,10 +128,8 @@ def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
         chernoff = one["sigma"] * one["count"] / 2
         lemma = lemma_bound(np.array(t), one["sigma"], rate, c1)
         row: dict[str, Any] = {"round": t, "policy": label, "seeds": one.sizes["seed"]}
-        for name, of in (("explorations", "count"), ("all", "all"), ("explored", "explored")):
-            interval = mean_ci(one[of])
-            row |= {name: float(interval["mean"]), f"{name}_low": float(interval["low"])}
-            row[f"{name}_high"] = float(interval["high"])
+        for name, column in (("explorations", "count"), ("all", "all"), ("explored", "explored")):
+            row |= mean_columns(name, one[column])
         row |= {"chernoff": float(chernoff.mean()), "lemma": float(lemma.mean())}
         row["reach_chernoff"] = float((one["explored"] >= chernoff).mean())
         row["reach_lemma"] = float((one["all"] >= lemma).mean())
@@ -150,47 +138,35 @@ def table(point: xr.Dataset, rounds: Sequence[int]) -> pl.DataFrame:
 
 
 def _run(
-    devices: tuple[jax.Device, ...], fixed: tuple[Problem, int, int],
-    policy: Policy, source: Source, rate: Array, seeds: Array,
+    policy: Policy, instance: simulate.Instance, rate: Array, problem: Problem, every: int,
+    capacity: int,
 ) -> Recorded:  # fmt: skip
-    """Run all seeds beside each other on one device."""
-    problem, every, capacity = fixed
-
-    def one(seed: Array) -> Recorded:
-        instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
-        return _one_run(policy, problem, instance, every, capacity)
-
-    return jax.vmap(one)(seeds)
-
-
-def _one_run(
-    policy: Policy, problem: Problem, instance: simulate.Instance, every: int, capacity: int
-) -> Recorded:
     """Sum x x' over one run."""
+    del rate
     contexts = instance.world.contexts
 
-    def step(both: tuple[simulate.Carry, Matrices], round_: Array) -> tuple[Any, None]:
-        carry, sums = both
+    def step(both: Any, round_: Array) -> tuple[Any, None]:
+        carry, (total, explored) = both
         carry, made = simulate.run_round(policy, problem, instance, carry, round_)
-        added = _added(problem, contexts[made.row], made.servers) * made.valid
-        return (carry, Matrices(sums.all + added, sums.explored + added * made.explored)), None
+        added = _outer_products(problem, contexts[made.row], made.servers) * made.valid
+        return (carry, (total + added, explored + added * made.explored)), None
 
-    def record(both: Any, first: Array) -> tuple[Any, tuple[Matrices, Array]]:
+    def record(both: Any, first: Array) -> Any:
         both, _ = jax.lax.scan(step, both, first + jnp.arange(every, dtype=jnp.int32))
-        return both, (both[1], both[0].recorded["explored"])
+        return both, (*both[1], both[0].recorded["explored"])
 
-    none = jnp.zeros((problem.num_blocks, problem.dim, problem.dim))
-    begun = simulate.start(policy, problem, instance, capacity), Matrices(none, none)
+    zero = jnp.zeros((problem.num_blocks, problem.dim, problem.dim))
+    begun = simulate.start(policy, problem, instance, capacity), (zero, zero)
     firsts = jnp.arange(1, problem.horizon + 1, every, dtype=jnp.int32)
-    (carry, _), (matrices, count) = jax.lax.scan(record, begun, firsts)
+    (carry, _), records = jax.lax.scan(record, begun, firsts)
     rows = contexts.reshape(-1, problem.dim)
-    return Recorded(matrices, count, rows.T @ rows / len(rows), carry.overflow)
+    return Recorded(*records, rows.T @ rows / len(rows), carry.overflow)
 
 
-def _added(problem: Problem, context: Array, servers: Array) -> Array:
+def _outer_products(problem: Problem, context: Array, servers: Array) -> Array:
     """Return what one round adds to V: [B, d, d]."""
     if problem.parameters == "shared":
-        shown = of_shown(context, servers, 0.0)
-        return (shown.T @ shown)[None]
+        offered = offered_rows(context, servers, 0.0)
+        return (offered.T @ offered)[None]
     hit = mnl.shown(servers, problem.num_servers)
     return hit[:, None, None] * jnp.outer(context, context)

@@ -1,4 +1,4 @@
-"""How often the events hold on which the proofs rest, and what a round loses on them.
+"""How often the events hold on which the proofs rest, and the loss of a round.
 
 With shared parameters, for every round l in which a query waits (equations of the appendix; alpha
 is the radius that ACQB uses, beta_l = alpha_l min(sqrt(6 d log(M t)), sqrt(2 log(2 M)) + sqrt(6
@@ -10,8 +10,8 @@ log(K l t))), t the horizon):
     loss        max R(x, S, theta*) - R(x~, S~, theta*)                 Propositions 10 and 14
     drift       lambda - R(x~, S~, theta*)                              Lemma 16
 
-where x~, S~ is the optimistic pair, taken wherever the round does not explore. V is summed here
-from what was served, whatever the policy keeps of it.
+where x~, S~ is the optimistic pair, taken in every round without exploration. This module sums V
+over the served queries; it does not read the policy's own matrix.
 """
 
 from typing import Any, NamedTuple
@@ -28,22 +28,20 @@ from cqbjax.core.types import Problem, Source
 from cqbjax.engine.progress import Reporter
 from cqbjax.estimation.gaussian import num_samples
 from cqbjax.policies import Acqb
-from cqbjax.results.summaries import mean_ci
-from reproduction.theory.playing import of_shown, played
+from reproduction.theory.runs import mean_columns, offered_rows, simulate_seeds
 
 EVENTS = ("covered", "near", "optimistic")
-MEANS = ("loss", "squared", "drift")
 
 
 class Seen(NamedTuple):
-    """What holds in a round.
+    """The quantities of a round.
 
     Attributes:
-        waits: [] bool whether a query waits: else nothing is asked.
+        waits: [] bool whether a query waits: otherwise the rest is meaningless.
         covered: [] bool.
         near: [] bool.
         optimistic: [] bool.
-        loss: [] the optimistic pair's.
+        loss: [] of the optimistic pair.
         drift: [] of the queue if that pair is taken.
         bonus: [] (alpha + 48 beta)^2, of Proposition 10's second bound.
         gram: [d, d] V.
@@ -60,7 +58,7 @@ class Seen(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What is kept of a run: of every round, and the first one in which no slot was free, or 0."""
+    """The records of a run: every round, and the first one without a free slot, or 0."""
 
     seen: Seen
     overflow: Array
@@ -70,37 +68,37 @@ def measure(
     policies: dict[str, Acqb], source: Source, arrival_rate: float, problem: Problem,
     seeds: np.ndarray, capacity: int, progress: Reporter | None = None,
 ) -> xr.Dataset:  # fmt: skip
-    """Run policies and return what holds in every round of every run.
+    """Run policies and return the quantities of every round of every run.
 
     Args:
-        policies: label -> ACQB or a relative, with Thompson sampling.
+        policies: label -> ACQB or a variant of it with Thompson sampling.
         source: where queries come from, with shared parameters.
         arrival_rate: lambda, queries a round.
         problem: shapes of a run.
         seeds: [S].
         capacity: queue slots.
-        progress: told of compiling and of the seconds of simulation.
+        progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
         Over policy, seed and round: `EVENTS` as 0 and 1, `loss`, `squared`, its square, `drift` and
         `bound`, Proposition 10's second bound on the loss, (alpha + 48 beta) lambda_min(V)^(-1/2);
-        all NaN where no query waits.
+        all NaN in rounds without a waiting query.
 
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    rate, numbers = jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    fixed = problem, capacity
-    made: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for label, policy in policies.items():
-        seen = played(_run, fixed, (policy, source, rate, numbers), label, progress).seen
+        seen = simulate_seeds(
+            _run, (problem, capacity), policy, source, arrival_rate, seeds, label, progress
+        ).seen
         least = np.linalg.eigvalsh(seen.gram.astype(float))[..., 0]
-        told = {name: getattr(seen, name).astype(float) for name in (*EVENTS, "loss", "drift")}
-        told |= {"squared": told["loss"] ** 2, "bound": np.sqrt(seen.bonus / least)}
-        for name, values in told.items():
-            made.setdefault(name, []).append(np.where(seen.waits, values, np.nan))
+        values = {name: getattr(seen, name).astype(float) for name in (*EVENTS, "loss", "drift")}
+        values |= {"squared": values["loss"] ** 2, "bound": np.sqrt(seen.bonus / least)}
+        for name, by_round in values.items():
+            columns.setdefault(name, []).append(np.where(seen.waits, by_round, np.nan))
     rounds = np.arange(1, problem.horizon + 1)
-    data = {name: (("policy", "seed", "round"), np.stack(each)) for name, each in made.items()}
+    data = {name: (("policy", "seed", "round"), np.stack(each)) for name, each in columns.items()}
     coords = {"policy": list(policies), "seed": np.asarray(seeds), "round": rounds}
     return xr.Dataset(data, coords, {"arrival_rate": arrival_rate})
 
@@ -110,52 +108,34 @@ def table(point: xr.Dataset, rounds: list[int], slackness: float) -> pl.DataFram
 
     Args:
         point: from `measure`.
-        rounds: ends of stretches: from the round after one to the next, the first from round 1.
+        rounds: last round of each interval; the first interval begins in round 1.
         slackness: epsilon.
 
     Returns:
-        A row a stretch and policy: the shares of rounds in which `EVENTS` hold, the means of
+        A row an interval and policy: the shares of rounds in which `EVENTS` hold, the means of
         `loss` and `drift`, each with its 95% interval over seeds; `root`, the root of the mean
         squared loss; `falls`, the share of rounds with a drift of at most -epsilon / 2; and
         `bound`, the least of Proposition 10's in any of them.
     """
-    rows, last = [], 0
-    for end in rounds:
+    rows = []
+    for last, end in zip([0, *rounds], rounds, strict=False):
         for label in point["policy"].values.tolist():
             one = point.sel(policy=label, round=slice(last + 1, end))
             row: dict[str, Any] = {"first": last + 1, "last": end, "policy": label}
             row["seeds"] = one.sizes["seed"]
             for name in (*EVENTS, "loss", "drift"):
-                interval = mean_ci(one[name].mean("round"), share=name in EVENTS)
-                row |= {name: float(interval["mean"]), f"{name}_low": float(interval["low"])}
-                row[f"{name}_high"] = float(interval["high"])
+                row |= mean_columns(name, one[name].mean("round"), name in EVENTS)
             row["root"] = float(np.sqrt(one["squared"].mean()))
             falls = (one["drift"] <= -slackness / 2).where(one["drift"].notnull())
-            row["falls"] = float(falls.mean())
-            row["bound"] = float(one["bound"].min())
+            row |= {"falls": float(falls.mean()), "bound": float(one["bound"].min())}
             rows.append(row)
-        last = end
     return pl.DataFrame(rows)
 
 
 def _run(
-    devices: tuple[jax.Device, ...], fixed: tuple[Problem, int],
-    policy: Acqb, source: Source, rate: Array, seeds: Array,
-) -> Recorded:  # fmt: skip
-    """Run all seeds beside each other on one device."""
-    problem, capacity = fixed
-
-    def one(seed: Array) -> Recorded:
-        instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
-        return _one_run(policy, problem, instance, rate, capacity)
-
-    return jax.vmap(one)(seeds)
-
-
-def _one_run(
-    policy: Acqb, problem: Problem, instance: simulate.Instance, rate: Array, capacity: int
+    policy: Acqb, instance: simulate.Instance, rate: Array, problem: Problem, capacity: int
 ) -> Recorded:
-    """Look at every round of a run before it is played."""
+    """Examine every round of a run before it is simulated."""
     contexts = instance.world.contexts
     rows, utilities = contexts.reshape(-1, problem.dim), instance.world.utilities.reshape(-1)
     # Utilities are x'theta*: the least squares are exact.
@@ -163,10 +143,10 @@ def _one_run(
 
     def step(both: Any, round_: Array) -> tuple[Any, Seen]:
         carry, gram = both
-        seen = _look(policy, problem, instance, carry, round_, gram, truth, rate)
+        seen = _examine(policy, problem, instance, carry, round_, gram, truth, rate)
         carry, made = simulate.run_round(policy, problem, instance, carry, round_)
-        shown = of_shown(contexts[made.row], made.servers, 0.0)
-        return (carry, gram + made.valid * shown.T @ shown), seen
+        offered = offered_rows(contexts[made.row], made.servers, 0.0)
+        return (carry, gram + made.valid * offered.T @ offered), seen
 
     gram = jnp.asarray(policy.lambda0, float) * jnp.eye(problem.dim)
     begun = simulate.start(policy, problem, instance, capacity), gram
@@ -175,11 +155,11 @@ def _one_run(
     return Recorded(seen, carry.overflow)
 
 
-def _look(
+def _examine(
     policy: Acqb, problem: Problem, instance: simulate.Instance, carry: simulate.Carry,
     round_: Array, gram: Array, truth: Array, rate: Array,
 ) -> Seen:  # fmt: skip
-    """Ask of one round what the proofs ask."""
+    """Compute the quantities of the proofs in one round."""
     size, state = problem.assortment_size, carry.state
     observation = simulate.observe(policy, problem, instance, carry, round_)
     waiting = queueing.waiting(observation.queue)
@@ -187,9 +167,14 @@ def _look(
     optimistic = policy.optimistic(draws, state, observation)
     theta = policy.theta(state, instance.world.contexts, problem)[0]
     alpha = policy.radius(problem, policy.belief(problem).learnt(state.belief))[0]
-    beta = alpha * _wider(problem, round_)
+    t, samples = problem.horizon, num_samples(size)
+    past = jnp.log(size * round_.astype(float) * t)
+    beta = alpha * jnp.minimum(
+        jnp.sqrt(6.0 * problem.dim * jnp.log(samples * t)),
+        jnp.sqrt(2 * jnp.log(2.0 * samples)) + jnp.sqrt(6.0 * past),
+    )
 
-    apart, features = theta - truth, observation.features
+    error, features = theta - truth, observation.features
     spread = jnp.sqrt(jnp.sum((features @ jnp.linalg.inv(gram)) * features, axis=-1))
     near = optimistic - features @ theta <= beta * spread * (1 + 1e-5) + 1e-5
     true = simulate.true_utilities(instance, observation.queue.row, round_)
@@ -198,15 +183,7 @@ def _look(
     slot = jnp.argmax(score)
     served = mnl.departure_rate(true[slot][mnl.best_servers(optimistic[slot], size)])
     return Seen(
-        jnp.any(waiting), apart @ gram @ apart <= alpha**2, jnp.all(near | ~waiting[:, None]),
+        jnp.any(waiting), error @ gram @ error <= alpha**2, jnp.all(near | ~waiting[:, None]),
         score[slot] > best, jax.nn.sigmoid(best) - served, rate - served,
         (alpha + 48 * beta) ** 2, gram,
     )  # fmt: skip
-
-
-def _wider(problem: Problem, round_: Array) -> Array:
-    """Return beta_l / alpha_l, of round l."""
-    t, several = problem.horizon, num_samples(problem.assortment_size)
-    long = jnp.sqrt(6.0 * problem.dim * jnp.log(several * t))
-    past = jnp.log(problem.assortment_size * round_.astype(float) * t)
-    return jnp.minimum(long, jnp.sqrt(2 * jnp.log(2.0 * several)) + jnp.sqrt(6.0 * past))

@@ -1,4 +1,4 @@
-"""Figures of the theorems: on log-log axes, with the slopes and bounds of the paper beside."""
+"""Figures of the theorems: on log-log axes, with the slopes and bounds of the paper."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +19,12 @@ NAMES = {"regret": "Cumulative regret", "queue_regret": "Queue-length regret"}
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
 
 
-def _panels(rows: int, height: float = HEIGHT) -> tuple[Figure, np.ndarray]:
+def _panels(rows: int, title: str, height: float = HEIGHT) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     axes = figure.subplots(rows, 2, squeeze=False)
     for panel in axes.flat:
         panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, **VERBATIM)
     return figure, axes
 
 
@@ -31,22 +32,20 @@ def draw_slopes(points: Sequence[xr.Dataset], title: str) -> Figure:
     """Draw regret and queue-length regret on log-log axes, a row a point and arrival rate.
 
     Dots are means over seeds and a bin of rounds, bars their 95% intervals; a bar that reaches zero
-    goes on to the bottom. Dotted is the slope of the paper's bound, through the first dot of ACQB
-    or, where that is not run, of the first policy.
+    extends to the bottom. The dotted line has the slope of the paper's bound and passes through the
+    first dot of ACQB, or of the first policy if ACQB did not run.
     """
     cells = [(point, rate) for point in points for rate in point.arrival_rate.values.tolist()]
-    figure, axes = _panels(len(cells))
+    seeds = cells[0][0].sizes["seed"]
+    figure, axes = _panels(len(cells), f"{title}: mean over {seeds} seeds with 95% interval")
     handles: list[list[Any]] = []
     for row, (point, rate) in zip(axes, cells, strict=True):
-        for panel, (name, values) in zip(
-            row, slopes.curves(point.sel(arrival_rate=rate)).items(), strict=True
-        ):
+        curves = slopes.curves(point.sel(arrival_rate=rate))
+        for panel, (name, values) in zip(row, curves.items(), strict=True):
             handles.append(_draw_curve(panel, values, slopes.CURVES[name]))
             panel.set_ylabel(NAMES[name])
         row[0].set_title(f"K = {point.attrs['K']}, λ = {rate:g}", loc="left")
     legend(axes[0, 1], handles[1], frameon=False, fontsize=9)
-    seeds = cells[0][0].sizes["seed"]
-    figure.suptitle(f"{title}: mean over {seeds} seeds with 95% interval", **VERBATIM)
     return figure
 
 
@@ -54,24 +53,22 @@ def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> list[Any]
     """Draw a curve a policy, and return the legend's handles."""
     handles: list[Any] = []
     labels = in_order(values.policy.values.tolist())
-    at, _ = slopes.binned(values["round"].values, values["round"].values)
+    at, _ = slopes.average_bins(values["round"].values, values["round"].values)
     reference = None
     for number, label in enumerate(labels):
-        _, by_seed = slopes.binned(values["round"].values, values.sel(policy=label).values)
+        _, by_seed = slopes.average_bins(values["round"].values, values.sel(policy=label).values)
         interval = mean_ci(xr.DataArray(by_seed, dims=("seed", "round")))
         mean, low, high = (interval[part].values for part in ("mean", "low", "high"))
-        shown = mean > 0
-        style = style_of(label)
-        bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, shown]
-        # A little beside one another, so that bars can be told apart.
-        places = at[shown] * 1.02 ** (number - (len(labels) - 1) / 2)
-        bar = panel.errorbar(
-            places, mean[shown], bars, color=style.color, linestyle=style.dashes, marker="o",
+        positive, style = mean > 0, style_of(label)
+        bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, positive]
+        # Slightly shifted, so that bars do not cover one another.
+        x = at[positive] * 1.02 ** (number - (len(labels) - 1) / 2)
+        handles.append(panel.errorbar(
+            x, mean[positive], bars, color=style.color, linestyle=style.dashes, marker="o",
             markersize=3.5, linewidth=1.2, elinewidth=0.9, label=style.name,
-        )  # fmt: skip
-        handles.append(bar)
-        if shown.any() and (reference is None or label == "acqb"):
-            reference = float(mean[shown][0]), float(at[shown][0])
+        ))  # fmt: skip
+        if positive.any() and (reference is None or label == "acqb"):
+            reference = float(mean[positive][0]), float(at[positive][0])
     panel.set_xscale("log")
     panel.set_yscale("log", nonpositive="clip")
     if reference is not None:
@@ -79,24 +76,25 @@ def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> list[Any]
         line = value * (at / start) ** exponent
         slope = panel.plot(at, line, color=GREY, linestyle=":", label=f"slope {exponent:g}")
         handles = [*slope, *handles]
-    smallest = [line.get_ydata() for line in panel.get_lines()]
-    positive = np.concatenate([np.asarray(one, float) for one in smallest])
-    positive = positive[positive > 0]
-    if positive.size:
-        panel.set_ylim(0.5 * positive.min(), 2.0 * positive.max())
+    heights = np.concatenate([np.asarray(line.get_ydata(), float) for line in panel.get_lines()])
+    heights = heights[heights > 0]
+    if heights.size:
+        panel.set_ylim(0.5 * heights.min(), 2.0 * heights.max())
     panel.set_xlabel("Round")
     return handles
 
 
 def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
-    """Draw what round i leaves behind at the end of the run, a row a setting.
+    """Draw the effect of round i at the end of the run, a row a setting.
 
     Args:
-        frame: rows of `lemma.by_switch` with K, policy and seeds.
+        frame: rows of `switching.average_by_switch` with K, policy and seeds.
         title: of the study.
     """
     cells = [cell for _, cell in frame.group_by("K", "policy", maintain_order=True)]
-    figure, axes = _panels(len(cells), 3.0)
+    paths = frame["seeds"][0]
+    title = f"{title}: {paths} sample paths, band: 95% interval"
+    figure, axes = _panels(len(cells), title, 3.0)
     for (left, right), cell in zip(axes, cells, strict=True):
         at = (cell["first"].to_numpy() + cell["last"].to_numpy()) / 2
         own = cell.row(0, named=True)
@@ -117,8 +115,6 @@ def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
         for panel in (left, right):
             panel.set_xlabel("round $i$ of the switch")
             panel.legend(frameon=False, fontsize=9)
-    paths = frame["seeds"][0]
-    figure.suptitle(f"{title}: {paths} sample paths, band: 95% interval", **VERBATIM)
     return figure
 
 
@@ -129,7 +125,8 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
         points: of `eigenvalues.measure`, with attrs K, parameters and c1.
         title: of the study.
     """
-    figure, axes = _panels(len(points))
+    title = f"{title}: mean over {points[0].sizes['seed']} seeds, band: 95% interval"
+    figure, axes = _panels(len(points), title)
     for (left, right), point in zip(axes, points, strict=True):
         handles: list[Any] = []
         sigma, own = float(point.sigma.mean()), point.attrs
@@ -140,13 +137,11 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             for name, dashes in (("all", "-"), ("explored", "--")):
                 band = mean_ci(one[name])
                 words = style.name if name == "all" else f"{style.name}, exploration alone"
+                look: dict[str, Any] = {"color": style.color, "linestyle": dashes, "label": words}
                 for panel, at, into in ((left, count, handles), (right, rounds, [])):
-                    panel.fill_between(
-                        at, band["low"], band["high"], color=style.color, alpha=0.2, linewidth=0
-                    )
-                    into += panel.plot(
-                        at, band["mean"], color=style.color, linestyle=dashes, label=words
-                    )
+                    ends = band["low"], band["high"]
+                    panel.fill_between(at, *ends, color=style.color, alpha=0.2, linewidth=0)
+                    into += panel.plot(at, band["mean"], **look)
         most = np.linspace(1, float(point["count"].mean("seed").max()), 200)
         words = "the lemma's σ₀² N / 2"
         handles += left.plot(most, sigma * most / 2, color="black", linestyle=":", label=words)
@@ -157,12 +152,9 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
         right.set_xlabel("Round")
         left.set_ylabel("$\\lambda_{min}(V_t) - \\lambda_0$")
         for panel in (left, right):
-            panel.set_xscale("log")
-            panel.set_yscale("log")
+            panel.set(xscale="log", yscale="log")
             panel.set_ylim(bottom=1e-2)
         if left is axes[0, 0]:
-            # Lines reach every corner of some panel, so that the legend stands below them all.
+            # Lines reach every corner of some panel: the legend is below all panels.
             legend(figure, handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    seeds = points[0].sizes["seed"]
-    figure.suptitle(f"{title}: mean over {seeds} seeds, band: 95% interval", **VERBATIM)
     return figure

@@ -1,9 +1,9 @@
-"""How fast a curve grows or falls: slopes on log-log axes, with intervals over seeds.
+"""Growth rates of curves: slopes on log-log axes, with intervals over seeds.
 
 A window of rounds is cut into bins of equal width on the logarithmic axis. In each bin the curve is
 averaged over rounds and seeds, and a straight line is fitted by least squares to the logarithms.
-The interval is a bootstrap's over seeds: whole runs are drawn again, since the rounds of a run are
-not independent.
+The interval is a bootstrap over seeds: whole runs are resampled, since the rounds of a run are not
+independent.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results.summaries import queue_regret
-from reproduction.theory import conditions
+from reproduction.theory import bounds
 
 BINS_A_DECADE = 4
 DRAWS = 2000
-# Of each curve: what it is called, and the slope that the paper's bound has.
+# Curve -> the slope of the paper's bound.
 CURVES = {"regret": 0.5, "queue_regret": -0.25}
 
 
@@ -28,12 +28,12 @@ def curves(point: xr.Dataset) -> dict[str, xr.DataArray]:
     Args:
         point: a stored result at one arrival rate.
     """
-    rivals = point.sel(policy=[p for p in point.policy.values.tolist() if p != OPTIMAL])
-    regrets = {"regret": rivals["regret"], "queue_regret": queue_regret(rivals)}
+    others = point.sel(policy=[p for p in point.policy.values.tolist() if p != OPTIMAL])
+    regrets = {"regret": others["regret"], "queue_regret": queue_regret(others)}
     return {name: values.transpose("policy", "seed", "round") for name, values in regrets.items()}
 
 
-def binned(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def average_bins(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Average a curve over bins of rounds that are equally wide on a logarithmic axis.
 
     A power of ten ends a bin: it belongs to the rounds before it.
@@ -43,8 +43,7 @@ def binned(rounds: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
         values: [..., R].
 
     Returns:
-        [G] the geometric mean of each bin's rounds, and [..., G]. Bins without a round are left
-        out.
+        [G] the geometric mean of each bin's rounds, and [..., G]. Bins without a round are omitted.
     """
     number = np.ceil(BINS_A_DECADE * np.log10(rounds) - 1e-9).astype(int)
     starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
@@ -66,7 +65,7 @@ def slope(rounds: np.ndarray, mean: np.ndarray) -> np.ndarray:
     return slopes
 
 
-def fitted(
+def fit(
     rounds: np.ndarray, values: np.ndarray, draws: int = DRAWS
 ) -> tuple[float, float, float, float]:
     """Fit one curve.
@@ -77,11 +76,11 @@ def fitted(
         draws: of the bootstrap.
 
     Returns:
-        The slope, the ends of its 95% interval, and the share of draws in which some bin's mean was
-        not above 0, which have no slope and are left out of the interval. The slope is NaN if that
-        is so of the data themselves.
+        The slope, the ends of its 95% interval, and the share of draws in which the mean of some
+        bin was not above 0. Such draws have no slope and do not count for the interval. The slope
+        is NaN if the data themselves have such a bin.
     """
-    at, by_seed = binned(rounds, values)
+    at, by_seed = average_bins(rounds, values)
     generator = np.random.default_rng(0)
     weights = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), draws)
     drawn = slope(at, weights @ by_seed / len(values))
@@ -90,20 +89,20 @@ def fitted(
     return float(slope(at, by_seed.mean(axis=0))), float(low), float(high), lost
 
 
-def of_bound(one: conditions.Constants, first: int, last: int) -> float:
+def bound_slope(constants: bounds.Constants, first: int, last: int) -> float:
     """Return the slope of Theorem 6's own bound over a window, binned as the curves are.
 
     sqrt(t) with its logarithms is steeper than 1/2 at any finite t. The constants matter little:
-    they stand before the whole of it but for the cost of exploration.
+    they are factors of the whole bound, except for the cost of exploration.
 
     Args:
-        one: its constants.
+        constants: of the bound.
         first: the window's rounds are first < t <= last.
         last: likewise.
     """
     rounds = np.linspace(first, last, 1001)[1:]
-    bound = np.array([conditions.regret_bound(one, float(t)) for t in rounds])
-    return float(slope(*binned(rounds, bound)))
+    bound = np.array([bounds.regret_bound(constants, float(t)) for t in rounds])
+    return float(slope(*average_bins(rounds, bound)))
 
 
 def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.DataFrame:
@@ -115,7 +114,7 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
 
     Returns:
         By setting, curve (`statistic`), window and policy: `slope` with its interval _low and
-        _high, `bound`, the exponent of the paper's, `lost`, as `fitted` says, and the curve's mean
+        _high, `bound`, the exponent of the paper's bound, `lost`, as in `fit`, and the curve's mean
         over seeds in the window's last bin.
 
     Raises:
@@ -125,25 +124,28 @@ def table(points: Sequence[xr.Dataset], windows: Sequence[Sequence[int]]) -> pl.
     for point in points:
         keys = ("K", "num_servers", "slackness", "parameters")
         setting = {key: point.attrs[key] for key in keys if key in point.attrs}
-        for rate in point.arrival_rate.values.tolist():
-            for statistic, values in curves(point.sel(arrival_rate=rate)).items():
-                for first, last in windows:
-                    here = values.sel(round=slice(first + 1, last))
-                    rounds = here["round"].values
-                    if binned(rounds, rounds)[0].size < 2:
-                        raise ValueError(
-                            f"kind.windows: too few rounds are recorded in {first} .. {last} for "
-                            "a slope; lower record_every or widen the window"
-                        )
-                    for label, of in zip(here.policy.values.tolist(), here.values, strict=True):
-                        estimate, low, high, lost = fitted(rounds, of)
-                        rows.append(setting | {
-                            "arrival_rate": rate, "statistic": statistic, "first": first,
-                            "last": last, "policy": label, "seeds": len(of), "slope": estimate,
-                            "slope_low": low, "slope_high": high, "bound": CURVES[statistic],
-                            "lost": lost,
-                            "mean_at_end": float(binned(rounds, of)[1].mean(axis=0)[-1]),
-                        })  # fmt: skip
+        cells = [
+            (rate, statistic, values, *window)
+            for rate in point.arrival_rate.values.tolist()
+            for statistic, values in curves(point.sel(arrival_rate=rate)).items()
+            for window in windows
+        ]
+        for rate, statistic, values, first, last in cells:
+            here = values.sel(round=slice(first + 1, last))
+            rounds = here["round"].values
+            if average_bins(rounds, rounds)[0].size < 2:
+                raise ValueError(
+                    f"kind.windows: too few rounds are recorded in {first} .. {last} for "
+                    "a slope; lower record_every or widen the window"
+                )
+            for label, by_seed in zip(here.policy.values.tolist(), here.values, strict=True):
+                estimate, low, high, lost = fit(rounds, by_seed)
+                rows.append(setting | {
+                    "arrival_rate": rate, "statistic": statistic, "first": first, "last": last,
+                    "policy": label, "seeds": len(by_seed), "slope": estimate, "slope_low": low,
+                    "slope_high": high, "bound": CURVES[statistic], "lost": lost,
+                    "mean_at_end": float(average_bins(rounds, by_seed)[1].mean(axis=0)[-1]),
+                })  # fmt: skip
     return pl.DataFrame(rows).with_columns(
         pl.col("slope", "slope_low", "slope_high").fill_nan(None)
     )

@@ -1,39 +1,59 @@
 """The proof's policy-switching queues (appendix, "Coupling process and policy-switching queues").
 
-Q_i follows the policy in rounds 1 .. i and the optimal policy afterwards. All of them meet the same
-arrivals, contexts, explorations and samples, and in a round the same uniform U is laid against the
-cumulative choice probabilities of whatever each of them shows. Here that is no work: draws are
-addressed by (seed, round, stream), and no address names a process.
+Q_i follows the policy in rounds 1 .. i and the optimal policy afterwards. All queues meet the same
+arrivals, contexts, explorations and samples. In a round the same uniform U is compared with the
+cumulative choice probabilities of the assortment of each queue. The simulator's draws are addressed
+by (seed, round, stream) and by no process, so the coupling needs no further code.
 
-Indices are the paper's: Q(i, t) is the length at the beginning of round t. Up to round i all later
-processes are still one run, so that one scan carries the policy's run and, beside it, the queues
-that have switched.
+Indices are the paper's: Q(i, t) is the length at the beginning of round t. Until round i all later
+processes are still one run. One scan therefore carries the policy's run and the queues that have
+switched.
+
+`count_failures` counts the sentences of Lemma 8 and its proof over sample paths: where each applies
+and where it fails. The lemma is read in two ways. As printed, the departures that decide the sign
+of psi(i, t) are those of round t; in the proof they are those of round i, in which the two
+processes part.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
+import xarray as xr
 from jax import Array
 
-from cqbjax.core import mnl, queueing, rng, simulate
+from cqbjax.core import mnl, queueing, simulate
+from cqbjax.core.pytree import arrays
 from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
 from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import Capacity
+from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal
-from reproduction.theory.playing import of_shown, played
+from reproduction.theory.runs import (
+    mean_columns,
+    offered_rows,
+    simulate_seeds,
+    with_enough_slots,
+)
+
+# States that the proof reaches from each case: S_0 and S_1 where the optimal policy alone served a
+# query in round i; S_0, S_2 and S_3 where both or neither did.
+AFTER_PARTING, AFTER_AGREEING = (0, 1), (0, 2, 3)
 
 
-class Switching(NamedTuple):
+class SwitchingQueues(NamedTuple):
     """The T + 1 coupled processes of one sample path, i = 0 .. T.
 
     Attributes:
         length: [T + 1, T + 1] int16 Q(i, t), column t - 1 for t = 1 .. T + 1.
         departed: [T + 1, T] bool D(i, t), column t - 1.
-        state: [T + 1, T + 1] int8 in which state of the proof of Lemma 8 Q_i and Q_{i-1} are at the
-            beginning of round t: 0 to 4 for S_{t,0} to S_{t,4}, 5 for none of them; row 0 is 0.
-        gap: [T] float R(x_i^*, S_i^*) - R(x_i, S_i) of the policy's run in round i, over all that
-            waits then, column i - 1; 0 where nothing waits.
+        state: [T + 1, T + 1] int8 the state of Q_i and Q_{i-1} in the proof of Lemma 8, at the
+            beginning of round t: 0 to 4 for S_{t,0} to S_{t,4}, 5 for any other; row 0 is 0.
+        gap: [T] float R(x_i^*, S_i^*) - R(x_i, S_i) of the policy's run in round i, over all
+            waiting queries, column i - 1; 0 where no query waits.
         overflow: [] int32 first round in which a query found no free slot, 0 if there was none.
     """
 
@@ -44,11 +64,60 @@ class Switching(NamedTuple):
     overflow: Any
 
 
+def measure(
+    policies: Mapping[str, Policy], source: Source, arrival_rate: float, seeds: np.ndarray,
+    horizon: int, K: int, capacity: Capacity, progress: Reporter,
+) -> xr.Dataset:  # fmt: skip
+    """Run policies alone and in all their switching queues, and count failures of Lemma 8.
+
+    Args:
+        policies: label -> policy.
+        source: where queries come from.
+        arrival_rate: lambda, queries a round.
+        seeds: [S] one sample path each.
+        horizon: T, rounds.
+        K: servers offered per query.
+        capacity: queue slots of the switching queues, or `auto`.
+        progress: is notified of compiling and of rounds.
+
+    Returns:
+        The result of `count_failures`, by policy.
+
+    Raises:
+        QueueOverflow: a queue outgrew a numeric capacity.
+    """
+    alone = sweep(
+        policies, source, arrival_rate=[arrival_rate], seeds=seeds.tolist(), horizon=horizon,
+        K=K, record_every=1, progress=progress,
+    ).isel(arrival_rate=0)  # fmt: skip
+
+    def from_first_round(lengths: xr.DataArray) -> np.ndarray:
+        """Return Q(t) for t = 1 .. T + 1 of the recorded Q(t + 1): [S, T + 1]."""
+        by_round = lengths.transpose("seed", "round").values.astype(int)
+        return np.pad(by_round, ((0, 0), (1, 0)))
+
+    optimal = from_first_round(alone["optimal_queue_length"])
+    problem, each = source.problem(K, horizon), []
+    for label, policy in policies.items():
+        rounds = len(seeds) * horizon * (horizon + 1)
+        progress.expect(rounds)
+        fixed = arrays(policy), arrays(source), arrival_rate, problem, seeds
+        queues = with_enough_slots(
+            capacity, horizon, lambda slots, fixed=fixed: run(*fixed, slots, progress)
+        )
+        progress.advance(rounds)
+        queue = from_first_round(alone["queue_length"].sel(policy=label))
+        each.append(count_failures(queues, queue, optimal).assign_coords(seed=seeds))
+    return xr.concat(each, "policy").assign_coords(policy=list(policies))
+
+
 def run(
     policy: Policy, source: Source, arrival_rate: float, problem: Problem, seeds: np.ndarray,
     capacity: int, progress: Reporter | None = None,
-) -> Switching:  # fmt: skip
-    """Run all switching queues of every seed.
+) -> SwitchingQueues:  # fmt: skip
+    """Run all switching queues of every seed, one path after the other.
+
+    The T + 1 processes of a path are the batch.
 
     Args:
         policy: pi.
@@ -57,7 +126,7 @@ def run(
         problem: shapes of a run.
         seeds: [S] one sample path each.
         capacity: queue slots.
-        progress: told of compiling and of the seconds of simulation.
+        progress: is notified of compiling and of the seconds of simulation.
 
     Returns:
         NumPy arrays with a leading [S].
@@ -65,62 +134,47 @@ def run(
     Raises:
         QueueOverflow: a queue outgrew the capacity.
     """
-    arguments = policy, source, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
-    made: Switching = played(_run, (problem, capacity), arguments, "all processes", progress)
-    return made
+    queues: SwitchingQueues = simulate_seeds(
+        _run_path, (problem, capacity), policy, source, arrival_rate, seeds, "all processes",
+        progress, batched=False,
+    )  # fmt: skip
+    return queues
 
 
-def _run(
-    devices: tuple[jax.Device, ...], fixed: tuple[Problem, int],
-    policy: Policy, source: Source, rate: Array, seeds: Array,
-) -> Switching:  # fmt: skip
-    """Run one path after another on one device: the T + 1 processes of one are the batch."""
-    problem, capacity = fixed
-
-    def path(seed: Array) -> Switching:
-        instance = simulate.draw_instance(rng.run_key(seed), source, rate, problem)
-        return one_path(policy, problem, instance, capacity)
-
-    return jax.lax.map(path, seeds)
-
-
-def one_path(
-    policy: Policy, problem: Problem, instance: simulate.Instance, capacity: int
-) -> Switching:
-    """Run the switching queues of one sample path.
-
-    Args:
-        policy: pi.
-        problem: shapes.
-        instance: the path's draws.
-        capacity: queue slots.
-    """
+def _run_path(
+    policy: Policy, instance: simulate.Instance, rate: Array, problem: Problem, capacity: int
+) -> SwitchingQueues:
+    """Run the switching queues of one sample path."""
+    del rate
     horizon, optimal = problem.horizon, Optimal()
     numbers = jnp.arange(horizon + 1)
     best = mnl.best_score(instance.world.utilities, problem.assortment_size)
 
-    def after(carry: simulate.Carry, round_: Array) -> simulate.Carry:
+    def advance(carry: simulate.Carry, round_: Array) -> simulate.Carry:
         return simulate.run_round(optimal, problem, instance, carry, round_)[0]
 
     def one(both: tuple[simulate.Carry, simulate.Carry], round_: Array) -> Any:
         own, all_ = both
-        most = _largest_rate(own.queue, best)
+        waiting = queueing.waiting(own.queue)
+        # R(x_t^*, S_t^*), the largest departure rate of a waiting query.
+        most = jax.nn.sigmoid(jnp.max(jnp.where(waiting, best[own.queue.row], -jnp.inf)))
         own, decision = simulate.run_round(policy, problem, instance, own, round_)
         utilities = instance.world.utilities[decision.row]
-        served = mnl.departure_rate(of_shown(utilities, decision.servers, DOWN))
-        # Q_i for i >= t has not switched before round t: it is where the policy's run is.
-        following = _as_optimal(own)
-        switched = jax.vmap(after, (0, None))(all_, round_)
+        served = mnl.departure_rate(offered_rows(utilities, decision.servers, DOWN))
+        # Q_i for i >= t has not switched before round t: it is in the state of the policy's run.
+        # The optimal policy has no state of its own and reads utilities, not features.
+        following = own._replace(slot_features=None, state=())
+        switched = jax.vmap(advance, (0, None))(all_, round_)
         new = jax.tree.map(
             lambda s, o: jnp.where((numbers < round_).reshape(-1, *(1,) * o.ndim), s, o),
             switched, following,
         )  # fmt: skip
         departed = new.recorded["departures"] > all_.recorded["departures"]
-        kept = (
+        records = (
             new.length.astype(jnp.int16), departed, _states(new.queue, best),
             jnp.where(decision.valid, most - served, 0.0),
         )  # fmt: skip
-        return (own, new), kept
+        return (own, new), records
 
     own = simulate.start(policy, problem, instance, capacity)
     begun = simulate.start(optimal, problem, instance, capacity)._replace(slot_features=None)
@@ -128,30 +182,17 @@ def one_path(
     rounds = jnp.arange(1, horizon + 1, dtype=jnp.int32)
     (_, last), (length, departed, state, gap) = jax.lax.scan(one, (own, everyone), rounds)
     empty = jnp.zeros((1, horizon + 1), jnp.int16)
-    return Switching(
+    return SwitchingQueues(
         jnp.concatenate([empty, length]).T, departed.T,
         jnp.concatenate([empty.astype(jnp.int8), state]).T, gap, jnp.max(last.overflow),
     )  # fmt: skip
 
 
-def _as_optimal(carry: simulate.Carry) -> simulate.Carry:
-    """Return a run's carry as the optimal policy would go on from it: it has no state of its own.
-
-    Features in slots are left out: it looks at utilities alone.
-    """
-    return carry._replace(slot_features=None, state=())
-
-
-def _largest_rate(queue: Queue, best: Array) -> Array:
-    """Return R(x_t^*, S_t^*), the largest departure rate that waits: []."""
-    return jax.nn.sigmoid(jnp.max(jnp.where(queueing.waiting(queue), best[queue.row], -jnp.inf)))
-
-
 def _states(queue: Queue, best: Array) -> Array:
-    """Return the state of each process and the one before it: [P] int8, see `Switching.state`.
+    """Return the state of each process and the one before it: [P] int8, as in `SwitchingQueues`.
 
-    The proof compares sets of departure rates; here queries are compared, by the rounds in which
-    they arrived, and those of one departure rate count as one.
+    The proof compares sets of departure rates. This function compares queries by their arrival
+    rounds; queries with equal departure rates count as one.
 
     Args:
         queue: [P, C] of the processes, in order.
@@ -172,3 +213,116 @@ def _states(queue: Queue, best: Array) -> Array:
 
     before = jax.tree.map(lambda x: jnp.concatenate([x[:1], x[:-1]]), queue)
     return jax.vmap(state)(queue, before)
+
+
+def count_failures(queues: SwitchingQueues, queue: np.ndarray, optimal: np.ndarray) -> xr.Dataset:
+    """Count, path by path, how often each sentence of the lemma applies and how often it fails.
+
+    Args:
+        queues: from `run`.
+        queue: [S, T + 1] Q(t) of the policy alone, for t = 1 .. T + 1.
+        optimal: [S, T + 1] Q*(t), likewise.
+
+    Returns:
+        Over seed (0 .. S - 1) and rule: `checked` and `failed`, numbers of (i, t), of t or of i;
+        over seed and switch i = 1 .. T: `psi` = psi(i, T + 1), `parted`, whether D(i, i) = 0 and
+        D(i-1, i) = 1, and `gap` of round i.
+    """
+    paths, horizon = queues.gap.shape
+    at, everywhere = np.arange(horizon), np.True_
+    # psi(i, t) = Q(i, t) - Q(i-1, t): [S, T, T + 1], i = 1 .. T and t = 1 .. T + 1.
+    psi = np.diff(queues.length.astype(np.int32), axis=1).astype(np.int8)
+    # D(i, i) and D(i-1, i), i = 1 .. T.
+    own_at, other_at = queues.departed[:, at + 1, at], queues.departed[:, at, at]
+    # [S, T] D(i, i) = 0 and D(i-1, i) = 1; its opposite, which the coupling rules out.
+    split, against = ~own_at & other_at, own_at & ~other_at
+    later = np.arange(1, horizon + 2) > (at + 1)[:, None]  # t > i, where psi can differ from 0
+    parted, agreed = split[:, :, None] & later, ~split[:, :, None] & later
+    own, other = queues.departed[:, 1:], queues.departed[:, :-1]
+    # As printed: psi(i, t) with the departures of round t, known for t <= T.
+    now, before = psi[:, :, :-1], later[None, :, :-1]
+    length, state = queues.length[:, 1:], queues.state[:, 1:]
+    emptied = np.maximum.accumulate(parted & (length == 0), axis=2)
+    # Sentence -> where it applies, and where it would be wrong if it did.
+    rules = {
+        "psi(i, t) is -1, 0 or 1": (everywhere, np.abs(psi) > 1),
+        "the sum of psi(i, t) over i is Q(t) - Q*(t)": (
+            everywhere, psi.sum(axis=1, dtype=np.int32) != queue - optimal
+        ),
+        "D(i, i) <= D(i-1, i)": (everywhere, against),
+        "D(i, i) = 0, D(i-1, i) = 1: psi is 0 or 1": (parted, psi < 0),
+        "D(i, i) = D(i-1, i): psi is -1 or 0": (agreed, psi > 0),
+        "as printed, D(i, t) = 0, D(i-1, t) = 1: psi is 0 or 1": (~own & other & before, now < 0),
+        "as printed, D(i, t) = D(i-1, t): psi is -1 or 0": ((own == other) & before, now > 0),
+        "the pair is in a state of the proof": (everywhere, state > 4),
+        "D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1": (parted, ~np.isin(state, AFTER_PARTING)),
+        "D(i, i) = D(i-1, i): S_0, S_2 or S_3": (agreed, ~np.isin(state, AFTER_AGREEING)),
+        "parted, and Q_i was empty since: psi is 0": (emptied, psi != 0),
+        "sketch: parted, Q_{i-1} empty: Q_i empty": (
+            parted & (queues.length[:, :-1] == 0), length != 0
+        ),
+    }  # fmt: skip
+    counts = [
+        [np.broadcast_to(each, wrong.shape).reshape(paths, -1).sum(axis=1, dtype=np.int64)
+         for each in (where, where & wrong)]
+        for where, wrong in rules.values()
+    ]  # fmt: skip
+    checked, failed = (np.stack(each, axis=1) for each in zip(*counts, strict=True))
+    return xr.Dataset(
+        {
+            "checked": (("seed", "rule"), checked),
+            "failed": (("seed", "rule"), failed),
+            "psi": (("seed", "switch"), psi[:, :, -1]),
+            "parted": (("seed", "switch"), split.astype(np.int8)),
+            "gap": (("seed", "switch"), queues.gap),
+        },
+        {"seed": np.arange(paths), "rule": list(rules), "switch": np.arange(1, horizon + 1)},
+    )
+
+
+def tabulate_rules(paths: xr.Dataset) -> pl.DataFrame:
+    """Tabulate how often each sentence applies and how often it fails.
+
+    Args:
+        paths: from `count_failures`.
+
+    Returns:
+        A row a sentence: `rule`, `checked` and `failed`, numbers of (path, i, t), of (path, t) or
+        of (path, i), and `paths_failed`, the number of sample paths with a failure.
+    """
+    checked, failed = (
+        paths[name].transpose("seed", "rule").values for name in ("checked", "failed")
+    )
+    return pl.DataFrame({
+        "rule": [str(rule) for rule in paths["rule"].values], "checked": checked.sum(axis=0),
+        "failed": failed.sum(axis=0), "paths_failed": (failed > 0).sum(axis=0),
+    })  # fmt: skip
+
+
+def average_by_switch(paths: xr.Dataset, block: int) -> pl.DataFrame:
+    """Average the effect of round i at the end of the run, in blocks of consecutive i.
+
+    Args:
+        paths: from `count_failures`.
+        block: rounds in a block; the last one may be shorter.
+
+    Returns:
+        A row a block: its `first` and `last` round, and the mean over paths with its 95% interval
+        (_low, _high) of `psi` = psi(i, T + 1), of `longer` and `shorter`, the shares of paths with
+        psi 1 and -1, of `chance`, R(x*, S*) - R(x_i, S_i) that Q_i and Q_{i-1} part in round i, and
+        of `parted`, the share of paths on which they do; and `e`, sqrt(E[gap^2]).
+    """
+    end, gap, parted = (
+        paths[name].transpose("seed", "switch").values for name in ("psi", "gap", "parted")
+    )
+    values = {"psi": end, "longer": end > 0, "shorter": end < 0, "chance": gap, "parted": parted}
+    rows: list[dict[str, float]] = []
+    for first in range(0, end.shape[1], block):
+        here = slice(first, min(first + block, end.shape[1]))
+        row: dict[str, float] = {"first": first + 1, "last": here.stop}
+        for name, of_path in values.items():
+            mean = xr.DataArray(of_path[:, here].astype(float).mean(axis=1), dims="seed")
+            row |= mean_columns(name, mean, name in ("longer", "shorter", "parted"))
+        row["e"] = float(np.sqrt(np.mean(gap[:, here].astype(float) ** 2)))
+        rows.append(row)
+    return pl.DataFrame(rows)

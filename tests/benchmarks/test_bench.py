@@ -16,15 +16,13 @@ import benchmarks as bench
 from benchmarks import (
     cases,
     costs,
-    floors,
-    gridding,
-    long,
     measure,
     numpy_loop,
-    parts,
     peers,
+    processes,
+    roofline,
+    round_parts,
     sections,
-    targets,
 )  # fmt: skip
 from benchmarks.measure import Case, Clock
 from cqbjax import dynamics
@@ -71,23 +69,25 @@ def tiny(**fields) -> Case:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Run every section on tiny cases; the second process is the quick run's own, by hand."""
+    """Run every section on tiny cases; the second process's result is constant."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "throughput", lambda quick: [tiny()])
         patch.setattr(cases, "problems", lambda quick: {NAME: tiny()})
         grown = {"horizon": [(20, tiny())]}
         patch.setattr(cases, "growth", lambda quick: grown)
         patch.setattr(cases, "compiled", lambda quick: [tiny()])
-        patch.setattr(sections, "elsewhere", lambda *_, **__: 0.5)
+        patch.setattr(sections, "call_in_process", lambda *_, **__: 0.5)
         patch.setattr(costs, "POLICIES", {"acqb": (Optimal(), 8)})
         patch.setattr(costs, "QUICK", ("users=orbit", "record=dollars"))
         patch.setattr(costs, "BATCH", 2)
         patch.setattr(peers, "PAIRS", [pair._replace(case=tiny()) for pair in peers.PAIRS])
         patch.setattr(peers, "QUICK", {})
-        patch.setattr(floors, "floor_cases", lambda quick: [tiny()])
-        patch.setattr(long, "asked", lambda quick: [{"rounds": 5, "prompts": 20, "pool": 3}])
+        patch.setattr(roofline, "list_cases", lambda quick: [tiny()])
+        patch.setattr(
+            processes, "list_long_runs", lambda quick: [{"rounds": 5, "prompts": 20, "pool": 3}]
+        )
         cache = tmp_path_factory.mktemp("cache")
-        return bench.run(cache, True, say=lambda what: None)
+        return bench.run(cache, True, log=lambda what: None)
 
 
 @pytest.mark.slow
@@ -151,9 +151,9 @@ def test_an_unknown_section_is_refused(tmp_path):
 
 def test_the_clock_counts_rounds_and_keeps_waiting_out():
     clock = Clock()
-    clock.doing("compiling", "a")
+    clock.set_activity("compiling", "a")
     time.sleep(0.02)
-    clock.doing("running", "a")
+    clock.set_activity("running", "a")
     time.sleep(0.03)
     clock.advance(7)
     clock.advance(5)
@@ -176,7 +176,7 @@ def test_overflowing_runs_are_counted_as_repeated_and_lower_the_whole_speed():
     ]
     devices = len(jax.devices())
     case = tiny(horizon=20, batch=4) if devices == 1 else tiny(horizon=80 // devices, batch=1)
-    row = measure._row(case, "acqb", spans)
+    row = measure._summarise(case, "acqb", spans)
     assert row["rounds_a_second"] == pytest.approx(60.0)  # the median of 80 and 40
     assert row["whole_rounds_a_second"] == pytest.approx(240 / 16)
     assert row["repeated"] == pytest.approx(0.1) and row["compile_seconds"] == 3.0
@@ -219,7 +219,7 @@ def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
 
 
 def test_every_kind_and_every_recorder_has_its_cost():
-    every = costs.costings()
+    every = costs.list_cases()
     named = {one.record for one in every if one.record}
     assert named == {(name,) for name in NAMED}
     settings = [one.source for one in every if isinstance(one.source, Setting)]
@@ -235,10 +235,10 @@ def test_every_kind_and_every_recorder_has_its_cost():
 def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):
     """However slow the machine grows: half as dear again, and as dear, at three repeats."""
     clock = iter([1.0, 1.5, 1.0, 1.0, 1.0] + [3.0, 6.0, 5.0, 6.0, 7.0] + [7.0, 12.0, 9.0, 9.0, 9.0])
-    monkeypatch.setattr(costs, "_timed", lambda one, label, horizon: lambda: next(clock))
+    monkeypatch.setattr(costs, "_timer", lambda one, label, horizon: lambda: next(clock))
     monkeypatch.setattr(costs, "BATCH", 3)
-    base = costs.rounds()[costs.ROUND]
-    dear, free = costs._measured("acqb", base, [base, base], 100, 3)
+    base = costs.list_rounds()[costs.ROUND]
+    dear, free = costs._measure("acqb", base, [base, base], 100, 3)
     assert dear["cost"] == pytest.approx(0.5) and free["cost"] == pytest.approx(0.0)
     assert dear["seconds_a_round_run"] == pytest.approx(6 / (100 * 3 * len(jax.devices())))
     assert dear["cost_from"] == pytest.approx(0.5) and free["repeats"] == 3
@@ -250,7 +250,7 @@ def test_costs_are_judged_of_an_acqb_round_alone():
         row | {"what": "record=attempts"}, row | {"what": "queries=true"},
         row | {"what": "users=orbit"}, row | {"what": "record=score", "policy": "random"},
     ]}  # fmt: skip
-    said = {row["what"]: row["met"] for row in targets.compare(rows, {}, False, False)}
+    said = {row["what"]: row["met"] for row in sections.compare(rows, {}, False, False)}
     judged = {
         what: met for what, met in said.items() if what.startswith("cost of") and "T=" not in what
     }
@@ -317,12 +317,12 @@ def test_cobas_learner_is_a_ridge_regression_an_llm_on_the_same_contexts():
     world, learner = peers.Contexts(case), LinTSLearner(v=0.1, features=["ax"])
     rounds = list(SequentialCB(record=["action", "reward"]).evaluate(world, learner))
     run = numpy_loop.record(Synthetic(), 1, 0.7, 60)
-    came = run.world.arrival_index
-    contexts = run.world.features[came]
+    came = run.instance.arrival_index
+    contexts = run.instance.features[came]
     np.testing.assert_allclose(world.contexts, contexts)
     taken = np.array([one["action"] for one in rounds]).argmax(axis=1)
     rewards = np.array([one["reward"] for one in rounds])
-    chances = 1 / (1 + np.exp(-run.world.utilities[came]))
+    chances = 1 / (1 + np.exp(-run.instance.utilities[came]))
     assert (rewards == (run.draws.choice < chances[np.arange(60), taken])).all()
     for server, theta in enumerate(learner._mu_hat.reshape(5, 5)):
         x, own = contexts[taken == server], rewards[taken == server]
@@ -345,7 +345,7 @@ def test_a_plain_scan_has_the_rounds_of_a_sweep():
         case.policies, case.source, arrival_rate=[0.7], num_seeds=len(jax.devices()), horizon=40,
         record_every=1, capacity=64,
     )  # fmt: skip
-    lengths = peers.scan(case, len(jax.devices()))()
+    lengths = peers.prepare_scan(case, len(jax.devices()))()
     np.testing.assert_array_equal(lengths, data.queue_length.sel(policy="random")[0])
 
 
@@ -354,15 +354,15 @@ def test_targets_are_judged_only_where_they_were_measured():
     rows["numpy"] = [{"case": NAME, "loop": "lean loop", "ratio": 39.0}]
     rows["growth"] = [{"axis": "horizon", "value": 100_000, "run_cost_over_row_above": 10.5}]
     speeds = {NAME: 250_001.0}
-    met = {r["what"]: r["met"] for r in targets.compare(rows, speeds, gpu=False, quick=False)}
+    met = {r["what"]: r["met"] for r in sections.compare(rows, speeds, gpu=False, quick=False)}
     assert met[f"rounds a second, {NAME}"] is True
     assert met["rounds a second, d=384 N=14 K=1"] is None
     assert met[f"times lean loop, {NAME}"] is False
     assert met["cost of T=100,000 / T=10,000"] is True
-    quick = targets.compare(rows, speeds, gpu=False, quick=True)
+    quick = sections.compare(rows, speeds, gpu=False, quick=True)
     assert all(row["met"] is None for row in quick)
     rows["device"] = [{"case": "d=384 N=14 K=1", "share_of_floor": 0.4}]
-    gpu = {r["what"]: r["met"] for r in targets.compare(rows, speeds, gpu=True, quick=False)}
+    gpu = {r["what"]: r["met"] for r in sections.compare(rows, speeds, gpu=True, quick=False)}
     assert gpu[f"rounds a second, {NAME}"] is False
     assert gpu["share of the floor, d=384 N=14 K=1"] is False
 
@@ -384,12 +384,12 @@ def test_a_copy_moves_bytes():
 def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "copy_bytes_a_second", lambda: 1e12)
     monkeypatch.setattr(cases, "problems", lambda quick: {NAME: None, "d=384 N=14 K=1": None})
-    asked = sections.Bench(False, tmp_path, study_wanted=False, say=print)
+    asked = sections.Bench(False, tmp_path, study_wanted=False, log=print)
     asked.gpu = True
     row = {"policy": "acqb", "N": 14, "d": 384, "batch": 64, "rounds_a_second": 60_000.0}
     small = row | {"case": NAME, "N": 5, "d": 5}
     asked.rows["throughput"] = [small, row | {"case": "d=384 N=14 K=1"}]
-    (reported,) = asked.device()
+    (reported,) = sections.measure_device(asked)
     assert reported["floor_bytes_a_round"] == 14 * 384 * 384 * 4
     assert reported["share_of_floor"] == pytest.approx(14 * 384**2 * 4 * 60_000 / 1e12)
 
@@ -397,28 +397,30 @@ def test_a_gpus_rows_are_bytes_over_a_measured_copy(tmp_path, monkeypatch):
 def test_a_sweep_is_set_beside_its_rounds_alone(tmp_path, monkeypatch):
     """Of the words that a user would give; the bound is a ratio of what this run measured."""
     given = []
-    monkeypatch.setattr(gridding, "timed", lambda words, cache: given.append(words) or 100.0)
+    monkeypatch.setattr(
+        processes, "time_command", lambda words, cache: given.append(words) or 100.0
+    )
     speeds = {"acqb": 400_000.0, "optimal": 1_000_000.0}
-    cold, warm = gridding.rows(False, speeds, lambda words: 1.4)
+    cold, warm = processes.time_sweep(False, speeds, lambda words: 1.4)
     assert (cold["points"], cold["rounds"]) == (1000, 40_000_000)
     assert cold["rounds_alone"] == pytest.approx(50 + 20)
     scales = ",".join(f"{i / 10}" for i in range(1, 11))
     assert given[0][:3] == ["run", "-m", f"alpha_scale={scales}"]
     assert given[0][:-1] == given[1][:-1] and given[0][-1] != given[1][-1], "the second runs too"
     rows = {"numpy": [], "growth": [], "compile": [], "sweep": [cold, warm]}
-    said = {row["what"]: row for row in targets.compare(rows, {}, False, False)}
+    said = {row["what"]: row for row in sections.compare(rows, {}, False, False)}
     whole = said["seconds of 1,000 points, cold"]
     assert whole["target"] == pytest.approx(1.3 * 70 + 30) and whole["met"]
     assert said["seconds of composing and checking 1,000 points"]["met"]
-    (unknown, _) = gridding.rows(True, {"acqb": None}, lambda words: 1.4)
+    (unknown, _) = processes.time_sweep(True, {"acqb": None}, lambda words: 1.4)
     assert unknown["rounds_alone"] is None and unknown["points"] == 8
 
 
 @pytest.mark.slow
 def test_parts_add_up_and_the_whole_round_is_beside_them(report):
     *own, total, whole = report["sections"]["parts"]
-    assert [row["part"] for row in own] == [part.name for part in parts.PARTS]
-    assert (total["part"], whole["part"]) == (parts.SUM, parts.WHOLE)
+    assert [row["part"] for row in own] == [part.name for part in round_parts.PARTS]
+    assert (total["part"], whole["part"]) == (round_parts.SUM, round_parts.WHOLE)
     for column in ("microseconds", "operations", "exponentials"):
         assert total[column] == pytest.approx(sum(row[column] for row in own), rel=0.01)
     assert {k: whole[k] for k in ("floor", "kB")} == {k: total[k] for k in ("floor", "kB")}
@@ -428,39 +430,41 @@ def test_a_floor_is_bytes_by_passes_over_what_a_stream_moves(monkeypatch):
     """Over a pool K + 4 passes over each shown image, and a row of every image a waiting query."""
     pool = unit_vectors(14).problem(1, 10)
     none, one, pair = (
-        floors.bytes_a_round(pool._replace(assortment_size=size), waiting, 64)
+        roofline.bytes_a_round(pool._replace(assortment_size=size), waiting, 64)
         for size, waiting in ((1, 0.0), (1, 1.0), (2, 0.0))
     )
     image = 4 * 1000 * 384
     assert none == pytest.approx(5 * image, rel=0.01) and none > 5 * image
     assert pair == pytest.approx(12 * image, rel=0.02) and one - none == 4 * 14 * 385
     small = Synthetic().problem(1, 10)
-    assert floors.bytes_a_round(small, 3.0, 128) - floors.bytes_a_round(small, 3.0, 64) == 64 * 44
+    assert (
+        roofline.bytes_a_round(small, 3.0, 128) - roofline.bytes_a_round(small, 3.0, 64) == 64 * 44
+    )
     row = {"slots": 64, "bytes_a_run": 1000, "rounds_a_second": 500.0}
-    monkeypatch.setattr(floors, "measure", lambda case: [row])
-    monkeypatch.setattr(floors, "floor_cases", lambda quick: [tiny(num_devices=1)])
-    monkeypatch.setattr(floors, "_mean_queue", lambda case: 2.0)
+    monkeypatch.setattr(roofline, "measure", lambda case: [row])
+    monkeypatch.setattr(roofline, "list_cases", lambda quick: [tiny(num_devices=1)])
+    monkeypatch.setattr(roofline, "_mean_queue", lambda case: 2.0)
     streams = []
-    monkeypatch.setattr(floors, "streamed", lambda *asked: streams.append(asked) or 1e7)
-    (told,) = floors.rows(False, lambda what: None)
+    monkeypatch.setattr(roofline, "stream", lambda *asked: streams.append(asked) or 1e7)
+    (told,) = roofline.rows(False, lambda what: None)
     assert told["share_of_floor"] == pytest.approx(1e3 * told["floor_kb"] * 500 / 1e7, rel=0.05)
-    assert streams == [(2000, 1, floors.MOVED)]
+    assert streams == [(2000, 1, roofline.MOVED)]
 
 
 def test_a_stream_moves_bytes_and_a_core_computes():
-    assert floors.streamed(2**16, 2, moved=2**18) > 1e6
-    assert min(floors.Peak(2e9, 1e9).seconds(10.0, 4e9, 1e9, 4, True), 3.0) == pytest.approx(3.0)
+    assert roofline.stream(2**16, 2, moved=2**18) > 1e6
+    assert min(roofline.Peak(2e9, 1e9).bound(10.0, 4e9, 1e9, 4, True), 3.0) == pytest.approx(3.0)
 
 
 def test_an_exponent_is_of_the_one_thing_that_grew():
     row = {"rounds": 100, "prompts": 0, "pool": 0, "running": 2.0}
-    assert long._exponent({}, row) is None
-    assert long._exponent(row, row | {"rounds": 1000, "running": 20.0}) == 1.0
-    assert long._exponent(row, row | {"rounds": 1000, "running": 200.0}) == 2.0
+    assert processes._exponent({}, row) is None
+    assert processes._exponent(row, row | {"rounds": 1000, "running": 20.0}) == 1.0
+    assert processes._exponent(row, row | {"rounds": 1000, "running": 200.0}) == 2.0
     pool = row | {"prompts": 1000, "pool": 10}
-    assert long._exponent(row, pool) is None
-    assert long._exponent(pool, pool | {"pool": 40, "running": 4.0}) == 0.5
-    assert long._exponent(pool, pool | {"pool": 40, "prompts": 2000}) is None
+    assert processes._exponent(row, pool) is None
+    assert processes._exponent(pool, pool | {"pool": 40, "running": 4.0}) == 0.5
+    assert processes._exponent(pool, pool | {"pool": 40, "prompts": 2000}) is None
 
 
 @pytest.mark.slow

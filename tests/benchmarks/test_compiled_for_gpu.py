@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks import compiled_for, gpu_target, hlo
-from benchmarks.compiled_for import Compiled
+from benchmarks import compile_for_gpu, hlo
+from benchmarks.compile_for_gpu import Compiled
 
 MB = 1_000_000
 
@@ -49,13 +49,13 @@ BATCHED = (
 ALONE = """
 import json, sys
 import jax
-from benchmarks import compiled_for, gpu_target
+from benchmarks import compile_for_gpu
 
 jax.config.update("jax_default_matmul_precision", "highest")
-devices = gpu_target.devices(gpu_target.H100)
-programs = compiled_for.main_programs(False)
+devices = compile_for_gpu.make_devices(compile_for_gpu.H100)
+programs = compile_for_gpu.list_programs(False)
 (case,) = [case for case, label in programs if [case.name, label] == sys.argv[1:]]
-print(json.dumps(compiled_for.compiled(case, sys.argv[2], devices)._asdict()))
+print(json.dumps(compile_for_gpu.compile_case(case, sys.argv[2], devices)._asdict()))
 """
 TRANSFERS = ("infeed", "outfeed", "send", "recv", "copy-start", "async-start")
 HOST = "S(5)"
@@ -63,7 +63,7 @@ HOST = "S(5)"
 
 def child(*words: str) -> str:
     """Run Python in a process that has not used JAX yet, and return what it prints."""
-    absent = gpu_target.missing()
+    absent = compile_for_gpu.find_missing()
     if absent:
         if os.environ.get("CQBJAX_GPU_COMPILER"):
             pytest.fail(absent)
@@ -102,7 +102,7 @@ def test_a_round_stays_on_the_device_and_within_its_kernels_and_bytes(name, labe
     program = Compiled(**json.loads(printed.splitlines()[-1]))
     (rounds,) = program.record.loops
     assert not faults(rounds, LIMITS[name, label], program.width)
-    (case,) = [c for c, of in compiled_for.main_programs(False) if (c.name, of) == (name, label)]
+    (case,) = [c for c, of in compile_for_gpu.list_programs(False) if (c.name, of) == (name, label)]
     planned = case.bytes_a_run(label)
     assert planned == pytest.approx(program.bytes / program.width, rel=PLANNED)
 
@@ -110,9 +110,9 @@ def test_a_round_stays_on_the_device_and_within_its_kernels_and_bytes(name, labe
 PLANTED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from benchmarks import gpu_target
+from benchmarks import compile_for_gpu
 
-device = gpu_target.devices(gpu_target.H100)
+device = compile_for_gpu.make_devices(compile_for_gpu.H100)
 whole = NamedSharding(Mesh(np.array(device), ("run",)), PartitionSpec())
 
 def plain(table, at):
@@ -254,15 +254,15 @@ def test_what_goes_through_the_host_is_seen(operation, said):
 def test_without_the_compiler_the_command_says_so(monkeypatch, capsys):
     from benchmarks import command
 
-    monkeypatch.setattr(gpu_target, "_folder", lambda package, name: None)
+    monkeypatch.setattr(compile_for_gpu, "_folder", lambda package, name: None)
     command.measure(command.ARGUMENTS.parse_args(["--compile-for", "h100"]))
     said = capsys.readouterr()
     assert "compile-for-gpu" in said.err and said.err.count("\n") == 1 and not said.out
-    with pytest.raises(gpu_target.Absent, match="install the wheels"):
-        gpu_target.devices(gpu_target.H100)
+    with pytest.raises(compile_for_gpu.MissingWheels, match="install the wheels"):
+        compile_for_gpu.make_devices(compile_for_gpu.H100)
 
 
 def test_the_model_is_kernels_and_bytes():
-    target = gpu_target.H100
-    assert compiled_for.round_seconds(10, 0, target) == pytest.approx(22e-6)
-    assert compiled_for.round_seconds(0, 0.85 * 3.35e12, target) == pytest.approx(1.0)
+    target = compile_for_gpu.H100
+    assert compile_for_gpu.round_seconds(10, 0, target) == pytest.approx(22e-6)
+    assert compile_for_gpu.round_seconds(0, 0.85 * 3.35e12, target) == pytest.approx(1.0)

@@ -149,10 +149,10 @@ def test_a_page_shows_the_papers_items_and_what_became_of_them(build):
     from reproduction.paper import catalogue
 
     page, warned = build("```{states}\n```\n\n```{items} condition assumption\n```\n")
-    some = [one for one in catalogue.items() if one.kind in ("condition", "assumption")]
+    some = [one for one in catalogue.load_items() if one.kind in ("condition", "assumption")]
     assert page.count("<tr") == len(some) + len(catalogue.STATES) + 2
     assert "Assumption 2" in page and "no kappa below 4 is admissible" in page
-    states = [one.state for one in catalogue.items()]
+    states = [one.state for one in catalogue.load_items()]
     assert f"<p>{states.count('missing')}</p>" in page
     _, warned = build("```{items} sonnet\n```\n")
     assert "the paper has no sonnet" in warned

@@ -47,7 +47,7 @@ def swapped(point):
 def test_every_claim_says_where_it_stands_and_how_it_is_decided():
     listed = claims.read()
     assert len({one["id"] for one in listed}) == len(listed) >= 35
-    names = {one.name for one in catalogue.studies()}
+    names = {one.name for one in catalogue.load_studies()}
     for one in listed:
         assert {"quote", "section", "line", "data", "test", "refuted"} <= one.keys(), one["id"]
         assert ("rule" in one) != ("parts" in one), one["id"]
@@ -111,7 +111,9 @@ def test_data_that_stand_in_decide_nothing_and_say_how_it_fares_there():
     )
     judgement = judged(AHEAD, routerbench=other)
     assert judgement.verdict == claims.CANNOT
-    assert "stand in: holds. " in judgement.evidence and "[data: a slice]" in judgement.evidence
+    assert (
+        "On proxy data: holds. " in judgement.evidence and "[data: a slice]" in judgement.evidence
+    )
     both = judged(AHEAD, synthetic=study(change=swapped), routerbench=other)
     assert both.verdict == claims.FAILS  # the paper's own data decide
     assert judged(AHEAD).verdict == claims.NOT_RUN
@@ -132,7 +134,7 @@ def test_ranks_are_of_means_and_most_is_more_than_half():
 
 
 def test_a_gap_that_grows_is_not_stable():
-    claim = AHEAD | {"rule": "settled", "with": {"policy": "acqb"}}
+    claim = AHEAD | {"rule": "stable", "with": {"policy": "acqb"}}
     assert judged(claim, synthetic=study()).verdict == claims.HOLDS
     assert judged(claim, synthetic=study(change=swapped)).verdict == claims.FAILS
 
@@ -179,8 +181,8 @@ def test_a_bound_on_a_mean_is_kept_or_not():
 
 
 def test_a_sentence_holds_if_all_its_parts_do_and_says_which_are_not_tested():
-    part = {key: AHEAD[key] for key in ("rule", "studies", "with")} | {"says": "this half"}
-    untested = {"says": "that half", "rule": "none", "reason": "no data"}
+    part = {key: AHEAD[key] for key in ("rule", "studies", "with")} | {"about": "this half"}
+    untested = {"about": "that half", "rule": "none", "reason": "no data"}
     claim = {"id": "planted", "data": "its own", "studies": ["synthetic"], "parts": [part, part]}
     both = judged(claim, synthetic=study())
     assert (both.verdict, both.n) == (claims.HOLDS, 40)
@@ -201,7 +203,7 @@ def test_what_is_seen_is_said_and_decides_nothing():
 
 def test_a_claim_on_one_setting_is_not_judged_by_another():
     one = claims.RULES["ahead"](study(), AHEAD["with"] | {"where": {"K": 1}})
-    assert one.all == 2 and "(2 by the mean)" in one.said
+    assert one.all == 2 and "(2 by the mean)" in one.text
     assert claims.RULES["ahead"](study(), AHEAD["with"] | {"where": {"K": 2}}).all == 0
 
 
@@ -272,6 +274,6 @@ def test_the_second_reading_agrees_as_often_as_the_page_says():
     same, every = sum(one == other for one, other in pairs), len(pairs)
     kappa = cohen_kappa_score(*zip(*pairs, strict=True))
     page = (REPOSITORY / "docs/results/paper.md").read_text()
-    assert f"agree on {same} of {every}. Cohen's kappa is {kappa:.2f}." in page
-    rows = page.split("## The claims, read twice")[1].count("\n| ")
+    assert f"agree on {same} of {every} sentences. Cohen's kappa is {kappa:.2f}." in page
+    rows = page.split("## An independent second reading of the claims")[1].count("\n| ")
     assert rows == 1 + every - same, "each disagreement is named"

@@ -31,7 +31,7 @@ SLICE = {
 
 
 def beside(**studies):
-    return comparison.beside(studies, catalogue.studies())
+    return comparison.compare(studies, catalogue.load_studies())
 
 
 def test_every_printed_number_has_a_row_and_every_row_a_verdict_or_a_reason():
@@ -64,7 +64,7 @@ def test_two_studies_that_answer_a_number_have_a_row_each():
     frame = beside(synthetic=study(), synthetic_unscaled=study("synthetic_unscaled"))
     rows = frame.filter(dataset="Synthetic", statistic="throughput", policy="acqb", round=500)
     assert rows["study"].to_list() == ["synthetic", "synthetic_unscaled"]
-    counted = comparison.counts(frame).filter(dataset="Synthetic")
+    counted = comparison.count(frame).filter(dataset="Synthetic")
     # All but Q-UCB, of which these studies have none.
     assert counted["judged"].to_list() == [14, 14] and counted["ours"].to_list() == [28, 28]
 
@@ -117,16 +117,16 @@ def test_of_equal_worlds_one_in_twenty_is_judged_outside(statistic, n, monkeypat
     outside = 0
     for value, own in zip(of_paper, ours, strict=True):
         row = {"statistic": statistic, "runs": m, "paper": value, **AT}
-        number = comparison._Ours(n, own.mean(), own.std(ddof=1), 0.7)
-        outside += not comparison._judged(row, number)["inside"]
+        number = comparison.OurNumber(n, own.mean(), own.std(ddof=1), 0.7)
+        outside += not comparison.judge(row, number)["inside"]
     # Five standard errors of a binomial share about one in twenty.
     assert abs(outside / tries - 0.05) < 5 * np.sqrt(0.05 * 0.95 / tries)
 
 
 def test_a_planted_difference_is_judged_outside_and_rounding_is_allowed_for():
     row = {"statistic": "throughput", "runs": 10, "paper": 0.5, **AT}
-    near = comparison._judged(row, comparison._Ours(100, 0.5004, 0.0, 0.7))
-    far = comparison._judged(row, comparison._Ours(100, 0.5006, 0.0, 0.7))
+    near = comparison.judge(row, comparison.OurNumber(100, 0.5004, 0.0, 0.7))
+    far = comparison.judge(row, comparison.OurNumber(100, 0.5006, 0.0, 0.7))
     assert near["inside"] and not far["inside"]
-    one = comparison._judged(row, comparison._Ours(1, 0.5, None, 0.7))
+    one = comparison.judge(row, comparison.OurNumber(1, 0.5, None, 0.7))
     assert one["note"] == "not judged: a single seed" and "inside" not in one

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from composing import REPOSITORY
 
-from reproduction.theory import conditions, slopes
-from reproduction.theory.conditions import Constants
+from reproduction.theory import bounds, slopes
+from reproduction.theory.bounds import Constants
 
 # K = 1, kappa = 4, every other constant one; sigma_0^2 as measured.
 SHARED = Constants(dim=5, assortment_size=1, arrival_rate=0.6, slackness=0.03, sigma=0.32)
@@ -17,19 +17,19 @@ DISJOINT = SHARED._replace(dim=25, arrival_rate=0.7, sigma=0.049)
 
 def test_the_theorem_begins_where_its_condition_is_met():
     one = Constants(dim=5, assortment_size=1, arrival_rate=0.7, slackness=0.03, sigma=1 / 3)
-    t = conditions.first_round(one)
-    assert t == pytest.approx(4 * conditions.bad_rounds(one, t) / one.slackness, rel=1e-6)
+    t = bounds.first_round(one)
+    assert t == pytest.approx(4 * bounds.bad_rounds(one, t) / one.slackness, rel=1e-6)
     for further in (1.01, 10.0):
-        assert further * t >= 4 * conditions.bad_rounds(one, further * t) / one.slackness
-    assert 0.99 * t < 4 * conditions.bad_rounds(one, 0.99 * t) / one.slackness
+        assert further * t >= 4 * bounds.bad_rounds(one, further * t) / one.slackness
+    assert 0.99 * t < 4 * bounds.bad_rounds(one, 0.99 * t) / one.slackness
     # tau grows with the square of M, and M with that of the radius.
-    assert conditions.first_round(one._replace(kappa=1.0)) < t / 100
-    assert conditions.first_round(one._replace(slackness=0.3)) < t / 1e4
+    assert bounds.first_round(one._replace(kappa=1.0)) < t / 100
+    assert bounds.first_round(one._replace(slackness=0.3)) < t / 1e4
 
 
 def test_the_radii_are_the_appendixs():
     one = Constants(dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, kappa=2.0)
-    alpha, beta = conditions.radii(one, 50.0)
+    alpha, beta = bounds.radii(one, 50.0)
     root = math.sqrt(3 * math.log(1 + 50 * 2 / 3) + 4 * math.log(50))
     assert alpha == pytest.approx(root + 2)
     samples = math.ceil(1 - math.log(2) / math.log(1 - 1 / (4 * math.sqrt(math.e * math.pi))))
@@ -42,41 +42,41 @@ def test_the_bound_on_regret_is_that_of_the_proofs_last_lines():
     one = Constants(
         dim=3, assortment_size=2, arrival_rate=0.5, slackness=0.1, sigma=0.2, lambda0=0.5, c1=7.0
     )
-    alpha, beta = conditions.radii(one, 50.0)
+    alpha, beta = bounds.radii(one, 50.0)
     grown = math.log(1 + 50 * 2 / (3 * 0.5))
     explored = 2 * 7 * math.sqrt(50)
     third = math.sqrt(2 * 3 * 50 * grown) + math.sqrt(8 * 50 / 0.5 * math.log(100))
     third = 16 * math.sqrt(math.e * math.pi) * beta * (third + 2 / math.sqrt(0.5))
     fourth = (alpha + beta) * math.sqrt(2 * 3 * 50 * grown)
-    assert conditions.regret_bound(one, 50.0) == pytest.approx(explored + third + fourth)
+    assert bounds.regret_bound(one, 50.0) == pytest.approx(explored + third + fourth)
 
 
 def test_the_bound_on_regret_is_below_all_rounds_from_one_on():
-    t = conditions.first_below_rounds(SHARED)
-    assert conditions.regret_bound(SHARED, t) == pytest.approx(t, rel=1e-6)
+    t = bounds.first_below_rounds(SHARED)
+    assert bounds.regret_bound(SHARED, t) == pytest.approx(t, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
-        assert conditions.regret_bound(SHARED, further * t) < further * t
-        assert conditions.regret_bound(SHARED, t / further) > t / further
+        assert bounds.regret_bound(SHARED, further * t) < further * t
+        assert bounds.regret_bound(SHARED, t / further) > t / further
 
 
 @pytest.mark.slow
 def test_no_c1_lets_the_theorem_begin_earlier_than_the_best():
-    c1, t = conditions.earliest(SHARED)
-    others = [conditions.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
+    c1, t = bounds.earliest(SHARED)
+    others = [bounds.first_round(SHARED._replace(c1=c1 * by)) for by in (0.1, 0.9, 1.1, 10)]
     assert min(others) > t and max(others) > 1.5 * t
-    assert t < 1e-12 * conditions.first_round(SHARED)
+    assert t < 1e-12 * bounds.first_round(SHARED)
 
 
 def test_the_bounds_slope_is_a_half_and_what_logarithms_add():
     one = DISJOINT
     for first, last in ((1_000, 10_000), (10_000, 100_000)):
         rounds = np.arange(first + 1, last + 1, dtype=float)
-        bound = np.array([conditions.regret_bound(one, t) for t in rounds[::7]])
-        own = slopes.slope(*slopes.binned(rounds[::7], bound))
-        assert slopes.of_bound(one, first, last) == pytest.approx(own, abs=2e-3)
+        bound = np.array([bounds.regret_bound(one, t) for t in rounds[::7]])
+        own = slopes.slope(*slopes.average_bins(rounds[::7], bound))
+        assert slopes.bound_slope(one, first, last) == pytest.approx(own, abs=2e-3)
     # The theorem is short for sqrt(t) log(t)^(3/2), whose slope is this at the middle.
     middle = math.log(10**14.5)
-    far = slopes.of_bound(one, 10**14, 10**15)
+    far = slopes.bound_slope(one, 10**14, 10**15)
     assert far == pytest.approx(0.5 + 1.5 / middle, abs=0.01)
 
 
@@ -91,18 +91,18 @@ def test_the_page_says_what_is_computed():
         base = SHARED if kind == "shared" else DISJOINT
         one = base._replace(sigma=float(sigma), kappa=float(kappa), c1=float(c1))
         assert ("not admissible" in cells[1]) == (one.kappa < 4)
-        assert conditions.first_round(one) == pytest.approx(float(begins), rel=0.03)
-        assert conditions.first_below_rounds(one) == pytest.approx(float(below), rel=0.03)
+        assert bounds.first_round(one) == pytest.approx(float(begins), rel=0.03)
+        assert bounds.first_below_rounds(one) == pytest.approx(float(below), rel=0.03)
         if one.c1 > 1:  # the best there is, to two digits
-            assert conditions.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
+            assert bounds.earliest(one)[0] == pytest.approx(one.c1, rel=0.03)
 
 
 def test_the_printed_eigenvalue_is_too_small_for_what_it_is_used_for():
     """Proposition 13 and E_3 lack the square that Proposition 14 needs and tau's definition has."""
-    t = conditions.first_round(SHARED)
-    tau = conditions.bad_rounds(SHARED, t)
+    t = bounds.first_round(SHARED)
+    tau = bounds.bad_rounds(SHARED, t)
     room = SHARED.slackness - 2 * SHARED.c1 / math.sqrt(tau + 1)
-    alpha, beta = conditions.radii(SHARED, t)
+    alpha, beta = bounds.radii(SHARED, t)
     bonus = alpha + 48 * beta
     assert 0 < room < 1
     for power, enough in ((1, False), (2, True)):
@@ -126,29 +126,29 @@ def test_the_bound_on_a_rounds_loss_is_lemma_11s():
         c1=7.0,
         kappa=1e-4,
     )
-    alpha, beta = conditions.radii(one, 900.0)
+    alpha, beta = bounds.radii(one, 900.0)
     explored = 0.5 * 7 * math.sqrt(399)
     nu = 1 / (0.5 + 0.2 * explored / 4)
     nu += (math.exp(-explored / 8) + 3 * math.exp(-0.2 * explored / 16)) / 0.5
-    assert conditions.nu(one, 400.0) == pytest.approx(nu)
-    assert conditions.nu(one, 1.0) == pytest.approx(2 + 4 / 0.5)
+    assert bounds.nu(one, 400.0) == pytest.approx(nu)
+    assert bounds.nu(one, 1.0) == pytest.approx(2 + 4 / 0.5)
     loss = 2 * 0.5 * 7 / 20 + (alpha + 48 * beta) ** 2 * nu
-    assert conditions.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
+    assert bounds.squared_loss(one, 400.0, 900.0) == pytest.approx(loss)
 
 
 def test_lemma_11_says_something_from_one_round_on():
-    t = conditions.first_small_loss(SHARED)
-    assert conditions.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
+    t = bounds.first_small_loss(SHARED)
+    assert bounds.squared_loss(SHARED, t, t) == pytest.approx(1, rel=1e-6)
     for further in (1.01, 10.0, 1e6):
-        assert conditions.squared_loss(SHARED, further * t, further * t) < 1
-        assert conditions.squared_loss(SHARED, t / further, t / further) > 1
+        assert bounds.squared_loss(SHARED, further * t, further * t) < 1
+        assert bounds.squared_loss(SHARED, t / further, t / further) > 1
 
 
 def test_the_lemmas_on_queues_say_something_from_so_much_on():
     epsilon = 0.03
-    m = conditions.rounds_to_forget(epsilon)
+    m = bounds.rounds_to_forget(epsilon)
     assert 2 * math.exp(-((epsilon * m + 1 - 1) ** 2) / (8 * m)) == pytest.approx(1)
-    b = conditions.queries_beyond(epsilon)
+    b = bounds.queries_beyond(epsilon)
     assert 17 / epsilon**2 * math.exp(-epsilon / 2 * b) == pytest.approx(1)
-    m = conditions.rounds_beyond(epsilon)
+    m = bounds.rounds_beyond(epsilon)
     assert 19 / epsilon**2 * math.exp(-(epsilon**2) / 32 * m) == pytest.approx(1)

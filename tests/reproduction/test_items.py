@@ -62,7 +62,7 @@ def _captioned(text, environment):
 
 def test_nothing_of_the_paper_is_left_out(shared_data):
     there = found(source(shared_data))
-    listed = catalogue.items()
+    listed = catalogue.load_items()
     assert len(there) >= 55
     ours = {(one.kind, one.number): one for one in listed}
     assert len(ours) == len(listed)
@@ -75,17 +75,17 @@ def test_nothing_of_the_paper_is_left_out(shared_data):
 
 def test_every_float_of_the_paper_has_a_label_that_is_listed(shared_data):
     """A figure without a label would be seen by its caption alone."""
-    kinds = Counter(one.kind for one in catalogue.items())
+    kinds = Counter(one.kind for one in catalogue.load_items())
     for kind, many in captions(source(shared_data)).items():
         assert kinds[kind] == many, kind
 
 
 def test_the_numbers_are_those_that_the_paper_compiles_to():
-    numbers = {one.label: one.number for one in catalogue.items()}
+    numbers = {one.label: one.number for one in catalogue.load_items()}
     assert (numbers["lem:psi"], numbers["thm:regret1"], numbers["thm:regret2"]) == (8, 5, 6)
 
 
-@pytest.mark.parametrize("one", catalogue.items(), ids=lambda one: f"{one.kind}-{one.number}")
+@pytest.mark.parametrize("one", catalogue.load_items(), ids=lambda one: f"{one.kind}-{one.number}")
 def test_an_item_says_what_became_of_it(one):
     assert one.state in catalogue.STATES and one.what
     done = one.state in ("reproduced", "proxy", "measured", "computed", "tested")

@@ -23,7 +23,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 from cqbjax.results.points import StoredPoint  # noqa: E402
 from reproduction import extracts  # noqa: E402
-from reproduction.page import build, packing, tables  # noqa: E402
+from reproduction.page import build, tables  # noqa: E402
 from reproduction.paper import catalogue, claims, comparison  # noqa: E402
 
 pytestmark = pytest.mark.slow  # a browser starts for them
@@ -65,8 +65,8 @@ def studies():
 
 def write(path):
     """Write the page of two fabricated studies."""
-    made, listed = studies(), catalogue.studies()
-    compared = comparison.beside(made, listed)
+    made, listed = studies(), catalogue.load_studies()
+    compared = comparison.compare(made, listed)
     judged = claims.judge_all(made, compared, Path(path).parent)
     return build.build(made, compared, judged, listed, Path(path))
 
@@ -134,7 +134,7 @@ def unpacked(page: str) -> str:
 def test_packing_moves_every_script_and_changes_none():
     scripts = ["let a = '<b>ü</b>';", "\nawait a;\n", "a < b && c"]
     made = '<header></header><p>é</p><script>{}</script><script type="module">{}</script>{}</body>'
-    packed = packing.pack(made.format(*scripts[:2], f"<script>{scripts[2]}</script>"))
+    packed = build.pack_scripts(made.format(*scripts[:2], f"<script>{scripts[2]}</script>"))
     assert unpacked(packed) == "\n".join(scripts)
     assert "let a" not in packed and packed.startswith("<header></header><p>é</p><script id=")
 

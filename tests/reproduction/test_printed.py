@@ -10,7 +10,8 @@ from cqbjax.experiments import configs, showing
 from cqbjax.experiments.kinds import Shown, Table
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.results import names, tables
-from reproduction.paper import beside, printed
+from reproduction import run
+from reproduction.paper import printed
 
 
 class Own(Sweep):
@@ -39,7 +40,7 @@ def test_only_a_study_of_the_report_has_the_papers_numbers(
     table, more = showing.table(points, config), Table(pl.DataFrame({"x": [1]}), "more")
     shown = Shown({"": Table(table, "main"), "more": more}, {"": "a figure"}, ["a line"])
     monkeypatch.setattr(Sweep, "show", lambda *_: shown)
-    made = beside.show(kind(), points, config)
+    made = run.show(kind(), points, config)
     paper = {"paper_throughput", "paper_seconds_per_round"}
     assert set(made.tables[""].frame.columns) - set(table.columns) == (paper if extended else set())
     assert made.tables["more"] is more and made.tables[""].caption == "main"
@@ -51,7 +52,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     points = [
         fabricate(policies, horizon=1000, every=100, num_seeds=3, num_servers=n) for n in (5, 3)
     ]
-    table = printed.beside(tables.throughput_table(points), printed.answered(points))
+    table = printed.add_columns(tables.throughput_table(points), printed.match_datasets(points))
     known = {"acqb": 0.680, "acqb_random": 0.670, "cqb_eps": 0.667, "q_ths": 0.545, "random": 0.540}
     for policy, value in known.items():
         chosen = {"round": 1000, "policy": policy}
@@ -66,29 +67,29 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 def test_a_table_that_is_not_the_papers_gets_no_empty_column() -> None:
     ours = tables.throughput_table([fabricate(("acqb",), num_servers=3, horizon=1000)], (1000,))
     synthetic = {"synthetic": "Synthetic"}
-    assert printed.beside(ours, synthetic).columns == ours.columns
+    assert printed.add_columns(ours, synthetic).columns == ours.columns
     theirs = tables.throughput_table([fabricate(("acqb",), num_servers=5, horizon=1000)], (1000,))
-    assert printed.beside(theirs, synthetic)["paper_throughput"].to_list() == [0.68]
+    assert printed.add_columns(theirs, synthetic)["paper_throughput"].to_list() == [0.68]
 
 
 def test_stand_ins_get_the_papers_numbers_only_when_told() -> None:
     policies = ("acqb_cl", "rand_rout", "routerdc", "knn_priority")
     ds = fabricate(policies, rates=(0.1 + 0.5,), horizon=2500, every=500, num_seeds=2, **SLICE)
     table = tables.gap_table([ds])
-    assert printed.answered([ds]) == {}
-    assert printed.answered([ds.assign_attrs(source="RouterBench")]) == {}
-    assert printed.beside(table, {}).columns == table.columns
-    told = printed.beside(table, datasets={"RouterBench slice": "RouterBench"})
+    assert printed.match_datasets([ds]) == {}
+    assert printed.match_datasets([ds.assign_attrs(source="RouterBench")]) == {}
+    assert printed.add_columns(table, {}).columns == table.columns
+    told = printed.add_columns(table, datasets={"RouterBench slice": "RouterBench"})
     assert told["paper_gap_mean"].to_list() == [6.9, 155.7, 287.5, None]
     assert told["paper_gap_sd"].to_list() == [6.7, 26.7, 41.3, None]
     real = ds.assign_attrs(source="RouterBench", stand_in="", provenance="paper")
-    assert printed.answered([real]) == {"RouterBench": "RouterBench"}
+    assert printed.match_datasets([real]) == {"RouterBench": "RouterBench"}
 
 
 def test_shared_parameters_are_not_the_papers_setting() -> None:
     points = [fabricate(("acqb",), horizon=1000, parameters=p) for p in ("shared", "disjoint")]
     table = tables.throughput_table(points, rounds=(1000,))
-    table = printed.beside(table, printed.answered(points))
+    table = printed.add_columns(table, printed.match_datasets(points))
     assert row_of(table, parameters="shared")["paper_throughput"] is None
     assert row_of(table, parameters="disjoint")["paper_throughput"] == 0.68
 
@@ -96,10 +97,10 @@ def test_shared_parameters_are_not_the_papers_setting() -> None:
 def test_a_wrong_paper_file_is_named(tmp_path: Path) -> None:
     table = tables.gap_table([fabricate()])
     with pytest.raises(ValueError, match="is missing"):
-        printed.beside(table, {}, tmp_path / "absent.csv")
+        printed.add_columns(table, {}, tmp_path / "absent.csv")
     (tmp_path / "bad.csv").write_text("K,dataset\n1,Sprout\n")
     with pytest.raises(ValueError, match="lacks column arrival_rate"):
-        printed.beside(table, {}, tmp_path / "bad.csv")
+        printed.add_columns(table, {}, tmp_path / "bad.csv")
 
 
 def test_every_row_of_the_papers_tables_has_one_of_our_labels() -> None:

@@ -12,7 +12,7 @@ from fabricated import fabricate
 from cqbjax.experiments import configs
 from cqbjax.experiments.showing import console
 from cqbjax.results import store as results
-from reproduction import extracts, missing, report
+from reproduction import extracts, report
 from reproduction.paper import catalogue
 
 LABELS = ("optimal", "acqb", "cqb_eps", "random")
@@ -133,13 +133,13 @@ def test_without_the_pages_libraries_the_rest_is_made_and_one_sentence_says_so(
 
 @pytest.mark.slow
 def test_what_has_arrays_or_an_extract_is_not_missing(tmp_path):
-    names = [one.name for one in catalogue.studies()]
-    assert [one.name for one in missing.missing(tmp_path, [])] == names
+    names = [one.name for one in catalogue.load_studies()]
+    assert [one.name for one in report.find_missing(tmp_path, [])] == names
     stored(tmp_path, "synthetic")
     (tmp_path / "report" / "extracts" / "wildchat").mkdir(parents=True)
-    left = [one.name for one in missing.missing(tmp_path, [])]
+    left = [one.name for one in report.find_missing(tmp_path, [])]
     assert left == [name for name in names if name not in ("synthetic", "wildchat")]
-    assert [one.name for one in missing.missing(tmp_path, ["sprout"])] == ["sprout"]
+    assert [one.name for one in report.find_missing(tmp_path, ["sprout"])] == ["sprout"]
 
 
 def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
@@ -156,7 +156,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 
     monkeypatch.setattr(subprocess, "run", fake)
     words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
-    lost = missing.run(words, console())
+    lost = report.run_missing(words, console())
     assert lost == {"sprout": "sprout is not prepared"}
     said = capsys.readouterr().out
     assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")
@@ -168,7 +168,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 
 @pytest.mark.slow
 def test_studies_of_the_report_are_experiments_and_their_words_compose():
-    for one in catalogue.studies():
+    for one in catalogue.load_studies():
         assert one.name in EXPERIMENTS
         assert set(one.minutes) == set(report.SIZES) and set(one.sizes) <= set(one.minutes)
         for words in one.sizes.values():
@@ -177,10 +177,10 @@ def test_studies_of_the_report_are_experiments_and_their_words_compose():
 
 @pytest.mark.slow
 def test_a_missing_study_is_run_and_shown(tmp_path, monkeypatch):
-    (one,) = [each for each in catalogue.studies() if each.name == "synthetic_scheduling"]
+    (one,) = [each for each in catalogue.load_studies() if each.name == "synthetic_scheduling"]
     # Cheap to compile: that it runs is the question here, not what.
     words = [*one.sizes["smoke"], "K=1", "policy=[optimal,random]"]
-    monkeypatch.setattr(catalogue, "studies", lambda: [one._replace(sizes={"smoke": words})])
+    monkeypatch.setattr(catalogue, "load_studies", lambda: [one._replace(sizes={"smoke": words})])
     report.report(asked(tmp_path, "synthetic_scheduling", missing="smoke"))
     made = extracts.read(tmp_path / "report" / "extracts" / "synthetic_scheduling")
     assert made.notes["horizon"] == 40

@@ -23,7 +23,7 @@ def powers(exponent: float, noise: float, seeds: int, draw: int) -> np.ndarray:
 @pytest.mark.parametrize("exponent", [0.5, -0.25, 1.0, -2.0])
 def test_a_power_has_its_own_slope(exponent):
     # Bins average over rounds: exact up to the rounds in the first bins, which are few.
-    estimate, low, high, lost = slopes.fitted(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
+    estimate, low, high, lost = slopes.fit(ROUNDS[50:], powers(exponent, 0.1, 30, 0)[:, 50:])
     assert estimate == pytest.approx(exponent, abs=0.02) and lost == 0
     assert low <= estimate <= high
 
@@ -36,8 +36,8 @@ def test_an_interval_covers_as_often_as_it_says():
         spread = 0.5 * np.linspace(0, 1, len(ROUNDS))
         noise = np.exp(spread * generator.normal(size=(40, 1)) - spread**2 / 2)
         values = ROUNDS**0.5 * noise
-        truth = slopes.slope(*slopes.binned(ROUNDS, ROUNDS**0.5))
-        _, low, high, _ = slopes.fitted(ROUNDS, values, draws=300)
+        truth = slopes.slope(*slopes.average_bins(ROUNDS, ROUNDS**0.5))
+        _, low, high, _ = slopes.fit(ROUNDS, values, draws=300)
         covered += low <= truth <= high
     # 57 of 60 expected; fewer than 50 would be odd even for a bootstrap of forty seeds.
     assert covered >= 50
@@ -45,15 +45,15 @@ def test_an_interval_covers_as_often_as_it_says():
 
 def test_a_curve_that_is_not_positive_has_no_slope_and_says_how_often():
     values = powers(0.5, 0.0, 4, 0)
-    assert np.isnan(slopes.fitted(ROUNDS, -values)[0]) and slopes.fitted(ROUNDS, -values)[3] == 1
+    assert np.isnan(slopes.fit(ROUNDS, -values)[0]) and slopes.fit(ROUNDS, -values)[3] == 1
     values[0] *= -2  # one seed in four: some draws have it twice, and no mean above 0
-    estimate, low, high, lost = slopes.fitted(ROUNDS, values)
+    estimate, low, high, lost = slopes.fit(ROUNDS, values)
     assert estimate == pytest.approx(0.5, abs=0.05) and 0.05 < lost < 0.6 and low <= high
 
 
 def test_bins_hold_every_round_once_and_end_at_powers_of_ten():
     rounds = np.arange(1, 10_001)
-    at, means = slopes.binned(rounds, rounds)
+    at, means = slopes.average_bins(rounds, rounds)
     ends = np.append(0, np.floor(10 ** (np.arange(17) / slopes.BINS_A_DECADE) + 1e-9)).astype(int)
     ends = np.unique(ends)
     expected = [rounds[low:high].mean() for low, high in zip(ends, ends[1:], strict=False)]

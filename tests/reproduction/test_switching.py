@@ -15,7 +15,7 @@ from cqbjax import sources
 from cqbjax.core.pytree import arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
-from reproduction.theory import lemma, switching
+from reproduction.theory import switching
 from tests import reference
 
 HORIZON = 20
@@ -32,7 +32,7 @@ QUICK = settings(
 PRINTED = ("as printed", "sketch")
 
 
-def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.Switching:
+def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.SwitchingQueues:
     policy = arrays(recorded.policy(label, case))
     return switching.run(
         policy, arrays(case.source), case.arrival_rate, case.problem, np.array([case.seed]),
@@ -57,7 +57,7 @@ def test_all_processes_are_those_of_the_plain_version(size, seed, label, x64):
     made, (lengths, departures) = ours(case, label), theirs(case, label)
     np.testing.assert_array_equal(made.length[0], lengths)
     np.testing.assert_array_equal(made.departed[0], departures)
-    counted = lemma.rules(lemma.counted(made, lengths[None, -1], lengths[None, 0]))
+    counted = tabulated(made, lengths[None, -1], lengths[None, 0])
     held = counted.filter(~_starts(counted["rule"], PRINTED))
     assert held["failed"].sum() == 0 and held["checked"].min() >= 0
 
@@ -88,7 +88,7 @@ def test_a_queue_without_room_is_named():
 
 
 @functools.cache
-def by_hand() -> switching.Switching:
+def by_hand() -> switching.SwitchingQueues:
     """Two processes of three rounds: a query comes in round 1, and Q_2 fails where Q_1 serves it.
 
     It is the least example of why the departures that decide the sign are those of round i = 2.
@@ -100,12 +100,16 @@ def by_hand() -> switching.Switching:
     departed[:, :2, 1] = True
     state = np.zeros((1, 4, 4), np.int8)
     state[:, 2, 2:] = 1
-    return switching.Switching(length, departed, state, np.zeros((1, 3)), np.zeros(1))
+    return switching.SwitchingQueues(length, departed, state, np.zeros((1, 3)), np.zeros(1))
 
 
-def counts(made: switching.Switching, queue=None) -> dict[str, int]:
+def tabulated(made: switching.SwitchingQueues, queue, optimal):
+    return switching.tabulate_rules(switching.count_failures(made, queue, optimal))
+
+
+def counts(made: switching.SwitchingQueues, queue=None) -> dict[str, int]:
     queue = made.length[:, -1] if queue is None else queue
-    counted = lemma.rules(lemma.counted(made, queue, made.length[:, 0]))
+    counted = tabulated(made, queue, made.length[:, 0])
     return dict(zip(counted["rule"], counted["failed"], strict=True))
 
 
@@ -135,9 +139,9 @@ def test_every_rule_can_fail():
     assert counts(made._replace(length=shorter))["D(i, i) = 0, D(i-1, i) = 1: psi is 0 or 1"] == 2
     state = made.state.copy()
     state[:, 2, 2] = 5
-    apart = counts(made._replace(state=state))
-    assert apart["the pair is in a state of the proof"] == 1
-    assert apart["D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1"] == 1
+    outside = counts(made._replace(state=state))
+    assert outside["the pair is in a state of the proof"] == 1
+    assert outside["D(i, i) = 0, D(i-1, i) = 1: S_0 or S_1"] == 1
     state[:, 1, 2] = 4
     assert counts(made._replace(state=state))["D(i, i) = D(i-1, i): S_0, S_2 or S_3"] == 1
     emptied = made.length.copy()
@@ -147,8 +151,9 @@ def test_every_rule_can_fail():
 
 def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
     made = by_hand()
-    twice = switching.Switching(*(np.concatenate([field, field]) for field in made))
-    frame = lemma.by_switch(lemma.counted(twice, twice.length[:, -1], twice.length[:, 0]), 2)
+    twice = switching.SwitchingQueues(*(np.concatenate([field, field]) for field in made))
+    counted = switching.count_failures(twice, twice.length[:, -1], twice.length[:, 0])
+    frame = switching.average_by_switch(counted, 2)
     assert frame["first"].to_list() == [1, 3] and frame["last"].to_list() == [2, 3]
     # Blocks of two rounds and of one: their means times their lengths are Q(4) - Q*(4) = 1.
     assert frame["psi"].to_list() == [0.5, 0.0] and frame["parted"].to_list() == [0.5, 0.0]
@@ -161,10 +166,11 @@ def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study)
     problem = SOURCE.problem(1, 40)
     policy = arrays(Acqb(alpha_scale=1.0))
     made = switching.run(policy, arrays(SOURCE), 0.45, problem, np.arange(200), 40)
-    apart = lemma.pairs(made).parted.sum(axis=1) - made.gap.sum(axis=1)
+    paths = switching.count_failures(made, made.length[:, -1], made.length[:, 0])
+    difference = paths.parted.values.sum(axis=1) - made.gap.sum(axis=1)
     assert made.gap.min() > -1e-6 and made.gap.sum() > 50
-    assert abs(apart.mean()) < 5 * apart.std(ddof=1) / np.sqrt(len(apart))
-    counted = lemma.rules(lemma.counted(made, made.length[:, -1], made.length[:, 0]))
+    assert abs(difference.mean()) < 5 * difference.std(ddof=1) / np.sqrt(len(difference))
+    counted = switching.tabulate_rules(paths)
     held = counted.filter(~_starts(counted["rule"], PRINTED))
     assert held["failed"].sum() == 0 and (held["checked"] > 0).all()
     assert jnp.issubdtype(made.state.dtype, jnp.int8)

@@ -57,7 +57,7 @@ def curve(grown):
     for first, last in WINDOWS:
         here = (first < rounds) & (rounds <= last)
         values = (rounds[here] / 1e4) ** powers * grown(rounds[here].astype(float))
-        slope, low, high, _ = slopes.fitted(rounds[here], values, draws=200)
+        slope, low, high, _ = slopes.fit(rounds[here], values, draws=200)
         ends = {"slope": slope, "slope_low": low, "slope_high": high}
         rows.append(ROWS | {"first": first, "last": last} | ends)
     return pl.DataFrame(rows)

@@ -65,7 +65,7 @@ def test_it_is_on_the_page_under_its_own_name():
 
 def test_a_claim_knows_which_direction_is_better():
     asked = {"policy": "acqb", "others": ["random"], "metrics": ["answered"]}
-    found = rules.ahead(extract(), asked)
+    found = rules.compare_paired(extract(), asked)
     assert (found.yes, found.against, found.all) == (1, 0, 1)
 
 

@@ -226,5 +226,5 @@ def test_a_sweep_runs_on_other_arrivals_and_counts_them():
 
 def test_the_papers_numbers_stand_beside_bernoulli_arrivals_alone():
     row, datasets = {"source": "synthetic"}, {"synthetic": "Synthetic"}
-    assert printed._dataset(row, datasets) == "Synthetic"
-    assert printed._dataset({**row, "arrivals": "bursty (0.5, 50 rounds)"}, datasets) is None
+    assert printed._match_row(row, datasets) == "Synthetic"
+    assert printed._match_row({**row, "arrivals": "bursty (0.5, 50 rounds)"}, datasets) is None

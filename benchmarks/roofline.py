@@ -1,12 +1,12 @@
-"""What a machine can do at best, and what a round needs of it: a floor to set beside a time.
+"""The roofline of a machine, and the work of a round: a lower bound on a round's time.
 
-Bytes are counted as if each number that a round needs were moved once for each pass that the
-algorithm itself asks for, whatever XLA makes of it; no cache is counted in anybody's favour.
+Bytes are counted as if each number that a round needs were moved once for each pass of the
+algorithm, whatever XLA compiles; caches are ignored.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import process_time
 from typing import Any, NamedTuple
 
 import jax
@@ -17,55 +17,50 @@ from benchmarks import cases
 from benchmarks.measure import Case, least, measure
 from cqbjax.core.types import Problem
 from cqbjax.engine.sweep import sweep
-from cqbjax.estimation import (
-    gaussian,
-    likelihood,
-    loss_model,
-    newton_cg,
-    paged_history,
-)
+from cqbjax.estimation import gaussian, likelihood, loss_model, newton_cg
+from cqbjax.estimation import paged_history as history
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import unit_vectors
 
 FLOAT = 4  # bytes
-# Bytes that one measurement moves, and the least and most that it streams over again and again.
+# Bytes that one measurement moves; smallest and largest array that it streams repeatedly.
 MOVED, SMALLEST, LARGEST = 2**30, 2**16, 2**28
 TRIES = 5
-# Side of the product, and numbers of the exponential, by which operations a second are measured.
+# Side of the matrix product, and size of the exponential, by which operations are measured.
 SIDE, NUMBERS = 1024, 2**14
 SERVERS = (3, 14, 112)
 HORIZON = {5: 2000, 384: 400}
 
 
 class Peak(NamedTuple):
-    """What one core does in a second.
+    """The operations of one core in a second.
 
     Attributes:
         flops: sums and products, in a product of matrices.
-        exponentials: of numbers that lie in its caches.
+        exponentials: of numbers in its caches.
     """
 
     flops: float
     exponentials: float
 
-    def seconds(
+    def bound(
         self, moved: float, operations: float, exponentials: float, runs: int, quick: bool
     ) -> float:
-        """Return the least that so much of one run takes, where so many runs are batched.
+        """Return the least seconds of the work of one run, in a batch of `runs`.
 
         The larger of bytes over the bandwidth of as many bytes, and of operations over their peak.
         """
-        bandwidth = streamed(int(moved * runs / 2), 1, MOVED // 64 if quick else MOVED)
+        bandwidth = stream(int(moved * runs / 2), 1, MOVED // 64 if quick else MOVED)
         computed = operations / self.flops + exponentials / self.exponentials
         return max(moved / bandwidth, computed)
 
 
-def streamed(size: int, cores: int = 1, moved: int = MOVED) -> float:
+def stream(size: int, cores: int = 1, moved: int = MOVED) -> float:
     """Measure the bytes a second, read and written, of adding one to an array in place.
 
     Args:
-        size: bytes of the array, kept within `SMALLEST` and `LARGEST`.
-        cores: as many take an equal share of it, each on a thread of its own.
+        size: bytes of the array, clipped to `SMALLEST` and `LARGEST`.
+        cores: threads with an equal share of it.
         moved: bytes read and written in each try; the fastest try counts.
     """
     share = min(max(size, SMALLEST), LARGEST) // cores
@@ -81,12 +76,12 @@ def streamed(size: int, cores: int = 1, moved: int = MOVED) -> float:
     return 2 * share * cores * turns / best
 
 
-def peak(turns: int = 20) -> Peak:
-    """Measure what one core does in a second, in its own time."""
+def measure_peak(turns: int = 20) -> Peak:
+    """Measure the operations of one core in a second of its processor time."""
 
     def seconds(step: Callable[[jax.Array], jax.Array], over: jax.Array, turns: int) -> float:
         many = jax.jit(lambda x: jax.lax.fori_loop(0, turns, lambda _, x: step(x), x))
-        return least(lambda: jax.block_until_ready(many(over)), TRIES, time.process_time)
+        return least(lambda: jax.block_until_ready(many(over)), TRIES, process_time)
 
     product = seconds(lambda x: (x @ x) * 1e-3, jnp.ones((SIDE, SIDE)), turns)
     exponential = seconds(lambda x: jnp.exp(-x), jnp.ones(NUMBERS), 100 * turns)
@@ -96,14 +91,14 @@ def peak(turns: int = 20) -> Peak:
 def bytes_a_round(problem: Problem, waiting: float, slots: int) -> float:
     """Return the bytes that one round of ACQB has to move.
 
-    Over a pool (`newton_cg`): the image of each shown server in K + 4 passes, each of which needs
-    what the one before summed over the whole table: S w; the change written, and S' of the residual
+    Over a pool (`newton_cg`): the image of each offered server in K + 4 passes, each of which needs
+    a sum of the one before over the whole table: S w; the change written, and S' of the residual
     with it (read and written); each conjugate-gradient step but the last, S y and S' of its
-    curvature; the last S y. Beside them the waiting queries' rows of every server's image and
-    score, and what is kept of the shown servers for each row.
+    curvature; the last S y. In addition the waiting queries' rows of every server's image and
+    score, and the numbers of the offered servers for each row.
 
-    With few dimensions (`running`): the queue's features, the roots, one page of each shown block
-    read, one row written, and the models of the shown blocks, their pages and T read and written.
+    With few dimensions (`running`): the queue's features, the roots, one page of each offered block
+    read, one row written, and the models of the offered blocks, their pages and T read and written.
 
     Args:
         problem: shapes.
@@ -115,53 +110,48 @@ def bytes_a_round(problem: Problem, waiting: float, slots: int) -> float:
     if not loss_model.depth(problem):
         table = problem.num_rows
         passes = 2 + size + newton_cg.POOL_STEPS[1] + 1
-        kept = (4 + (servers if size > 1 else 0)) * table
-        return FLOAT * (
-            size * (passes * table * dim + kept) + waiting * servers * (dim + 1) + queue
-        )
+        numbers = size * table * (passes * dim + 4 + (servers if size > 1 else 0))
+        return FLOAT * (numbers + waiting * servers * (dim + 1) + queue)
     second = int(np.prod(loss_model.second_shape(problem)))
     row = likelihood.row_size(problem)
     block = (
-        row * (paged_history.page_size(problem) + 1)
-        + 6 * loss_model.vector_size(problem)
-        + 2 * second
+        row * (history.page_size(problem) + 1) + 6 * loss_model.vector_size(problem) + 2 * second
     )
     samples = gaussian.num_samples(size) * servers * dim
     roots = (servers + size) * dim * dim
     return float(FLOAT * (slots * dim + queue + roots + samples + size * block))
 
 
-def rows(quick: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Set rounds a second beside those of the floor, alone and in batches, on one core and on all.
+def rows(quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Compare rounds a second with the roofline, alone and in batches, on one core and on all.
 
     Args:
-        quick: one case, to see that all works.
-        say: is told what comes next.
+        quick: one case.
+        log: receives a line before each case.
 
     Yields:
         A row a case: `case`, `runs` in a batch of each core, `devices`, `rounds_a_second`,
-        `floor_kb` of a round-run, `gb_a_second` of the streaming add over as many bytes as the
-        batches keep, and `share_of_floor`, the floor's seconds over those measured.
+        `floor_kb` of a round-run, `gb_a_second` of the streaming add over the bytes of the batches,
+        and `share_of_floor`, the roofline's seconds over those measured.
     """
-    for case in floor_cases(quick):
-        say(f"{case.name}: {case.batch} on each of {case.num_devices}")
+    for case in list_cases(quick):
+        log(f"{case.name}: {case.batch} on each of {case.num_devices}")
         (row,) = measure(case)
         problem = case.source.problem(case.assortment_size, case.horizon)
         needed = bytes_a_round(problem, _mean_queue(case), row["slots"])
-        moved = MOVED // 64 if quick else MOVED
-        kept = int(row["bytes_a_run"] * case.at_once)
-        bandwidth = streamed(kept, len(case.devices), moved)
+        moved, cores = MOVED // 64 if quick else MOVED, len(case.devices)
+        bandwidth = stream(int(row["bytes_a_run"] * case.at_once), cores, moved)
         speed = row["rounds_a_second"] or row["whole_rounds_a_second"]
         yield {
-            "case": case.name, "runs": case.batch, "devices": len(case.devices),
+            "case": case.name, "runs": case.batch, "devices": cores,
             "rounds_a_second": round(speed), "floor_kb": round(needed / 1e3, 1),
             "gb_a_second": round(bandwidth / 1e9, 1),
             "share_of_floor": float(f"{needed * speed / bandwidth:.2g}"),
         }  # fmt: skip
 
 
-def floor_cases(quick: bool) -> Iterator[Case]:
-    """Yield what is set beside its floor: K = 1, alone on a core, on all cores, in a batch."""
+def list_cases(quick: bool) -> Iterator[Case]:
+    """Yield the cases: K = 1, alone on a core, on all cores, in a batch."""
     every = len(jax.devices())
     for dim in (5,) if quick else HORIZON:
         for servers in SERVERS[:1] if quick else SERVERS:

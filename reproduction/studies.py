@@ -1,0 +1,300 @@
+"""The study types of the theorems and their proofs: slopes, switching, eigenvalues, events.
+
+Computing modules (`reproduction.theory`) are imported when a study runs or is shown.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+from cqbjax.core.labels import OPTIMAL
+from cqbjax.core.pytree import arrays
+from cqbjax.datasets import DatasetSource
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import SweepSpec, choose_records
+from cqbjax.experiments import grid, showing, study
+from cqbjax.experiments.configs import Config
+from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.kinds import Kind, Shown, Table
+from cqbjax.experiments.study import Making
+from cqbjax.experiments.sweeps import Sweep
+from cqbjax.policies import Acqb
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# Keys of a sweep's batches and of its figures, which no study of a proof reads.
+UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "queue", "table", "compared")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProofStudy(Kind):
+    """A study of a proof, on synthetic queries; a subclass defines `measure_rate` and `show`."""
+
+    unread: ClassVar[tuple[str, ...]] = (*UNREAD, "record_every")
+
+    def ready(self, point: Point, making: Making) -> Ready:
+        """Return a point without its optimal policy.
+
+        Raises:
+            ValueError: it has no other policy.
+        """
+        ready = super().ready(point, making)
+        others = {label: policy for label, policy in ready.policies.items() if label != OPTIMAL}
+        if not others:
+            kind = type(self).__name__
+            raise ValueError(f"policy names only {OPTIMAL}, and {kind} needs another")
+        return ready._replace(policies=others)
+
+    def check(self, ready: Ready) -> None:
+        """Reject queries of a dataset, which has no theta* and no sigma_0 as in the paper."""
+        super().check(ready)
+        if isinstance(ready.source, DatasetSource):
+            raise ValueError(f"{type(self).__name__} is of source=synthetic")
+
+    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+        """Measure every run of every arrival rate, with more queue slots where they are needed."""
+        from reproduction.theory.runs import with_enough_slots
+
+        config, source = ready.point.config, study.drawn_from(ready)
+        problem, seeds = source.problem(config.K, config.horizon), np.asarray(grid.seeds(config))
+        policies, by_rate = {k: arrays(policy) for k, policy in ready.policies.items()}, []
+        for rate in config.arrival_rate:
+            fixed = policies, arrays(source), rate, problem, seeds
+
+            def run(slots: int, fixed: tuple[Any, ...] = fixed) -> xr.Dataset:
+                return self.measure_rate(config, fixed, slots, progress)
+
+            by_rate.append(with_enough_slots(config.capacity, config.horizon, run))
+            progress.advance(self.rounds(ready) // len(config.arrival_rate))
+        return _join_rates(by_rate, config)
+
+    def measure_rate(
+        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+    ) -> xr.Dataset:
+        """Measure all policies at one arrival rate.
+
+        Args:
+            config: of the point.
+            fixed: policies, source, arrival rate, problem and seeds.
+            slots: of the queue.
+            progress: is notified of compiling and of the seconds of simulation.
+        """
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Eigenvalues(ProofStudy):
+    """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
+
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.eigenvalues",)
+    unread: ClassVar[tuple[str, ...]] = UNREAD
+
+    def check(self, ready: Ready) -> None:
+        """Reject points that cannot run, queries of a dataset, and a policy without V."""
+        super().check(ready)
+        for label, policy in ready.policies.items():
+            if not isinstance(policy, Acqb):
+                raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
+
+    def measure_rate(
+        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+    ) -> xr.Dataset:
+        """Measure the smallest eigenvalues of every run."""
+        from reproduction.theory import eigenvalues
+
+        every = choose_records(config.horizon, config.record_every).every
+        measured = eigenvalues.measure(*fixed, every, slots, progress)
+        return measured.assign_attrs(parameters=config.parameters, c1=float(config.c1))
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
+        import polars as pl
+
+        from reproduction.theory import eigenvalues, figures
+
+        title, tables, drawn = config.title or config.name, [], []
+        for rate, point in _cells(points):
+            setting = {key: point.attrs[key] for key in ("K", "parameters")}
+            rounds = [t for t in config.table_rounds if t in point["round"].values]
+            table = eigenvalues.table(point, rounds)
+            tables.append(_with_setting(table, setting | {"arrival_rate": rate}))
+            drawn.append(point)
+        figure = figures.draw_eigenvalues(drawn, title)
+        return Shown({"": Table(pl.concat(tables), title)}, {"": figure})
+
+
+@dataclasses.dataclass(frozen=True)
+class Events(ProofStudy):
+    """The events of the proofs, and the loss of a round, in every round of every run."""
+
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.events",)
+
+    def check(self, ready: Ready) -> None:
+        """Reject points that cannot run, and policies for which the events are not defined."""
+        super().check(ready)
+        parameters = ready.point.config.parameters
+        if parameters != "shared":
+            raise ValueError(
+                f"parameters={parameters} must be shared: the events are Algorithm 1's"
+            )
+        for label, policy in ready.policies.items():
+            plain = isinstance(policy, Acqb) and not (policy.window or policy.exploit_size)
+            if not plain or policy.optimism != "thompson":
+                raise ValueError(f"policy {label} draws no samples of all it met: name ACQB")
+
+    def measure_rate(
+        self, config: Config, fixed: tuple[Any, ...], slots: int, progress: Reporter
+    ) -> xr.Dataset:
+        """Examine every round of every run."""
+        from reproduction.theory import events
+
+        measured = events.measure(*fixed, slots, progress)
+        kappa, slackness = float(config.kappa), float(config.slackness)
+        return measured.assign_attrs(kappa=kappa, slackness=slackness)
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return shares and means between the rounds of the table."""
+        import polars as pl
+
+        from reproduction.theory import events
+
+        tables = []
+        for rate, point in _cells(points):
+            setting = {key: point.attrs[key] for key in ("K", "kappa")} | {"arrival_rate": rate}
+            last = int(point["round"].max())
+            rounds = sorted({min(int(t), last) for t in config.table_rounds})
+            table = events.table(point, rounds, point.attrs["slackness"])
+            tables.append(_with_setting(table, setting))
+        return Shown({"": Table(pl.concat(tables), config.title or config.name)}, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Switching(ProofStudy):
+    """All switching queues of each policy on every sample path, with Lemma 8 counted.
+
+    Attributes:
+        block: rounds of the switch that are averaged together.
+    """
+
+    block: int = 10
+
+    for_show: ClassVar[tuple[str, ...]] = ("kind.block",)
+    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.switching",)
+
+    def __post_init__(self) -> None:
+        """Validate the block."""
+        if type(self.block) is not int or self.block < 1:
+            raise ValueError(
+                f"kind.block={self.block} must be a whole number of rounds, at least 1"
+            )
+
+    def rounds(self, ready: Ready) -> int:
+        """Return the rounds of all T + 1 processes, and of the policies alone."""
+        config, policies = ready.point.config, len(ready.policies)
+        runs = len(config.arrival_rate) * config.num_seeds
+        return int(runs * config.horizon * (policies * (config.horizon + 1) + policies + 1))
+
+    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+        """Count failures of Lemma 8 and the effect of each switch, path by path."""
+        from reproduction.theory import switching
+
+        config, source = ready.point.config, study.drawn_from(ready)
+        seeds = np.asarray(grid.seeds(config))
+        fixed = seeds, config.horizon, config.K, config.capacity, progress
+        by_rate = [
+            switching.measure(ready.policies, source, rate, *fixed) for rate in config.arrival_rate
+        ]
+        return _join_rates(by_rate, config)
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return how often each sentence fails, and the effect of a switch by its round."""
+        import polars as pl
+
+        from reproduction.theory import figures, switching
+
+        title, rules, switches = config.title or config.name, [], []
+        for rate, point in _cells(points):
+            for label in point["policy"].values.tolist():
+                one = point.sel(policy=label)
+                setting = {"K": point.attrs["K"], "arrival_rate": rate, "policy": label}
+                setting["seeds"] = one.sizes["seed"]
+                rules.append(_with_setting(switching.tabulate_rules(one), setting))
+                by_switch = switching.average_by_switch(one, self.block)
+                switches.append(_with_setting(by_switch, setting))
+        whole = pl.concat(switches)
+        tables = {
+            "": Table(pl.concat(rules), title),
+            "by_switch": Table(whole, f"{title}: by_switch", printed=False),
+        }
+        return Shown(tables, {"": figures.draw_switching(whole, title)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Slopes(Sweep):
+    """A sweep, shown on log-log axes with its slopes; the stored arrays are those of a sweep.
+
+    Attributes:
+        windows: (first, last) of each window of rounds over which slopes are fitted.
+    """
+
+    windows: Any = ()
+
+    unread: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "queue")
+
+    def __post_init__(self) -> None:
+        """Validate the windows."""
+        pairs = self.windows if isinstance(self.windows, list | tuple) else ()
+        if not pairs or not all(map(_is_window, pairs)):
+            raise ValueError(
+                f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
+            )
+
+    def check(self, ready: Ready) -> SweepSpec:
+        """Reject points that cannot run, and a window beyond the horizon."""
+        spec = super().check(ready)
+        horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
+        if last > horizon:
+            raise ValueError(
+                f"kind.windows={self.windows} ends in round {last:,}: horizon={horizon:,} must "
+                "reach it"
+            )
+        return spec
+
+    def rounds_read(self, config: Config, panels: int) -> None:
+        """Return None, all rounds: slopes are fitted to whole curves."""
+
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+        """Return the table of a sweep, the slopes, and both on log-log axes."""
+        from reproduction.theory import figures, slopes
+
+        title = config.title or config.name
+        fitted = Table(slopes.table(points, self.windows), f"{title}: slopes on log-log axes")
+        tables = {"": Table(showing.table(points, config), title), "slopes": fitted}
+        return Shown(tables, {"": figures.draw_slopes(points, title)})
+
+
+def _is_window(pair: Any) -> bool:
+    whole = isinstance(pair, list | tuple) and all(type(one) is int for one in pair)
+    return whole and len(pair) == 2 and 0 < pair[0] < pair[1]
+
+
+def _join_rates(by_rate: Sequence[xr.Dataset], config: Config) -> xr.Dataset:
+    return xr.concat(by_rate, "arrival_rate").assign_coords(arrival_rate=list(config.arrival_rate))
+
+
+def _cells(points: Sequence[xr.Dataset]) -> Iterator[tuple[float, xr.Dataset]]:
+    """Yield each arrival rate of each point, with its measurements."""
+    for point in points:
+        for rate in point["arrival_rate"].values.tolist():
+            yield rate, point.sel(arrival_rate=rate).assign_attrs(arrival_rate=rate)
+
+
+def _with_setting(frame: "pl.DataFrame", setting: Mapping[str, Any]) -> "pl.DataFrame":
+    """Put the columns of a setting before the columns of a frame."""
+    import polars as pl
+
+    return frame.select(*(pl.lit(value).alias(key) for key, value in setting.items()), pl.all())

@@ -1,1 +1,0 @@
-"""Kinds of study of the theorems and their proofs."""
