@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
 from cqbjax import dynamics
-from cqbjax.core.recorders import NAMED, Queries
-from cqbjax.core.setting import with_rules
+from cqbjax.core.recorders import OPTIONAL, QueryLog
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import batches, programs, runner
 from cqbjax.engine.validation import build_spec
@@ -82,20 +82,20 @@ def list_cases() -> list[CostCase]:
         "lost": dynamics.LostFeedback(lost=0.1), "late": dynamics.DelayedFeedback(delay=10),
     }  # fmt: skip
     sources: dict[str, Source] = {
-        f"users={k}": with_rules(paper, [u], []) for k, u in users.items()
+        f"users={k}": with_dynamics(paper, [u], []) for k, u in users.items()
     }
-    sources |= {f"service={k}": with_rules(paper, [], [s]) for k, s in service.items()}
+    sources |= {f"service={k}": with_dynamics(paper, [], [s]) for k, s in service.items()}
     sources |= {
         "drift": Drifting(source=paper, quarter=HORIZON),
         "arrivals=batches": Arriving(source=paper, process=Batches(sizes=[1, 1])),
         "source=coin": Coin(success=0.6, num_servers=5), POOL: table,
     }  # fmt: skip
     cases = [CostCase(name, ROUND, source) for name, source in sources.items()]
-    priced = with_rules(table, [], [dynamics.Prices(spread=0.01)])
+    priced = with_dynamics(table, [], [dynamics.Prices(spread=0.01)])
     cases.append(CostCase("service=prices", POOL, priced))
-    for name in NAMED:
+    for name in OPTIONAL:
         against = POOL if name in TABLE_RECORDERS else ROUND
-        what = "queries=true" if name == Queries.name else f"record={name}"
+        what = "queries=true" if name == QueryLog.name else f"record={name}"
         cases.append(CostCase(what, against, rounds[against].source, (name,)))
     return cases
 

@@ -69,13 +69,14 @@ def record(
     drawn = draw(rng.run_key(seed), jax.tree.map(jnp.asarray, source), jnp.asarray(rate), problem)
     own, servers = np.random.default_rng(seed), problem.num_servers
     instance = reference.World(
-        np.asarray(drawn.world.contexts, np.float64),
-        np.asarray(drawn.world.utilities, np.float64),
-        np.asarray(drawn.world.arrival_rows, np.int64),
+        np.asarray(drawn.workload.contexts, np.float64),
+        np.asarray(drawn.workload.utilities, np.float64),
+        np.asarray(drawn.workload.arrival_rows, np.int64),
     )
     # Draws that ACQB does not use are zero.
     draws = reference.Draws(
-        arrival=np.where(drawn.arrives, 0.0, 1.0), choice=np.asarray(drawn.choice, np.float64),
+        arrival=np.where(drawn.arrivals, 0.0, 1.0),
+        choice=np.asarray(drawn.choice_uniforms, np.float64),
         explore=own.uniform(size=horizon),
         normal=own.normal(size=(horizon, gaussian.num_samples(size), servers, problem.dim)),
         query=np.zeros(horizon), assortment=np.zeros(horizon, int),

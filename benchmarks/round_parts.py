@@ -18,7 +18,7 @@ from benchmarks import roofline
 from benchmarks.cases import ACQB
 from benchmarks.measure import least
 from cqbjax.core import backend, linalg, rng, simulate
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Action, Observation, Problem, blank_action
 from cqbjax.estimation import block_belief, gaussian, likelihood, loss_model
 from cqbjax.estimation import paged_history as history
@@ -99,7 +99,7 @@ def _system(problem: Problem, work: Any, new: Interaction) -> State:
 def _solve(problem: Problem, system: Any, new: Interaction, theta: jax.Array) -> State:
     """Solve for both steps of a round: along its own row, and Newton's."""
     gradient, hessian = system
-    step = linalg.settle(running.row_step(system, problem, new, theta[new.servers]))
+    step = linalg.add_barrier(running.row_step(system, problem, new, theta[new.servers]))
     return {"steps": (step, *running.solve(hessian, gradient + step.reshape(-1)))}
 
 
@@ -115,12 +115,12 @@ def _page_model(problem: Problem, page: jax.Array, new: Interaction, theta: jax.
 def _move(problem: Problem, whole: Any, new: Interaction) -> State:
     """Move the arrays of an estimate's round and compute almost nothing."""
     at = new.servers
-    model, lost, second = linalg.settle((whole.model[at], whole.lost[at], whole.second[at]))
+    model, lost, second = linalg.add_barrier((whole.model[at], whole.lost[at], whole.second[at]))
     row = jnp.ones((len(at), likelihood.row_size(problem)))
     page, stored = history.append(whole.pages, at, row, new.valid)
     stored = stored._replace(models=stored.models.at[page].add(model))
     page, stored = history.next_page(stored, at, new.valid)
-    read = linalg.settle(history.read_rows(stored, page))
+    read = linalg.add_barrier(history.read_rows(stored, page))
     fresh = stored.models[page] + read[:, :1, 0]
     return {"whole": whole._replace(
         model=linalg.put_rows(whole.model, at, model + fresh),
@@ -238,11 +238,11 @@ def _compile(function: Any, *arguments: Any) -> Callable[[], Any]:
 def _run_to_middle(problem: Problem, runs: int, turns: int) -> tuple[State, Callable[[], Any]]:
     """Return the state of runs in the middle of their horizon, and a call of their whole rounds."""
     instances = draw_instances(Synthetic(), RATE, problem, range(runs))
-    policy = arrays(ACQB)
+    policy = as_arrays(ACQB)
 
     def play(carry: Any, first: int, rounds: int) -> Callable[[], Any]:
         def one(instance: Any, carry: Any) -> Any:
-            at = simulate.Stretch(jnp.int32(first), rounds, 1)
+            at = simulate.Segment(jnp.int32(first), rounds, 1)
             return simulate.advance(policy, problem, instance, carry, at, 1)[0]
 
         return _compile(jax.vmap(one), instances, carry)
@@ -264,7 +264,7 @@ def _scan(part: Part, problem: Problem, inputs: State, turns: int) -> Callable[[
     ) -> tuple[tuple[State, State, Any], None]:
         # Behind a barrier with the turn's number, which is carried: XLA cannot compute it early.
         leaves, tree = jax.tree.flatten((carried[0], number))
-        of, number = jax.tree.unflatten(tree, linalg.hold(tuple(leaves)))
+        of, number = jax.tree.unflatten(tree, linalg.force_barrier(tuple(leaves)))
         made = part.step(problem, **of)
         again, new = ({k: made[k] for k in names if k in made} for names in (of, fresh))
         return (of | again, new, number), None

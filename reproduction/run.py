@@ -21,7 +21,7 @@ def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Sho
     the paper does, and to replays of the paper's log or of a generated one. User-defined study
     types are not extended: their tables may have any columns.
     """
-    from cqbjax.core.labels import GENERATED, PAPERS
+    from cqbjax.core.labels import GENERATED, PAPER
     from cqbjax.experiments.replaying import Replay
     from cqbjax.experiments.sweeps import Sweep
     from cqbjax.logs import prepare
@@ -31,7 +31,7 @@ def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Sho
 
     shown, datasets = kind.show(points, config), {}
     if type(kind) is Replay:
-        of_paper = [one for one in points if one.attrs["provenance"] in (PAPERS, GENERATED)]
+        of_paper = [one for one in points if one.attrs["provenance"] in (PAPER, GENERATED)]
         datasets = {str(one.attrs["source"]): prepare.TITLE for one in of_paper}
     elif (
         type(kind) in (Sweep, Slopes)

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import SweepSpec, choose_records
@@ -61,9 +61,9 @@ class ProofStudy(Kind):
 
         config, source = ready.point.config, study.drawn_from(ready)
         problem, seeds = source.problem(config.K, config.horizon), np.asarray(grid.seeds(config))
-        policies, by_rate = {k: arrays(policy) for k, policy in ready.policies.items()}, []
+        policies, by_rate = {k: as_arrays(policy) for k, policy in ready.policies.items()}, []
         for rate in config.arrival_rate:
-            fixed = policies, arrays(source), rate, problem, seeds
+            fixed = policies, as_arrays(source), rate, problem, seeds
 
             def run(slots: int, fixed: tuple[Any, ...] = fixed) -> xr.Dataset:
                 return self.measure_rate(config, fixed, slots, progress)

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from cqbjax.core.recorders import NAMED, queries
+from cqbjax.core.recorders import OPTIONAL, queries
 from cqbjax.core.recorders.queries import GAVE_UP, SATISFIED, THERE
-from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of
+from cqbjax.core.recorders.users import QUANTILES, time_bin
 
 # Of every source, and of those that know costs and scores.
 OF_TABLES = ("dollars", "score")
-RECORDED = [name for name in NAMED if name != "queries"]
+RECORDED = [name for name in OPTIONAL if name != "queries"]
 OF_ANY = [name for name in RECORDED if name not in OF_TABLES]
 
 
@@ -17,7 +17,7 @@ def runs(data):
     for policy in data.policy.values:
         for seed in data.seed.values:
             run = data.sel(policy=policy, seed=seed).isel(arrival_rate=0)
-            rows = {name: told for name, told in queries.columns(run.queries.values).items()}
+            rows = {name: told for name, told in queries.query_columns(run.queries.values).items()}
             came = ~np.isnan(rows["arrival"])
             yield run, {name: told[came] for name, told in rows.items()}
 
@@ -84,7 +84,7 @@ def check_recorders(run, rows, horizon):
 def _check_times(run, times, attempts):
     counts = run.time_in_system.values
     assert counts.sum() == len(times) and counts[0].sum() == (attempts == 1).sum()
-    bins = np.bincount(np.asarray(bin_of(times)), minlength=counts.shape[-1])
+    bins = np.bincount(np.asarray(time_bin(times)), minlength=counts.shape[-1])
     np.testing.assert_array_equal(counts.sum(axis=0), bins)
     for who, own in {
         "": times, "first_": times[attempts == 1], "later_": times[attempts > 1]

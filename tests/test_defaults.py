@@ -10,7 +10,7 @@ import pytest
 import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.arena import scores
-from cqbjax.core.recorders import ALWAYS, NAMED
+from cqbjax.core.recorders import OPTIONAL, STANDARD
 from cqbjax.datasets import source as datasets
 from cqbjax.datasets import utility
 from cqbjax.env import Env
@@ -83,7 +83,7 @@ def test_what_is_left_out_is_as_documented(made, known):
 def test_it_is_known_of_each_number_whether_less_is_better():
     less = {"attempts", "gave_up", "dollars", "largest_wait", "queue_length", "regret", "gap"}
     more = {"score", "fairness", "departures", "throughput"}
-    named = {one.name: one for one in (*ALWAYS, *NAMED.values())} | metrics.STANDARD
+    named = {one.name: one for one in (*STANDARD, *OPTIONAL.values())} | metrics.STANDARD
     assert {name for name, one in named.items() if one.better == "less"} == less
     assert {name for name, one in named.items() if one.better == "more"} == more
     assert {one.better for one in named.values()} == {"less", "more", ""}

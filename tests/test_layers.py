@@ -74,7 +74,7 @@ def test_configurations_of_the_package_name_nothing_beside_it():
     assert {target.split(".")[0] for target in targets} == {"cqbjax", "hydra_plugins"}
 
 
-RUNS = ["core/simulate.py", "core/attempts.py", "core/metrics.py", "testing/contract/decisions.py"]
+RUNS = ["core/simulate.py", "core/attempts.py", "testing/contract/decisions.py"]
 RUNS += [f"engine/{path.name}" for path in sorted((ROOT / "cqbjax" / "engine").glob("*.py"))]
 
 
@@ -104,7 +104,7 @@ def test_the_engine_shows_nothing_by_itself():
 def test_a_policy_or_source_does_not_lean_on_the_simulator():
     for folder in ("policies", "sources", "estimation"):
         for path in (ROOT / "cqbjax" / folder).glob("*.py"):
-            leaned_on = {"cqbjax.core.simulate", "cqbjax.core.metrics", "cqbjax.engine"}
+            leaned_on = {"cqbjax.core.simulate", "cqbjax.engine"}
             assert not {name for name in imports(path) if name.startswith(tuple(leaned_on))}
 
 

@@ -12,7 +12,7 @@ from cqbjax.arena.board import Board, read_board, tabulate_point, write_board
 from cqbjax.arena.report import write_report
 from cqbjax.arena.tasks import Composer, Contestant, Entry, Request, prepare_entry
 from cqbjax.core import backend
-from cqbjax.core.contract import refusal
+from cqbjax.core.contract import policy_error
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import loop, shards, showing
@@ -65,12 +65,12 @@ def _validate(contestant: Contestant, composer: Composer) -> None:
     policy = composer.make_policies(config.policy)[contestant.label]
     if isinstance(policy, Learnt):
         return  # there is no policy before it is trained
-    why = refusal(policy, SINGLE)
+    why = policy_error(policy, SINGLE)
     if why is not None:
         # A policy that rejects these problems could not be checked.
         raise ValueError(f"policy {contestant.label} must play N=4, K=1, d=3, but: {why}")
     for problem in (SINGLE, PROBLEM):
-        if refusal(policy, problem) is None:
+        if policy_error(policy, problem) is None:
             check_policy(policy, problem, uncompiled=False)
     check_fair(policy)
 

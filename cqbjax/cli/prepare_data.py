@@ -11,8 +11,8 @@ from rich.console import Console
 
 from cqbjax import datasets
 from cqbjax.cli._start import start
-from cqbjax.core.files import undone
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.files import remove_on_error
+from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
 from cqbjax.datasets.prepare import prepare
 from cqbjax.experiments.configs import CONF, Config, select
@@ -98,7 +98,7 @@ def chains_of_a_log(config: Config) -> None:
             config.made_up, longer=wanted.made_up_longer, follow_ups=wanted.made_up_follow_ups,
             close=wanted.made_up_close, seed=wanted.made_up_seed,
         )  # fmt: skip
-    with undone(*made):
+    with remove_on_error(*made):
         if source and made:
             generate.generate(source, data_dir, settings)
         done = logs.prepare(
@@ -120,9 +120,9 @@ HOLDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
          "wildchat.model", "wildchat.tokens", "wildchat.among"),
     ),
     "a whole number, at least 1": (
-        lambda value: is_whole(value) and value >= 1, ("batch_size", "made_up")
+        lambda value: is_integer(value) and value >= 1, ("batch_size", "made_up")
     ),
-    "a whole number": (is_whole, ("wildchat.made_up_seed",)),
+    "a whole number": (is_integer, ("wildchat.made_up_seed",)),
     "a number": (
         is_number,
         ("wildchat.threshold", "wildchat.min_gap", "wildchat.made_up_longer",

@@ -10,8 +10,8 @@ from jax import Array
 
 from cqbjax.core import contract, queueing, recorders
 from cqbjax.core.instances import Instance
-from cqbjax.core.recorders import ALWAYS, QueueLength, Recorder
-from cqbjax.core.rules import Rules
+from cqbjax.core.recorders import STANDARD, QueueLength, Recorder
+from cqbjax.core.scenario import Dynamics
 from cqbjax.core.types import (
     Action,
     Policy,
@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
         action: which query, which servers.
         utilities: [N] true utilities of the query when it was begun.
         choice: [] int32 position in `action.servers` of the answer that pleases, K for none.
-        here: [] bool whether there is one.
+        active: [] bool whether there is one.
         last: [] int32 its last round.
         answered: [] bool whether any of the servers answers; None where all always do.
     """
@@ -40,12 +40,12 @@ class Attempt(NamedTuple):
     action: Action
     utilities: Array
     choice: Array
-    here: Array
+    active: Array
     last: Array
     answered: Array | None = None
 
 
-class Lesson(NamedTuple):
+class PendingFeedback(NamedTuple):
     """What is learnt from an attempt, at once or later.
 
     Attributes:
@@ -61,23 +61,23 @@ class Lesson(NamedTuple):
     heard: Array
 
 
-class Open(NamedTuple):
-    """What a round of other worlds than the paper's keeps.
+class DynamicsState(NamedTuple):
+    """State of the user and service dynamics.
 
     Attributes:
-        back: [C] int32 the round from which a slot's query waits: past if it does, `NEVER` while it
-            is in service.
-        bears: [C] int32 rounds that it will still bear to wait; None: any number.
-        places: the attempt under way, or those of several places, leaves [c, ...]; None where each
-            ends in its round.
-        late: what is yet to be heard, leaves [delay, c, ...]: of round t at (t - 1) mod delay; None
-            where everything is heard at once.
+        return_round: [C] int32 the round from which a slot's query waits: past if it does, `NEVER`
+            while it is in service.
+        patience: [C] int32 rounds that it will still wait unserved; None: any number.
+        attempts: the attempt in service, or those of several channels, leaves [c, ...]; None where
+            each attempt ends in its round.
+        pending: feedback not yet delivered, leaves [delay, c, ...]: that of round t at
+            (t - 1) mod delay; None where feedback is immediate.
     """
 
-    back: Array
-    bears: Array | None
-    places: Attempt | None
-    late: Lesson | None = None
+    return_round: Array
+    patience: Array | None
+    attempts: Attempt | None
+    pending: PendingFeedback | None = None
 
 
 class Carry(NamedTuple):
@@ -95,7 +95,8 @@ class Carry(NamedTuple):
         overflow: [] int32 the first round in which a query found no free slot, 0 if none did.
         peak: [] int32 the most slots taken so far.
         breach: the first action that breaks the contract; None where nobody watches.
-        open: of worlds with rules; None in the paper's, whose queries all wait.
+        dynamics: state of the user and service dynamics; None in the paper's model, whose queries
+            all wait.
     """
 
     queue: Queue
@@ -107,7 +108,7 @@ class Carry(NamedTuple):
     overflow: Array
     peak: Array
     breach: contract.Breach | None = None
-    open: Open | None = None
+    dynamics: DynamicsState | None = None
 
     @property
     def length(self) -> Array:
@@ -118,7 +119,7 @@ class Carry(NamedTuple):
 
 def start(
     policy: Policy, problem: Problem, instance: Instance, capacity: int, watched: bool = False,
-    recording: Sequence[Recorder] = ALWAYS,
+    recording: Sequence[Recorder] = STANDARD,
 ) -> Carry:  # fmt: skip
     """Return the state before round 1: an empty queue of `capacity` slots.
 
@@ -133,43 +134,47 @@ def start(
     one = (problem.dim,) if problem.parameters == "disjoint" else (problem.num_servers, problem.dim)
     needs = read_needs(policy)
     counted = problem.num_servers if needs.offer_counts else None
-    several = problem.arrivals_a_round > 1
-    moving = several or instance.world.logged is not None
+    several = problem.max_arrivals > 1
+    moving = several or instance.workload.log is not None
     numbered = several and any(one.numbered for one in recording)
-    queue = queueing.empty(capacity, counted, needs.entry_rounds, numbered)
+    queue = queueing.empty_queue(capacity, counted, needs.entry_rounds, numbered)
     return Carry(
         queue,
         # Not an array without elements: in a program for several devices jaxlib 0.11 dies of one.
         None if problem.pooled or moving or not needs.contexts else jnp.zeros((*one, capacity)),
         jnp.bool_(False),
         jnp.zeros((), jnp.int32),
-        policy.init(problem, instance.world.contexts),
+        policy.init(problem, instance.workload.contexts),
         recorders.start(recording, problem),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
-        contract.no_breach(problem) if watched else None,
-        None if instance.rules is None else _opened(policy, problem, instance.rules, queue),
+        contract.empty_breach(problem) if watched else None,
+        None
+        if instance.dynamics is None
+        else _start_dynamics(policy, problem, instance.dynamics, queue),
     )
 
 
-def _opened(policy: Policy, problem: Problem, rules: Rules, queue: Queue) -> Open:
+def _start_dynamics(
+    policy: Policy, problem: Problem, dynamics: Dynamics, queue: Queue
+) -> DynamicsState:
     """Return what is kept of nobody."""
     none, zero = jnp.zeros_like(queue.row), jnp.zeros((), jnp.int32)
     size = problem.assortment_size
     marked = read_needs(policy).smaller_assortments or (problem.outages and size > 1)
     action = blank_action(size, marked)
     idle = late = None
-    if rules.lasting:
-        lead = () if problem.places == 1 else (problem.places,)
+    if dynamics.lasting:
+        lead = () if problem.channels == 1 else (problem.channels,)
         utilities, none_here = jnp.zeros(problem.num_servers), action.explored
         answered = none_here if problem.outages else None
-        idle = _many(Attempt(action, utilities, zero, none_here, zero, answered), lead)
-    if rules.delay > 0:
-        nothing = Lesson(queueing.entry(queue, zero), action, zero, action.explored)
-        late = _many(nothing, (rules.delay, problem.places))
-    return Open(none, None if rules.patience is None else none, idle, late)
+        idle = _repeat(Attempt(action, utilities, zero, none_here, zero, answered), lead)
+    if dynamics.delay > 0:
+        nothing = PendingFeedback(queueing.slot_entry(queue, zero), action, zero, action.explored)
+        late = _repeat(nothing, (dynamics.delay, problem.channels))
+    return DynamicsState(none, None if dynamics.patience is None else none, idle, late)
 
 
-def _many(tree: Any, lead: tuple[int, ...]) -> Any:
+def _repeat(tree: Any, lead: tuple[int, ...]) -> Any:
     """Repeat a tree along leading axes."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*lead, *leaf.shape)), tree)

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.files import arrays_digest, content_key, file_digest, names_file, sha256
+from cqbjax.core.files import arrays_digest, file_digest, hash_parts, is_path, sha256
 
 OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
-LOOKING_ON = (
+EXCLUDED_MODULES = (
     "cqbjax.engine.progress", "cqbjax.engine.checkpoints", "cqbjax.core.code",
     "cqbjax.experiments.kinds",
 )  # fmt: skip
@@ -50,10 +50,10 @@ def digest(entries: Iterable[str], *parts: Any) -> str:
     modules, texts = set(entries), set[str]()
     for root in roots:
         if _file_of(root.__module__) is None:
-            texts |= set(_written(root, modules, set()))
+            texts |= set(_source_texts(root, modules, set()))
         else:
             modules.add(root.__module__)
-    return content_key(_of_modules(frozenset(modules)), *sorted(texts), *read)
+    return hash_parts(_digest_modules(frozenset(modules)), *sorted(texts), *read)
 
 
 def modules(entries: Iterable[str], *parts: Any) -> list[str]:
@@ -76,7 +76,7 @@ def _collect(part: Any, roots: list[Any], read: list[str], seen: set[int], own: 
     if isinstance(part, type | types.FunctionType):
         roots.append(part)
     elif isinstance(part, str | os.PathLike):
-        read += [] if own or not names_file(part) else [f"{part} {file_digest(Path(part))}"]
+        read += [] if own or not is_path(part) else [f"{part} {file_digest(Path(part))}"]
     elif isinstance(getattr(part, "dtype", None), np.dtype):
         read += [] if own else [arrays_digest([np.asarray(part)])]
     elif id(part) not in seen:
@@ -102,38 +102,38 @@ def _is_users(kind: type) -> bool:
     return top not in {OWN, *sys.stdlib_module_names} and not (file and _is_installed(file))
 
 
-def _of_modules(roots: frozenset[str]) -> str:
+def _digest_modules(roots: frozenset[str]) -> str:
     """Hash modules and all that they import; where no file has changed since, as before."""
-    if roots in _looked_at[-1]:
-        return _looked_at[-1][roots]
+    if roots in _digest_caches[-1]:
+        return _digest_caches[-1][roots]
     places = frozenset((name, _file_of(name)) for name in roots)
-    key, states = _hashed.get(places, ("", {}))
+    key, states = _digests.get(places, ("", {}))
     if not states or any(_state(file) != state for file, state in states.items()):
         reached = _reached(set(roots))
         states = {os.fspath(file): _state(os.fspath(file)) for file in reached.values()}
-        key = content_key(*(f"{name} {_parsed(reached[name]).digest}" for name in sorted(reached)))
-        _hashed[places] = key, states
-    if len(_looked_at) > 1:
-        _looked_at[-1][roots] = key
+        key = hash_parts(*(f"{name} {_parsed(reached[name]).digest}" for name in sorted(reached)))
+        _digests[places] = key, states
+    if len(_digest_caches) > 1:
+        _digest_caches[-1][roots] = key
     return key
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
+def cache_file_states() -> Iterator[None]:
     """Look at each file once for all digests that are asked for inside: those of many points."""
-    _looked_at.append({})
+    _digest_caches.append({})
     try:
         yield
     finally:
-        _looked_at.pop()
+        _digest_caches.pop()
 
 
 # Modules whose files were looked at -> their digest, of each `at_once`; of none outside.
-_looked_at: list[dict[frozenset[str], str]] = [{}]
+_digest_caches: list[dict[frozenset[str], str]] = [{}]
 
 
 # Modules and where they are -> their digest, and each file that they reach with its state then.
-_hashed: dict[frozenset[Any], tuple[str, dict[str, tuple[int, int] | None]]] = {}
+_digests: dict[frozenset[Any], tuple[str, dict[str, tuple[int, int] | None]]] = {}
 
 
 def _state(file: str) -> tuple[int, int] | None:
@@ -210,18 +210,18 @@ def _reached(roots: set[str]) -> dict[str, Path]:
     while left:
         name = left.pop()
         file = find(name)
-        if file is None or name in reached or name in LOOKING_ON:
+        if file is None or name in reached or name in EXCLUDED_MODULES:
             continue
         reached[name] = file
         for module, taken in parsed(file).imports:
-            left += _named(_whole(module, name, file), taken, find, parsed)
+            left += _imported_modules(_full_name(module, name, file), taken, find, parsed)
         if not name.startswith(f"{OWN}."):
             parents = name.split(".")[:-1]
             left += [".".join(parents[: i + 1]) for i in range(len(parents))]
     return reached
 
 
-def _whole(module: str, importer: str, file: Path) -> str:
+def _full_name(module: str, importer: str, file: Path) -> str:
     """Return a module's full name, as the importing one means it."""
     level = len(module) - len(module.lstrip("."))
     if not level:
@@ -231,7 +231,7 @@ def _whole(module: str, importer: str, file: Path) -> str:
     return ".".join([*base, *filter(None, [module.lstrip(".")])])
 
 
-def _named(
+def _imported_modules(
     module: str, taken: str, find: Callable[[str], Path | None], parsed: Callable[[Path], _Parsed]
 ) -> list[str]:
     """Return the modules behind `from module import taken`; `find` and `parsed` are a walk's."""
@@ -241,7 +241,7 @@ def _named(
     if file is not None and taken and parsed(file).passes_on:
         for inner, name in parsed(file).imports:
             if name == taken:
-                return _named(_whole(inner, module, file), taken, find, parsed)
+                return _imported_modules(_full_name(inner, module, file), taken, find, parsed)
     return [module]
 
 
@@ -284,7 +284,7 @@ def _is_installed(file: Path) -> bool:
     return any(file.is_relative_to(place) for place in places) or "site-packages" in file.parts
 
 
-def _written(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str]:
+def _source_texts(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str]:
     """Yield the source texts of a class or function of a notebook, and of what it uses there.
 
     Modules that it uses are added to `modules`.
@@ -299,18 +299,18 @@ def _written(thing: Any, modules: set[str], seen: set[int]) -> Iterator[str]:
             modules.add(thing.__module__)
         elif isinstance(thing, type):
             for kind in thing.__mro__[1:-1]:
-                yield from _written(kind, modules, seen)
+                yield from _source_texts(kind, modules, seen)
             for name, member in vars(thing).items():
                 inner = inspect.unwrap(getattr(member, "fget", None) or member)
                 if isinstance(getattr(inner, "__func__", inner), types.FunctionType):
-                    yield from _written(getattr(inner, "__func__", inner), modules, seen)
+                    yield from _source_texts(getattr(inner, "__func__", inner), modules, seen)
                 elif not name.startswith("__"):
                     yield f"{name}={member!r}"
         elif thing.__code__.co_filename != "<string>":  # but for what dataclasses make
             yield _text(thing)
-            for name in _names(thing.__code__):
+            for name in _global_names(thing.__code__):
                 if name in thing.__globals__:
-                    yield from _written(thing.__globals__[name], modules, seen)
+                    yield from _source_texts(thing.__globals__[name], modules, seen)
     else:
         yield repr(thing) if isinstance(thing, str | int | float | tuple) else uuid.uuid4().hex
 
@@ -323,7 +323,7 @@ def _text(function: types.FunctionType) -> str:
         return uuid.uuid4().hex
 
 
-def _names(code: types.CodeType) -> set[str]:
+def _global_names(code: types.CodeType) -> set[str]:
     """Return the names that code reads, functions inside it included."""
-    inner = [_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    inner = [_global_names(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     return {*code.co_names, *(name for names in inner for name in names)}

@@ -1,8 +1,7 @@
 """The contract of `core.types`, where it can be checked by looking: classes, and actions as played.
 
-Policies, sources and kinds of this package are checked by its tests, and pay nothing for it in a
-run. Any other is looked at when it is traced (`core.shapes`), by what it draws (`core.faults`) and,
-inside the scan, in every round.
+The tests check the policies, sources and models of this package, so that runs need not. Third-party
+ones are checked when traced and by what they draw (`core.conformance`), and in every round.
 """
 
 import dataclasses
@@ -17,19 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.types import NOBODY, Action, Needs, Problem, Queue, Wrapper, read_needs
+from cqbjax.core.types import NO_SERVER, Action, Needs, Problem, Queue, Wrapper, read_needs
 
 # What JAX says when Python asks for the value of a traced array.
-ASKED = (
+TRACER_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
 # Letters of an error that is none of this package's.
-MOST_SAID = 200
+MAX_MESSAGE = 200
 # What has to be there, of a policy and of a source (`core.types`).
-POLICY = ("init", "select", "update")
-SOURCE = ("problem", "check", "uniform_service", "world")
+POLICY_METHODS = ("init", "select", "update")
+SOURCE_METHODS = ("problem", "check", "uniform_service", "draw_workload")
 # Attributes that `Needs` replaced: the value that meant something, and the field that says it now.
 REPLACED_BY_NEEDS = {
     "informed": (True, "true_utilities=True"), "blind": (True, "contexts=False"),
@@ -39,7 +38,7 @@ REPLACED_BY_NEEDS = {
 
 
 class ContractError(ValueError):
-    """Something breaks the contract of `cqbjax.core.types` or `core.rules`; it says which part.
+    """Something breaks the contract of `cqbjax.core.types` or `core.scenario`; it says which part.
 
     One sentence.
     """
@@ -51,7 +50,7 @@ def require(holds: bool, otherwise: str) -> None:
         raise ContractError(otherwise)
 
 
-def refusal(policy: Any, problem: Problem) -> str | None:
+def policy_error(policy: Any, problem: Problem) -> str | None:
     """Return why a policy is not defined for a problem; None where it is."""
     try:
         if hasattr(policy, "check"):
@@ -62,7 +61,7 @@ def refusal(policy: Any, problem: Problem) -> str | None:
 
 
 @contextmanager
-def naming(whose: str) -> Iterator[None]:
+def prefix_errors(whose: str) -> Iterator[None]:
     """Say in front of a breach whose it is; to raise is one, and so to ask for a traced value.
 
     A `ValueError` is a refusal, and says itself what it is about.
@@ -72,56 +71,56 @@ def naming(whose: str) -> Iterator[None]:
     except ContractError as error:
         raise ContractError(f"{whose}: {error}") from error
     except Exception as error:
-        told = "" if type(error) is ValueError else _told(error)
+        told = "" if type(error) is ValueError else _describe_error(error)
         if not told:
             raise
         raise ContractError(f"{whose}: {told}") from error
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Say which method of whose raised; nothing where it is this package's."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else ""
         kind = type(frame.f_locals.get(first))
-        if first == "self" and not _ours(kind):
+        if first == "self" and not _is_cqbjax(kind):
             method, where = f"{kind.__name__}.{code.co_name}", Path(code.co_filename).name
-            if isinstance(error, ASKED):
+            if isinstance(error, TRACER_ERRORS):
                 return (
                     f"{method} asks for the value of a traced array, in line {line} of {where}: "
                     "write jnp.where in place of if, and no bool, int, float or numpy there"
                 )
-            said = " ".join(str(error).split())[:MOST_SAID]
+            said = " ".join(str(error).split())[:MAX_MESSAGE]
             return f"{method} raises {type(error).__name__}, in line {line} of {where}: {said}"
     return ""
 
 
-def _ours(kind: type) -> bool:
+def _is_cqbjax(kind: type) -> bool:
     return kind.__module__.startswith("cqbjax.")
 
 
-def is_foreign(part: Any) -> bool:
+def is_third_party(part: Any) -> bool:
     """Tell whether a policy or a source, or one that it is made of, is none of this package's."""
-    return foreign(part) is not None
+    return find_third_party(part) is not None
 
 
-def foreign(part: Any) -> Any:
+def find_third_party(part: Any) -> Any:
     """Return the first that is none of this package's, of a part and those inside it, or None."""
-    if not _ours(type(part)):
+    if not _is_cqbjax(type(part)):
         return part
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     inside: list[Any] = []
     for field in fields:
         value = getattr(part, field.name)
         inside += value if isinstance(value, tuple | list) else [value]
-    found = (foreign(one) for one in inside if dataclasses.is_dataclass(type(one)))
+    found = (find_third_party(one) for one in inside if dataclasses.is_dataclass(type(one)))
     return next((one for one in found if one is not None), None)
 
 
-def layers(source: Any) -> list[Any]:
+def source_layers(source: Any) -> list[Any]:
     """Return a source, the one that it is around, and so on."""
     inside = [source]
-    while _ours(type(inside[-1])) and hasattr(inside[-1], "source"):
+    while _is_cqbjax(type(inside[-1])) and hasattr(inside[-1], "source"):
         inside.append(inside[-1].source)
     return inside
 
@@ -132,9 +131,9 @@ def check_source_class(source: Any) -> None:
     Raises:
         ContractError: naming the class.
     """
-    for one in layers(source):
+    for one in source_layers(source):
         check_registered(one)
-        check_methods(one, *SOURCE)
+        check_methods(one, *SOURCE_METHODS)
 
 
 def check_class(policy: Any) -> None:
@@ -146,7 +145,7 @@ def check_class(policy: Any) -> None:
         ContractError: naming the class.
     """
     check_registered(policy)
-    check_methods(policy, *POLICY)
+    check_methods(policy, *POLICY_METHODS)
     name, needs = type(policy).__name__, read_needs(policy)
     fine = isinstance(needs, Needs) and all(isinstance(one, bool) for one in needs)
     require(fine, f"{name}.needs must be Needs of True and False, and it is {needs!r}")
@@ -208,13 +207,13 @@ class Breach(NamedTuple):
     servers: Array
 
 
-def no_breach(problem: Problem) -> Breach:
+def empty_breach(problem: Problem) -> Breach:
     """Return what is known before round 1."""
     none = jnp.zeros((), jnp.int32)
     return Breach(none, none, jnp.zeros(problem.assortment_size, jnp.int32))
 
 
-def watch(
+def record_breach(
     breach: Breach, problem: Problem, queue: Queue, action: Action, round_: Array, valid: Array
 ) -> Breach:
     """Remember an action that breaks the contract, if it is the first; an empty queue's is none.
@@ -227,39 +226,39 @@ def watch(
         round_: [] int32 t.
         valid: [] bool whether a query waited.
     """
-    servers = shown_servers(action)
-    fine = are_servers(servers, problem.num_servers) & waits(action.slot, queue.arrived)
+    servers = offered_servers(action)
+    fine = are_valid_servers(servers, problem.num_servers) & holds_query(action.slot, queue.arrived)
     first = valid & ~fine & (breach.round == 0)
     now = Breach(round_, action.slot, servers)
     return Breach(*(jnp.where(first, new, old) for new, old in zip(now, breach, strict=True)))
 
 
-def shown_servers(action: Action) -> Array:
+def offered_servers(action: Action) -> Array:
     """Return the servers [..., K] of actions, `NOBODY` all of them where none is shown."""
     if action.shown is None:
         return action.servers
-    return jnp.where(jnp.any(action.shown, axis=-1, keepdims=True), action.servers, NOBODY)
+    return jnp.where(jnp.any(action.shown, axis=-1, keepdims=True), action.servers, NO_SERVER)
 
 
-def are_servers(servers: Array, num_servers: int) -> Array:
+def are_valid_servers(servers: Array, num_servers: int) -> Array:
     """Tell whether servers [..., K] are numbers in 0 .. N - 1, distinct and increasing: [...]."""
     inside = (servers[..., 0] >= 0) & (servers[..., -1] < num_servers)
     return inside & jnp.all(servers[..., 1:] > servers[..., :-1], axis=-1)
 
 
-def waits(slot: Array, arrived: Array) -> Array:
+def holds_query(slot: Array, arrived: Array) -> Array:
     """Tell whether slots [...] of a queue's `arrived` [..., C] hold a query: [...]."""
     # What lies past the last slot is filled with the least number.
     there = jnp.take_along_axis(arrived, slot[..., None], axis=-1, mode="fill")[..., 0]
     return (slot >= 0) & (there > 0)
 
 
-def sentence(problem: Problem, round_: int, slot: int, servers: Any) -> str:
+def describe_breach(problem: Problem, round_: int, slot: int, servers: Any) -> str:
     """Say in which way the action of a round breaks the contract."""
     chosen, number = np.asarray(servers), problem.num_servers
-    if (chosen == NOBODY).all():
+    if (chosen == NO_SERVER).all():
         return f"select must show a server in every round, and in round {round_} it shows none"
-    if not bool(are_servers(jnp.asarray(chosen), number)):
+    if not bool(are_valid_servers(jnp.asarray(chosen), number)):
         return (
             f"select must return {problem.assortment_size} distinct server numbers in "
             f"0..{number - 1}, increasing, and in round {round_} it returns {chosen.tolist()}"

@@ -40,7 +40,7 @@ def write_atomic(path: pathlib.Path, content: Content, **beside: Content) -> Non
     contents = {path: content} | {path.with_suffix(f".{end}"): one for end, one in beside.items()}
     partials = {one: one.with_name(f".{one.name}.{own}.partial") for one in contents}
     try:
-        with naming(path):
+        with name_file_in_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             for one, partial in partials.items():
                 with partial.open("wb") as file:
@@ -56,7 +56,7 @@ def write_atomic(path: pathlib.Path, content: Content, **beside: Content) -> Non
 
 
 @contextlib.contextmanager
-def naming(path: pathlib.Path) -> Iterator[None]:
+def name_file_in_errors(path: pathlib.Path) -> Iterator[None]:
     """Let an error of the system name the file that could not be written."""
     try:
         yield
@@ -105,7 +105,7 @@ def user_cache() -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def undone(*paths: pathlib.Path, unless: pathlib.Path | None = None) -> Iterator[None]:
+def remove_on_error(*paths: pathlib.Path, unless: pathlib.Path | None = None) -> Iterator[None]:
     """Remove files and folders that were made inside, and empty ones above, on an error.
 
     Args:
@@ -123,7 +123,7 @@ def undone(*paths: pathlib.Path, unless: pathlib.Path | None = None) -> Iterator
         raise
 
 
-class Form(NamedTuple):
+class FileFormat(NamedTuple):
     """How a result lies in a file.
 
     Attributes:
@@ -146,17 +146,17 @@ def _load_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-ARRAY = Form(".npy", lambda file, array: np.save(file, array, allow_pickle=False), np.load)
-ARRAYS = Form(".npz", lambda file, arrays: np.savez(file, **arrays), _load_arrays)
-JSON = Form(".json", _save_json, lambda path: json.loads(path.read_bytes()))
+ARRAY = FileFormat(".npy", lambda file, array: np.save(file, array, allow_pickle=False), np.load)
+ARRAYS = FileFormat(".npz", lambda file, arrays: np.savez(file, **arrays), _load_arrays)
+JSON = FileFormat(".json", _save_json, lambda path: json.loads(path.read_bytes()))
 
 
-def write(path: pathlib.Path, form: Form, content: Any) -> None:
+def write(path: pathlib.Path, form: FileFormat, content: Any) -> None:
     """Write a result to a file, whole or not at all."""
     write_atomic(path, lambda file: form.save(file, content))
 
 
-def read(path: pathlib.Path, form: Form) -> Any:
+def read(path: pathlib.Path, form: FileFormat) -> Any:
     """Return what a file holds.
 
     Raises:
@@ -171,10 +171,10 @@ def read(path: pathlib.Path, form: Form) -> Any:
         raise ValueError(f"{path}: not readable, delete it to make it again: {reason}") from error
 
 
-def keep(
+def load_or_compute_all(
     paths: Mapping[K, pathlib.Path],
     compute: Callable[[list[K]], Iterable[tuple[K, Any]]],
-    form: Form = ARRAY,
+    form: FileFormat = ARRAY,
 ) -> dict[K, Any]:
     """Return what files hold; what has no file yet is computed and written first.
 
@@ -197,9 +197,11 @@ def keep(
     return {one: read(path, form) for one, path in paths.items()}
 
 
-def memo(path: pathlib.Path, compute: Callable[[], Any], form: Form = ARRAY) -> Any:
+def load_or_compute(
+    path: pathlib.Path, compute: Callable[[], Any], form: FileFormat = ARRAY
+) -> Any:
     """Return what a file holds, computed and written first where there is none: `keep` of one."""
-    return keep({path: path}, lambda _: [(path, compute())], form)[path]
+    return load_or_compute_all({path: path}, lambda _: [(path, compute())], form)[path]
 
 
 def sha256(path: pathlib.Path) -> str:
@@ -208,7 +210,7 @@ def sha256(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def names_file(word: str | os.PathLike[str]) -> bool:
+def is_path(word: str | os.PathLike[str]) -> bool:
     """Tell whether a word names a file, or a folder by its path."""
     try:
         return os.path.isfile(word) or (os.sep in os.fspath(word) and os.path.isdir(word))
@@ -220,7 +222,7 @@ def file_digest(path: pathlib.Path) -> str:
     """Hash a file, or all files of a folder; one that is as it was is not read again."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        return content_key(*(f"{file.relative_to(path)} {file_digest(file)}" for file in files))
+        return hash_parts(*(f"{file.relative_to(path)} {file_digest(file)}" for file in files))
     state = path.stat()
     return _sha256_once(path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino)
 
@@ -239,7 +241,7 @@ def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def content_key(*parts: str) -> str:
+def hash_parts(*parts: str) -> str:
     """Return a short hash of the parts, unambiguous about where one ends."""
     digest = hashlib.sha256()
     for part in parts:

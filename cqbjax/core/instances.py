@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import extent, rng
-from cqbjax.core.extent import Extent
-from cqbjax.core.rules import Rules
-from cqbjax.core.setting import Setting
-from cqbjax.core.types import Action, Problem, Queue, Source, has_own_arrivals
-from cqbjax.core.world import World
+from cqbjax.core import rng
+from cqbjax.core.rng import RunLength
+from cqbjax.core.scenario import Dynamics, Scenario
+from cqbjax.core.types import Action, Problem, Queue, Source, Workload, draws_arrivals
 
 
 class Instance(NamedTuple):
@@ -19,23 +17,27 @@ class Instance(NamedTuple):
 
     Attributes:
         key: the run's key.
-        world: contexts, utilities, arriving rows.
-        arrives: [T] bool A(t); [T] int32, how many arrive, where several may.
-        choice: [T] the choice uniforms U; [T, c] where several are served at a time.
-        rules: what users and the service do beside the paper's; None: nothing.
-        extent: T as numbers where this has room for more rounds; None where it has not.
+        workload: contexts, utilities, arriving rows.
+        arrivals: [T] bool A(t); [T] int32, how many arrive, where several may.
+        choice_uniforms: [T] the choice uniforms U; [T, c] where several are served at a time.
+        dynamics: what users and the service do beside the paper's; None: nothing.
+        run_length: T as numbers where this has room for more rounds; None where it has not.
     """
 
     key: Array
-    world: World
-    arrives: Array
-    choice: Array
-    rules: Rules | None = None
-    extent: Extent | None = None
+    workload: Workload
+    arrivals: Array
+    choice_uniforms: Array
+    dynamics: Dynamics | None = None
+    run_length: RunLength | None = None
 
 
 def draw_instance(
-    key: Array, source: Source, arrival_rate: Array, problem: Problem, until: Extent | None = None
+    key: Array,
+    source: Source,
+    arrival_rate: Array,
+    problem: Problem,
+    until: RunLength | None = None,
 ) -> Instance:
     """Draw everything that no policy can influence.
 
@@ -49,32 +51,32 @@ def draw_instance(
     Raises:
         ValueError: several queries may come in a round, and the source does not say when.
     """
-    with extent.drawing(until):
-        return _drawn(key, source, arrival_rate, problem)._replace(extent=until)
+    with rng.limit_draws(until):
+        return _draw(key, source, arrival_rate, problem)._replace(run_length=until)
 
 
-def _drawn(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
+def _draw(key: Array, source: Source, arrival_rate: Array, problem: Problem) -> Instance:
     rounds = jnp.arange(1, problem.horizon + 1)
-    rules = None
-    if isinstance(source, Setting):
-        rules, source = source.rules(key, problem), source.source
+    dynamics = None
+    if isinstance(source, Scenario):
+        dynamics, source = source.draw_dynamics(key, problem), source.source
     uniforms = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
     # What a source makes of the rate, such as its slackness, is of a place's share of it.
-    share = arrival_rate if problem.places == 1 else arrival_rate / problem.places
-    world = source.world(key, share, problem)
-    if has_own_arrivals(source):
-        arrives = source.arrives(key, arrival_rate, problem.horizon)
-    elif problem.arrivals_a_round > 1:
-        most = problem.arrivals_a_round
-        raise ValueError(f"arrivals_a_round={most} needs a source with a method `arrives`")
+    share = arrival_rate if problem.channels == 1 else arrival_rate / problem.channels
+    workload = source.draw_workload(key, share, problem)
+    if draws_arrivals(source):
+        arrives = source.draw_arrivals(key, arrival_rate, problem.horizon)
+    elif problem.max_arrivals > 1:
+        most = problem.max_arrivals
+        raise ValueError(f"max_arrivals={most} needs a source with a method `draw_arrivals`")
     else:
         arrives = uniforms < arrival_rate
     choice = rng.round_uniforms(key, rounds, rng.Stream.CHOICE)
-    if problem.places > 1:
-        more = rng.stream_key(rng.round_key(key, 0), rng.Stream.PLACES)
-        choice = jax.random.uniform(more, (problem.horizon, problem.places), jnp.float32)
+    if problem.channels > 1:
+        more = rng.stream_key(rng.round_key(key, 0), rng.Stream.CHANNELS)
+        choice = jax.random.uniform(more, (problem.horizon, problem.channels), jnp.float32)
         choice = choice.astype(float)
-    return Instance(key, world, arrives, choice, rules)
+    return Instance(key, workload, arrives, choice, dynamics)
 
 
 def choice_uniform(
@@ -94,8 +96,8 @@ def choice_uniform(
     """
     if problem.outcome == "attempt":
         return drawn
-    asked, slot = instance.world.prompts[queue.row], action.slot
+    asked, slot = instance.workload.prompts[queue.row], action.slot
     number = (asked if problem.outcome == "prompt" else queue.arrived)[slot]
-    own = rng.stream_key(rng.round_key(instance.key, number), rng.Stream.KEPT)
+    own = rng.stream_key(rng.round_key(instance.key, number), rng.Stream.FIXED_OUTCOME)
     own = jax.random.fold_in(own, action.servers[0])
     return jax.random.uniform(own, (), jnp.float32).astype(float)

@@ -12,7 +12,7 @@ LLM = "llm"
 # The attribute of a point that names its servers, in their order.
 SERVERS = "servers"
 # `source` in small letters -> the paper's name of the dataset.
-PAPERS_DATA = {
+PAPER_DATASETS = {
     "synthetic": "Synthetic",
     "sprout": "Sprout",
     "sprout-o3mini": "Sprout",
@@ -24,7 +24,7 @@ PAPERS_DATA = {
 
 # Whose data are (`provenance`): said once, where they are read or made, and read everywhere else.
 # The paper's own; real ones in place of them; made-up ones in place of them; somebody's own.
-PAPERS, STAND_IN, GENERATED, OWN = "paper", "stand-in", "generated", "own"
+PAPER, PROXY, GENERATED, USER_DATA = "paper", "stand-in", "generated", "own"
 
 
 def command(name: str) -> str:

@@ -17,13 +17,13 @@ from cqbjax.core import platforms
 
 SMALL = 16
 # Numbers of an array that is rather masked whole than written in one place.
-MASKED = 256
+MAX_MASKED = 256
 # Numbers that are joined by masks; more are worth a kernel of their own.
-JOINED = 8
+MAX_CONCATENATED = 8
 # Marks in a word of bits.
 WORD = 32
 
-Settled = TypeVar("Settled", Array, tuple[Array, Array], tuple[Array, ...])
+Arrays = TypeVar("Arrays", Array, tuple[Array, Array], tuple[Array, ...])
 
 
 def _fold(combine: Callable[[Array, Array], Array], parts: list[Array]) -> Array:
@@ -104,10 +104,10 @@ def _eliminate(system: list[list[Array]], values: list[Array]) -> Array:
             ratio = system[k][i] / system[i][i]
             system[k] = [a - ratio * b for a, b in zip(system[k], system[i], strict=True)]
             values[k] = values[k] - ratio * values[i]
-    return jnp.stack(_substituted(system, values))
+    return jnp.stack(_substitute(system, values))
 
 
-def _substituted(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[Array]:
+def _substitute(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[Array]:
     """Solve U v = r from the last number to the first, in place, U upper triangular."""
     for i in reversed(range(len(values))):
         for j in range(i + 1, len(values)):
@@ -116,7 +116,7 @@ def _substituted(upper: Sequence[Sequence[Array]], values: list[Array]) -> list[
     return values
 
 
-def triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
+def factor_triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
     """Return U with A = U' diag(U)^-1 U, A symmetric positive definite, number by number.
 
     Args:
@@ -128,7 +128,7 @@ def triangular(entries: Sequence[Sequence[Array]]) -> list[list[Array]]:
             ratio = upper[i][k] / upper[i][i]
             for j in range(k, len(upper)):
                 upper[k][j] = upper[k][j] - ratio * upper[i][j]
-        upper = [list(settle(tuple(row))) for row in upper]
+        upper = [list(add_barrier(tuple(row))) for row in upper]
     return upper
 
 
@@ -140,8 +140,8 @@ def solve_triangular(upper: Sequence[Sequence[Array]], right: Array) -> Array:
     for i in range(len(values)):
         for k in range(i + 1, len(values)):
             values[k] = values[k] - upper[i][k] / upper[i][i] * values[i]
-        values = list(settle(tuple(values)))
-    return side_by_side(_substituted(upper, values))
+        values = list(add_barrier(tuple(values)))
+    return stack_last(_substitute(upper, values))
 
 
 def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
@@ -154,7 +154,7 @@ def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
         at: its indices, [A] each.
         values: [A].
     """
-    if not platforms.current().fused or array.size > MASKED:
+    if not platforms.get_current().fused or array.size > MAX_MASKED:
         return array.at[at].set(values, mode="drop")
     for one, value in zip(zip(*at, strict=True), values, strict=True):
         marks = [jnp.arange(n) == i for n, i in zip(array.shape, one, strict=True)]
@@ -165,7 +165,7 @@ def put(array: Array, at: tuple[Array, ...], values: Array) -> Array:
 
 def put_rows(array: Array, at: Array, rows: Array) -> Array:
     """Write A rows at distinct places, as `put` does: [n, m], [A], [A, m]."""
-    if not platforms.current().fused or array.size > MASKED:
+    if not platforms.get_current().fused or array.size > MAX_MASKED:
         return array.at[at].set(rows)
     for i, row in zip(at, rows, strict=True):
         array = jnp.where((jnp.arange(len(array)) == i)[:, None], row, array)
@@ -177,7 +177,7 @@ def take(array: Array, *at: Array) -> Array:
 
     Several at once are worth a kernel of their own everywhere.
     """
-    if not platforms.current().fused or array.size > MASKED or len(at[0]) > 1:
+    if not platforms.get_current().fused or array.size > MAX_MASKED or len(at[0]) > 1:
         return array[at]
     return jnp.stack([reduce(_entry, [index[0] for index in at], array)])
 
@@ -205,7 +205,7 @@ def total(array: Array, axis: int) -> Array:
     )
 
 
-def sums(terms: Sequence[Array]) -> Array:
+def sum_terms(terms: Sequence[Array]) -> Array:
     """Sum several arrays over their last axis in one reduction: S x [..., L] -> [S, ...].
 
     The terms are read or computed once, together, and none is written out.
@@ -216,15 +216,15 @@ def sums(terms: Sequence[Array]) -> Array:
         return tuple(x + y for x, y in zip(a, b, strict=True))
 
     totals = jax.lax.reduce(tuple(terms), zeros, add, (terms[0].ndim - 1,))
-    return jnp.moveaxis(side_by_side(totals), -1, 0)
+    return jnp.moveaxis(stack_last(totals), -1, 0)
 
 
-def side_by_side(numbers: Sequence[Array]) -> Array:
+def stack_last(numbers: Sequence[Array]) -> Array:
     """Return arrays along a new last axis: S x [...] -> [..., S].
 
     Where small arrays are masked whole that is no kernel of its own.
     """
-    if not platforms.current().fused:
+    if not platforms.get_current().fused:
         return jnp.stack(numbers, axis=-1)
     at = jnp.arange(len(numbers))
     row = numbers[-1][..., None]
@@ -233,13 +233,13 @@ def side_by_side(numbers: Sequence[Array]) -> Array:
     return row
 
 
-def joined(*parts: Array) -> Array:
+def concatenate(*parts: Array) -> Array:
     """Concatenate vectors, as `side_by_side` does: S x [n_s] -> [n]."""
     numbers = [part[i] for part in parts for i in range(len(part))]
-    return side_by_side(numbers) if len(numbers) <= JOINED else jnp.concatenate(parts)
+    return stack_last(numbers) if len(numbers) <= MAX_CONCATENATED else jnp.concatenate(parts)
 
 
-def largest(array: Array, axis: int) -> Array:
+def maximum(array: Array, axis: int) -> Array:
     """Maximise over one axis, written out where it is short."""
     size = array.shape[axis]
     if size > SMALL:
@@ -267,7 +267,7 @@ def first_argmax(values: Array) -> Array:
     return jnp.min(jnp.where(values == best, positions, jnp.int32(size - 1)), axis=-1)
 
 
-def add(total: Array, lost: Array, value: Array) -> tuple[Array, Array]:
+def add_compensated(total: Array, lost: Array, value: Array) -> tuple[Array, Array]:
     """Add to sums by Kahan's algorithm, whose relative error does not grow with their length.
 
     Args:
@@ -279,11 +279,11 @@ def add(total: Array, lost: Array, value: Array) -> tuple[Array, Array]:
         The new `total` and `lost`.
     """
     more = lost + value
-    after = settle(total + more)
+    after = add_barrier(total + more)
     return after, more - (after - total)
 
 
-def packed(mask: Array) -> Array:
+def pack_bits(mask: Array) -> Array:
     """Return marks as the bits of words, the first mark the lowest bit: [n] bool -> [w] uint32."""
     size = mask.shape[0]
     words = -(-size // WORD)
@@ -321,14 +321,14 @@ def running_sum(counts: Array) -> Array:
     return counts
 
 
-def settle(arrays: Settled) -> Settled:
+def add_barrier(arrays: Arrays) -> Arrays:
     """Keep XLA from computing arrays, one or a tuple, again inside each of their consumers.
 
     Where that is not worth a kernel more (`platforms.Platform.barriers`) they are left to XLA.
     """
-    return hold(arrays) if platforms.current().barriers else arrays
+    return force_barrier(arrays) if platforms.get_current().barriers else arrays
 
 
-def hold(arrays: Settled) -> Settled:
+def force_barrier(arrays: Arrays) -> Arrays:
     """Keep XLA from computing arrays again, on every platform: they are read before a write."""
-    return cast(Settled, jax.lax.optimization_barrier(arrays))
+    return cast(Arrays, jax.lax.optimization_barrier(arrays))

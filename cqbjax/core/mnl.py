@@ -22,7 +22,7 @@ def choice_probabilities(utilities: Array) -> Array:
     Returns:
         [..., K] probabilities; the outside option has the rest.
     """
-    top = jnp.maximum(linalg.largest(utilities, axis=-1), 0.0)[..., None]
+    top = jnp.maximum(linalg.maximum(utilities, axis=-1), 0.0)[..., None]
     weights = jnp.exp(utilities - top)
     return weights / (jnp.exp(-top) + linalg.total(weights, axis=-1)[..., None])
 
@@ -71,23 +71,23 @@ def best_score(utilities: Array, size: int) -> Array:
     Returns:
         [...] log-sum-exp of the K largest utilities.
     """
-    top = linalg.largest(utilities, axis=-1)
+    top = linalg.maximum(utilities, axis=-1)
     if size == 1:
         return top
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
     weights, rest = jnp.ones_like(top), utilities
     for _ in range(size - 1):
         rest = jnp.where(numbers == linalg.first_argmax(rest)[..., None], -jnp.inf, rest)
-        weights = weights + jnp.exp(linalg.largest(rest, axis=-1) - top)
+        weights = weights + jnp.exp(linalg.maximum(rest, axis=-1) - top)
     return top + jnp.log(weights)
 
 
 def best_servers(utilities: Array, size: int) -> Array:
     """Return the assortment of the largest departure rate as [K] increasing server numbers."""
-    return increasing(best_picks(utilities, size))
+    return sort_picks(best_picks(utilities, size))
 
 
-def increasing(picks: list[Array]) -> Array:
+def sort_picks(picks: list[Array]) -> Array:
     """Sort K distinct numbers by exchanging neighbours: K is small and static.
 
     Args:
@@ -104,12 +104,12 @@ def increasing(picks: list[Array]) -> Array:
     return jnp.stack(picks, axis=-1)
 
 
-def shown(servers: Array, num_servers: int) -> Array:
+def mark_servers(servers: Array, num_servers: int) -> Array:
     """Mark the servers that an assortment [K] shows: [N] bool."""
     return jnp.any(servers[:, None] == jnp.arange(num_servers), axis=0)
 
 
-def chosen(servers: Array, choice: Array, num_servers: int) -> Array:
+def mark_choice(servers: Array, choice: Array, num_servers: int) -> Array:
     """Mark the server that was chosen of an assortment: [N] bool, all False for a retrial.
 
     Args:
@@ -118,7 +118,7 @@ def chosen(servers: Array, choice: Array, num_servers: int) -> Array:
         num_servers: N.
     """
     here = jnp.arange(servers.shape[0]) == choice
-    return shown(jnp.where(here, servers, -1), num_servers)
+    return mark_servers(jnp.where(here, servers, -1), num_servers)
 
 
 def num_assortments(num_servers: int, size: int) -> int:
@@ -140,16 +140,16 @@ def mean_departure_rate(utilities: np.ndarray, size: int) -> np.ndarray:
     """
     servers = utilities.shape[-1]
     if num_assortments(servers, size) <= SOME_ASSORTMENTS:
-        chosen = [list(one) for one in itertools.combinations(range(servers), size)]
+        mark_choice = [list(one) for one in itertools.combinations(range(servers), size)]
     else:
         draws = np.random.default_rng(0)
-        chosen = [list(draws.permutation(servers)[:size]) for _ in range(SOME_ASSORTMENTS)]
+        mark_choice = [list(draws.permutation(servers)[:size]) for _ in range(SOME_ASSORTMENTS)]
     # Beyond e^700 a sum overflows, and the rate has long been 1 to the last bit.
     weights = np.exp(np.minimum(np.asarray(utilities, float), 700.0))
     mean = np.zeros(utilities.shape[:-1])
-    for servers_shown in chosen:
+    for servers_shown in mark_choice:
         together = weights[..., servers_shown].sum(axis=-1)
-        mean += together / (1.0 + together) / len(chosen)
+        mean += together / (1.0 + together) / len(mark_choice)
     return mean
 
 

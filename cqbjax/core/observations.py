@@ -5,18 +5,18 @@ from jax import Array
 
 from cqbjax.core.carry import Carry
 from cqbjax.core.instances import Instance
-from cqbjax.core.types import DOWN, LONG_WAIT, Observation, Policy, Problem, read_needs
+from cqbjax.core.types import DOWN_UTILITY, LONG_WAIT, Observation, Policy, Problem, read_needs
 
 
 def observe(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array
 ) -> Observation:
     """Gather what the policy may see at the beginning of a round."""
-    world, queue, rules = instance.world, carry.queue, instance.rules
+    workload, queue, dynamics = instance.workload, carry.queue, instance.dynamics
     slots = carry.slot_features
-    features = world.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
+    features = workload.contexts[queue.row] if slots is None else jnp.moveaxis(slots, -1, 0)
     if problem.age_column is not None:
-        features = _aged(features, problem.age_column, round_ - queue.arrived)
+        features = _grow_age_column(features, problem.age_column, round_ - queue.arrived)
     informed = read_needs(policy).true_utilities
     seen = Observation(
         problem=problem,
@@ -25,15 +25,17 @@ def observe(
         features=features,
         arrived=carry.arrived,
         newest=carry.newest,
-        prompts=world.prompts[queue.row],
+        prompts=workload.prompts[queue.row],
         utilities=true_utilities(instance, queue.row, round_) if informed else None,
-        available=None if rules is None else rules.available(round_),
-        extent=instance.extent,
+        available=None if dynamics is None else dynamics.available(round_),
+        run_length=instance.run_length,
     )
-    return seen if carry.open is None else without(seen, carry.open.back > round_)
+    if carry.dynamics is None:
+        return seen
+    return hide_slots(seen, carry.dynamics.return_round > round_)
 
 
-def without(seen: Observation, hidden: Array) -> Observation:
+def hide_slots(seen: Observation, hidden: Array) -> Observation:
     """Leave the queries of some slots [C] out of the queue: they are away, or in service."""
     queue = seen.queue._replace(arrived=jnp.where(hidden, 0, seen.queue.arrived))
     return seen._replace(queue=queue, arrived=seen.arrived & ~hidden[seen.newest])
@@ -41,16 +43,16 @@ def without(seen: Observation, hidden: Array) -> Observation:
 
 def true_utilities(instance: Instance, rows: Array, round_: Array) -> Array:
     """Return the utilities of table rows [...] in a round: [..., N], `DOWN` of who is not there."""
-    drift, rules = instance.world.drift, instance.rules
-    utilities = instance.world.utilities[rows]
+    drift, dynamics = instance.workload.drift, instance.dynamics
+    utilities = instance.workload.utilities[rows]
     if drift is not None:
         cos, sin = drift.cos[round_ - 1], drift.sin[round_ - 1]
         utilities = cos * utilities + sin * drift.other[rows]
-    there = None if rules is None else rules.available(round_)
-    return utilities if there is None else jnp.where(there, utilities, DOWN)
+    there = None if dynamics is None else dynamics.available(round_)
+    return utilities if there is None else jnp.where(there, utilities, DOWN_UTILITY)
 
 
-def _aged(features: Array, column: int, waited: Array) -> Array:
+def _grow_age_column(features: Array, column: int, waited: Array) -> Array:
     """Multiply a column of the slots' features by what became of it in rounds of waiting [C]."""
     rounds = jnp.maximum(waited, 0).astype(features.dtype)
     age = jnp.minimum(jnp.log1p(rounds) / jnp.log1p(LONG_WAIT), 1.0)

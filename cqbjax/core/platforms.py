@@ -37,14 +37,14 @@ GPU = Platform(barriers=False, slots=32, fused=True)
 _CURRENT: ContextVar[Platform | None] = ContextVar("platform", default=None)
 
 
-def of(name: str) -> Platform:
+def get(name: str) -> Platform:
     """Return a platform by its name in JAX."""
     return CPU if name == "cpu" else GPU
 
 
-def current() -> Platform:
+def get_current() -> Platform:
     """Return the platform to write for."""
-    return _CURRENT.get() or of(jax.default_backend())
+    return _CURRENT.get() or get(jax.default_backend())
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.given import TableNames, is_number
+from cqbjax.core.inputs import TableNames, is_number
 
 T = TypeVar("T")
 # What a field of several numbers may be given as.
@@ -38,15 +38,15 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-def word(**kwargs: Any) -> Any:
+def option(**kwargs: Any) -> Any:
     """Declare a field of a `Literal` type that is data of a run: a leaf, its word's number.
 
     Programs read it with `number`, whether it is still a word or a traced number already.
     """
-    return dataclasses.field(metadata={"word": True}, **kwargs)
+    return dataclasses.field(metadata={"option": True}, **kwargs)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, word))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, option))
 def pytree(cls: type[T]) -> type[T]:
     """Turn a class into a frozen keyword-only dataclass and register it as a pytree.
 
@@ -57,13 +57,13 @@ def pytree(cls: type[T]) -> type[T]:
     fields = dataclasses.fields(made)
     static_names = [field.name for field in fields if field.metadata.get("static")]
     names = [field.name for field in fields if field.name not in static_names]
-    words = {field.name for field in fields if field.metadata.get("word")}
+    words = {field.name for field in fields if field.metadata.get("option")}
 
-    literals = functools.partial(_words, made)
+    literals = functools.partial(_literals, made)
 
     def values(tree: Any) -> list[Any]:
         return [
-            number(literals()[name], getattr(tree, name), name)
+            option_index(literals()[name], getattr(tree, name), name)
             if name in words
             else getattr(tree, name)
             for name in names
@@ -88,7 +88,7 @@ def pytree(cls: type[T]) -> type[T]:
 
 
 @functools.cache
-def _words(cls: Any) -> dict[str, Any]:
+def _literals(cls: Any) -> dict[str, Any]:
     """Return the `Literal` of each field of a class whose type is one, or has one in a union."""
     literals = {}
     for name, kind in get_type_hints(cls).items():
@@ -98,7 +98,7 @@ def _words(cls: Any) -> dict[str, Any]:
     return literals
 
 
-def number(words: Any, value: Any, name: str = "word") -> np.int32 | Array:
+def option_index(words: Any, value: Any, name: str = "option") -> np.int32 | Array:
     """Return where a word stands among those of its `Literal` type, from 0.
 
     Args:
@@ -116,18 +116,18 @@ def number(words: Any, value: Any, name: str = "word") -> np.int32 | Array:
     return np.int32(get_args(words).index(value))
 
 
-def arrays(tree: T) -> T:
+def as_arrays(tree: T) -> T:
     """Return a tree with every leaf an array: numbers become floats, numbers of words stay."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _type_as_array(leaf)), tree)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, _array_dtype(leaf)), tree)
 
 
-def _type_as_array(leaf: Any) -> Any:
+def _array_dtype(leaf: Any) -> Any:
     """Return the type that a leaf has as an array: that of words' numbers, or of floats."""
     whole = getattr(leaf, "dtype", None) == jnp.int32
     return jnp.dtype(jnp.int32) if whole else jnp.result_type(float)
 
 
-def keep_arrays(tree: Any, *names: str) -> None:
+def convert_lists(tree: Any, *names: str) -> None:
     """Turn fields that were given as lists into arrays: for a class's `__post_init__`.
 
     A list would be a tree of numbers, each an argument of the program. An empty one is None where
@@ -146,7 +146,7 @@ def keep_arrays(tree: Any, *names: str) -> None:
         object.__setattr__(tree, name, None if none else made)
 
 
-class Kind(NamedTuple):
+class Signature(NamedTuple):
     """What of a tree of arrays decides a program; trees of one kind differ in numbers alone.
 
     Attributes:
@@ -163,13 +163,13 @@ class Kind(NamedTuple):
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def kind_of(tree: Any) -> Kind:
+def signature_of(tree: Any) -> Signature:
     """Return the kind of a tree whose leaves are numbers or arrays."""
     leaves, structure = jax.tree.flatten(tree)
-    return Kind(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+    return Signature(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
-def kind_as_arrays(tree: Any) -> Kind:
+def signature_as_arrays(tree: Any) -> Signature:
     """Return the kind that a tree has as arrays (`arrays`), without making them.
 
     Raises:
@@ -179,7 +179,7 @@ def kind_as_arrays(tree: Any) -> Kind:
     for leaf in leaves:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
             jnp.asarray(leaf, float)  # which refuses what is no number
-    return Kind(structure, tuple((np.shape(leaf), _type_as_array(leaf)) for leaf in leaves))
+    return Signature(structure, tuple((np.shape(leaf), _array_dtype(leaf)) for leaf in leaves))
 
 
 def check_numbers(tree: Any) -> None:
@@ -199,25 +199,25 @@ def check_numbers(tree: Any) -> None:
         if value is None and type(None) in kinds:
             continue
         if TableNames in kinds and not isinstance(value, TableNames):
-            raise ValueError(f"{name}={value} must be a table's names (core.given.TableNames)")
+            raise ValueError(f"{name}={value} must be a table's names (core.inputs.TableNames)")
         several = any(get_origin(kind) is Sequence for kind in kinds)
         number_or_array = is_number(value) or np.ndim(value) and hasattr(value, "dtype")
         if kinds & {float, int} and not number_or_array:
             raise ValueError(f"{name}={value} must be a {'whole ' * (int in kinds)}number")
         if several and float not in kinds and not np.ndim(value):
             raise ValueError(f"{name}={value} must be a list of numbers")
-        if name in _words(cls) and isinstance(value, list | dict):
+        if name in _literals(cls) and isinstance(value, list | dict):
             raise ValueError(
-                f"{name}={value} must be one of {', '.join(get_args(_words(cls)[name]))}"
+                f"{name}={value} must be one of {', '.join(get_args(_literals(cls)[name]))}"
             )
 
 
-def check_words(instance: Any) -> None:
+def check_options(instance: Any) -> None:
     """Refuse a field that is none of the words of its `Literal` type.
 
     Raises:
         ValueError: naming the field and the words.
     """
     kind: Any = type(instance)
-    for name, words in _words(kind).items():
-        number(words, getattr(instance, name), name)
+    for name, words in _literals(kind).items():
+        option_index(words, getattr(instance, name), name)

@@ -24,7 +24,7 @@ class QueueOverflow(ValueError):
     """A query found no free slot at the capacity that was asked for."""
 
 
-def empty(
+def empty_queue(
     capacity: int, num_servers: int | None = None, entries: bool = False, numbered: bool = False
 ) -> Queue:
     """Return a queue of free slots.
@@ -41,17 +41,17 @@ def empty(
     return Queue(zeros, zeros, zeros, shown, entered, number)
 
 
-def waiting(queue: Queue) -> Array:
+def mark_waiting(queue: Queue) -> Array:
     """Mark the slots that hold a query: [C] bool."""
     return queue.arrived > 0
 
 
 def length(queue: Queue) -> Array:
     """Return Q(t), the number of waiting queries: [] int32."""
-    return jnp.sum(waiting(queue), dtype=jnp.int32)
+    return jnp.sum(mark_waiting(queue), dtype=jnp.int32)
 
 
-def entry(queue: Queue, slot: Array) -> Queue:
+def slot_entry(queue: Queue, slot: Array) -> Queue:
     """Return what is kept of a slot's query: leaves [...]."""
     return jax.tree.map(lambda leaf: leaf[slot], queue)
 
@@ -73,8 +73,8 @@ def push(
     """
     if rows.ndim:
         # 1 for the first free slot. Of one query a minimum tells it, in fewer steps.
-        place = linalg.settle(linalg.running_sum((~waiting(queue)).astype(jnp.int32)))
-        here = ~waiting(queue) & (place <= arrives)
+        place = linalg.add_barrier(linalg.running_sum((~mark_waiting(queue)).astype(jnp.int32)))
+        here = ~mark_waiting(queue) & (place <= arrives)
         first = (round_ - 1) * len(rows)
         rows = rows[jnp.clip(place - 1, 0, len(rows) - 1)]
         slot = linalg.first_argmax(jnp.where(here, place, 0))
@@ -82,7 +82,7 @@ def push(
         came = jnp.minimum(arrives, place[-1])
     else:
         slots = jnp.arange(queue.row.shape[0], dtype=jnp.int32)
-        free = jnp.min(jnp.where(waiting(queue), len(slots), slots))
+        free = jnp.min(jnp.where(mark_waiting(queue), len(slots), slots))
         full, slot = free == len(slots), jnp.minimum(free, len(slots) - 1)
         here = (slots == slot) & arrives & ~full
         lost = arrives & full
@@ -116,7 +116,7 @@ def serve(
     here = jnp.arange(queue.row.shape[0]) == slot
     shown = queue.shown
     if shown is not None:
-        shown = shown + (here[:, None] & mnl.shown(servers, shown.shape[1]))
+        shown = shown + (here[:, None] & mnl.mark_servers(servers, shown.shape[1]))
     return Queue(
         row=queue.row if next_row is None else jnp.where(here, next_row, queue.row),
         arrived=jnp.where(here & departs, 0, queue.arrived),
@@ -127,7 +127,7 @@ def serve(
     )
 
 
-def nth_marked(mask: Array, uniform: Array) -> Array:
+def pick_marked(mask: Array, uniform: Array) -> Array:
     """Pick uniformly among the marked slots: the floor(u * count)-th of them in slot order.
 
     Args:
@@ -137,7 +137,7 @@ def nth_marked(mask: Array, uniform: Array) -> Array:
     Returns:
         [] int32 slot; 0 where nothing is marked.
     """
-    words = linalg.packed(mask)
+    words = linalg.pack_bits(mask)
     counts = jax.lax.population_count(words).astype(jnp.int32)
     total = linalg.total(counts, axis=0)
     rank = jnp.minimum((uniform * total).astype(jnp.int32), total - 1)
@@ -172,14 +172,14 @@ def pick(
     Raises:
         ValueError: for a rule that there is none of.
     """
-    rule = pytree.number(Rule if score is None else Schedule, schedule, "schedule")
-    here = waiting(queue)
+    rule = pytree.option_index(Rule if score is None else Schedule, schedule, "schedule")
+    here = mark_waiting(queue)
     far = np.iinfo(np.int32).max
     rank = jnp.where(rule == OLDEST, queue.arrived, 0)
     rank = jnp.where(rule == NEWEST, -queue.arrived, rank)
     rank = jnp.where(rule == LEAST_SERVED, queue.served, rank)
     rank = jnp.where(here, rank, far)
-    slot = nth_marked(here & (rank == jnp.min(rank)), uniform)
+    slot = pick_marked(here & (rank == jnp.min(rank)), uniform)
     if score is None:
         return slot
     # Apart: counting what the highest score marks would take a round a fifth longer.

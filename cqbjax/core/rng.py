@@ -4,8 +4,12 @@ Adding a stream, a seed, a round or a policy never changes another draw, so ever
 same arrivals, contexts and choice uniforms: the coupling process of the paper's appendix.
 """
 
+import contextlib
 import enum
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +17,14 @@ import numpy as np
 from jax import Array
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 
-from cqbjax.core import extent, linalg, platforms
-from cqbjax.core.given import is_whole
+from cqbjax.core import linalg, platforms, rng
+from cqbjax.core.inputs import is_integer
 
 # Threefry-2x32 with 20 rounds (Salmon et al., 2011): rotations of even and odd groups, key parity.
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = np.uint32(0x1BD11BDA)
 # Seeds of runs lie below.
-MOST_SEED = 2**31
+MAX_SEED = 2**31
 # Rounds that are drawn at once where a program has room for more than a run has.
 BLOCK = 64
 
@@ -41,12 +45,12 @@ class Stream(enum.IntEnum):
     BETA = 10
     HEAD = 11
     BURST = 12
-    PLACES = 13
+    CHANNELS = 13
     USERS = 14
     SERVICE = 15
     PATIENCE = 16
     BATCH = 17
-    KEPT = 18
+    FIXED_OUTCOME = 18
     REPLACEMENT = 19
 
 
@@ -57,7 +61,7 @@ def run_key(seed: Array | int) -> Array:
         ValueError: a number out of range, of which JAX takes the last 32 bits. Under `jax.vmap`
             seeds are arrays, which are not checked.
     """
-    if not isinstance(seed, Array) and not (is_whole(seed) and 0 <= seed < MOST_SEED):
+    if not isinstance(seed, Array) and not (is_integer(seed) and 0 <= seed < MAX_SEED):
         raise ValueError(f"seed={seed} must be a whole number from 0 to 2^31 - 1")
     return jax.random.wrap_key_data(threefry_prng_impl.seed(jnp.asarray(seed)), impl=WRITTEN_OUT)
 
@@ -72,7 +76,7 @@ def stream_key(key: Array, stream: Stream) -> Array:
     return jax.random.fold_in(key, int(stream))
 
 
-def batched(key: Array) -> Array:
+def batchable_key(key: Array) -> Array:
     """Return keys for JAX's rejection samplers, such as its gamma: the draws are the same.
 
     For a batch JAX carries those out one number after another, unless the key is of its own kind
@@ -81,7 +85,7 @@ def batched(key: Array) -> Array:
     """
     # JAX's settings are attributes that its types do not list.
     partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if not (platforms.current().fused and partitionable):
+    if not (platforms.get_current().fused and partitionable):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
@@ -96,7 +100,7 @@ def round_uniforms(key: Array, rounds: Array, stream: Stream) -> Array:
 
     Those after the last round of a shorter run (`extent.drawing`) are zero, about.
     """
-    rounds, until = jnp.asarray(rounds), extent.current()
+    rounds, until = jnp.asarray(rounds), rng.current_run_length()
     drawn = jax.vmap(lambda t: uniform(round_key(key, t), stream))
     if until is None or len(rounds) % BLOCK:
         return drawn(rounds)
@@ -125,11 +129,11 @@ def normals(key: Array, stream: Stream, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     counter = jnp.arange(-(-size // 2), dtype=jnp.uint32)
     # Settled: within the joining below, each number would compute the cipher's whole block anew.
-    words = linalg.settle(
+    words = linalg.add_barrier(
         threefry(jax.random.key_data(stream_key(key, stream)), counter, jnp.uint32(0))
     )
     # One long row, settled before it is reshaped: in short rows XLA computes number by number.
-    drawn = linalg.settle(jnp.concatenate([_normal(word) for word in words])[:size])
+    drawn = linalg.add_barrier(jnp.concatenate([_normal(word) for word in words])[:size])
     return drawn.reshape(shape).astype(float)
 
 
@@ -166,7 +170,7 @@ def _fold_in(key: Array, number: Array | int) -> Array:
     """Return the words of the key under a number's address."""
     words = threefry(key, jnp.uint32(0), jnp.asarray(number).astype(jnp.uint32))
     # Settled, so that a long draw does not derive its key again for each number.
-    return linalg.settle(jnp.stack(words))
+    return linalg.add_barrier(jnp.stack(words))
 
 
 def _blocks(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -200,3 +204,38 @@ WRITTEN_OUT = define_prng_impl(
     name="threefry2x32 written out",
     tag="fryw",
 )
+
+
+class RunLength(NamedTuple):
+    """The horizon of a run whose program was compiled for a longer one.
+
+    Attributes:
+        rounds: [] int32 T. What is drawn for later rounds is of no account.
+        root: [] T^(-1/2), rounded once, as where T is known when a program is traced.
+    """
+
+    rounds: Any
+    root: Any
+
+
+_CURRENT: ContextVar[RunLength | None] = ContextVar("extent", default=None)
+
+
+def run_length(horizon: int) -> RunLength:
+    """Return the extent of a horizon."""
+    return RunLength(np.int32(horizon), np.asarray(horizon**-0.5, np.float32))
+
+
+def current_run_length() -> RunLength | None:
+    """Return the extent of the runs that are drawn; None where a program is of their horizon."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def limit_draws(extent: RunLength | None) -> Iterator[None]:
+    """Draw no more rounds than these, about."""
+    token = _CURRENT.set(extent)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -11,8 +11,8 @@ The order of a round (README "One round"):
     5   arrive   A(t) = (v < rate), or what the source says; who is new is visible from round t + 1
     6   record   Q(t+1), regret, departures, exploration, and what else is asked for
 
-What users and the service do beside the paper's (`core.rules`) is chosen when the round is traced:
-without rules none of it is in the program.
+User and service dynamics (`core.scenario`) are resolved when the round is traced: without them the
+program is the paper's round.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,22 +22,47 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import contract, linalg, metrics, platforms, queueing, recorders, rng
-from cqbjax.core.attempts import Places
-from cqbjax.core.carry import NEVER, Carry, Open, start
+from cqbjax.core import contract, linalg, platforms, queueing, recorders, rng
+from cqbjax.core.attempts import AttemptRunner
+from cqbjax.core.carry import NEVER, Carry, DynamicsState, start
 from cqbjax.core.instances import Instance, draw_instance
 from cqbjax.core.observations import observe, true_utilities
-from cqbjax.core.recorders import ALWAYS, Recorder, Round, regret
-from cqbjax.core.types import Policy, Problem, Queue, Source
+from cqbjax.core.recorders import STANDARD, Recorder, Round
+from cqbjax.core.recorders.queue import attempt_regrets
+from cqbjax.core.types import NO_SERVER, Action, Policy, Problem, Queue, Source
 
-__all__ = ["Carry", "Instance", "Stretch", "advance", "draw_instance", "every_round", "observe",
+__all__ = ["Carry", "Instance", "Segment", "advance", "draw_instance", "run_rounds", "observe",
            "run_round", "start", "trace", "true_utilities"]  # fmt: skip
+
+
+class Decision(NamedTuple):
+    """One round in full, for tests and for looking closely at a run.
+
+    Attributes:
+        query: [] int32 arrival round of the served query, 0 where the queue was empty.
+        row: [] int32 its table row.
+        servers: [K] int32, -1 in place of one that a mixed policy did not show.
+        choice: [] int32 position in `servers`, K for a retrial.
+        explored: [] bool.
+        valid: [] bool whether a query was served.
+        regret: [] float of this round.
+        state: the policy's state after the round.
+    """
+
+    query: Array
+    row: Array
+    servers: Array
+    choice: Array
+    explored: Array
+    valid: Array
+    regret: Array
+    state: Any
 
 
 def run_round(
     policy: Policy, problem: Problem, instance: Instance, carry: Carry, round_: Array,
-    recording: Sequence[Recorder] = ALWAYS,
-) -> tuple[Carry, metrics.Decision]:  # fmt: skip
+    recording: Sequence[Recorder] = STANDARD,
+) -> tuple[Carry, Decision]:  # fmt: skip
     """Advance one run by one round.
 
     Args:
@@ -51,55 +76,60 @@ def run_round(
     Returns:
         The state at the beginning of round t + 1, and the round in full.
     """
-    world, rules = instance.world, instance.rules
+    workload, dynamics = instance.workload, instance.dynamics
     seen = observe(policy, problem, instance, carry, round_)
     key = rng.round_key(instance.key, round_)
-    places = Places(policy, problem, instance, carry, round_, seen, key)
+    places = AttemptRunner(policy, problem, instance, carry, round_, seen, key)
     nobody, running, back, late = None, None, None, None
-    if carry.open is not None:
-        nobody, (back, _, running, late) = jnp.zeros(places.slots.shape, bool), carry.open
+    if carry.dynamics is not None:
+        nobody, (back, _, running, late) = jnp.zeros(places.slots.shape, bool), carry.dynamics
     (taken, breach), tried = places.each(places.begin, (nobody, carry.breach), running)
     changed = carry.state, carry.queue, back, late
     (state, queue, back, late), ended = places.each(places.end, changed, tried)
     over, valid, departed, gave_up = ended
-    lost_patience, still = None, tried._replace(here=tried.here & ~over)
+    lost_patience, still = None, tried._replace(active=tried.active & ~over)
     unanswered = None if tried.answered is None else over & ~valid
-    if carry.open is not None:
+    if carry.dynamics is not None:
         # Who is in service waits again when the attempt says so.
         back = jnp.where(taken & (back <= round_), NEVER, back)
-        unserved = queueing.waiting(seen.queue) & ~taken
-        queue, bears, lost_patience = _bear(queue, carry.open.bears, unserved)
+        unserved = queueing.mark_waiting(seen.queue) & ~taken
+        queue, bears, lost_patience = _decrement_patience(queue, carry.dynamics.patience, unserved)
 
-    rows, arrives = world.arrival_rows[round_ - 1], instance.arrives[round_ - 1]
+    rows, arrives = workload.arrival_rows[round_ - 1], instance.arrivals[round_ - 1]
     queue, newest, came, lost = queueing.push(queue, rows, round_, arrives)
-    if carry.open is None:
+    if carry.dynamics is None:
         # Kept up to date, not counted: that would be a pass over all slots.
         opened, length = None, carry.length - departed + came
         taken_slots = length
     else:
-        opened = Open(back, bears, None if running is None else still, late)
-        opened = _welcomed(instance, opened, queue, round_)
-        length = jnp.sum(queueing.waiting(queue) & (opened.back <= round_ + 1), dtype=jnp.int32)
+        opened = DynamicsState(back, bears, None if running is None else still, late)
+        opened = _admit(instance, opened, queue, round_)
+        length = jnp.sum(
+            queueing.mark_waiting(queue) & (opened.return_round <= round_ + 1), dtype=jnp.int32
+        )
         taken_slots = queueing.length(queue)
     full = Round(
-        problem, round_, world, carry.queue, tried.action, tried.utilities, tried.choice, valid,
+        problem, round_, workload, carry.queue, tried.action, tried.utilities, tried.choice, valid,
         departed, queue, length, state, gave_up, lost_patience,
-        None if running is None else still.here, None if rules is None else rules.prices(round_),
+        None if running is None else still.active,
+        None if dynamics is None else dynamics.prices(round_),
         unanswered,
     )  # fmt: skip
     after = Carry(
-        queue, _store(carry.slot_features, world.contexts, rows, newest, came),
-        arrives if problem.arrivals_a_round == 1 else arrives > 0, newest,
+        queue, _store_features(carry.slot_features, workload.contexts, rows, newest, came),
+        arrives if problem.max_arrivals == 1 else arrives > 0, newest,
         state, recorders.update(recording, carry.recorded, full),
         jnp.where((carry.overflow == 0) & lost, round_, carry.overflow),
         jnp.maximum(carry.peak, taken_slots), breach, opened,
     )  # fmt: skip
-    lost_here = regret.of_attempts(tried.utilities, tried.action, over)
+    lost_here = attempt_regrets(tried.utilities, tried.action, over)
     served = tried.action, tried.choice, valid
-    return after, metrics.decision(carry.queue, *served, lost_here, state)
+    return after, make_decision(carry.queue, *served, lost_here, state)
 
 
-def _bear(queue: Queue, bears: Array | None, unserved: Array) -> tuple[Queue, Any, Any]:
+def _decrement_patience(
+    queue: Queue, bears: Array | None, unserved: Array
+) -> tuple[Queue, Any, Any]:
     """Let who waited unserved [C] bear a round less, and leave after the last one."""
     if bears is None:
         return queue, None, None
@@ -108,23 +138,25 @@ def _bear(queue: Queue, bears: Array | None, unserved: Array) -> tuple[Queue, An
     return queue._replace(arrived=jnp.where(leaves, 0, queue.arrived)), bears, leaves
 
 
-def _welcomed(instance: Instance, opened: Open, queue: Queue, round_: Array) -> Open:
+def _admit(instance: Instance, opened: DynamicsState, queue: Queue, round_: Array) -> DynamicsState:
     """Let who has just come wait, for as long as it bears to."""
-    new, bears, rules = queue.arrived == round_, opened.bears, instance.rules
-    if bears is not None and rules is not None and rules.patience is not None:
-        patience = rules.patience[round_ - 1]
+    new, bears, dynamics = queue.arrived == round_, opened.patience, instance.dynamics
+    if bears is not None and dynamics is not None and dynamics.patience is not None:
+        patience = dynamics.patience[round_ - 1]
         if len(patience) > 1:
-            order = linalg.settle(linalg.running_sum(new.astype(jnp.int32))) - 1
+            order = linalg.add_barrier(linalg.running_sum(new.astype(jnp.int32))) - 1
             patience = patience[jnp.clip(order, 0, len(patience) - 1)]
         bears = jnp.where(new, patience, bears)
-    return opened._replace(back=jnp.where(new, 0, opened.back), bears=bears)
+    return opened._replace(return_round=jnp.where(new, 0, opened.return_round), patience=bears)
 
 
-def _store(slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array) -> Any:
+def _store_features(
+    slots: Array | None, contexts: Array, row: Array, slot: Array, here: Array
+) -> Any:
     """Keep the new query's features in its slot, so that rounds need not gather the whole queue."""
     if slots is None:
         return None
-    if platforms.current().fused:
+    if platforms.get_current().fused:
         # Nowhere, rather than what is there once more, which would have to be read.
         place = jnp.where(here, slot, slots.shape[-1])
         return slots.at[..., place].set(contexts[row], mode="drop")
@@ -132,7 +164,7 @@ def _store(slots: Array | None, contexts: Array, row: Array, slot: Array, here: 
     return jnp.where(mark, contexts[row][..., None], slots)
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """Some rounds of a run; traced numbers, or known ones where a GPU counts to them by itself.
 
     Attributes:
@@ -147,8 +179,8 @@ class Stretch(NamedTuple):
 
 
 def advance(
-    policy: Policy, problem: Problem, instance: Instance, carry: Carry, stretch: Stretch,
-    room: int, recording: Sequence[Recorder] = ALWAYS,
+    policy: Policy, problem: Problem, instance: Instance, carry: Carry, stretch: Segment,
+    room: int, recording: Sequence[Recorder] = STANDARD,
 ) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
     """Run the rounds of a stretch. Its numbers are no shapes: another length is no other program.
 
@@ -173,17 +205,17 @@ def advance(
         def one(round_: Array, carry: Carry) -> Carry:
             return run_round(policy, problem, instance, carry, round_, recording)[0]
 
-        carry = _repeated(one, start, stretch.every, carry)
+        carry = _repeat_step(one, start, stretch.every, carry)
         new = recorders.read(recording, carry.recorded, "round")
         return carry, {name: read[name].at[number].set(new[name]) for name in read}
 
     none = jax.eval_shape(lambda: recorders.read(recording, carry.recorded, "round"))
     empty = {name: jnp.zeros((room, *one.shape), one.dtype) for name, one in none.items()}
-    carry, by_round = _repeated(record, 0, stretch.records, (carry, empty))
+    carry, by_round = _repeat_step(record, 0, stretch.records, (carry, empty))
     return carry, by_round | recorders.read(recording, carry.recorded, "run")
 
 
-def _repeated(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
+def _repeat_step(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: Any) -> Any:
     """Take a step for `first`, `first` + 1, and so on, `times` times, known or traced."""
     step = jax.jit(step)
     if not isinstance(times, int):
@@ -193,18 +225,18 @@ def _repeated(step: Callable[[Array, Any], Any], first: Any, times: Any, carry: 
     return jax.lax.scan(lambda carry, number: (step(number, carry), None), carry, numbers)[0]
 
 
-def every_round(
+def run_rounds(
     key: Array, policy: Policy, source: Source, arrival_rate: Array | float, problem: Problem,
     capacity: int, states: bool = True,
-) -> tuple[metrics.Decision, Carry]:  # fmt: skip
+) -> tuple[Decision, Carry]:  # fmt: skip
     """Run once: every round in full, and what is left at the end, which says if a query was lost.
 
     It can be compiled and batched; arguments are those of `trace`.
     """
     instance = draw_instance(key, source, jnp.asarray(arrival_rate, float), problem)
-    carry = start(policy, problem, instance, capacity, contract.is_foreign(policy))
+    carry = start(policy, problem, instance, capacity, contract.is_third_party(policy))
 
-    def one(carry: Carry, round_: Array) -> tuple[Carry, metrics.Decision]:
+    def one(carry: Carry, round_: Array) -> tuple[Carry, Decision]:
         carry, decision = run_round(policy, problem, instance, carry, round_)
         return carry, decision if states else decision._replace(state=())
 
@@ -216,8 +248,8 @@ def every_round(
 def trace(
     key: Array, policy: Policy, source: Source, arrival_rate: Array | float, problem: Problem,
     capacity: int, states: bool = True,
-) -> metrics.Decision:  # fmt: skip
-    """Run once and return every round in full: each field of `metrics.Decision` with a leading [T].
+) -> Decision:  # fmt: skip
+    """Run once and return every round in full: each field of `Decision` with a leading [T].
 
     For tests and notebooks; `sweep` is the batched way.
 
@@ -235,13 +267,32 @@ def trace(
         QueueOverflow: a query found no free slot.
         ContractError: an action of a policy that is none of this package's breaks the contract.
     """
-    decisions, carry = every_round(key, policy, source, arrival_rate, problem, capacity, states)
+    decisions, carry = run_rounds(key, policy, source, arrival_rate, problem, capacity, states)
     if isinstance(carry.overflow, jax.core.Tracer):
-        raise TypeError("trace looks at its run: under jit or vmap use simulate.every_round")
+        raise TypeError("trace looks at its run: under jit or vmap use simulate.run_rounds")
     if carry.overflow > 0:
         full = f"capacity={capacity} overflowed in round {carry.overflow}: raise it"
         raise queueing.QueueOverflow(full)
     if carry.breach is not None and carry.breach.round > 0:
         first, slot, servers = carry.breach
-        raise contract.ContractError(contract.sentence(problem, int(first), int(slot), servers))
+        raise contract.ContractError(
+            contract.describe_breach(problem, int(first), int(slot), servers)
+        )
     return decisions
+
+
+def make_decision(
+    queue: Queue, action: Action, choice: Array, valid: Array, regret: Array, state: Any
+) -> Decision:
+    """Record one round in full; fields of attempts are [c, ...] where there are several places."""
+    slot = action.slot
+    return Decision(
+        jnp.where(valid, queue.arrived[slot], 0),
+        queue.row[slot],
+        action.mask_hidden(action.servers, NO_SERVER),
+        choice,
+        action.explored & valid,
+        valid,
+        regret,
+        state,
+    )

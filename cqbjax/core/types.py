@@ -8,7 +8,7 @@ Axis letters, used in every docstring of the package:
     I  rows of a run's context table     d  dimension of a feature vector
     M  Thompson samples                  B  parameter blocks: N if disjoint, 1 if shared
     S  seeds                             R  recorded rounds
-    c  places: queries served at a time
+    c  service channels: queries served at a time
 """
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
@@ -17,8 +17,72 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.extent import Extent
-from cqbjax.core.world import World
+from cqbjax.core.rng import RunLength
+
+
+class LoggedOutcomes(NamedTuple):
+    """What users did, where a log says it: nothing is drawn from the choice model.
+
+    Attributes:
+        satisfied: [I] bool whether the first answer to a row satisfies its user.
+        next: [I] int32 the row that the query becomes where it does not: what the user asks next.
+    """
+
+    satisfied: Array
+    next: Array
+
+
+class PreferenceDrift(NamedTuple):
+    """How tastes change, for queries that wait already too.
+
+    In round t a row's utilities are cos_t u + sin_t v, v being `other`.
+
+    Attributes:
+        other: [I, N] v, the utilities at a right angle.
+        cos: [T] of the angle.
+        sin: [T] of the angle.
+    """
+
+    other: Array
+    cos: Array
+    sin: Array
+
+
+class AnswerCosts(NamedTuple):
+    """What a table knows of its answers beside how they please; policies never see it.
+
+    Attributes:
+        dollars: [I, N] what an answer costs, USD.
+        scores: [I, N] its graded quality.
+    """
+
+    dollars: Array
+    scores: Array
+
+
+class Workload(NamedTuple):
+    """One run's instance, fixed before its first round.
+
+    Attributes:
+        contexts: [I, d] (disjoint) or [I, N, d] (shared) features of each table row.
+        utilities: [I, N] true utilities x' theta*_j (or x_{-j}' theta*): hidden from policies.
+        arrival_rows: [T] int32 table row of the query that arrives in round t, if one arrives;
+            [T, A] of those that do, in their order, where A > 1.
+        prompts: [I] int32 the dataset's own number of each row (the row itself if it has none).
+        log: what users did where a log says it; None: they choose by the model. Utilities are
+            then whatever ranks queries for the optimal policy.
+        drift: how tastes change; None: never.
+        answer_costs: costs and scores of answers; None where the source knows none.
+    """
+
+    contexts: Array
+    utilities: Array
+    arrival_rows: Array
+    prompts: Array
+    log: LoggedOutcomes | None = None
+    drift: PreferenceDrift | None = None
+    answer_costs: AnswerCosts | None = None
+
 
 Parameters = Literal["disjoint", "shared"]
 # By whom what a server's answer is worth to a user is drawn: every attempt, the query, the prompt.
@@ -26,9 +90,9 @@ Outcome = Literal["attempt", "query", "prompt"]
 # Rounds of waiting whose logarithm counts as one.
 LONG_WAIT = 1e5
 # The utility of a server that does not answer: no weight beside the outside option's, in any sum.
-DOWN = -1e4
+DOWN_UTILITY = -1e4
 # In place of a server that was not shown.
-NOBODY = -1
+NO_SERVER = -1
 
 
 class Problem(NamedTuple):
@@ -44,10 +108,10 @@ class Problem(NamedTuple):
             (Algorithm 1: one theta, features [I, N, d]).
         pooled: whether a table row can arrive more than once (a pool of prompts).
         num_prompts: P, prompts of the dataset behind the pool; 0 where there is none.
-        viewed: whether the contexts are a policy's own and not the source's, as ACQB-CL's are.
-        arrivals_a_round: A, how many queries may arrive in a round; 1 is the paper's.
-        places: c, how many queries are served at a time; 1 is the paper's.
-        billed: whether the source knows what answers cost, and their scores.
+        policy_contexts: whether a policy maps the source's contexts to others, as ACQB-CL does.
+        max_arrivals: A, how many queries may arrive in a round; 1 is the paper's.
+        channels: c, how many queries are served at a time; 1 is the paper's.
+        has_costs: whether the source knows what answers cost, and their scores.
         outcome: what a user's verdict on a server is drawn for: each `attempt` (the paper); the
             `query`, so that a server that failed it fails it for good; or the `prompt`, for
             whoever asks it. The last two are of K = 1.
@@ -64,23 +128,23 @@ class Problem(NamedTuple):
     parameters: Parameters
     pooled: bool
     num_prompts: int = 0
-    viewed: bool = False
-    arrivals_a_round: int = 1
+    policy_contexts: bool = False
+    max_arrivals: int = 1
     age_column: int | None = None
-    places: int = 1
-    billed: bool = False
+    channels: int = 1
+    has_costs: bool = False
     outcome: Outcome = "attempt"
     outages: bool = False
 
     @property
     def attempts(self) -> int:
         """T c, how many attempts there may be: what is learnt from has room for as many."""
-        return self.horizon * self.places
+        return self.horizon * self.channels
 
     @property
-    def most_queries(self) -> int:
+    def max_queries(self) -> int:
         """T A, how many queries may come."""
-        return self.horizon * self.arrivals_a_round
+        return self.horizon * self.max_arrivals
 
     @property
     def num_blocks(self) -> int:
@@ -131,7 +195,7 @@ class Observation(NamedTuple):
         utilities: [C, N] true utilities of each slot's query for a policy that needs
             `true_utilities`, else None.
         available: [N] bool which servers answer this round; None where all always do.
-        extent: T as numbers where `problem` has room for more rounds; None where it is the run's.
+        run_length: T as numbers if the program was compiled for a longer horizon, else None.
     """
 
     problem: Problem
@@ -143,15 +207,15 @@ class Observation(NamedTuple):
     prompts: Array
     utilities: Array | None
     available: Array | None = None
-    extent: Extent | None = None
+    run_length: RunLength | None = None
 
 
-def along(marks: Array, values: Array) -> Array:
+def broadcast_marks(marks: Array, values: Array) -> Array:
     """Give marks [..., K], or one for all, the axes of values [..., K, ...]."""
     return marks.reshape(*marks.shape, *(1,) * (values.ndim - marks.ndim)) if marks.ndim else marks
 
 
-def of_shown(shown: Array | None, values: Array, otherwise: float) -> Array:
+def mask_hidden(shown: Array | None, values: Array, otherwise: float) -> Array:
     """Return values [..., K, ...] of the servers that answer, another one of the others.
 
     Args:
@@ -159,7 +223,7 @@ def of_shown(shown: Array | None, values: Array, otherwise: float) -> Array:
         values: of each server of an assortment.
         otherwise: takes their place.
     """
-    return values if shown is None else jnp.where(along(shown, values), values, otherwise)
+    return values if shown is None else jnp.where(broadcast_marks(shown, values), values, otherwise)
 
 
 class Action(NamedTuple):
@@ -180,15 +244,15 @@ class Action(NamedTuple):
     shown: Array | None = None
 
     @property
-    def answering(self) -> Array:
+    def answering_servers(self) -> Array:
         """Return the servers, one that answers in place of each that does not: [K] int32."""
         if self.shown is None:
             return self.servers
         return jnp.where(self.shown, self.servers, self.servers[jnp.argmax(self.shown)])
 
-    def of_shown(self, values: Array, otherwise: float) -> Array:
+    def mask_hidden(self, values: Array, otherwise: float) -> Array:
         """Return values [K, ...] of those who answer, another one of the others."""
-        return of_shown(self.shown, values, otherwise)
+        return mask_hidden(self.shown, values, otherwise)
 
 
 class Feedback(NamedTuple):
@@ -288,7 +352,7 @@ class Source(Protocol):
     """Where queries come from: a frozen pytree dataclass.
 
     A query arrives with probability lambda in each round, unless the source is one of
-    `OwnArrivals`; one whose problem says `arrivals_a_round` above 1 must be. An attribute
+    `ArrivalSource`; one whose problem says `max_arrivals` above 1 must be. An attribute
     `changes = True` says that tastes change while queries wait: `optimal` is then a yardstick.
     Another, `extends = True`, says that programs of longer runs may draw its runs too: what it
     draws for a round does not follow from the horizon. `testing.check_source` checks a source of
@@ -308,21 +372,21 @@ class Source(Protocol):
         assortments of R(x, S)).
         """
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw one run's instance; the same key gives the same first rounds at any horizon."""
 
 
-class OwnArrivals(Source, Protocol):
+class ArrivalSource(Source, Protocol):
     """A source that says itself when queries arrive."""
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T) of the run with this key, `arrival_rate` on average.
 
         [T] bool; where several may come in a round, [T] int32 how many do, at most
-        `arrivals_a_round`: the first ones of the round's `World.arrival_rows`.
+        `max_arrivals`: the first ones of the round's `Workload.arrival_rows`.
         """
 
 
-def has_own_arrivals(source: Source) -> TypeGuard[OwnArrivals]:
+def draws_arrivals(source: Source) -> TypeGuard[ArrivalSource]:
     """Tell whether a source says itself when queries arrive."""
-    return hasattr(source, "arrives")
+    return hasattr(source, "draw_arrivals")

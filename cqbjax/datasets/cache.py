@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.files import ARRAY, JSON, content_key, memo, read, undone, write, write_atomic
+from cqbjax.core.files import (
+    ARRAY,
+    JSON,
+    hash_parts,
+    load_or_compute,
+    read,
+    remove_on_error,
+    write,
+    write_atomic,
+)
 from cqbjax.core.labels import command
 from cqbjax.datasets.catalogue import CATALOGUE, EMBEDDINGS_FILE, OWN
 from cqbjax.datasets.embeddings import read_embeddings
@@ -69,11 +78,11 @@ def build_entry(
     Raises:
         ValueError: a damaged entry.
     """
-    key = content_key(*depends_on)
+    key = hash_parts(*depends_on)
     meta, pointer = (cache_folder(data_dir) / file for file in (f"{key}/meta.json", f"{name}.json"))
     built = not meta.is_file()
-    with undone(meta.parent, unless=meta):
-        memo(meta, lambda: write_files(meta.parent), JSON)
+    with remove_on_error(meta.parent, unless=meta):
+        load_or_compute(meta, lambda: write_files(meta.parent), JSON)
     if not pointer.is_file() or read(pointer, JSON) != {"entry": key}:
         write(pointer, JSON, {"entry": key})
     return PreparedEntry(key, built, revision)

@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from cqbjax.core.labels import GENERATED, PAPERS, PAPERS_DATA, STAND_IN
+from cqbjax.core.labels import GENERATED, PAPER, PAPER_DATASETS, PROXY
 from cqbjax.datasets.readers.embedllm import read_embedllm
 from cqbjax.datasets.readers.paretobandit import FILES as EXAMPLES
 from cqbjax.datasets.readers.paretobandit import read_paretobandit
@@ -71,15 +71,13 @@ def _read_routerbench(path: pathlib.Path, prices: pathlib.Path | None) -> Routin
         return table
     parts = ", ".join(sorted(set(table.origins)))
     note = f"a slice ({table.num_prompts:,} prompts of {parts}) standing in for RouterBench"
-    return dataclasses.replace(
-        table, name="RouterBench slice", proxy_note=note, provenance=STAND_IN
-    )
+    return dataclasses.replace(table, name="RouterBench slice", proxy_note=note, provenance=PROXY)
 
 
 def _read_mmlu_pro(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
     file = path if path.is_file() else path / "mmlu_pro.parquet"
     note = "real MMLU-Pro scores, standing in for a dataset with many LLMs such as EmbedLLM"
-    return dataclasses.replace(read_compact(file, "MMLU-Pro", note), provenance=STAND_IN)
+    return dataclasses.replace(read_compact(file, "MMLU-Pro", note), provenance=PROXY)
 
 
 def _read_paretobandit(path: pathlib.Path, prices: pathlib.Path | None) -> RoutingTable:
@@ -93,7 +91,7 @@ def _mark_generated(table: RoutingTable) -> RoutingTable:
     """Set the provenance of a table in the schema of one of the paper's datasets."""
     generated = [origin.startswith("synthetic") for origin in table.origins]
     if not any(generated):
-        return dataclasses.replace(table, provenance=PAPERS)
+        return dataclasses.replace(table, provenance=PAPER)
     part = "" if all(generated) else f"{sum(generated):,} of {len(generated):,} prompts are "
     note = f"{part}made-up content in the schema of {table.name}, standing in for its real data"
     name = f"{table.name} (synthetic)"
@@ -147,7 +145,7 @@ def user_table(
     Raises:
         ValueError: the name is taken or not made of letters, digits, "_" and "-".
     """
-    taken = dict.fromkeys([*CATALOGUE, *PAPERS_DATA])
+    taken = dict.fromkeys([*CATALOGUE, *PAPER_DATASETS])
     if name.lower() in taken or not re.fullmatch(r"[\w-]+", name):
         raise ValueError(
             f"name={name} must be letters, digits, _ and - and none of {', '.join(taken)}."

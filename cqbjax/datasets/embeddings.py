@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 from rich.progress import Progress
 
-from cqbjax.core.files import content_key, keep, memo, sha256
-from cqbjax.core.given import places_of
+from cqbjax.core.files import hash_parts, load_or_compute, load_or_compute_all, sha256
+from cqbjax.core.inputs import join_positions
 from cqbjax.datasets.readers.parquet_csv import check_columns, read_frame, text_column
 from cqbjax.datasets.table import TableError, check_unique
 from cqbjax.sources.routing import check_lengths
@@ -67,7 +67,7 @@ def read_embeddings(
         known, table = ids(), of.partition(" has")[0]
         required = [known[int(i)] for i in wanted]
         try:
-            places = np.array(places_of(names, required, str(file), column, table, known), int)
+            places = np.array(join_positions(names, required, str(file), column, table, known), int)
         except ValueError as error:
             raise TableError(str(error)) from error
         count = len(names)
@@ -179,13 +179,15 @@ def embed(
 
     def join_shards() -> np.ndarray:
         starts = range(0, len(prompts), shard_size)
-        parts = keep({start: shards / f"{start:09d}.npy" for start in starts}, encode_shards)
+        parts = load_or_compute_all(
+            {start: shards / f"{start:09d}.npy" for start in starts}, encode_shards
+        )
         return np.concatenate(list(parts.values()))
 
     # Another process that embeds the same may finish first and remove the shards.
     with contextlib.suppress(FileNotFoundError):
-        memo(whole, join_shards)
-    joined = memo(whole, join_shards)
+        load_or_compute(whole, join_shards)
+    joined = load_or_compute(whole, join_shards)
     shutil.rmtree(shards, ignore_errors=True)
     return np.asarray(joined)
 
@@ -206,7 +208,7 @@ def embedding_key(
     prompts: Sequence[str], model: str = DEFAULT_MODEL, truncation_side: str = RIGHT
 ) -> str:
     """Return the content hash of the encoder's identity and the prompts [P], in order."""
-    return content_key(encoder_identity(model, truncation_side), *prompts)
+    return hash_parts(encoder_identity(model, truncation_side), *prompts)
 
 
 def encoder_identity(model: str, truncation_side: str = RIGHT) -> str:
@@ -236,7 +238,7 @@ def model_identity(model: str) -> str:
         for file in folder.rglob("*")
         if file.suffix in (".json", ".safetensors", ".bin", ".txt") and file.is_file()
     )
-    return content_key(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
+    return hash_parts(*(f"{file.relative_to(folder).as_posix()} {sha256(file)}" for file in files))
 
 
 def load_encoder(model: str, batch_size: int, truncation_side: str = RIGHT) -> Encode:

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cqbjax.core.files import JSON, content_key, read, sha256, write
+from cqbjax.core.files import JSON, hash_parts, read, sha256, write
 from cqbjax.datasets.cache import cache_folder
 from cqbjax.datasets.table import TableError
 
@@ -57,7 +57,7 @@ def fetch(
     Raises:
         ValueError: one sentence, as `download` and `verify`.
     """
-    suffix = "" if source is None else f".{content_key(str(pathlib.Path(source).resolve()))[:8]}"
+    suffix = "" if source is None else f".{hash_parts(str(pathlib.Path(source).resolve()))[:8]}"
     record = cache_folder(data_dir) / f"{name}{suffix}.checksums.json"
     known = read(record, JSON) if record.is_file() else {}
     repository, patterns, first = hub

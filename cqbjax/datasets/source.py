@@ -13,7 +13,7 @@ import numpy as np
 
 from cqbjax.core import rng
 from cqbjax.core.files import arrays_digest
-from cqbjax.core.given import TableNames, is_number, is_whole
+from cqbjax.core.inputs import TableNames, is_integer, is_number
 from cqbjax.core.types import Outcome
 from cqbjax.datasets.cache import load_dataset
 from cqbjax.datasets.table import RoutingTable
@@ -227,9 +227,9 @@ def dataset_source(
         ("dataset", dataset, isinstance(dataset, str) and dataset, "the name of a dataset"),
         ("data_dir", data_dir, isinstance(data_dir, str | pathlib.Path), "a folder"),
         ("offline_size", offline_size,
-         offline_size is None or (is_whole(offline_size) and offline_size >= 1),
+         offline_size is None or (is_integer(offline_size) and offline_size >= 1),
          f"{size}, or null for all"),
-        ("pool_size", pool_size, is_whole(pool_size) and pool_size >= 1, size),
+        ("pool_size", pool_size, is_integer(pool_size) and pool_size >= 1, size),
         ("rho", rho, is_number(rho), "a number"),
         ("low", low, is_number(low), "a number"),
         ("high", high, is_number(high), "a number"),

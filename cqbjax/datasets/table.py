@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.labels import OWN
+from cqbjax.core.labels import USER_DATA
 
 
 class TableError(ValueError):
@@ -43,7 +43,7 @@ class RoutingTable:
     performance: np.ndarray
     cost: np.ndarray
     proxy_note: str = ""
-    provenance: str = OWN
+    provenance: str = USER_DATA
     notes: tuple[str, ...] = ()
     in_file_order: bool = True
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from cqbjax.core.given import TableNames
+from cqbjax.core.inputs import TableNames
 from cqbjax.datasets.readers.parquet_csv import number_columns, read_frame, text_column
 from cqbjax.datasets.table import TableError, check_unique
 from cqbjax.dynamics import Orbit, ServiceTimes, count_rounds

@@ -11,7 +11,7 @@ To add your own, in a folder of your own:
 
 3. Run it with `cqbjax run users=[mine]` (in a checkout `python scripts/run.py ...`).
 
-A service model is made the same way from `core.rules.Service`, in `conf/service/`.
+A service model is made the same way from `core.scenario.Service`, in `conf/service/`.
 """
 
 import jax
@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core.pytree import pytree
-from cqbjax.core.rules import STAYS, Reaction, Users
+from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
 from cqbjax.core.types import Problem
 
 
 @pytree
-class BacksOff(Users):
+class BacksOff(UserModel):
     """The return delay is `rounds` times the attempts so far, up to doubled by chance.
 
     Attributes:
@@ -41,9 +41,9 @@ class BacksOff(Users):
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw all randomness beforehand, for each round and channel, so that policies share it."""
-        return jax.random.uniform(key, (problem.horizon, problem.places))
+        return jax.random.uniform(key, (problem.horizon, problem.channels))
 
-    def reacts(self, drawn: Array, attempts: Array) -> Reaction:
+    def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Return what one user does; `drawn` is for this round and channel, without batch axes."""
         away = self.rounds * attempts * (1 + drawn)
-        return STAYS._replace(away=jnp.round(away).astype(jnp.int32))
+        return PAPER_REACTION._replace(away=jnp.round(away).astype(jnp.int32))

@@ -4,12 +4,12 @@ import jax
 from jax import Array
 
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.rules import Service
+from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
 
 @pytree
-class DelayedFeedback(Service):
+class DelayedFeedback(ServiceModel):
     """A policy learns from an attempt some rounds after its end.
 
     The query itself departs, or waits again, at once. The policy then sees the features of the
@@ -36,7 +36,7 @@ class DelayedFeedback(Service):
 
 
 @pytree
-class LostFeedback(Service):
+class LostFeedback(ServiceModel):
     """The feedback of some attempts never reaches the policy.
 
     Attributes:
@@ -58,8 +58,8 @@ class LostFeedback(Service):
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw whether the feedback of each attempt arrives: [T, c] bool."""
-        return jax.random.uniform(key, (problem.horizon, problem.places)) >= self.lost
+        return jax.random.uniform(key, (problem.horizon, problem.channels)) >= self.lost
 
-    def hears(self, drawn: Array, place: Array) -> Array:
+    def feedback_arrives(self, drawn: Array, place: Array) -> Array:
         """Return whether the feedback arrives."""
         return drawn[place]

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.pytree import Numbers, keep_arrays, pytree
-from cqbjax.core.rules import Service
+from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
 
 @pytree
-class Outages(Service):
+class Outages(ServiceModel):
     """Some servers do not answer in some rounds; policies see which (`Observation.available`).
 
     A server that is down does not answer, so it cannot satisfy the user.
@@ -32,7 +32,7 @@ class Outages(Service):
 
     def __post_init__(self) -> None:
         """Turn lists into arrays, empty ones into None."""
-        keep_arrays(self, "servers", "since", "until")
+        convert_lists(self, "servers", "since", "until")
 
     def check(self, problem: Problem) -> None:
         """Validate the share, the length and the servers.

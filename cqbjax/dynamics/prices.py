@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.pytree import Numbers, keep_arrays, pytree
-from cqbjax.core.rules import Service
+from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 
 
 @pytree
-class Prices(Service):
+class Prices(ServiceModel):
     """The price of an answer is multiplied by a factor for its server and round.
 
     In round t the factor of server j is factor_j^[t >= since] exp(s B_jt - s^2 t / 2), where B_j is
@@ -33,7 +33,7 @@ class Prices(Service):
 
     def __post_init__(self) -> None:
         """Turn lists into arrays, empty ones into None."""
-        keep_arrays(self, "factors")
+        convert_lists(self, "factors")
 
     def check(self, problem: Problem) -> None:
         """Validate the factors, and that the source's answers have prices.
@@ -41,7 +41,7 @@ class Prices(Service):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        if not problem.billed:
+        if not problem.has_costs:
             raise ValueError("prices are of a table's answers, and this source knows of no costs")
         count = problem.num_servers
         factors = np.ones(count) if self.factors is None else np.asarray(self.factors, float)

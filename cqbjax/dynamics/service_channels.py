@@ -9,22 +9,22 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg
-from cqbjax.core.given import TableNames, places_of
-from cqbjax.core.pytree import Numbers, check_words, keep_arrays, pytree, static
-from cqbjax.core.rules import Service
+from cqbjax.core.inputs import TableNames, join_positions
+from cqbjax.core.pytree import Numbers, check_options, convert_lists, pytree, static
+from cqbjax.core.scenario import ServiceModel
 from cqbjax.core.types import Problem
 from cqbjax.dynamics.users import MAX_ROUNDS, draw_geometric
 
 
 @pytree
-class SingleChannel(Service):
+class SingleChannel(ServiceModel):
     """The paper's service: one query a round, for that round, by servers that always answer."""
 
-    of_paper = True
+    matches_paper = True
 
 
 @pytree
-class ServiceChannels(Service):
+class ServiceChannels(ServiceModel):
     """Several queries a round. The policy selects once a channel, each time among those left.
 
     It learns from all of them at the end of the round, not between its selections.
@@ -36,7 +36,7 @@ class ServiceChannels(Service):
     count: int = static(default=1)
 
     @property
-    def places(self) -> int:
+    def channels(self) -> int:
         """Return c."""
         return self.count
 
@@ -51,7 +51,7 @@ class ServiceChannels(Service):
 
 
 @pytree
-class ServiceTimes(Service):
+class ServiceTimes(ServiceModel):
     """An attempt takes some rounds and occupies a channel until its last one.
 
     Feedback arrives in the last round. The slowest server of an assortment counts.
@@ -72,7 +72,7 @@ class ServiceTimes(Service):
 
     def __post_init__(self) -> None:
         """Turn lists into arrays."""
-        keep_arrays(self, "rounds")
+        convert_lists(self, "rounds")
 
     def joined(self, names: TableNames | None) -> Self:
         """Return the service times with rows and columns in the source's order.
@@ -88,8 +88,8 @@ class ServiceTimes(Service):
                 f"{own.where}: latencies are joined by prompt_id and LLM, and the source has no "
                 "table of named ones: give rounds in their place"
             )
-        rows = places_of(own.prompts, names.prompts, own.where, "prompt_id", names.where)
-        columns = places_of(own.servers, names.servers, own.where, "LLM", names.where)
+        rows = join_positions(own.prompts, names.prompts, own.where, "prompt_id", names.where)
+        columns = join_positions(own.servers, names.servers, own.where, "LLM", names.where)
         table = np.asarray(self.rounds)[np.ix_(rows, columns)]
         return dataclasses.replace(self, rounds=table, names=None)
 
@@ -99,7 +99,7 @@ class ServiceTimes(Service):
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        check_words(self)
+        check_options(self)
         rounds, servers = np.asarray(self.rounds, float), problem.num_servers
         prompts = problem.num_prompts or (problem.num_rows if problem.pooled else 0)
         text = f"rounds={rounds.tolist()}" if rounds.ndim < 2 else f"rounds of shape {rounds.shape}"
@@ -115,13 +115,13 @@ class ServiceTimes(Service):
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw a uniform for the service time of each attempt: [T, c]."""
-        return jax.random.uniform(key, (problem.horizon, problem.places))
+        return jax.random.uniform(key, (problem.horizon, problem.channels))
 
-    def takes(self, drawn: Array, place: Array, prompt: Array, servers: Array) -> Array:
+    def service_time(self, drawn: Array, place: Array, prompt: Array, servers: Array) -> Array:
         """Return the service time of the slowest of servers [K] for a prompt: [] int32."""
         rounds = jnp.asarray(self.rounds)
         rounds = rounds[prompt] if rounds.ndim > 1 else rounds
-        mean = linalg.largest(rounds[servers], axis=-1) if rounds.ndim else rounds
+        mean = linalg.maximum(rounds[servers], axis=-1) if rounds.ndim else rounds
         if self.law == "fixed":
             return mean.astype(jnp.int32)
         return draw_geometric(drawn[place], 1 / mean)

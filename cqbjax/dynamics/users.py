@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.pytree import Numbers, keep_arrays, pytree
-from cqbjax.core.rules import STAYS, Reaction, Users
+from cqbjax.core.pytree import Numbers, convert_lists, pytree
+from cqbjax.core.scenario import PAPER_REACTION, Reaction, UserModel
 from cqbjax.core.types import Problem
 
 # The longest delay or patience, in rounds.
@@ -14,14 +14,14 @@ MAX_ROUNDS = 1e9
 
 
 @pytree
-class PersistentUsers(Users):
+class PersistentUsers(UserModel):
     """The paper's users: each waits again in the next round, until satisfied."""
 
-    of_paper = True
+    matches_paper = True
 
 
 @pytree
-class Orbit(Users):
+class Orbit(UserModel):
     """Users go to a retrial orbit, and return with a probability a round or after a drawn delay.
 
     A query that fails in round t with delay n waits again from round t + n; n = 1 is the paper's.
@@ -38,7 +38,7 @@ class Orbit(Users):
 
     def __post_init__(self) -> None:
         """Turn lists into arrays."""
-        keep_arrays(self, "delays")
+        convert_lists(self, "delays")
 
     def check(self, problem: Problem) -> None:
         """Validate the probability and the delays.
@@ -56,20 +56,20 @@ class Orbit(Users):
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw the return delay of each attempt: [T, c] int32 rounds."""
-        uniform = jax.random.uniform(key, (problem.horizon, problem.places))
+        uniform = jax.random.uniform(key, (problem.horizon, problem.channels))
         if self.delays is None:
             return draw_geometric(uniform, self.return_rate)
         delays = jnp.asarray(self.delays)
         which = jnp.minimum((uniform * len(delays)).astype(jnp.int32), len(delays) - 1)
         return jnp.round(delays[which]).astype(jnp.int32)
 
-    def reacts(self, drawn: Array, attempts: Array) -> Reaction:
+    def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Go to the orbit for the drawn delay."""
-        return STAYS._replace(away=drawn)
+        return PAPER_REACTION._replace(away=drawn)
 
 
 @pytree
-class Impatience(Users):
+class Impatience(UserModel):
     """Users abandon after some failed attempts, by chance, or after waiting too long.
 
     Attributes:
@@ -105,20 +105,20 @@ class Impatience(Users):
 
     def draw(self, key: Array, problem: Problem) -> Array:
         """Draw uniforms that decide about abandoning and pretending: [T, c, 2]."""
-        return jax.random.uniform(key, (problem.horizon, problem.places, 2))
+        return jax.random.uniform(key, (problem.horizon, problem.channels, 2))
 
-    def bears(self, key: Array, problem: Problem) -> Array:
+    def draw_patience(self, key: Array, problem: Problem) -> Array:
         """Draw the patience of each arriving query in rounds: [T, A] int32."""
-        uniform = jax.random.uniform(key, (problem.horizon, problem.arrivals_a_round))
+        uniform = jax.random.uniform(key, (problem.horizon, problem.max_arrivals))
         fixed = jnp.minimum(self.patience, MAX_ROUNDS).astype(jnp.int32)
         by_chance = jnp.asarray(self.leave) > 0
         drawn = draw_geometric(uniform, jnp.where(by_chance, self.leave, 1.0))
         return jnp.where(by_chance, jnp.minimum(drawn, fixed), fixed)
 
-    def reacts(self, drawn: Array, attempts: Array) -> Reaction:
+    def react(self, drawn: Array, attempts: Array) -> Reaction:
         """Abandon after the last attempt, or by chance."""
         leaves = (attempts >= self.attempts) | (drawn[0] < self.give_up)
-        return STAYS._replace(leaves=leaves, pretends=drawn[1] < self.pretends)
+        return PAPER_REACTION._replace(leaves=leaves, pretends=drawn[1] < self.pretends)
 
 
 def draw_geometric(uniform: Array, rate: Array | float) -> Array:

@@ -137,15 +137,15 @@ class Batch:
         slots, horizon = initial_slots(problem, self.spec.capacity), problem.horizon
         if self.spec.capacity == "auto" and not read_needs(take(self.policies, 0)).contexts:
             excess = max(_excess_arrivals(spec) for spec in {id(s): s for s in self.specs}.values())
-            wanted = min(excess * horizon + SPREAD * horizon**0.5, problem.most_queries)
+            wanted = min(excess * horizon + SPREAD * horizon**0.5, problem.max_queries)
             while slots < wanted:
-                slots = grow_slots(slots, problem.most_queries)
+                slots = grow_slots(slots, problem.max_queries)
         return slots
 
     def run_bytes(self, slots: int, padded: Problem | None = None) -> int:
         """Return the bytes of one run, or of one with the shapes of a padded problem."""
         source = programs.merge_source(take(self.numbers, 0), self.tables)
-        kinds = pytree.kind_of(take(self.policies, 0)), pytree.kind_of(source)
+        kinds = pytree.signature_of(take(self.policies, 0)), pytree.signature_of(source)
         return memory.bytes_per_run(*kinds, padded or self.spec.problem, slots, self.spec.recorders)
 
 
@@ -175,8 +175,8 @@ class SweepPlan:
         on_cpu = self.devices[0].platform == "cpu"
         padded = pad_horizon(batch, slots, self.bytes_per_device // width) if on_cpu else None
         return ProgramSpec(
-            self.devices, width, problem, pytree.kind_of(take(batch.numbers, 0)),
-            pytree.kind_of(batch.tables), pytree.kind_of(take(batch.policies, 0)), slots,
+            self.devices, width, problem, pytree.signature_of(take(batch.numbers, 0)),
+            pytree.signature_of(batch.tables), pytree.signature_of(take(batch.policies, 0)), slots,
             records.per_call, records.every, batch.spec.recorders, padded,
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ def initial_slots(problem: Problem, capacity: Capacity) -> int:
     if capacity != "auto":
         return int(capacity)
     start = START_CAPACITY_POOL if problem.pooled else START_CAPACITY
-    return min(start, max_slots(problem.most_queries))
+    return min(start, max_slots(problem.max_queries))
 
 
 def max_slots(queries: int) -> int:
@@ -245,8 +245,8 @@ def pad_horizon(batch: Batch, slots: int, max_run_bytes: int) -> Problem | None:
     """
     problem, source, recorders = batch.spec.problem, batch.spec.source, batch.spec.recorders
     policy, most = take(batch.policies, 0), min(max_run_bytes, memory.CPU_BYTES_ALONE)
-    plain = problem.places == problem.arrivals_a_round == 1 and getattr(source, "extends", False)
-    if not plain or contract.is_foreign(policy):
+    plain = problem.channels == problem.max_arrivals == 1 and getattr(source, "extends", False)
+    if not plain or contract.is_third_party(policy):
         return None
     for horizon in PADDED_HORIZONS:
         if horizon < problem.horizon:
@@ -254,7 +254,7 @@ def pad_horizon(batch: Batch, slots: int, max_run_bytes: int) -> Problem | None:
         padded = source.problem(problem.assortment_size, horizon)
         # A policy may hold a table with a row per context row: it is then defined for one horizon.
         if (
-            contract.refusal(policy, padded) is None
+            contract.policy_error(policy, padded) is None
             and memory.record_shapes(recorders, problem) == memory.record_shapes(recorders, padded)
             and batch.run_bytes(slots, padded) <= most
         ):
@@ -283,10 +283,10 @@ def form_batches(specs: Sequence[SweepSpec]) -> list[Batch]:
         for label, policy in spec.policies.items():
             per_seed = isinstance(policy, PerSeed)
             each = policy.policies if isinstance(policy, PerSeed) else (policy,)
-            stacked = _stack([pytree.arrays(one) for one in each])
+            stacked = _stack([pytree.as_arrays(one) for one in each])
             program = (
-                pytree.kind_of(take(stacked, 0)), per_seed, spec.problem, spec.records,
-                spec.capacity, pytree.kind_of(source), large, spec.recorders,
+                pytree.signature_of(take(stacked, 0)), per_seed, spec.problem, spec.records,
+                spec.capacity, pytree.signature_of(source), large, spec.recorders,
             )  # fmt: skip
             stacked_member = _StackedMember(Member(number, label), spec, stacked, source)
             by_program.setdefault(program, []).append(stacked_member)
@@ -333,7 +333,7 @@ class _SharedArrays:
 
     def convert(self, source: Source) -> Any:
         """Return a source as a tree of arrays."""
-        leaves, structure = jax.tree.flatten(pytree.arrays(source))
+        leaves, structure = jax.tree.flatten(pytree.as_arrays(source))
         for i, leaf in enumerate(jax.tree.leaves(source)):
             if leaves[i].ndim == 0:
                 continue

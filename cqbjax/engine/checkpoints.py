@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core.code import digest
-from cqbjax.core.files import arrays_digest, content_key, write_atomic
+from cqbjax.core.files import arrays_digest, hash_parts, write_atomic
 from cqbjax.engine.batches import Batch
 
 # Least seconds between two checkpoints: about what a kill may cost.
@@ -38,7 +38,7 @@ def batch_key(batch: Batch) -> str:
         spec.records.rounds, rates, [repr(one) for one in spec.recorders],
         hash_code(*spec.recorders),
     )  # fmt: skip
-    return content_key(hash_tree(determined_by), hash_code(*determined_by))
+    return hash_parts(hash_tree(determined_by), hash_code(*determined_by))
 
 
 def hash_tree(tree: Any) -> str:
@@ -51,13 +51,13 @@ def hash_tree(tree: Any) -> str:
     arrays = [np.asarray(leaf) for leaf in leaves]
     if any(array.dtype == object for array in arrays):
         raise ValueError(f"{type(tree).__name__} holds an object that is no array and no number")
-    return content_key(str(structure), arrays_digest(arrays))
+    return hash_parts(str(structure), arrays_digest(arrays))
 
 
 def hash_code(*objects: Any) -> str:
     """Hash the code that simulates, the code of `objects` (`core.code.digest`), and JAX's setup."""
     setup = (jax.__version__, jax.default_backend(), str(jnp.result_type(float)))
-    return content_key(*setup, digest([ENGINE], *objects))
+    return hash_parts(*setup, digest([ENGINE], *objects))
 
 
 class Checkpoints:

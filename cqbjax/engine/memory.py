@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import Kind
-from cqbjax.core.recorders import ALWAYS, Recorder
+from cqbjax.core.pytree import Signature
+from cqbjax.core.recorders import STANDARD, Recorder
 from cqbjax.core.types import Problem
 from cqbjax.engine.spec import RecordSchedule
 
@@ -133,11 +133,11 @@ def spare_runs(problem: Problem) -> int:
 
 @functools.lru_cache(CACHE_SIZE)
 def bytes_per_run(
-    policy: Kind,
-    source: Kind,
+    policy: Signature,
+    source: Signature,
     problem: Problem,
     slots: int,
-    recorders: tuple[Recorder, ...] = ALWAYS,
+    recorders: tuple[Recorder, ...] = STANDARD,
 ) -> int:
     """Return the bytes of a run on the device between rounds, its policy's included."""
 
@@ -152,7 +152,7 @@ def bytes_per_run(
 
 
 @functools.lru_cache(CACHE_SIZE)
-def drawn_bytes(policy: Kind, problem: Problem) -> int:
+def drawn_bytes(policy: Signature, problem: Problem) -> int:
     """Return the bytes that a policy with a method `draws` draws in a round (ACQB's M samples)."""
 
     def draw(policy: Any) -> Any:
@@ -162,7 +162,7 @@ def drawn_bytes(policy: Kind, problem: Problem) -> int:
 
 
 @functools.lru_cache(CACHE_SIZE)
-def _instance_shapes(source: Kind, problem: Problem) -> Any:
+def _instance_shapes(source: Signature, problem: Problem) -> Any:
     """Return the shapes of an instance, traced once for all policies."""
 
     def draw(source: Any) -> simulate.Instance:

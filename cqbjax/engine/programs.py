@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cqbjax.core import backend, extent, platforms, pytree, rng, simulate
-from cqbjax.core.contract import is_foreign
-from cqbjax.core.pytree import Kind
+from cqbjax.core import backend, platforms, pytree, rng, simulate
+from cqbjax.core.contract import is_third_party
+from cqbjax.core.pytree import Signature
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.types import Policy, Problem, read_needs
 
@@ -53,9 +53,9 @@ class ProgramSpec(NamedTuple):
     devices: tuple[jax.Device, ...]
     width: int
     problem: Problem
-    numbers: Kind
-    tables: Kind
-    policy: Kind
+    numbers: Signature
+    tables: Signature
+    policy: Signature
     slots: int
     per_call: int
     every: int
@@ -92,7 +92,7 @@ class Program:
     ) -> None:  # fmt: skip
         """Lower a function; options are those of `backend.compile_lowered`."""
         begun, platform = time.perf_counter(), devices[0].platform
-        with platforms.use(platforms.of(platform)):
+        with platforms.use(platforms.get(platform)):
             lowered = function.lower(*shapes)
         self.compiled: Any = None
         self.out_info, self._lock = lowered.out_info, threading.Lock()
@@ -133,9 +133,11 @@ class Programs(NamedTuple):
     seconds: float
 
     @property
-    def extents(self) -> tuple[extent.Extent, ...]:
+    def extents(self) -> tuple[rng.RunLength, ...]:
         """The runs' horizon, as a further argument of `draw` if programs are padded."""
-        return () if self.spec.padded_problem is None else (extent.of(self.spec.problem.horizon),)
+        return (
+            () if self.spec.padded_problem is None else (rng.run_length(self.spec.problem.horizon),)
+        )
 
     def stretches(self, first: int) -> Iterator[tuple[Any, int]]:
         """Yield the stretches of a device call that begins at round `first`, and their records."""
@@ -145,7 +147,7 @@ class Programs(NamedTuple):
             return
         for done in range(0, records, RECORDS):
             few = min(RECORDS, records - done)
-            yield simulate.Stretch(*map(np.int32, (first + done * every, every, few))), few
+            yield simulate.Segment(*map(np.int32, (first + done * every, every, few))), few
 
 
 def compile_one(spec: ProgramSpec) -> Programs:
@@ -190,12 +192,12 @@ def _lower(spec: ProgramSpec) -> tuple[Program, Program, Program]:
     draw = _lower_draw(spec.devices, spec.width, spec.problem, spec.numbers, spec.tables, padded)
 
     def start(policy: Policy, instance: simulate.Instance) -> simulate.Carry:
-        watched = is_foreign(policy)
+        watched = is_third_party(policy)
         return simulate.start(policy, spec.problem, instance, spec.slots, watched, spec.recorders)
 
     def advance(policy: Policy, instance: Any, carry: Any, stretch: Any) -> Any:
         records = spec.per_call
-        stretch = simulate.Stretch(stretch, spec.every, records) if spec.every else stretch
+        stretch = simulate.Segment(stretch, spec.every, records) if spec.every else stretch
         return simulate.advance(
             policy, spec.problem, instance, carry, stretch, records, spec.recorders
         )
@@ -207,7 +209,7 @@ def _lower(spec: ProgramSpec) -> tuple[Program, Program, Program]:
     mapped = _map_over_runs(devices, width, start, batched=2)
     begun = Program(devices, mapped, (policies, instances), **options)
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    stretch = number if spec.every else simulate.Stretch(number, number, number)
+    stretch = number if spec.every else simulate.Segment(number, number, number)
     # The next carry takes the memory of the last.
     mapped = _map_over_runs(devices, width, advance, batched=3, shared=1, donated=2)
     shapes = policies, instances, begun.out_info, stretch
@@ -227,15 +229,15 @@ def _uses_emitters(spec: ProgramSpec) -> bool:
 
 @functools.lru_cache(CACHE_SIZE)
 def _lower_draw(
-    devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Kind, tables: Kind,
-    padded: bool,
+    devices: tuple[jax.Device, ...], width: int, problem: Problem, numbers: Signature,
+    tables: Signature, padded: bool,
 ) -> Program:  # fmt: skip
     """Lower the program that draws instances, which all policies share."""
 
     # The source is an argument, not a constant: another slackness or table does not recompile.
     # Numbers are batched over runs; tables are shared, not copied for each run.
     def draw(
-        seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any, *extents: extent.Extent
+        seed: jax.Array, rate: jax.Array, numbers: Any, tables: Any, *extents: rng.RunLength
     ) -> simulate.Instance:
         source, key = merge_source(numbers, tables), rng.run_key(seed)
         return simulate.draw_instance(key, source, rate, problem, *extents)
@@ -243,7 +245,7 @@ def _lower_draw(
     runs = width * len(devices)
     seeds = jax.ShapeDtypeStruct((runs,), jnp.int32)
     rates = jax.ShapeDtypeStruct((runs,), jnp.result_type(float))
-    extents = [pytree.kind_of(extent.of(problem.horizon)).shapes()] if padded else []
+    extents = [pytree.signature_of(rng.run_length(problem.horizon)).shapes()] if padded else []
     mapped = _map_over_runs(devices, width, draw, batched=3, shared=1 + padded)
     shapes = seeds, rates, numbers.shapes(runs), tables.shapes(), *extents
     return Program(devices, mapped, shapes)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, faults
+from cqbjax.core import conformance, contract
 from cqbjax.core.files import arrays_digest
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.core.recorders import QueueLength
@@ -109,7 +109,7 @@ def run_batch(
         if batch.spec.capacity != "auto" and lost.any():
             _raise_overflow(plan, batch, take(runs, left), results, slots, progress)
         finished.append((left[~lost], take(results, ~lost)))
-        left, slots = left[lost], batches.grow_slots(slots, problem.most_queries)
+        left, slots = left[lost], batches.grow_slots(slots, problem.max_queries)
         if len(left):
             progress.expect(len(left) * problem.horizon)
             progress.log(plan.describe(batch, slots, len(left)))
@@ -273,7 +273,7 @@ def start_chunk(compiled: programs.Programs, batch: Batch, runs: Runs) -> tuple[
     seeds, rates = runs.seed.astype(np.int32), runs.rate.astype(jnp.result_type(float))
     instance = compiled.draw(seeds, rates, numbers, batch.tables, *compiled.extents)
     spec = batch.spec
-    for name, sentences, found in faults.of_draws(spec.source, spec.problem, instance):
+    for name, sentences, found in conformance.find_faults(spec.source, spec.problem, instance):
         for run in np.flatnonzero(found)[:1]:
             raise contract.ContractError(
                 f"{name}: {sentences[found[run] - 1]}, and those of {_describe_run(runs, run)} do "
@@ -288,7 +288,7 @@ def _check_actions(batch: Batch, runs: Runs, breach: contract.Breach | None) -> 
         return
     for run in np.flatnonzero(np.asarray(breach.round))[:1]:
         round_, slot, servers = (np.asarray(leaf[run]) for leaf in breach)
-        sentence = contract.sentence(batch.spec.problem, int(round_), int(slot), servers)
+        sentence = contract.describe_breach(batch.spec.problem, int(round_), int(slot), servers)
         label = batch.members[runs.member[run]].label
         raise contract.ContractError(f"policy {label}, {_describe_run(runs, run)}: {sentence}")
 
@@ -334,7 +334,7 @@ def _raise_overflow(
     first = lost[0]
     enough = slots
     while len(lost):
-        enough = batches.grow_slots(enough, batch.spec.problem.most_queries)
+        enough = batches.grow_slots(enough, batch.spec.problem.max_queries)
         again, _ = attempt(plan, batch, take(runs, lost), enough, progress, Checkpoints(None))
         peak, lost = again.peak.max(), lost[again.overflow > 0]
     raise QueueOverflow(

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cqbjax.core.given import is_whole
-from cqbjax.core.recorders import ALWAYS, Recorder
+from cqbjax.core.inputs import is_integer
+from cqbjax.core.recorders import STANDARD, Recorder
 from cqbjax.core.types import Policy, Problem, Source
 
 MAX_RECORDS = 250
@@ -72,7 +72,7 @@ class SweepSpec:
     seeds: np.ndarray
     records: RecordSchedule
     capacity: Capacity
-    recorders: tuple[Recorder, ...] = ALWAYS
+    recorders: tuple[Recorder, ...] = STANDARD
 
     @property
     def runs_per_policy(self) -> int:
@@ -95,7 +95,7 @@ def choose_records(horizon: int, every: int | None = None) -> RecordSchedule:
         # A prime horizon has no divisor between 1 and itself: then every round is recorded.
         every = horizon // records
         every = every if every <= 4 * max(1, horizon // MAX_RECORDS) else 1
-    if not is_whole(every) or every < 1 or horizon % every:
+    if not is_integer(every) or every < 1 or horizon % every:
         raise ValueError(f"record_every={every} must divide horizon={horizon}")
     count = horizon // every
     calls = max(n for n in range(1, MAX_CALLS + 1) if count % n == 0)

@@ -11,11 +11,10 @@ import numpy as np
 import xarray as xr
 
 from cqbjax.core import backend
-from cqbjax.core.contract import layers
+from cqbjax.core.contract import source_layers
 from cqbjax.core.labels import LLM, OPTIMAL
 from cqbjax.core.recorders import Recorder
-from cqbjax.core.rules import Service, Users
-from cqbjax.core.setting import is_ours, with_rules
+from cqbjax.core.scenario import ServiceModel, UserModel, oracle_is_heuristic, with_dynamics
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import programs
 from cqbjax.engine.batches import Member, SweepPlan, plan_sweep
@@ -68,8 +67,8 @@ def sweep(
     resume: Path | str | None = None,
     record: Sequence[Recorder | str] = (),
     queries: bool = False,
-    users: Sequence[Users] = (),
-    service: Sequence[Service] = (),
+    users: Sequence[UserModel] = (),
+    service: Sequence[ServiceModel] = (),
 ) -> xr.Dataset:
     """Simulate every policy at every arrival rate and seed.
 
@@ -121,7 +120,7 @@ def sweep(
     check_chunks(chunk, memory_gb, devices)
     check_options(progress, resume, queries)
     spec = build_spec(
-        policies, with_rules(source, users, service), arrival_rate=arrival_rate,
+        policies, with_dynamics(source, users, service), arrival_rate=arrival_rate,
         seeds=choose_seeds(num_seeds, first_seed, seeds), horizon=horizon, K=K,
         record_every=record_every, capacity=capacity,
         record=[*record, "queries"] if queries else record, memory_gb=memory_gb, devices=devices,
@@ -234,7 +233,7 @@ def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dat
         "round": ("round", records.rounds, {"thinned": every}),
     }
     if any(LLM in recorder.dims for recorder in spec.recorders):
-        names = getattr(getattr(layers(spec.source)[-1], "names", None), "servers", None)
+        names = getattr(getattr(source_layers(spec.source)[-1], "names", None), "servers", None)
         coords[LLM] = list(names or (f"LLM {i}" for i in range(problem.num_servers)))
     attributes: dict[str, Any] = {
         "K": problem.assortment_size,
@@ -244,6 +243,6 @@ def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dat
         "parameters": problem.parameters,
     }
     repeats = getattr(spec.policies[OPTIMAL], "retry", "same") == "same"
-    if is_ours(spec.source) or not repeats:
+    if oracle_is_heuristic(spec.source) or not repeats:
         attributes["yardstick"] = YARDSTICK if repeats else f"{YARDSTICK}{NO_REPEATS}"
     return xr.Dataset(data, coords, attributes)

@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, mnl, pytree, shapes
-from cqbjax.core.given import check_float32, is_number, is_whole, rounded
+from cqbjax.core import conformance, contract, mnl, pytree
+from cqbjax.core.inputs import check_float32, is_integer, is_number, round_fraction
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.recorders import ALWAYS, NAMED, Recorder
-from cqbjax.core.rng import MOST_SEED
-from cqbjax.core.rules import Users
-from cqbjax.core.setting import alone, kinds_of
+from cqbjax.core.recorders import OPTIONAL, STANDARD, Recorder
+from cqbjax.core.rng import MAX_SEED
+from cqbjax.core.scenario import UserModel, base_source, models_of
 from cqbjax.core.types import Policy, Problem, Source
 from cqbjax.engine import memory
 from cqbjax.engine.batches import initial_slots
@@ -56,30 +55,30 @@ def build_spec(
     records = choose_records(horizon, record_every)
     # A range becomes an array when its records are known to fit.
     numbers = seed_numbers(seeds[-1:] if isinstance(seeds, range) else seeds)
-    with contract.naming("source"):
+    with contract.prefix_errors("source"):
         contract.check_source_class(source)
         pytree.check_numbers(source)
         problem = source.problem(1, horizon)
-    check_rates(arrival_rate, problem.arrivals_a_round)
+    check_rates(arrival_rate, problem.max_arrivals)
     every_policy = add_optimal(policies)
     check_assortments(problem.num_servers, K)
-    with contract.naming("source"):
+    with contract.prefix_errors("source"):
         problem = source.problem(K, horizon)
-    if max(problem.attempts, problem.most_queries) > MAX_ROUNDS:
+    if max(problem.attempts, problem.max_queries) > MAX_ROUNDS:
         raise ValueError(
-            f"count={problem.places} times horizon={horizon} must be at most 2^30 attempts, and "
-            f"{problem.arrivals_a_round} arrivals a round times horizon too"
+            f"count={problem.channels} times horizon={horizon} must be at most 2^30 attempts, and "
+            f"{problem.max_arrivals} arrivals a round times horizon too"
         )
     recorders = _check_recorders(record, problem)
     runs = len(policies) * len(arrival_rate) * len(seeds)
     memory.check_record_bytes(runs * memory.record_bytes(recorders, problem, records))
     numbers = seed_numbers(seeds)
     check_seeds(numbers)
-    rates = np.asarray([rounded(float(rate)) for rate in arrival_rate])
+    rates = np.asarray([round_fraction(float(rate)) for rate in arrival_rate])
     spec = SweepSpec(every_policy, source, problem, rates, numbers, records, capacity, recorders)
     # A source of this package first checks its fields alone (with no seed), because shapes are
     # computed from them. It draws last; a user-defined source draws once, here.
-    user_defined = contract.is_foreign(source)
+    user_defined = contract.is_third_party(source)
     _check_drawn(source, numbers if user_defined else numbers[:0], arrival_rate, K)
     _check_source(source, problem)
     check_policies(spec, policies, memory_gb, devices)
@@ -116,12 +115,12 @@ def check_policies(
     budget = memory.device_budget(memory_gb, places)
     slots = initial_slots(spec.problem, spec.capacity)
     # The kind of the source, without copying its tables.
-    source = pytree.kind_of(
+    source = pytree.signature_of(
         jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), spec.source)
     )
     for label, policy in policies.items():
-        with contract.naming(f"policy {label}"):
-            kind = pytree.kind_as_arrays(_each(policy)[0])
+        with contract.prefix_errors(f"policy {label}"):
+            kind = pytree.signature_as_arrays(_each(policy)[0])
             size = memory.bytes_per_run(kind, source, spec.problem, slots, spec.recorders)
             size += memory.drawn_bytes(kind, spec.problem)
         memory.chunk_width(size, 1, 1, places, budget)
@@ -139,11 +138,11 @@ def _check_labels(policies: Any) -> None:
 
 
 def _check_runs(horizon: Any, capacity: Any) -> None:
-    if not is_whole(horizon) or not 1 <= horizon <= MAX_ROUNDS:
+    if not is_integer(horizon) or not 1 <= horizon <= MAX_ROUNDS:
         raise ValueError(
             f"horizon={horizon!r} must be a whole number of rounds, at least 1 and at most 2^30"
         )
-    if capacity != "auto" and not (is_whole(capacity) and 1 <= capacity < MOST_SEED):
+    if capacity != "auto" and not (is_integer(capacity) and 1 <= capacity < MAX_SEED):
         raise ValueError(
             f"capacity={capacity} must be `auto` or a whole number of slots, at least 1"
         )
@@ -157,7 +156,7 @@ def check_chunks(
     Raises:
         ValueError: naming chunk, memory_gb or devices.
     """
-    if chunk is not None and not (is_whole(chunk) and chunk >= 1):
+    if chunk is not None and not (is_integer(chunk) and chunk >= 1):
         raise ValueError(f"chunk={chunk} must be a whole number of runs, at least 1, or None")
     if memory_gb is not None and not (is_number(memory_gb) and 0 < memory_gb < float("inf")):
         raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
@@ -182,13 +181,13 @@ def choose_seeds(
     num_seeds: int | None, first_seed: int, seeds: Sequence[int] | None
 ) -> Sequence[int]:
     """Return the seeds of `cqbjax.sweep`: a range, or the list that it was given."""
-    if is_whole(seeds):
+    if is_integer(seeds):
         raise ValueError(f"seeds={seeds} must be a list: write num_seeds={seeds}")
     if seeds is not None:
         if num_seeds is not None or first_seed != 0:
             raise ValueError("seeds must be given without num_seeds and first_seed")
         return seeds
-    if num_seeds is None or not is_whole(num_seeds) or not is_whole(first_seed):
+    if num_seeds is None or not is_integer(num_seeds) or not is_integer(first_seed):
         raise ValueError(
             f"num_seeds={num_seeds!r} and first_seed={first_seed!r} must be whole numbers"
         )
@@ -202,7 +201,7 @@ def seed_numbers(seeds: Sequence[int]) -> np.ndarray:
         ValueError: they are not a sequence of integers, or too large.
     """
     if isinstance(seeds, range):
-        if seeds and max(seeds[0], seeds[-1]) >= MOST_SEED:
+        if seeds and max(seeds[0], seeds[-1]) >= MAX_SEED:
             raise ValueError("seeds must be below 2^31")
         return np.arange(seeds.start, seeds.stop, seeds.step)
     numbers = np.asarray(seeds)
@@ -217,7 +216,7 @@ def check_seeds(seeds: np.ndarray) -> None:
         raise ValueError("num_seeds must be at least 1")
     if len(np.unique(seeds)) < len(seeds) or seeds.min() < 0:
         raise ValueError("seeds must be distinct and not negative")
-    if seeds.max() >= MOST_SEED:
+    if seeds.max() >= MAX_SEED:
         raise ValueError("seeds must be below 2^31")
 
 
@@ -228,7 +227,7 @@ def check_rates(arrival_rate: Sequence[float], largest: int) -> None:
         raise ValueError(f"arrival_rate={arrival_rate!r} must be a list of numbers")
     if not len(arrival_rate):
         raise ValueError("arrival_rate must name at least one rate")
-    if len({rounded(float(rate)) for rate in arrival_rate}) < len(arrival_rate):
+    if len({round_fraction(float(rate)) for rate in arrival_rate}) < len(arrival_rate):
         raise ValueError("arrival_rate must name distinct rates, and to 12 digits two are the same")
     for rate in arrival_rate:
         if not 0.0 <= rate <= largest:
@@ -237,7 +236,7 @@ def check_rates(arrival_rate: Sequence[float], largest: int) -> None:
 
 def check_assortments(num_servers: int, K: int) -> None:
     """Require 1 <= K <= N, and assortments of K of N servers that an int32 can count."""
-    if not is_whole(K):
+    if not is_integer(K):
         raise ValueError(f"K={K!r} must be a whole number")
     if not 1 <= K <= num_servers:
         raise ValueError(f"K={K} must lie in 1..N, and N={num_servers} servers")
@@ -251,29 +250,31 @@ def check_assortments(num_servers: int, K: int) -> None:
 def _check_drawn(source: Source, seeds: np.ndarray, rates: Sequence[float], K: int) -> None:
     """Let a source raise for what it cannot draw."""
     for rate in rates:
-        with contract.naming("source"):
+        with contract.prefix_errors("source"):
             source.check(seeds, rate, K)
 
 
 def _check_source(source: Source, problem: Problem) -> None:
     """Check a source and its dynamics; trace what those that are user-defined draw."""
     _check_leaves(source)
-    inside = alone(source)
-    own = contract.foreign(inside)
+    inside = base_source(source)
+    own = contract.find_third_party(inside)
     if own is not None:
-        with contract.naming(f"source {type(own).__name__}"):
-            shapes.check_source(_shapes(inside), problem)
-    for kind in kinds_of(source):
+        with contract.prefix_errors(f"source {type(own).__name__}"):
+            conformance.check_source(_shapes(inside), problem)
+    for kind in models_of(source):
         delay = getattr(kind, "delay", 0)
         if delay > problem.horizon:
             raise ValueError(
                 f"delay={delay} must be at most horizon={problem.horizon} rounds: nothing would "
                 "ever be learnt"
             )
-        if contract.is_foreign(kind):
-            users = isinstance(kind, Users)
-            with contract.naming(f"{'users' if users else 'service'} {type(kind).__name__}"):
-                (shapes.check_users if users else shapes.check_service)(_shapes(kind), problem)
+        if contract.is_third_party(kind):
+            users = isinstance(kind, UserModel)
+            with contract.prefix_errors(f"{'users' if users else 'service'} {type(kind).__name__}"):
+                (conformance.check_users if users else conformance.check_service)(
+                    _shapes(kind), problem
+                )
 
 
 def _check_leaves(tree: Any) -> None:
@@ -286,7 +287,7 @@ def _check_leaves(tree: Any) -> None:
 
 def _shapes(tree: Any) -> Any:
     """Return a source or a dynamics model with shapes in place of its numbers."""
-    return pytree.kind_of(pytree.arrays(tree)).shapes()
+    return pytree.signature_of(pytree.as_arrays(tree)).shapes()
 
 
 def add_optimal(policies: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,9 +314,9 @@ def _check_recorders(record: Sequence[Recorder | str], problem: Problem) -> tupl
     if not isinstance(record, list | tuple):
         raise ValueError(f"record={record} must be a list")
     more = [find_recorder(one) for one in record]
-    names = [*RESERVED_NAMES, *(one.name for one in ALWAYS)]
+    names = [*RESERVED_NAMES, *(one.name for one in STANDARD)]
     for one in more:
-        with contract.naming("record"):
+        with contract.prefix_errors("record"):
             contract.check_instance(one)
         kind = type(one).__name__
         frozen = getattr(type(one), "__dataclass_params__", None)
@@ -327,7 +328,7 @@ def _check_recorders(record: Sequence[Recorder | str], problem: Problem) -> tupl
             raise ValueError(f"recorder {kind} has the name {one.name}, which is taken")
         names.append(one.name)
         one.check(problem)
-    recorders = (*ALWAYS, *more)
+    recorders = (*STANDARD, *more)
     if more:
         _trace_recorders(recorders, problem)
     return recorders
@@ -341,16 +342,16 @@ def find_recorder(recorder: Recorder | str) -> Recorder:
     """
     if not isinstance(recorder, str):
         return recorder
-    if recorder not in NAMED:
-        raise ValueError(f"record={recorder} is unknown; choose from {', '.join(NAMED)}")
-    return NAMED[recorder]
+    if recorder not in OPTIONAL:
+        raise ValueError(f"record={recorder} is unknown; choose from {', '.join(OPTIONAL)}")
+    return OPTIONAL[recorder]
 
 
 @functools.lru_cache(CACHE_SIZE)
 def _trace_recorders(recorders: tuple[Recorder, ...], problem: Problem) -> None:
     """Trace a round with these recorders."""
-    with contract.naming("record"):
-        shapes.check_recorders(recorders, Optimal(), problem)
+    with contract.prefix_errors("record"):
+        conformance.check_recorders(recorders, Optimal(), problem)
 
 
 def _each(policy: Policy | PerSeed) -> Sequence[Policy]:
@@ -362,7 +363,7 @@ def _check_policy(
 ) -> None:
     """Check a policy, or each one of a `PerSeed`."""
     each = _each(policy)
-    with contract.naming(f"policy {label}"):
+    with contract.prefix_errors(f"policy {label}"):
         contract.check_class(each[0])
         _check_leaves(each[0])
     if isinstance(policy, PerSeed) and len(each) != len(seeds):
@@ -380,21 +381,21 @@ def _check_policy(
                 f"of seed {seeds[0]}"
             )
         if hasattr(one, "check"):
-            with contract.naming(f"policy {label}"):
+            with contract.prefix_errors(f"policy {label}"):
                 one.check(problem)
-    with contract.naming(f"policy {label}"):
-        _trace_policy(pytree.kind_as_arrays(each[0]), problem)
+    with contract.prefix_errors(f"policy {label}"):
+        _trace_policy(pytree.signature_as_arrays(each[0]), problem)
 
 
 @functools.lru_cache(CACHE_SIZE)
-def _trace_policy(kind: pytree.Kind, problem: Problem) -> None:
+def _trace_policy(kind: pytree.Signature, problem: Problem) -> None:
     """Trace the `init` of a policy, or the whole round of a user-defined one.
 
     A policy that is not defined for these shapes raises.
     """
     policy = kind.shapes()
-    if contract.is_foreign(policy):
-        shapes.check_policy(policy, problem)
+    if contract.is_third_party(policy):
+        conformance.check_policy(policy, problem)
         return
     contexts = jax.ShapeDtypeStruct(problem.contexts_shape, jnp.result_type(float))
     jax.eval_shape(lambda policy, table: policy.init(problem, table), policy, contexts)

@@ -35,7 +35,7 @@ from cqbjax.core.types import (
 CAPACITY = 256
 
 
-class State(NamedTuple):
+class EnvState(NamedTuple):
     """A run under way.
 
     Attributes:
@@ -49,7 +49,7 @@ class State(NamedTuple):
     round: Array
 
 
-class Told(NamedTuple):
+class StepInfo(NamedTuple):
     """What comes of a step beside the reward.
 
     Attributes:
@@ -67,7 +67,7 @@ class Told(NamedTuple):
     overflow: Array
 
 
-class _Heard(NamedTuple):
+class _ActionState(NamedTuple):
     """A round's action, and what the round told of it."""
 
     action: Action
@@ -76,7 +76,7 @@ class _Heard(NamedTuple):
 
 
 @pytree
-class _Driven:
+class _ActionPolicy:
     """A policy that does what it is told, and remembers what it heard."""
 
     mixed: bool = static(default=False)
@@ -85,29 +85,29 @@ class _Driven:
     def needs(self) -> Needs:
         return Needs(offer_counts=True, entry_rounds=True, smaller_assortments=self.mixed)
 
-    def init(self, problem: Problem, contexts: Array) -> _Heard:
+    def init(self, problem: Problem, contexts: Array) -> _ActionState:
         del contexts
         size = problem.assortment_size
         blank = blank_action(size, self.mixed)
         told = blank_action(size, self.mixed or (problem.outages and size > 1))
-        return _Heard(blank, told, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
+        return _ActionState(blank, told, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
 
-    def select(self, key: Array, state: _Heard, observation: Observation) -> Action:
+    def select(self, key: Array, state: _ActionState, observation: Observation) -> Action:
         del key, observation
         return state.action
 
     def update(
-        self, state: _Heard, observation: Observation, action: Action, feedback: Feedback
-    ) -> _Heard:
+        self, state: _ActionState, observation: Observation, action: Action, feedback: Feedback
+    ) -> _ActionState:
         del observation
-        return _Heard(state.action, action, feedback)
+        return _ActionState(state.action, action, feedback)
 
 
 class Env:
     """A world to act in: one query is served a round.
 
     Attributes:
-        source: where queries come from, with users and service of its own (`core.setting`).
+        source: where queries come from, with users and service of its own (`core.scenario`).
         arrival_rate: queries a round.
         problem: the static shapes.
         capacity: C, queue slots.
@@ -121,7 +121,7 @@ class Env:
         """Check what there is to act in.
 
         Args:
-            source: from `sources`; `core.setting.with_rules` puts users and service around it.
+            source: from `sources`; `core.scenario.with_dynamics` puts users and service around it.
             arrival_rate: in [0, 1].
             horizon: T, rounds.
             K: servers offered per query.
@@ -132,9 +132,11 @@ class Env:
             ValueError: for input out of range, or a service with several places or late feedback.
         """
         self.source, self.arrival_rate, self.capacity = source, float(arrival_rate), capacity
-        self.problem, self._driven = source.problem(K, horizon), _Driven(mixed=mixed)
-        if self.problem.places > 1:
-            raise ValueError(f"an environment serves one query a round, not {self.problem.places}")
+        self.problem, self._driven = source.problem(K, horizon), _ActionPolicy(mixed=mixed)
+        if self.problem.channels > 1:
+            raise ValueError(
+                f"an environment serves one query a round, not {self.problem.channels}"
+            )
         if not 0 <= self.arrival_rate <= 1:
             raise ValueError(f"arrival_rate={arrival_rate} must lie in [0, 1]")
         if type(capacity) is not int or capacity < 1:
@@ -169,7 +171,7 @@ class Env:
         """How many assortments there are: `mnl.unrank_assortment` makes one of its number."""
         return mnl.num_assortments(self.problem.num_servers, self.problem.assortment_size)
 
-    def reset(self, key: Array) -> tuple[Observation, State]:
+    def reset(self, key: Array) -> tuple[Observation, EnvState]:
         """Draw a run, and return what is seen in its first round.
 
         Args:
@@ -177,15 +179,17 @@ class Env:
         """
         rate = jnp.asarray(self.arrival_rate, float)
         instance = simulate.draw_instance(key, self.source, rate, self.problem)
-        if instance.rules is not None and (instance.rules.lasting or instance.rules.delay > 0):
+        if instance.dynamics is not None and (
+            instance.dynamics.lasting or instance.dynamics.delay > 0
+        ):
             raise ValueError("an environment tells what came of an action at once: no late service")
         carry = simulate.start(self._driven, self.problem, instance, self.capacity)
-        state = State(instance, carry, jnp.int32(1))
+        state = EnvState(instance, carry, jnp.int32(1))
         return self._seen(state), state
 
     def step(
-        self, key: Array, state: State, action: Action
-    ) -> tuple[Observation, State, Array, Array, Told]:
+        self, key: Array, state: EnvState, action: Action
+    ) -> tuple[Observation, EnvState, Array, Array, StepInfo]:
         """Play a round.
 
         Args:
@@ -208,15 +212,15 @@ class Env:
             state.carry._replace(state=heard),
             state.round,
         )
-        after = State(state.instance, carry, state.round + 1)
-        told = Told(
+        after = EnvState(state.instance, carry, state.round + 1)
+        told = StepInfo(
             carry.state.told, carry.state.feedback, carry.length, carry.recorded["departures"],
             carry.overflow > 0,
         )  # fmt: skip
         done = state.round >= self.problem.horizon
         return self._seen(after), after, -carry.length.astype(float), done, told
 
-    def _seen(self, state: State) -> Observation:
+    def _seen(self, state: EnvState) -> Observation:
         """Return what is seen; `problem` is None, for it is no array."""
         round_ = jnp.minimum(state.round, self.problem.horizon)
         seen = simulate.observe(self._driven, self.problem, state.instance, state.carry, round_)
@@ -231,7 +235,7 @@ class Env:
         return queueing.pick("oldest", observation.queue, jnp.zeros(()))
 
 
-def play(env: Env, policy: Policy, key: Array) -> Told:
+def play(env: Env, policy: Policy, key: Array) -> StepInfo:
     """Drive a policy through a whole run, and return what came of each round: [T, ...].
 
     Args:
@@ -246,7 +250,7 @@ def play(env: Env, policy: Policy, key: Array) -> Told:
         raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
     observation, state = env.reset(key)
 
-    def one(carried: Any, nothing: None) -> tuple[Any, Told]:
+    def one(carried: Any, nothing: None) -> tuple[Any, StepInfo]:
         del nothing
         seen, state, own = carried
         full = env.full(seen)
@@ -254,6 +258,6 @@ def play(env: Env, policy: Policy, key: Array) -> Told:
         seen, state, _, _, told = env.step(key, state, action)
         return (seen, state, policy.update(own, full, told.action, told.feedback)), told
 
-    begun = policy.init(env.problem, state.instance.world.contexts)
+    begun = policy.init(env.problem, state.instance.workload.contexts)
     carried = observation, state, begun
     return jax.lax.scan(one, carried, length=env.problem.horizon)[1]

@@ -58,7 +58,7 @@ class GymnasiumEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             rng.run_key(seed)  # raises before anything changes
             seed = int(seed)  # gymnasium takes no number of NumPy's
         super().reset(seed=seed)
-        number = int(self.np_random.integers(rng.MOST_SEED - 1)) if seed is None else seed
+        number = int(self.np_random.integers(rng.MAX_SEED - 1)) if seed is None else seed
         self._key = rng.run_key(number)
         self._seen, self._state = self._reset(self._key)
         return self._arrays(self._seen), {"seed": number}

@@ -42,7 +42,7 @@ def choose_belief(
     """
     if window is not None:
         # Room for W attempts, not for all of a run.
-        short = problem._replace(horizon=-(-window // problem.places))
+        short = problem._replace(horizon=-(-window // problem.channels))
         return WindowedBelief(choose_belief(estimator, short, exact_steps), window)
     changing = problem.age_column is not None
     if estimator == "auto":

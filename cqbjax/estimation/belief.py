@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from cqbjax.core.types import Observation, of_shown
+from cqbjax.core.types import Observation, mask_hidden
 
 
 class Interaction(NamedTuple):
@@ -34,9 +34,9 @@ class Interaction(NamedTuple):
         """Return which servers' estimates change: [] bool for all of them, or [K] bool."""
         return self.valid if self.shown is None else self.valid & self.shown
 
-    def of_shown(self, values: Array, otherwise: float) -> Array:
+    def mask_hidden(self, values: Array, otherwise: float) -> Array:
         """Return values [K, ...] of the servers that answered, `otherwise` for the others."""
-        return of_shown(self.shown, values, otherwise)
+        return mask_hidden(self.shown, values, otherwise)
 
 
 class Belief(Protocol):

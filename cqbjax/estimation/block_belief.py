@@ -92,7 +92,7 @@ def inner(features: Array, theta: Array) -> Array:
     if features.ndim == 2:
         slots_last = slots_last[None]
     parts = [slots_last[:, i] * theta[:, i, None] for i in range(theta.shape[-1])]
-    return linalg.settle(reduce(jnp.add, parts)).T
+    return linalg.add_barrier(reduce(jnp.add, parts)).T
 
 
 def largest_inner(features: Array, drawn: Array) -> Array:
@@ -109,4 +109,4 @@ def largest_inner(features: Array, drawn: Array) -> Array:
         reduce(jnp.maximum, [linalg.vecmat(one, features.T) for one in samples])
         for samples in jnp.swapaxes(drawn, 0, 1)
     ]
-    return linalg.settle(jnp.stack(servers)).T
+    return linalg.add_barrier(jnp.stack(servers)).T

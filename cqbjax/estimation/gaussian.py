@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import NOBODY, Problem
+from cqbjax.core.types import NO_SERVER, Problem
 from cqbjax.estimation.belief import Interaction
 
 # Up to this many numbers in all blocks, one masked pass over every block is cheaper than gathering
@@ -59,10 +59,10 @@ def shrink(root: Array, row: Array) -> Array:
     Returns:
         [..., d, d] the new W'.
     """
-    projected = linalg.settle(linalg.matvec(root, row))
+    projected = linalg.add_barrier(linalg.matvec(root, row))
     size = linalg.dot(projected, projected)
     factor = shrinkage(size)
-    pushed = linalg.settle(factor[..., None] * linalg.vecmat(projected, root))
+    pushed = linalg.add_barrier(factor[..., None] * linalg.vecmat(projected, root))
     return root - linalg.outer(projected, pushed)
 
 
@@ -75,7 +75,10 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
         new: the interaction; one that is not valid changes nothing.
     """
     step = jnp.where(new.valid, 1.0, 0.0).astype(posterior.learnt.dtype)
-    rows, answering = jnp.where(new.valid, new.features, 0.0), new.of_shown(new.servers, NOBODY)
+    rows, answering = (
+        jnp.where(new.valid, new.features, 0.0),
+        new.mask_hidden(new.servers, NO_SERVER),
+    )
     # Servers that did not answer have rows of zeros and are not counted.
     each = rows if new.shown is None else jnp.where(new.shown[:, None], rows, 0.0)
     root, learnt = posterior
@@ -83,11 +86,11 @@ def observe(posterior: Posterior, problem: Problem, new: Interaction) -> Posteri
         for k in range(problem.assortment_size):
             root = shrink(root, each[k])
         return Posterior(root, learnt + step)
-    hit = mnl.shown(answering, problem.num_servers)
-    if root.size <= MASKED_PASS_LIMIT and not platforms.current().fused:
+    hit = mnl.mark_servers(answering, problem.num_servers)
+    if root.size <= MASKED_PASS_LIMIT and not platforms.get_current().fused:
         return Posterior(shrink(root, hit[:, None] * rows), learnt + hit * step)
     offered = [jax.lax.dynamic_index_in_dim(root, one, keepdims=False) for one in new.servers]
-    shrunk = linalg.settle(shrink(jnp.stack(offered), each))
+    shrunk = linalg.add_barrier(shrink(jnp.stack(offered), each))
     for k in range(problem.assortment_size):
         # One slice after another is written in place; one scatter of K slices copies all of W.
         root = jax.lax.dynamic_update_index_in_dim(root, shrunk[k], new.servers[k], 0)
@@ -146,14 +149,14 @@ def sample(posterior: Posterior, theta: Array, alpha: Array, normal: Array) -> A
         pushed = _pushed(root, normal)
     else:
         pushed = jnp.einsum("bji,mbj->mbi", root, normal)
-    return linalg.settle(theta + alpha[:, None] * pushed)
+    return linalg.add_barrier(theta + alpha[:, None] * pushed)
 
 
 def _pushed(root: Array, normal: Array) -> Array:
     """Return W z for few dimensions, one coordinate at a time: vectors of M B numbers, not of d."""
     samples, _, dim = normal.shape
     # One long row: XLA computes normals along it, several times faster.
-    row, root = linalg.settle((normal.reshape(-1), root))
+    row, root = linalg.add_barrier((normal.reshape(-1), root))
     columns = [jax.lax.slice(row, (j,), row.shape, (dim,)) for j in range(dim)]
     sums = [
         linalg.total(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN, Problem, along
+from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks
 from cqbjax.estimation import loss_model, packed_matrices
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.loss_model import LossModel
@@ -41,20 +41,20 @@ def encode_rows(problem: Problem, new: Interaction, theta: Array) -> Array:
     size, dtype = problem.assortment_size, new.features.dtype
     chosen = (jnp.arange(size) == new.choice).astype(dtype)
     if problem.parameters == "shared":
-        utilities = new.of_shown(linalg.matvec(new.features, theta[0]), DOWN)
-        p_then = new.of_shown(mnl.choice_probabilities(utilities), ABSENT)
+        utilities = new.mask_hidden(linalg.matvec(new.features, theta[0]), DOWN_UTILITY)
+        p_then = new.mask_hidden(mnl.choice_probabilities(utilities), ABSENT)
         parts = [new.features.reshape(-1), chosen, jnp.ones(1, dtype), p_then]
         return jnp.where(new.valid, jnp.concatenate(parts), 0.0)[None]
-    utilities = new.of_shown(linalg.matvec(theta[new.servers], new.features), DOWN)
+    utilities = new.mask_hidden(linalg.matvec(theta[new.servers], new.features), DOWN_UTILITY)
     p_then = mnl.choice_probabilities(utilities)
     member = jnp.ones(1, dtype)
     if loss_model.width(problem) > 1:
         spread = (new.servers[:, None] == jnp.arange(problem.num_servers)).astype(dtype)
-        spread = new.of_shown(spread, 0.0)
+        spread = new.mask_hidden(spread, 0.0)
         member, p_then = linalg.total(spread, axis=0), linalg.vecmat(p_then, spread)
-    common = linalg.joined(new.features, jnp.zeros(1, dtype), member, p_then)
+    common = linalg.concatenate(new.features, jnp.zeros(1, dtype), member, p_then)
     rows = common + chosen[:, None] * (jnp.arange(common.shape[0]) == problem.dim)
-    return jnp.where(along(new.learns, rows), rows, 0.0)
+    return jnp.where(broadcast_marks(new.learns, rows), rows, 0.0)
 
 
 def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> LossModel:
@@ -71,19 +71,19 @@ def expand(problem: Problem, rows: Array, theta: Array, own: Array) -> LossModel
     dim, wide = problem.dim, loss_model.width(problem)
     features, chosen = rows[:dim], rows[dim]
     member, p_then = rows[dim + 1 : dim + 1 + wide], rows[dim + 1 + wide :]
-    utilities = linalg.settle(linalg.matmul(theta, features))
-    p = linalg.settle(_probabilities(utilities, member))
+    utilities = linalg.add_barrier(linalg.matmul(theta, features))
+    p = linalg.add_barrier(_probabilities(utilities, member))
     accepted = linalg.vecmat(own, p)  # p_j
     h = accepted * (own[:, None] - p)
     k = _second_derivatives(problem, p_then, own[:, None])
     change = _change(problem, k, utilities, own[:, None]) if len(k) else jnp.zeros(())
     h_zero = h - change
     residual = accepted - chosen - 0.5 * linalg.total((h + h_zero) * utilities, axis=0)
-    residual, h_zero = linalg.settle((residual, h_zero))
+    residual, h_zero = linalg.add_barrier((residual, h_zero))
     second = jnp.zeros(loss_model.second_shape(problem))
     if len(k):
-        along = (k[:, :, None] * features).reshape(-1, rows.shape[1])
-        second = packed_matrices.pack_weighted_sum(along, features).reshape(second.shape)
+        broadcast_marks = (k[:, :, None] * features).reshape(-1, rows.shape[1])
+        second = packed_matrices.pack_weighted_sum(broadcast_marks, features).reshape(second.shape)
     return LossModel(*_sums(h_zero, residual, features), second)
 
 
@@ -101,16 +101,18 @@ def _sums(h: Array, residual: Array, features: Array) -> tuple[Array, Array]:
         [d] and [W, P].
     """
     dim = len(features)
-    if platforms.current().fused and len(h) == 1 and dim <= linalg.SMALL:
+    if platforms.get_current().fused and len(h) == 1 and dim <= linalg.SMALL:
         row, column = packed_matrices.upper_indices(dim)
         terms = [residual * x for x in features]
         terms += [h[0] * features[i] * features[j] for i, j in zip(row, column, strict=True)]
-        sums = linalg.sums(terms)
+        sums = linalg.sum_terms(terms)
         return sums[:dim], sums[None, dim:]
     if len(h) > 1:
-        return linalg.settle(features @ residual), packed_matrices.pack_weighted_sum(h, features)
-    left = linalg.settle(jnp.concatenate([h * features, residual[None]]))
-    met = linalg.settle(left @ features.T)
+        return linalg.add_barrier(features @ residual), packed_matrices.pack_weighted_sum(
+            h, features
+        )
+    left = linalg.add_barrier(jnp.concatenate([h * features, residual[None]]))
+    met = linalg.add_barrier(left @ features.T)
     return met[-1], packed_matrices.pack(met[None, :-1])
 
 
@@ -150,7 +152,7 @@ def _expand_shared(problem: Problem, rows: Array, theta: Array, own: Array) -> L
     if size > 1:
         # An assortment of one server has no absent servers.
         member, p_then = member * (p_then >= 0), jnp.maximum(p_then, 0.0)
-    p = linalg.settle(_probabilities(utilities, member))
+    p = linalg.add_barrier(_probabilities(utilities, member))
     chance, apart = _outcomes(features, p, here)
     first = packed_matrices.pack_weighted_sum(chance, apart)
     second = jnp.zeros(loss_model.second_shape(problem))
@@ -176,12 +178,12 @@ def _outcomes(features: Array, p: Array, here: Array) -> tuple[Array, Array]:
     apart = jnp.concatenate([features - mean, -mean[None]])
     apart = jnp.moveaxis(apart, 1, 0).reshape(features.shape[1], -1)
     chance = jnp.concatenate([p, here - linalg.total(p, axis=0)]).reshape(1, -1)
-    return linalg.settle((chance, apart))
+    return linalg.add_barrier((chance, apart))
 
 
 def _probabilities(utilities: Array, member: Array) -> Array:
     """Return p [W, L] of the members of each row's assortment, zero for the others."""
     masked = jnp.where(member > 0, utilities, -jnp.inf)
-    top = jnp.maximum(linalg.largest(masked, axis=0), 0.0)
+    top = jnp.maximum(linalg.maximum(masked, axis=0), 0.0)
     weights = jnp.exp(masked - top)
     return weights / (jnp.exp(-top) + linalg.total(weights, axis=0))

@@ -90,10 +90,10 @@ def recenter(problem: Problem, model: LossModel, theta: Array, own: Array) -> Lo
     """
     change = jnp.zeros(())
     if depth(problem):
-        change = linalg.settle(_change(problem, model.second, theta, own))
-    first = linalg.settle(model.first + change)
+        change = linalg.add_barrier(_change(problem, model.second, theta, own))
+    first = linalg.add_barrier(model.first + change)
     mean = 0.5 * (model.first + first)
-    met = linalg.settle(linalg.matmul(theta.T, mean))  # [d, P]
+    met = linalg.add_barrier(linalg.matmul(theta.T, mean))  # [d, P]
     rows, dim = np.arange(problem.dim), problem.dim
     diagonal = met[rows, packed_matrices.element_positions(dim)]
     return LossModel(model.value + linalg.total(diagonal, axis=1), first, model.second)
@@ -103,8 +103,8 @@ def _change(problem: Problem, second: Array, theta: Array, own: Array) -> Array:
     """Return sum_l T_jlm[theta_l, .], by which `first` differs between zero and theta: [W, P]."""
     if not couples_pairs(problem):
         return linalg.total(linalg.vecmat(theta[:, None], second), axis=0)
-    here = linalg.settle(linalg.vecmat(own, theta))
+    here = linalg.add_barrier(linalg.vecmat(own, theta))
     both = jnp.stack([theta, jnp.broadcast_to(here, theta.shape)])
-    change = linalg.settle(linalg.total(linalg.vecmat(both, second), axis=0))
-    met = linalg.settle(linalg.total(linalg.vecmat(theta, second[1]), axis=0))
+    change = linalg.add_barrier(linalg.total(linalg.vecmat(both, second), axis=0))
+    met = linalg.add_barrier(linalg.total(linalg.vecmat(theta, second[1]), axis=0))
     return change + own[:, None] * met

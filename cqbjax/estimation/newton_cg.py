@@ -90,7 +90,7 @@ def update(
     """
     steps, more = OTHER_STEPS
     if problem.pooled:
-        steps, more = VIEWED_STEPS if problem.viewed else POOL_STEPS
+        steps, more = VIEWED_STEPS if problem.policy_contexts else POOL_STEPS
     iterations = problem.assortment_size + more
     if exact_steps:
         iterations = min(problem.assortment_size * problem.dim, EXACT_CG_STEPS)
@@ -106,7 +106,7 @@ def update(
     def step(_: int, shown: ServerEstimates) -> ServerEstimates:
         residual, weight = sums(shown)
         pulled, tables = shown.tables.pull(residual - count * shown.learned_scores)
-        slope = new.of_shown(shown.phi + pulled, 0.0)
+        slope = new.mask_hidden(shown.phi + pulled, 0.0)
         move, along = conjugate_gradient(tables, weight, count, -slope, iterations)
         return shown._replace(tables=tables, phi=shown.phi + move, scores=shown.scores + along)
 
@@ -131,7 +131,7 @@ def _step_along(
     slope = jnp.sum(shown.phi * newest.phi, axis=1)
     slope += jnp.sum((residual - count * shown.learned_scores) * v, axis=1)
     own = jnp.sum(newest.phi**2, axis=1) - jnp.sum(count * v**2, axis=1)
-    bend = jnp.diag(new.of_shown(own, 1.0)) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
+    bend = jnp.diag(new.mask_hidden(own, 1.0)) + jnp.einsum("jki,ji,ki->jk", weight, v, v)
     lengths = -linalg.solve_positive(bend, slope)[:, None]
     return shown._replace(phi=shown.phi + lengths * newest.phi, scores=shown.scores + lengths * v)
 

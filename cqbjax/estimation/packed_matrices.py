@@ -73,5 +73,5 @@ def pack_weighted_sum(weights: Array, features: Array) -> Array:
     dim = features.shape[0]
     if dim <= linalg.SMALL:
         row, column = upper_indices(dim)
-        return weights @ linalg.settle(features[row] * features[column]).T
+        return weights @ linalg.add_barrier(features[row] * features[column]).T
     return pack((weights[:, None] * features) @ features.T)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, platforms
-from cqbjax.core.types import Problem, along
+from cqbjax.core.types import Problem, broadcast_marks
 from cqbjax.estimation import likelihood, loss_model
 
 # Rows in a page where rows couple several blocks, and where they do not (measured in
@@ -84,11 +84,13 @@ def append(
     fresh = pages.free + jnp.cumsum(grows) - grows
     held = pages.numbers[blocks, jnp.minimum(order, pages.numbers.shape[1] - 1)]
     # The barrier puts the look-up before the write of `numbers`, which would otherwise be copied.
-    own = linalg.settle(jnp.where(grows, fresh, held).astype(jnp.int32))
+    own = linalg.add_barrier(jnp.where(grows, fresh, held).astype(jnp.int32))
     page = _skip_blocks(pages, own, valid)
     # An invalid round adds zeros to a row that does not exist yet.
     return page, pages._replace(
-        rows=pages.rows.at[page, :, position].add(jnp.where(along(valid, rows), rows, 0.0)),
+        rows=pages.rows.at[page, :, position].add(
+            jnp.where(broadcast_marks(valid, rows), rows, 0.0)
+        ),
         numbers=linalg.put(pages.numbers, (blocks, order), own),
         length=linalg.put(pages.length, (blocks,), length + valid),
         free=pages.free + jnp.sum(grows, dtype=jnp.int32),
@@ -101,7 +103,7 @@ def next_page(pages: PagedHistory, blocks: Array, valid: Array) -> tuple[Array, 
     was = linalg.take(pages.turn, blocks)
     order = was % count
     after = jnp.where(valid, order + 1, was)
-    page = linalg.settle(linalg.take(pages.numbers, blocks, order))
+    page = linalg.add_barrier(linalg.take(pages.numbers, blocks, order))
     return _skip_blocks(pages, page, valid), pages._replace(
         turn=linalg.put(pages.turn, (blocks,), after)
     )
@@ -117,7 +119,7 @@ def _skip_blocks(pages: PagedHistory, page: Array, learns: Array) -> Array:
 
 def read_rows(pages: PagedHistory, page: Array) -> Array:
     """Return the rows of some pages: [A], [A, F, L]."""
-    if not platforms.current().fused:
+    if not platforms.get_current().fused:
         return pages.rows[page]
     # One number of the rows at a time: each then is one array for every consumer.
     return jnp.stack([pages.rows[page, i] for i in range(pages.rows.shape[1])], axis=1)

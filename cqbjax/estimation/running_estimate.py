@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms
-from cqbjax.core.types import DOWN, Problem, along
+from cqbjax.core.types import DOWN_UTILITY, Problem, broadcast_marks
 from cqbjax.estimation import likelihood, loss_model, packed_matrices, paged_history
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.loss_model import LossModel
@@ -123,8 +123,8 @@ def row_step(
     pushed, newton = solve(hessian, rows, gradient)  # pushed [K, A d] is X H^-1
     start = linalg.dot(rows, theta.reshape(-1) - newton)
     gram = linalg.dot(rows[:, None, :], pushed[None, :, :])
-    start, gram = linalg.settle((start, gram))
-    excess = _residuals(new.of_shown(start, DOWN), gram, chosen)
+    start, gram = linalg.add_barrier((start, gram))
+    excess = _residuals(new.mask_hidden(start, DOWN_UTILITY), gram, chosen)
     return (-newton - linalg.vecmat(excess, pushed)).reshape(theta.shape)
 
 
@@ -134,11 +134,11 @@ def _residuals(start: Array, gram: Array, chosen: Array) -> Array:
     (I + (diag(p) - p p') G)^-1 (p - y - e) is the step; s is `start`.
     """
     size = len(chosen)
-    if platforms.current().fused and size <= 2:
+    if platforms.get_current().fused and size <= 2:
         # Scalars without an axis keep all passes in one kernel.
         solve_few = _one_residual if size == 1 else _two_residuals
         residuals = solve_few(list(start), [list(row) for row in gram], list(chosen))
-        return linalg.side_by_side(residuals)
+        return linalg.stack_last(residuals)
     excess = jnp.zeros_like(chosen)
     for _ in range(PASSES):
         p = mnl.choice_probabilities(start - linalg.matvec(gram, excess))
@@ -186,8 +186,8 @@ def _append(
     page, stored = paged_history.append(work.pages, blocks, rows, learns)
     # The barriers, here and where a page is read, keep XLA from copying all pages: it copies an
     # array that is read again after a write, and a round would cost more the longer the run.
-    stored = stored._replace(models=linalg.settle(stored.models.at[page].add(models)))
-    second = linalg.settle(work.second + second)
+    stored = stored._replace(models=linalg.add_barrier(stored.models.at[page].add(models)))
+    second = linalg.add_barrier(work.second + second)
     return _add_models(work._replace(second=second, pages=stored), models)
 
 
@@ -196,9 +196,9 @@ def _visit(
 ) -> RunningEstimate:
     """Expand the next page of every offered block again, and take a Newton step of the blocks."""
     page, stored = paged_history.next_page(work.pages, blocks, learns)
-    old = linalg.settle(stored.models[page])
+    old = linalg.add_barrier(stored.models[page])
     fresh, _ = _expand(work.theta, problem, paged_history.read_rows(stored, page), blocks)
-    fresh = linalg.settle(jnp.where(along(learns, fresh), fresh, old))
+    fresh = linalg.add_barrier(jnp.where(broadcast_marks(learns, fresh), fresh, old))
     stored = stored._replace(models=stored.models.at[page].set(fresh))
     work = _add_models(work._replace(pages=stored), fresh - old)
     gradient, hessian = _newton_system(work, problem, new, blocks)
@@ -218,7 +218,7 @@ def _expand(theta: Array, problem: Problem, rows: Array, blocks: Array) -> tuple
 
 def _add_models(work: RunningEstimate, change: Array) -> RunningEstimate:
     """Add models [A, G] to those of the offered blocks by compensated summation."""
-    model, lost = linalg.add(work.model, work.lost, change)
+    model, lost = linalg.add_compensated(work.model, work.lost, change)
     return work._replace(model=model, lost=lost)
 
 
@@ -240,10 +240,10 @@ def _newton_system(
         both = new.shown[:, None] & new.shown
         between = jnp.where((both | jnp.eye(len(blocks), dtype=bool))[:, :, None], between, 0.0)
     size = len(blocks) * problem.dim
-    if platforms.current().fused and size <= NUMBERS:
+    if platforms.get_current().fused and size <= NUMBERS:
         return here.value.reshape(-1), between
-    hessian = jnp.swapaxes(packed_matrices.unpack(linalg.settle(between), problem.dim), 1, 2)
-    return linalg.settle((here.value.reshape(-1), hessian.reshape(size, size)))
+    hessian = jnp.swapaxes(packed_matrices.unpack(linalg.add_barrier(between), problem.dim), 1, 2)
+    return linalg.add_barrier((here.value.reshape(-1), hessian.reshape(size, size)))
 
 
 def _expansion_points(theta: Array, problem: Problem, blocks: Array) -> tuple[Array, Array]:
@@ -260,9 +260,11 @@ def _expansion_points(theta: Array, problem: Problem, blocks: Array) -> tuple[Ar
 
 def _add_step(work: RunningEstimate, blocks: Array, step: Array, learns: Array) -> RunningEstimate:
     """Add [A, d] to the estimates of the blocks that learn, [] or [A]."""
-    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & along(learns, blocks[:, None])
+    here = (blocks[:, None] == jnp.arange(work.theta.shape[0])) & broadcast_marks(
+        learns, blocks[:, None]
+    )
     moved = linalg.total(jnp.where(here[:, :, None], step[:, None], 0.0), axis=0)
-    return work._replace(theta=linalg.settle(work.theta + moved))
+    return work._replace(theta=linalg.add_barrier(work.theta + moved))
 
 
 def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
@@ -274,10 +276,10 @@ def solve(hessian: Array, *right: Array) -> tuple[Array, ...]:
     """
     if hessian.ndim == 3:
         dim = right[0].shape[-1] // len(hessian)
-        upper = linalg.triangular(packed_matrices.block_entries(hessian, dim))
+        upper = linalg.factor_triangular(packed_matrices.block_entries(hessian, dim))
         return tuple(linalg.solve_triangular(upper, one) for one in right)
     inverse = invert(hessian)
-    return tuple(linalg.settle(linalg.matvec(inverse, one)) for one in right)
+    return tuple(linalg.add_barrier(linalg.matvec(inverse, one)) for one in right)
 
 
 def invert(matrix: Array) -> Array:
@@ -296,5 +298,5 @@ def invert(matrix: Array) -> Array:
         at = jnp.arange(dim) == i
         swept = jnp.where(at[:, None], edge[None, :], swept)
         swept = jnp.where(at[None, :], edge[:, None], swept)
-        matrix = linalg.settle(jnp.where(at[:, None] & at[None, :], -pivot, swept))
+        matrix = linalg.add_barrier(jnp.where(at[:, None] & at[None, :], -pivot, swept))
     return -matrix

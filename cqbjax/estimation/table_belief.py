@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms, queueing
-from cqbjax.core.types import NOBODY, Observation, Problem
+from cqbjax.core.types import NO_SERVER, Observation, Problem
 from cqbjax.estimation import gaussian, newton_cg, table_history
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.table_history import TableHistory
@@ -117,11 +117,11 @@ class TableBelief:
         self, state: TableBeliefState, observation: Observation, alpha: Array, normal: Array
     ) -> Array:
         """Return the largest sampled utilities; zero in slots past the last waiting query."""
-        columns = linalg.settle(normal.transpose(1, 2, 0))
+        columns = linalg.add_barrier(normal.transpose(1, 2, 0))
 
         def largest(rows: Array) -> Array:
-            if platforms.current().fused and len(normal) <= FEW_SAMPLES:
-                return jnp.max(linalg.sums([rows * one[:, None] for one in normal]), axis=0)
+            if platforms.get_current().fused and len(normal) <= FEW_SAMPLES:
+                return jnp.max(linalg.sum_terms([rows * one[:, None] for one in normal]), axis=0)
             return jnp.max(rows @ columns, axis=-1)
 
         return _optimistic(state, observation, alpha, largest)
@@ -133,20 +133,22 @@ class TableBelief:
     def update(self, state: TableBeliefState, new: Interaction) -> TableBeliefState:
         """Add one interaction: to the tables of the offered servers, then to their estimates."""
         record = table_history.append(state.record, new)
-        answered = mnl.shown(new.of_shown(new.servers, NOBODY), self.problem.num_servers)
+        answered = mnl.mark_servers(
+            new.mask_hidden(new.servers, NO_SERVER), self.problem.num_servers
+        )
         state = state._replace(learnt=state.learnt + (answered & new.valid))
-        if platforms.current().fused:
+        if platforms.get_current().fused:
             return self._update_in_place(state, new, record)
         servers = new.servers
         # Copied once, and read from there.
-        stale = linalg.hold(tuple(
+        stale = linalg.force_barrier(tuple(
             jax.lax.dynamic_index_in_dim(state.table, one, keepdims=False) for one in servers
         ))  # fmt: skip
 
         def learn(stale: tuple[Array, ...], phi: Array, scores: Array) -> tuple[Array, ...]:
             rows = [table[new.row] for table in stale]
             if new.shown is not None:
-                rows = list(new.of_shown(jnp.stack(rows), 0.0))
+                rows = list(new.mask_hidden(jnp.stack(rows), 0.0))
             along = [table @ one for table, one in zip(stale, rows, strict=True)]
             added = _add_context(rows, along, phi)
             tables = CopiedTables(tuple(map(WhitenedTable, stale, added.along, added.row)))
@@ -187,7 +189,7 @@ class TableBelief:
         servers, valid = new.servers, new.valid
         phi, scores = state.phi[servers], state.scores[servers]
         # Held, or XLA reads it again after the tables are changed and copies all of them for that.
-        rows = new.of_shown(linalg.hold(state.table[servers, new.row]), 0.0)
+        rows = new.mask_hidden(linalg.force_barrier(state.table[servers, new.row]), 0.0)
         along = TablesInPlace(state.table, servers).push(rows)
         added = _add_context(list(rows), list(along), phi)
         change = jnp.where(valid, added.along, 0.0), added.row
@@ -209,15 +211,15 @@ def _optimistic(
     queue, servers = observation.queue, observation.problem.num_servers
     slots = queue.row.shape[0]
     # The queue is read up to its last waiting query, this many slots at a time.
-    together = min(platforms.current().slots, slots)
+    together = min(platforms.get_current().slots, slots)
     blocks = -(-slots // together)
     rows = queue.row
-    if platforms.current().fused:
+    if platforms.get_current().fused:
         # Free slots all read one row, which stays in the caches: a batch loops over its longest
         # queue, and shorter queues then cost almost no memory traffic.
-        rows = jnp.where(queueing.waiting(queue), rows, 0)
+        rows = jnp.where(queueing.mark_waiting(queue), rows, 0)
     rows = jnp.pad(rows, (0, blocks * together - slots))
-    last = jnp.max(jnp.where(queueing.waiting(queue), jnp.arange(slots) + 1, 0))
+    last = jnp.max(jnp.where(queueing.mark_waiting(queue), jnp.arange(slots) + 1, 0))
 
     def score(number: Array, values: Array) -> Array:
         here = jax.lax.dynamic_slice(rows, (number * together,), (together,))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.types import DOWN, NOBODY, Problem
+from cqbjax.core.types import DOWN_UTILITY, NO_SERVER, Problem
 from cqbjax.estimation.belief import Interaction
 
 # Rounds read at once when the likelihood of K > 2 walks the history.
@@ -73,7 +73,10 @@ def append(record: TableHistory, new: Interaction) -> TableHistory:
     chosen = new.servers[jnp.minimum(new.choice, size - 1)]
     accepted = accepted.at[chosen, new.row].add(jnp.where(new.choice < size, one, 0.0))
     if isinstance(pairs, RoundHistory):
-        choice, servers = jnp.where(new.valid, new.choice, -1), new.of_shown(new.servers, NOBODY)
+        choice, servers = (
+            jnp.where(new.valid, new.choice, -1),
+            new.mask_hidden(new.servers, NO_SERVER),
+        )
         pairs = RoundHistory(*(
             jax.lax.dynamic_update_index_in_dim(old, one, new.round - 1, 0)
             for old, one in zip(pairs, (new.row, servers, choice), strict=True)
@@ -150,7 +153,7 @@ def _history_sums(
         rows = RoundHistory(*(jax.lax.dynamic_slice_in_dim(x, start, BLOCK) for x in history))
         utilities = scores[rows.servers, rows.row[:, None]]
         if new.shown is not None:
-            utilities = jnp.where(rows.servers >= 0, utilities, DOWN)
+            utilities = jnp.where(rows.servers >= 0, utilities, DOWN_UTILITY)
         p = mnl.choice_probabilities(utilities)
         match = rows.servers[None] == new.servers[:, None, None]
         match &= (rows.choice >= 0)[:, None]

@@ -105,7 +105,7 @@ def run_pass(table: Array, servers: Array, job: TablePass) -> PassResult:
         grid=(blocks,),
         input_output_aliases={1: 0} if changes else {},
         compiler_params=triton.CompilerParams(num_warps=WARPS),
-        interpret=platforms.current().interpret,
+        interpret=platforms.get_current().interpret,
         name="image_pass",
         # The compiler sees that the tables are inputs, not how few of their rows a program reads.
         metadata={"bytes_a_program": str(int(numbers * table.dtype.itemsize) // blocks)},

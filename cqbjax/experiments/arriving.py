@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cqbjax.core.rules import Service, Users
-from cqbjax.core.setting import with_rules
+from cqbjax.core.scenario import ServiceModel, UserModel, with_dynamics
 from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.times import read_times
@@ -24,8 +23,8 @@ REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"
 def queries(
     config: Config,
     source: Source | DatasetSource,
-    users: Sequence[Users] = (),
-    service: Sequence[Service] = (),
+    users: Sequence[UserModel] = (),
+    service: Sequence[ServiceModel] = (),
 ) -> Source:
     """Return what a point's sweep draws from.
 
@@ -45,7 +44,7 @@ def queries(
     process = _process(config)
     if process is not None:
         drawn = Arriving(source=drawn, process=process)
-    return with_rules(drawn, users, service)
+    return with_dynamics(drawn, users, service)
 
 
 def _process(config: Config) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from cqbjax.core.given import rounded
+from cqbjax.core.inputs import round_fraction
 
 # An interpolation of a key, `${a.b}`, and one of the resolvers that give the same for the same.
 _NAMED = re.compile(r"\$\{(\w[\w.]*)\}")
@@ -191,7 +191,7 @@ def of_plain(values: Any) -> Any:
         return Config({key: of_plain(value) for key, value in values.items()})
     if isinstance(values, list | tuple):
         return [of_plain(value) for value in values]
-    return rounded(values)
+    return round_fraction(values)
 
 
 def plain(values: Any) -> Any:

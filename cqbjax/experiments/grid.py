@@ -8,14 +8,14 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cqbjax.core.labels import PAPERS
+from cqbjax.core.labels import PAPER
 from cqbjax.experiments import settings
 from cqbjax.experiments.configs import Composed, Config, select
 from cqbjax.experiments.settings import BY_RULE, DIMENSIONS, listed
 
 if TYPE_CHECKING:
     from cqbjax.core.recorders import Recorder
-    from cqbjax.core.rules import Service, Users
+    from cqbjax.core.scenario import ServiceModel, UserModel
     from cqbjax.core.types import Source
     from cqbjax.datasets import DatasetSource
     from cqbjax.engine.spec import SweepSpec
@@ -74,8 +74,8 @@ class Ready(NamedTuple):
     source: Any
     policies: Mapping[str, Any]
     recorders: "tuple[Recorder, ...]" = ()
-    users: "tuple[Users, ...]" = ()
-    service: "tuple[Service, ...]" = ()
+    users: "tuple[UserModel, ...]" = ()
+    service: "tuple[ServiceModel, ...]" = ()
     kind: Any = None
     told: Mapping[str, Any] | None = None
     lines: Sequence[str] = ()
@@ -153,9 +153,9 @@ def _name(varied: Mapping[str, Any]) -> str:
     name = told(varied).replace("/", "_")
     if len(name) <= LONGEST_NAME:
         return name
-    from cqbjax.core.files import content_key
+    from cqbjax.core.files import hash_parts
 
-    return f"{name[:40]}...{content_key(name)}"
+    return f"{name[:40]}...{hash_parts(name)}"
 
 
 def left_out(config: Config) -> dict[str, str]:
@@ -207,7 +207,7 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     if not isinstance(source, DatasetSource):
         raise ValueError(f"arrival_rate={BY_RULE} needs a dataset as source: give numbers")
     own = (point.config.rates_by_K or {}).get(point.config.K)
-    if own is not None and source.table.provenance == PAPERS:
+    if own is not None and source.table.provenance == PAPER:
         chosen = [float(rate) for rate in own]
     else:
         chosen = list(choose_arrival_rates(source.served(point.config.K)))

@@ -15,7 +15,7 @@ import xarray as xr
 
 from cqbjax.core import backend
 from cqbjax.core.code import digest
-from cqbjax.core.files import content_key, file_digest, names_file
+from cqbjax.core.files import file_digest, hash_parts, is_path
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
@@ -78,7 +78,7 @@ def cache_key_of(ready: Ready) -> CacheKey:
         known[""] = known.get("") or _of_point(plain, ready)
         for label, policy in policies.items():
             if label not in known:
-                known[label] = content_key(_told(told.get(label)), _code_of(policy))
+                known[label] = hash_parts(_told(told.get(label)), _code_of(policy))
     return CacheKey(known[""], {label: known[label] for label in policies})
 
 
@@ -92,7 +92,7 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     if isinstance(source, DatasetSource):
         plain["source"].pop("data_dir", None)
         table = source.table  # by whose names latencies are joined
-        held = content_key(
+        held = hash_parts(
             source.digest, source.departure_digest, *table.prompt_ids, "", *table.servers
         )
     else:
@@ -100,14 +100,14 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     code = [checkpoints.hash_code(source, ready.users, ready.service, *ready.recorders)]
     begins = (type(kind).__module__,) if kind.computes is None else kind.computes
     code += [digest(begins)] if begins else []
-    return content_key(_told(plain), held, *code)
+    return hash_parts(_told(plain), held, *code)
 
 
 def _code_of(policy: Any) -> str:
     """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
     if isinstance(policy, Learnt):
         return digest([TRAINING], policy)
-    return content_key(checkpoints.hash_tree(policy), digest([], policy))
+    return hash_parts(checkpoints.hash_tree(policy), digest([], policy))
 
 
 def _told(values: Any) -> str:
@@ -123,7 +123,7 @@ def _named(values: Any) -> Iterator[str]:
     if isinstance(values, list):
         for value in values:
             yield from _named(value)
-    elif isinstance(values, str) and names_file(values):
+    elif isinstance(values, str) and is_path(values):
         yield values
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-from cqbjax.core.files import content_key
+from cqbjax.core.files import hash_parts
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import grid, manifests
@@ -80,7 +80,7 @@ class OfflineValue(Kind):
     def cache_key(self, ready: Ready) -> CacheKey:
         """Return the hash of all that a point's numbers follow from, with the head's settings."""
         made = manifests.cache_key_of(ready)
-        return made._replace(point=content_key(made.point, repr(self.head)))
+        return made._replace(point=hash_parts(made.point, repr(self.head)))
 
     def rounds(self, ready: Ready) -> int:
         """Return that no round is simulated."""

@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 import xarray as xr
 
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.rng import MOST_SEED
+from cqbjax.core.rng import MAX_SEED
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import grid, study
 from cqbjax.experiments.configs import Composed, Config
@@ -100,7 +100,7 @@ class Sensitivity(Sweep):
             values = getattr(self, key)
             if not isinstance(values, list | tuple) or not all(map(is_number, values)):
                 raise ValueError(f"kind.{key}={values} must be a list of numbers")
-        if not is_whole(self.first_seed) or not 0 <= self.first_seed < MOST_SEED:
+        if not is_integer(self.first_seed) or not 0 <= self.first_seed < MAX_SEED:
             raise ValueError(f"kind.first_seed={self.first_seed} must be a seed, 0 or more")
 
     def compose(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cqbjax.core.given import check_float32, is_number, is_whole, rounded
+from cqbjax.core.inputs import check_float32, is_integer, is_number, round_fraction
 from cqbjax.experiments.configs import Composed, Config, followers, select
 
 BY_RULE = "by_rule"
@@ -94,19 +94,19 @@ def check_keys(config: Config) -> None:
     fine = isinstance(config.source, Config) and "_target_" in config.source
     _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
-        _refuse_unless(is_whole(config[key]), config, key, "must be a whole number")
+        _refuse_unless(is_integer(config[key]), config, key, "must be a whole number")
     _refuse_unless(config.batch_most >= 1, config, "batch_most", "must be at least 1")
     fine = 0 <= config.first_seed <= 2**31 - config.num_seeds
     _refuse_unless(fine, config, "first_seed", "must be at least 0, and the last seed below 2^31")
     for key in OPEN_KEYS:
-        fine = config[key] is None or is_whole(config[key])
+        fine = config[key] is None or is_integer(config[key])
         _refuse_unless(fine, config, key, "must be a whole number or null")
     fine = config.shard_runs is None or config.shard_runs >= 1
     _refuse_unless(fine, config, "shard_runs", "must be at least 1 run, or null")
     budget = config.memory_gb
     fine = budget is None or (is_number(budget) and 0 < budget < float("inf"))
     _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")
-    fine = config.capacity == "auto" or is_whole(config.capacity)
+    fine = config.capacity == "auto" or is_integer(config.capacity)
     _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
         _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
@@ -132,7 +132,7 @@ def check_keys(config: Config) -> None:
     _check_recorders(config)
     rounds = config.table_rounds
     fine = isinstance(rounds, list) and bool(rounds)
-    fine = fine and all(is_whole(one) and one >= 1 for one in rounds)
+    fine = fine and all(is_integer(one) and one >= 1 for one in rounds)
     _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
 
 
@@ -339,7 +339,7 @@ def _check_rates(config: Config) -> None:
 
 def as_stored(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
-    return rounded(value) if is_number(value) else str(value)
+    return round_fraction(value) if is_number(value) else str(value)
 
 
 def stem_of(config: Config) -> str:

@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from cqbjax.core import code
-from cqbjax.core.files import content_key
+from cqbjax.core.files import hash_parts
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, study
@@ -55,7 +55,7 @@ def index_of(ready: Sequence[Ready], folder: Path) -> ResultIndex:
 
 def select_missing(ready: Sequence[Ready], index: ResultIndex) -> list[Ready]:
     """Return what is not stored yet: points with some policies, arrival rates and seeds."""
-    with code.at_once():
+    with code.cache_file_states():
         return [part for one in ready for part in _missing_of(one, index)]
 
 
@@ -163,7 +163,7 @@ def _resume_key(shard: Sequence[Ready]) -> str:
     words = list[str]()
     for one in map(request_of, shard):
         words += [one.name, one.key.point, *one.key.policies.values(), str(one.cells)]
-    return content_key(*words)
+    return hash_parts(*words)
 
 
 def _print_notes(shard: Sequence[Ready], console: Console) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cqbjax.core.labels import OWN, PAPERS, SERVERS
+from cqbjax.core.labels import PAPER, SERVERS, USER_DATA
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
@@ -146,14 +146,14 @@ def origin(ready: Ready) -> dict[str, Any]:
         return {"source": table.name, "stand_in": table.proxy_note, **named, **own}
     if type(source) is Synthetic:
         slackness = float(config.slackness)
-        named = {"source": "synthetic", "stand_in": "", "provenance": PAPERS}
+        named = {"source": "synthetic", "stand_in": "", "provenance": PAPER}
         return {**named, "slackness": slackness, **own}
     # A source of one's own has its module in its name, so that it is never taken for the paper's.
     kind = type(source)
     own_name = f"{kind.__module__}.{kind.__qualname__}"
     name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
     values = told_of_grid(settings_of(config.source))
-    named = {"source": name, "stand_in": "", "provenance": OWN}
+    named = {"source": name, "stand_in": "", "provenance": USER_DATA}
     return {**named, "source_settings": values, **own}
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.core.recorders import TimeInSystem
-from cqbjax.core.recorders.time_in_system import longest
+from cqbjax.core.recorders.users import bin_upper_edges
 from cqbjax.figures import panels
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import mean_ci
@@ -53,7 +53,7 @@ def longer(point: xr.Dataset) -> xr.DataArray:
     counts = point[NAME].sum("retried").astype(float)
     left = counts.sum("time_bin")
     share = 1 - counts.cumsum("time_bin") / left.where(left > 0)
-    return share.assign_coords(time_bin=longest(int(point.attrs["horizon"])))
+    return share.assign_coords(time_bin=bin_upper_edges(int(point.attrs["horizon"])))
 
 
 def _draw_panel(panel: Axes, cell: xr.Dataset) -> None:

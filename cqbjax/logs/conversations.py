@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cqbjax.core.files import naming
+from cqbjax.core.files import name_file_in_errors
 from cqbjax.datasets.times import find_jumps
 from cqbjax.logs import shards
 from cqbjax.logs.shards import Batch, LogError
@@ -296,7 +296,7 @@ def _open_writer(
             def write(rows: Sequence[tuple[Any, ...]]) -> None:
                 if rows:
                     columns = list(zip(*rows, strict=True))
-                    with naming(path):
+                    with name_file_in_errors(path):
                         file.write_table(pa.Table.from_arrays(columns, schema=schema))
 
             yield write

@@ -14,8 +14,17 @@ import polars as pl
 from rich.progress import Progress
 
 from cqbjax.core.code import digest
-from cqbjax.core.files import ARRAY, ARRAYS, content_key, memo, read, sha256, write, write_atomic
-from cqbjax.core.labels import GENERATED, OWN, PAPERS, command
+from cqbjax.core.files import (
+    ARRAY,
+    ARRAYS,
+    hash_parts,
+    load_or_compute,
+    read,
+    sha256,
+    write,
+    write_atomic,
+)
+from cqbjax.core.labels import GENERATED, PAPER, USER_DATA, command
 from cqbjax.datasets import cache
 from cqbjax.datasets.cache import EMBEDDINGS, PreparedEntry
 from cqbjax.datasets.embeddings import embed, load_encoder, model_identity, read_embeddings
@@ -193,11 +202,11 @@ def _find_origin(got: VerifiedFiles) -> dict[str, str]:
     has as many rows as WildChat-1M.
     """
     path = got.path.resolve()
-    name, provenance = path.name if path.is_dir() else path.stem, OWN
+    name, provenance = path.name if path.is_dir() else path.stem, USER_DATA
     if note := shards.read_proxy_note(got.files):
         name, provenance = "generated log", GENERATED
     elif got.revision != "local" or shards.count_rows(got.files) == ROWS:
-        name, provenance = TITLE, PAPERS
+        name, provenance = TITLE, PAPER
     return {"name": name, "provenance": provenance, "proxy_note": note}
 
 
@@ -276,9 +285,9 @@ def describe(log: Log, chains: Chains, rule: LinkingRule) -> list[str]:
 def link(log: Log, rule: LinkingRule) -> Chains:
     """Link a prepared log's conversations (`link_conversations`), once for each rule."""
     rule.check()
-    key = content_key(repr(rule), digest([linking.__name__]))
+    key = hash_parts(repr(rule), digest([linking.__name__]))
     file = log.folder / "chains" / f"{key}.npz"
-    arrays = memo(
+    arrays = load_or_compute(
         file, lambda: linking.link_conversations(log.frame, log.embeddings, rule)._asdict(), ARRAYS
     )
     counts = (int(arrays[name]) for name in Chains._fields[2:])

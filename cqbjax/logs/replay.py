@@ -15,10 +15,9 @@ from jax import Array
 
 from cqbjax.core import rng
 from cqbjax.core.code import digest
-from cqbjax.core.files import memo
+from cqbjax.core.files import load_or_compute
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import LONG_WAIT, Problem
-from cqbjax.core.world import Logged, World
+from cqbjax.core.types import LONG_WAIT, LoggedOutcomes, Problem, Workload
 from cqbjax.logs.linking import Chains, subsample
 from cqbjax.logs.prepare import Log
 from cqbjax.logs.shards import LogError
@@ -56,7 +55,7 @@ class ReplaySource:
         rows, dim = self.contexts.shape
         return Problem(
             1, K, dim, rows, horizon, "disjoint", pooled=False, num_prompts=rows,
-            arrivals_a_round=self.roots.shape[-1], age_column=AGE_COLUMN,
+            max_arrivals=self.roots.shape[-1], age_column=AGE_COLUMN,
         )  # fmt: skip
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
@@ -104,7 +103,7 @@ class ReplaySource:
     def _runs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return zip(np.asarray(self.roots), np.asarray(self.counts), strict=True)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Return the log's rows, and the run's arrivals.
 
         Fewer conversations left rank higher, so that the optimal policy is the clairvoyant one.
@@ -112,11 +111,11 @@ class ReplaySource:
         del arrival_rate
         rows = jnp.arange(problem.num_rows, dtype=jnp.int32)
         # A row that satisfies is followed by none.
-        logged = Logged(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
+        logged = LoggedOutcomes(self.left == 1, jnp.minimum(rows + 1, problem.num_rows - 1))
         roots = self.roots[self._find_run(key), : problem.horizon]
-        return World(self.contexts, -self.left[:, None], roots, rows, logged)
+        return Workload(self.contexts, -self.left[:, None], roots, rows, logged)
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Return the number of arrivals in each round: [T] int32."""
         del arrival_rate
         return self.counts[self._find_run(key), :horizon]
@@ -235,7 +234,7 @@ def make_contexts(log: Log, chains: Chains, attempts: np.ndarray) -> Array:
         projected = np.zeros((log.counts.texts, PROMPT_DIM))
     else:
         file = log.folder / f"projected-{digest([__name__])}.npy"
-        projected = np.asarray(memo(file, lambda: project(vectors)))
+        projected = np.asarray(load_or_compute(file, lambda: project(vectors)))
     length = np.log1p(frame["prompt_tokens"].to_numpy()) / np.log1p(LONG_WAIT)
     served = jnp.asarray(attempts, float)
     one = jnp.ones_like(served)

@@ -48,10 +48,10 @@ class RankedSchedule:
         queue = observation.queue
         entered = queue.entered if self.order is None else self.order[observation.prompts]
         assert entered is not None, "without an order the policy needs entry_rounds"
-        here = queueing.waiting(queue)
+        here = queueing.mark_waiting(queue)
         rank = jnp.where(here, entered.astype(float), jnp.inf)
         first = here & (rank == jnp.min(rank))
-        slot = queueing.nth_marked(first, rng.uniform(key, rng.Stream.QUERY))
+        slot = queueing.pick_marked(first, rng.uniform(key, rng.Stream.QUERY))
         return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))
 
 

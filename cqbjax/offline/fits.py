@@ -20,11 +20,11 @@ from cqbjax.core.code import digest
 from cqbjax.core.files import (
     ARRAY,
     JSON,
-    Form,
+    FileFormat,
     arrays_digest,
     check_writable,
-    content_key,
-    keep,
+    hash_parts,
+    load_or_compute_all,
     user_cache,
 )
 from cqbjax.engine.progress import Reporter
@@ -62,7 +62,9 @@ class Data(NamedTuple):
             source.probabilities[rows],
         )  # fmt: skip
 
-    def path(self, seed: int, form: Form, module: str, settings: Sequence[Any]) -> pathlib.Path:
+    def path(
+        self, seed: int, form: FileFormat, module: str, settings: Sequence[Any]
+    ) -> pathlib.Path:
         """Return the file of a fit, named by data, split, settings, code and library versions.
 
         Args:
@@ -73,7 +75,7 @@ class Data(NamedTuple):
         """
         words = (*_versions(), digest([module], *settings), self.source.digest, str(seed))
         split = arrays_digest(self.source.split(seed))
-        return self.folder / f"{content_key(*words, split, *map(repr, settings))}{form.suffix}"
+        return self.folder / f"{hash_parts(*words, split, *map(repr, settings))}{form.suffix}"
 
 
 @functools.cache
@@ -104,7 +106,7 @@ def kept(
     data: Data,
     what: str,
     paths: Mapping[int, pathlib.Path],
-    form: Form,
+    form: FileFormat,
     fit: Callable[[Sequence[int]], Iterable[Any]],
     at_once: int = 1,
 ) -> dict[int, Any]:
@@ -129,7 +131,7 @@ def kept(
                 yield from zip(some, list(fit(some)), strict=True)
                 done(len(some))
 
-    return keep(paths, fitted, form)
+    return load_or_compute_all(paths, fitted, form)
 
 
 @contextlib.contextmanager

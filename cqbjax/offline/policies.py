@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core.given import is_number
-from cqbjax.core.pytree import check_words
+from cqbjax.core.inputs import is_number
+from cqbjax.core.pytree import check_options
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
 from cqbjax.offline.contrastive import ContrastiveConfig
@@ -49,7 +49,7 @@ class Trained:
             ValueError: naming it and what there is.
         """
         del problem
-        check_words(self)
+        check_options(self)
         check_precision(self.precision)
         if self.retry in ("posterior", "recall") and not is_on_departures(self.router):
             raise ValueError(

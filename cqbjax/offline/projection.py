@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from cqbjax.core.files import Form
+from cqbjax.core.files import FileFormat
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     Pairs,
@@ -280,4 +280,4 @@ def _load(path: pathlib.Path) -> Head:
 
 
 # Heads (one, or stacked over seeds) and their settings: flax's msgpack keeps every bit.
-HEADS = Form(".msgpack", _save, _load)
+HEADS = FileFormat(".msgpack", _save, _load)

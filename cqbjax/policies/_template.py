@@ -84,6 +84,6 @@ class EpsilonGreedy:
         servers, number = action.servers, observation.problem.num_servers
         # In a round without a query or an answer `valid` is False, and nothing may be learnt.
         return State(
-            state.shown + (mnl.shown(action.answering, number) & feedback.valid),
-            state.accepted + (mnl.chosen(servers, feedback.choice, number) & feedback.valid),
+            state.shown + (mnl.mark_servers(action.answering_servers, number) & feedback.valid),
+            state.accepted + (mnl.mark_choice(servers, feedback.choice, number) & feedback.valid),
         )

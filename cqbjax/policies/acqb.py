@@ -14,8 +14,8 @@ from jax import Array
 
 from cqbjax import estimation
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.given import is_number
-from cqbjax.core.pytree import check_words, number, pytree, static, word
+from cqbjax.core.inputs import is_number
+from cqbjax.core.pytree import check_options, option, option_index, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.estimation import gaussian
 from cqbjax.policies import retries
@@ -105,9 +105,9 @@ class Acqb:
     alpha_scale: Array | float = 1.0
     c1: Array | float = 1.0
     explore_rounds: Array | float = 0.0
-    schedule: queueing.Schedule | Array = word(default="joint")
-    exploration: Exploration | Array = word(default="decaying")
-    explore_query: queueing.Rule | Array = word(default="newest")
+    schedule: queueing.Schedule | Array = option(default="joint")
+    exploration: Exploration | Array = option(default="decaying")
+    explore_query: queueing.Rule | Array = option(default="newest")
     optimism: Optimism = static(default="thompson")
     num_samples: int | None = static(default=None)
     estimator: estimation.Estimator = static(default="auto")
@@ -134,7 +134,7 @@ class Acqb:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_words(self)
+        check_options(self)
         retries.check_precision(self.precision)
         samples = self.num_samples
         if samples is not None and (type(samples) is not int or samples < 1):
@@ -222,14 +222,14 @@ class Acqb:
             self.retry, self.optimistic(draws, state, observation), observation, state.tally,
             self.precision,
         )  # fmt: skip
-        schedule = number(queueing.Schedule, self.schedule, "schedule")
-        explore_query = number(queueing.Rule, self.explore_query, "explore_query")
+        schedule = option_index(queueing.Schedule, self.schedule, "schedule")
+        explore_query = option_index(queueing.Rule, self.explore_query, "explore_query")
         # One pass over the queue: the rule is the exploration's or the schedule's.
         rule = jnp.where(explored, explore_query, schedule)
         slot, picks = best_answer(
             rule, observation, optimistic, draws.query, self.retry, self.exploit_size
         )
-        best = mnl.increasing(picks)
+        best = mnl.sort_picks(picks)
         turn = mnl.unrank_assortment(state.turn, problem.num_servers, problem.assortment_size)
         turn = instead(key, turn, observation)
         shown = None
@@ -244,10 +244,10 @@ class Acqb:
         if isinstance(state.belief, estimation.WindowedBeliefState):
             # The younger belief begins as ACQB does, and needs to be shown as much.
             since = state.belief.attempts + 1
-        kind = number(Exploration, self.exploration, "exploration")
+        kind = option_index(Exploration, self.exploration, "exploration")
         decaying = jnp.minimum(1.0, self.c1 / jnp.sqrt(since.astype(float)))
-        extent = observation.extent
-        root = observation.problem.horizon**-0.5 if extent is None else extent.root
+        run_length = observation.run_length
+        root = observation.problem.horizon**-0.5 if run_length is None else run_length.root
         phased = jnp.where(t <= self.explore_rounds, 1.0, root)
         wanted = uniform < jnp.where(kind == PHASED, phased, decaying)
         return wanted & (observation.arrived | (kind == INDEPENDENT))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import check_words, pytree, static, word
+from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import (
@@ -46,14 +46,14 @@ class Optimal:
         Raises:
             ValueError: naming it and those that there are.
         """
-        check_words(self)
+        check_options(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Take the best pair under the true utilities."""
         utilities = observation.utilities
         assert utilities is not None
         slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
-        return Action(slot, mnl.increasing(picks), jnp.bool_(False))
+        return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))
 
 
 @pytree
@@ -66,7 +66,7 @@ class RandomRouting:
             while there are any, drawn uniformly.
     """
 
-    schedule: queueing.Rule | Array = word(default="random")
+    schedule: queueing.Rule | Array = option(default="random")
     retry: Literal["same", "fallback"] = static(default="same")
 
     @property
@@ -83,7 +83,7 @@ class RandomRouting:
         Raises:
             ValueError: naming it and those that there are.
         """
-        check_words(self)
+        check_options(self)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Pick the query by the rule and the assortment uniformly."""
@@ -95,5 +95,5 @@ class RandomRouting:
             shown = of_available(shown, observation, MANY)
             lots = random_lots(key, problem)
             picks = retries.next_picks(lots, shown, problem.assortment_size)
-            return Action(slot, mnl.increasing(picks), jnp.bool_(False))
+            return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))
         return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))

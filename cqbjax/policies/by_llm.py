@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl
-from cqbjax.core.given import is_number
-from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.inputs import is_number
+from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer, gamma_logarithms, instead, of_available
@@ -58,7 +58,7 @@ class ByLlm:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_words(self)
+        check_options(self)
         if not is_number(self.tries) or not float(self.tries) >= 1:
             raise ValueError(f"tries={self.tries} must be a number, at least 1")
 
@@ -79,7 +79,7 @@ class ByLlm:
         count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
         turn = observation.round % count
         tried = mnl.unrank_assortment(turn, problem.num_servers, problem.assortment_size)
-        best = mnl.increasing(picks)
+        best = mnl.sort_picks(picks)
         return Action(slot, jnp.where(trying, instead(key, tried, observation), best), trying)
 
     def _trying(self, state: Shown, observation: Observation) -> Array:
@@ -105,7 +105,7 @@ class ByLlm:
         if self.index == "best":
             counts = counts & self._trying(state, observation)
         return Shown(
-            state.shown + (mnl.shown(action.answering, number) & counts),
-            state.accepted + (mnl.chosen(action.servers, feedback.choice, number) & counts),
+            state.shown + (mnl.mark_servers(action.answering_servers, number) & counts),
+            state.accepted + (mnl.mark_choice(action.servers, feedback.choice, number) & counts),
             retries.add(state.tally, observation, action, feedback),
         )

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.given import is_number
+from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 
@@ -152,7 +152,7 @@ class OnContexts(Wrapper):
         return self.policy.update(state, self._shown(observation), action, feedback)
 
     def _within(self, problem: Problem) -> Problem:
-        return problem._replace(dim=self.view.dim(problem), viewed=True)
+        return problem._replace(dim=self.view.dim(problem), policy_contexts=True)
 
     def _shown(self, observation: Observation) -> Observation:
         return observation._replace(

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.given import is_number
-from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.inputs import is_number
+from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
 from cqbjax.policies.picking import of_available
 
@@ -49,7 +49,7 @@ class Linear:
         Raises:
             ValueError: naming the setting and what is allowed.
         """
-        check_words(self)
+        check_options(self)
         if not is_number(self.alpha) or not 0 <= float(self.alpha) < float("inf"):
             raise ValueError(f"alpha={self.alpha} must be a finite number and not negative")
         if not is_number(self.lambda0) or not 0 < float(self.lambda0) < float("inf"):
@@ -89,7 +89,7 @@ class Linear:
         problem, features = observation.problem, observation.features[action.slot]
         inverse, target = state
         learnt = jnp.broadcast_to(feedback.valid, action.servers.shape)
-        weights = action.of_shown(learnt, False).astype(float)
+        weights = action.mask_hidden(learnt, False).astype(float)
         for place in range(problem.assortment_size):
             weight = weights[place]
             server = action.servers[place]

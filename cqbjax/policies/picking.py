@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.types import DOWN, Action, Feedback, Observation, Problem
+from cqbjax.core.types import DOWN_UTILITY, Action, Feedback, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.retries import Retry
 
@@ -55,7 +55,9 @@ def best_answer(
     return slot, mnl.best_picks(utilities[slot], size)
 
 
-def of_available(values: Array, observation: Observation, otherwise: float | int = DOWN) -> Array:
+def of_available(
+    values: Array, observation: Observation, otherwise: float | int = DOWN_UTILITY
+) -> Array:
     """Return values [..., N] of the servers that answer this round, another one of the others."""
     there = observation.available
     return values if there is None else jnp.where(there, values, otherwise)
@@ -72,7 +74,7 @@ def instead(key: Array, servers: Array, observation: Observation) -> Array:
         return servers
     drawn = replacement_uniforms(key, problem)
     picks = mnl.best_picks(jnp.where(there, drawn, -1.0), problem.assortment_size)
-    return jnp.where(jnp.all(there[servers]), servers, mnl.increasing(picks))
+    return jnp.where(jnp.all(there[servers]), servers, mnl.sort_picks(picks))
 
 
 def uniform_assortment(key: Array, observation: Observation) -> Array:
@@ -117,6 +119,6 @@ def gamma_logarithms(key: Array, first: Array, second: Array) -> Array:
     Of X and Y so drawn X / (X + Y) is Beta(first, second), and log X - log Y its log-odds. Side by
     side: one copy of the rejection sampler compiles in less time, and runs in less.
     """
-    keys = rng.batched(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
+    keys = rng.batchable_key(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
     drawn: Array = jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))
     return drawn

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from cqbjax.core import queueing, rng
-from cqbjax.core.pytree import check_words, pytree, static
+from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies.picking import gamma_logarithms, instead, of_available, random_assortment
 
@@ -41,7 +41,7 @@ class QueueingBandit:
         Raises:
             ValueError: naming what is allowed.
         """
-        check_words(self)
+        check_options(self)
         if problem.assortment_size != 1:
             raise ValueError(
                 f"q_ucb and q_ths are defined for K=1 only, and K={problem.assortment_size}: "

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import linalg, mnl
-from cqbjax.core.given import is_number
+from cqbjax.core.inputs import is_number
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 
 Retry = Literal["same", "fallback", "posterior", "recall", "cache"]
@@ -104,8 +104,8 @@ def add(
         return None
     size, servers = observation.problem.assortment_size, observation.problem.num_servers
     row = tally.of(observation.queue.row[action.slot])
-    chosen = mnl.chosen(action.servers, feedback.choice, servers)
-    failed = mnl.shown(action.answering, servers) & (feedback.choice == size)
+    chosen = mnl.mark_choice(action.servers, feedback.choice, servers)
+    failed = mnl.mark_servers(action.answering_servers, servers) & (feedback.choice == size)
     return tally._replace(
         accepted=tally.accepted.at[row].add(chosen & feedback.valid),
         failed=tally.failed.at[row].add(failed & feedback.valid),
@@ -180,7 +180,7 @@ def next_picks(utilities: Array, shown: Array, size: int) -> list[Array]:
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
     picks, left = [], jnp.ones(utilities.shape, bool)
     for _ in range(size):
-        fewest = -linalg.largest(jnp.where(left, -shown, jnp.iinfo(jnp.int32).min), axis=-1)
+        fewest = -linalg.maximum(jnp.where(left, -shown, jnp.iinfo(jnp.int32).min), axis=-1)
         first = left & (shown == fewest[..., None])
         pick = linalg.first_argmax(jnp.where(first, utilities, -jnp.inf))
         picks.append(pick)
@@ -195,7 +195,7 @@ def score_of_picks(utilities: Array, picks: list[Array]) -> Array:
     """
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
     chosen = [
-        linalg.largest(jnp.where(numbers == pick[..., None], utilities, -jnp.inf), axis=-1)
+        linalg.maximum(jnp.where(numbers == pick[..., None], utilities, -jnp.inf), axis=-1)
         for pick in picks
     ]
     score = chosen[0]

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, queueing, rng
-from cqbjax.core.pytree import check_words, pytree, static, word
+from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
 from cqbjax.policies.picking import best_answer
@@ -37,7 +37,7 @@ class Routed:
 
     scores: Array
     by: Literal["prompt", "row"] = static(default="prompt")
-    schedule: queueing.Schedule | Array = word(default="oldest")
+    schedule: queueing.Schedule | Array = option(default="oldest")
     retry: Retry = static(default="same")
     precision: Array | float = 1.0
     recall_by: RecallBy = static(default="row")
@@ -63,7 +63,7 @@ class Routed:
         Raises:
             ValueError: naming the word, or what is wrong with `scores`.
         """
-        check_words(self)
+        check_options(self)
         retries.check_precision(self.precision)
         scores = np.asarray(self.scores)
         if self.by == "prompt":
@@ -85,4 +85,4 @@ class Routed:
         query = rng.uniform(key, rng.Stream.QUERY)
         scores = retries.revised(self.retry, self.scores[which], observation, state, self.precision)
         slot, picks = best_answer(self.schedule, observation, scores, query, self.retry)
-        return Action(slot, mnl.increasing(picks), jnp.bool_(False))
+        return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from cqbjax.core.files import content_key
-from cqbjax.core.given import rounded
+from cqbjax.core.files import hash_parts
+from cqbjax.core.inputs import round_fraction
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FormatError
@@ -70,7 +70,7 @@ class Request(NamedTuple):
     @property
     def cells(self) -> list[Cell]:
         """Each arrival rate with each seed."""
-        return [(rounded(rate), seed) for rate in self.rates for seed in self.seeds]
+        return [(round_fraction(rate), seed) for rate in self.rates for seed in self.seeds]
 
 
 class Entry(NamedTuple):
@@ -91,7 +91,9 @@ class Entry(NamedTuple):
         stored = self.manifest.get(CELLS)
         if stored is None:
             return [(None, None)]
-        return [(rounded(rate), seed) for rate in stored[AXES[0]] for seed in stored[AXES[1]]]
+        return [
+            (round_fraction(rate), seed) for rate in stored[AXES[0]] for seed in stored[AXES[1]]
+        ]
 
 
 class ResultIndex:
@@ -207,7 +209,9 @@ class ResultIndex:
         self._renew(asked, chosen)
         stored = self._read(chosen, rounds)
         return [
-            select_runs(parts, [*one.key.policies], [*map(rounded, one.rates)], one.seeds).point
+            select_runs(
+                parts, [*one.key.policies], [*map(round_fraction, one.rates)], one.seeds
+            ).point
             for one, parts in zip(asked, stored, strict=True)
         ]
 
@@ -330,7 +334,7 @@ class ResultIndex:
                 str(word) for m in (one.manifest for one in some)
                 for word in (m["point"], m["key"], *m["policies"].values(), m.get(CELLS))
             ]  # fmt: skip
-            name = content_key(*words)[:KEY_LETTERS]
+            name = hash_parts(*words)[:KEY_LETTERS]
             same = [file for file in self.manifests if file.stem.startswith(name)]
             if new := [file for file in same if file not in (replace or ())]:
                 written.append(new[0])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from cqbjax.core.given import rounded
+from cqbjax.core.inputs import round_fraction
 from cqbjax.core.labels import OPTIMAL
 
 RUN_DIMS = ("policy", "arrival_rate", "seed", "round")
@@ -100,10 +100,10 @@ def label_point(one: StoredPoint, path: Path) -> StoredPoint:
     """
     attrs = {**one.manifest.get("varied", {}), **one.point.attrs, "path": str(path)}
     point = one.point.drop_attrs(deep=False)
-    point = point.assign_attrs({key: rounded(value) for key, value in attrs.items()})
+    point = point.assign_attrs({key: round_fraction(value) for key, value in attrs.items()})
     if "arrival_rate" in point.coords:
         rates = point["arrival_rate"]
-        same = [rounded(rate) for rate in rates.values.tolist()]
+        same = [round_fraction(rate) for rate in rates.values.tolist()]
         point = point.assign_coords(arrival_rate=("arrival_rate", same, rates.attrs))
     return one._replace(point=point)
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import SERVERS
-from cqbjax.core.recorders.queries import OUTCOMES, columns
+from cqbjax.core.recorders.queries import OUTCOMES, query_columns
 from cqbjax.results.summaries import differing
 
 NAME = "queries"
@@ -80,7 +80,7 @@ def _rows(kept: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataF
     """Return the rows of a policy's seeds: [S, T A, fields] with a row a query that came."""
     stored = kept.transpose("seed", "query", "field").values
     seed, number = np.nonzero(~np.isnan(stored[..., 0]))
-    told = pl.DataFrame(dict(columns(stored[seed, number]))).fill_nan(None)
+    told = pl.DataFrame(dict(query_columns(stored[seed, number]))).fill_nan(None)
     outcome = pl.Series(OUTCOMES).gather(told["outcome"].cast(pl.Int32)).cast(pl.Enum(OUTCOMES))
     frame = told.with_columns(pl.col(WHOLE).cast(pl.Int32), outcome=outcome)
     if servers:

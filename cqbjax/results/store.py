@@ -15,7 +15,7 @@ from typing import Any
 import xarray as xr
 import yaml
 
-from cqbjax.core.given import is_number, rounded
+from cqbjax.core.inputs import is_number, round_fraction
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FORMAT
 from cqbjax.results.index import Entry, ResultIndex, covering, newest_policies, read_entries
@@ -114,7 +114,7 @@ def _configured(one: StoredPoint, keys: Sequence[str]) -> dict[str, Any]:
             for word in words.split("."):
                 value = value.get(word) if isinstance(value, Mapping) else None
             if value is not None:
-                values[key] = rounded(value) if is_number(value) else str(value)
+                values[key] = round_fraction(value) if is_number(value) else str(value)
     return values
 
 

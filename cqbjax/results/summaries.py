@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from cqbjax.core.given import is_number
+from cqbjax.core.inputs import is_number
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import RUN_DIMS
 

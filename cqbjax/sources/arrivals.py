@@ -8,9 +8,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
-from cqbjax.core.types import Problem, Source
-from cqbjax.core.world import World
+from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
+from cqbjax.core.types import Problem, Source, Workload
 
 # Of Poisson many arrivals, which share of rounds may be cut; and the most that may come in a round.
 CUT = 1e-6
@@ -49,7 +48,7 @@ class Bursty:
         if not 1 <= float(self.burst_rounds) < float("inf"):
             raise ValueError(f"burst_rounds={float(self.burst_rounds):g} must be at least 1 round")
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T): [T] bool."""
         rounds = jnp.arange(1, horizon + 1)
         changes = rng.round_uniforms(key, rounds, rng.Stream.BURST) < 1 / self.burst_rounds
@@ -75,7 +74,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         """Take lists as arrays; sizes say how many come at most."""
-        keep_arrays(self, "sizes")
+        convert_lists(self, "sizes")
         if self.sizes is not None and np.ndim(self.sizes) == 1:
             object.__setattr__(self, "most", int(np.shape(self.sizes)[0]))
 
@@ -104,7 +103,7 @@ class Batches:
         if arrival_rate > mean:
             raise ValueError(f"arrival_rate={arrival_rate:g} must be at most {mean:g}, a batch")
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw how many come in rounds 1, ..., T: [T] int32."""
         rounds = jnp.arange(1, horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)
@@ -144,7 +143,7 @@ class Traced:
         if not 0 < arrival_rate <= 1:
             raise ValueError(f"arrival_rate={arrival_rate:g} must lie in (0, 1] for a trace")
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Place the requests in rounds: [T] bool."""
         size = self.times.shape[0]
         uniform = rng.uniform(rng.round_key(key, 0), rng.Stream.BURST)
@@ -183,7 +182,7 @@ class Arriving:
         """Return the source's shapes; of as many rounds as queries may come, where many do."""
         most = self._most
         own = self._source.problem(K, horizon * most)
-        return own if most == 1 else own._replace(horizon=horizon, arrivals_a_round=most)
+        return own if most == 1 else own._replace(horizon=horizon, max_arrivals=most)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the source or the process refuses.
@@ -200,18 +199,18 @@ class Arriving:
         """Return the source's own: arrivals do not matter to it."""
         return self._source.uniform_service(seeds, arrival_rate, K)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the source's instance; a round's queries are those of A rounds of the source."""
         most = self._most
         if most == 1:
-            return self._source.world(key, arrival_rate, problem)
-        longer = problem._replace(horizon=problem.horizon * most, arrivals_a_round=1)
-        world = self._source.world(key, arrival_rate, longer)
+            return self._source.draw_workload(key, arrival_rate, problem)
+        longer = problem._replace(horizon=problem.horizon * most, max_arrivals=1)
+        world = self._source.draw_workload(key, arrival_rate, longer)
         return world._replace(arrival_rows=world.arrival_rows.reshape(-1, most))
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw A(1), ..., A(T): [T] bool."""
-        return self.process.arrives(key, arrival_rate, horizon)
+        return self.process.draw_arrivals(key, arrival_rate, horizon)
 
     @property
     def _most(self) -> int:

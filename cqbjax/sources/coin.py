@@ -7,9 +7,8 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import Numbers, keep_arrays, pytree, static
-from cqbjax.core.types import Problem
-from cqbjax.core.world import World
+from cqbjax.core.pytree import Numbers, convert_lists, pytree, static
+from cqbjax.core.types import Problem, Workload
 
 
 @pytree
@@ -34,7 +33,7 @@ class Coin:
 
     def __post_init__(self) -> None:
         """Take lists as arrays, and empty ones as none."""
-        keep_arrays(self, "classes", "shares")
+        convert_lists(self, "classes", "shares")
 
     @property
     def _chances(self) -> Any:
@@ -80,7 +79,7 @@ class Coin:
         shares = np.ones(len(chances)) if self.shares is None else np.asarray(self.shares, float)
         return float(1 / np.average(1 / chances, weights=shares))
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the classes that arrive; K servers share m alike."""
         classes, chances = problem.num_rows, jnp.atleast_1d(jnp.asarray(self._chances, float))
         alone = jnp.log(chances / (1 - chances) / problem.assortment_size)
@@ -91,4 +90,4 @@ class Coin:
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL_ROW)
         rows = jnp.minimum(jnp.searchsorted(until, uniform, side="right"), classes - 1)
         numbers = jnp.arange(classes, dtype=jnp.int32)
-        return World(jnp.eye(classes), utilities, rows.astype(jnp.int32), numbers)
+        return Workload(jnp.eye(classes), utilities, rows.astype(jnp.int32), numbers)

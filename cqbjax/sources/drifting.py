@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core.given import is_number
+from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import pytree
-from cqbjax.core.types import Problem, Source, has_own_arrivals
-from cqbjax.core.world import Drift, World
+from cqbjax.core.types import PreferenceDrift, Problem, Source, Workload, draws_arrivals
 from cqbjax.sources.coin import Coin
 
 
@@ -49,7 +48,7 @@ class Drifting:
             value = getattr(self, key)
             if not is_number(value) or not float(value) >= 1:
                 raise ValueError(f"{key}={value} must be a number, at least round 1")
-        if has_own_arrivals(self._source):
+        if draws_arrivals(self._source):
             raise ValueError("drift goes inside: Arriving(source=Drifting(source=...), ...)")
         if getattr(self._source, "changes", False):
             raise ValueError("drift is of a source whose tastes stay, and these change already")
@@ -63,15 +62,15 @@ class Drifting:
         """Return the source's own: uniform assortments do not know who is better."""
         return self._source.uniform_service(seeds, arrival_rate, K)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the source's instance, and turn it."""
-        world = self._source.world(key, arrival_rate, problem)
-        if world.drift is not None or world.logged is not None:
+        world = self._source.draw_workload(key, arrival_rate, problem)
+        if world.drift is not None or world.log is not None:
             raise ValueError("drift is of a source whose users choose by tastes that stay")
         t = jnp.arange(1, problem.horizon + 1)
         angle = jnp.pi / 2 * ((t >= self.jump_at) + (t - 1) / jnp.asarray(self.quarter, float))
         other = jnp.roll(world.utilities, 1, axis=1)
-        return world._replace(drift=Drift(other, jnp.cos(angle), jnp.sin(angle)))
+        return world._replace(drift=PreferenceDrift(other, jnp.cos(angle), jnp.sin(angle)))
 
     @property
     def _source(self) -> Source:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from cqbjax.core import extent, mnl
+from cqbjax.core import mnl, rng
 
 # Candidates are drawn in blocks of this many, each block under its own key, so that the contexts of
 # the first rounds do not depend on the horizon.
@@ -28,12 +28,12 @@ def accepted(
         utilities: of contexts [I, ...]: [I, N].
         least: [] log-odds.
         size: K.
-        horizon: T; where a run is shorter (`core.extent`), its own contexts alone are drawn.
+        horizon: T; where a run is shorter (`core.rng.RunLength`), its own contexts alone are drawn.
 
     Returns:
         [T, ...] contexts, and [T, N] their utilities.
     """
-    zero, until = jnp.zeros((), jnp.int32), extent.current()
+    zero, until = jnp.zeros((), jnp.int32), rng.current_run_length()
     begin = zero, zero
 
     def kept(count: int, begin: Any, first: Array, last: Array | int) -> tuple[Array, Any]:
@@ -75,7 +75,7 @@ def _kept(
     Returns:
         [count, ...] the candidates, and what the next ones may begin with.
     """
-    blocks = 1 if extent.current() is not None else -(-count // BLOCK)
+    blocks = 1 if rng.current_run_length() is not None else -(-count // BLOCK)
     one = jax.eval_shape(draw, first).shape[1:]
 
     def more(carry: Any) -> Any:

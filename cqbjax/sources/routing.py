@@ -6,10 +6,9 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.given import TableNames, is_whole
-from cqbjax.core.pytree import check_words, keep_arrays, pytree, static
-from cqbjax.core.types import Outcome, Problem
-from cqbjax.core.world import Billed, World
+from cqbjax.core.inputs import TableNames, is_integer
+from cqbjax.core.pytree import check_options, convert_lists, pytree, static
+from cqbjax.core.types import AnswerCosts, Outcome, Problem, Workload
 
 # The paper's contexts have length at most 1.
 MOST_LENGTH = 1000
@@ -79,7 +78,7 @@ class Routing:
 
     def __post_init__(self) -> None:
         """Turn lists into arrays."""
-        keep_arrays(self, "contexts", "utilities", "dollars", "scores")
+        convert_lists(self, "contexts", "utilities", "dollars", "scores")
 
     def problem(self, K: int, horizon: int) -> Problem:
         """Return the shapes: one table row a prompt of the pool.
@@ -91,7 +90,7 @@ class Routing:
         for name in ("contexts", "utilities"):
             if len(np.shape(getattr(self, name))) != 2:
                 raise ValueError(f"{name} of the routing source must have a row a prompt: [P, ...]")
-        if not is_whole(self.pool_size):
+        if not is_integer(self.pool_size):
             raise ValueError(f"pool_size={self.pool_size} must be a whole number of prompts")
         if not self.repeats and self.pool_size < horizon:
             raise ValueError(
@@ -102,14 +101,14 @@ class Routing:
         rows, prompts = self.pool_size, self.utilities.shape[0]
         return Problem(
             servers, K, dim, rows, horizon, "disjoint", True, num_prompts=prompts,
-            billed=self.dollars is not None and self.scores is not None, outcome=self.outcome,
+            has_costs=self.dollars is not None and self.scores is not None, outcome=self.outcome,
         )  # fmt: skip
 
     def pool(self, key: Array) -> Array:
         """Draw a run's online pool: [I] int32 distinct prompt numbers, by the seed alone."""
         return draw_pool(key, self.utilities.shape[0], self.pool_size)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Gather the pool's rows; a round's arriving row is uniform over them, or the next one."""
         pool = self.pool(key)
         rounds = jnp.arange(1, problem.horizon + 1)
@@ -120,8 +119,8 @@ class Routing:
             rows = rounds.astype(jnp.int32) - 1
         billed = None
         if self.dollars is not None and self.scores is not None:
-            billed = Billed(self.dollars[pool], self.scores[pool])
-        return World(self.contexts[pool], self.utilities[pool], rows, pool, billed=billed)
+            billed = AnswerCosts(self.dollars[pool], self.scores[pool])
+        return Workload(self.contexts[pool], self.utilities[pool], rows, pool, answer_costs=billed)
 
     def uniform_service(self, seeds: np.ndarray, arrival_rate: float, K: int) -> float:
         """Return what FIFO serves with uniform assortments, queries a round, over all prompts."""
@@ -135,7 +134,7 @@ class Routing:
         Raises:
             ValueError: naming the key and what is allowed.
         """
-        check_words(self)
+        check_options(self)
         if self.outcome != "attempt" and K != 1:
             raise ValueError(
                 f"outcome={self.outcome} needs K=1: of several answers the model says which is "

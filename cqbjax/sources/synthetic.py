@@ -12,10 +12,9 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import mnl, rng
-from cqbjax.core.given import is_number, is_whole
+from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.types import Parameters, Problem
-from cqbjax.core.world import World
+from cqbjax.core.types import Parameters, Problem, Workload
 from cqbjax.sources import rejection
 from cqbjax.sources.rejection import BLOCK
 
@@ -71,7 +70,7 @@ class Synthetic:
         """
         for key in ("num_servers", "dim"):
             value = getattr(self, key)
-            if not is_whole(value) or value < 1:
+            if not is_integer(value) or value < 1:
                 raise ValueError(f"{key}={value} must be a whole number, at least 1")
         if self.dim > MOST_DIM:
             raise ValueError(f"dim={self.dim} must be at most {MOST_DIM}")
@@ -85,7 +84,7 @@ class Synthetic:
             raise ValueError(f"parameters={self.parameters} must be {words}")
         return Problem(self.num_servers, K, self.dim, horizon, horizon, self.parameters, False)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw theta* and one accepted context a round (rejection, in blocks)."""
         theta = self.theta(key)
         wanted = jnp.clip(arrival_rate + self.slackness, 0.0, 1.0)
@@ -96,7 +95,7 @@ class Synthetic:
             least, problem.assortment_size, problem.horizon,
         )  # fmt: skip
         rows = jnp.arange(problem.horizon, dtype=jnp.int32)
-        return World(contexts, utilities, rows, rows)
+        return Workload(contexts, utilities, rows, rows)
 
     def theta(self, key: Array) -> Array:
         """Draw theta* ~ Unif(-1, 1): [N, d] (disjoint) or [d] (shared)."""

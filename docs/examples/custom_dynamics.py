@@ -13,7 +13,7 @@ import numpy as np
 import cqbjax
 from cqbjax import backend, policies, sources
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
 from cqbjax.testing import check_service, check_users
 
 backend.configure()  # use every core; store compiled programs on disk
@@ -24,7 +24,7 @@ backend.configure()  # use every core; store compiled programs on disk
 
 
 @pytree
-class Nights(Service):
+class Nights(ServiceModel):
     """In the second half of each day only the first LLM answers."""
 
     day: int = static(default=100)  # rounds; static, because it selects code
@@ -40,7 +40,7 @@ class Nights(Service):
 
 
 @pytree
-class Sleepers(Users):
+class Sleepers(UserModel):
     """A user whose query fails at night comes back in the morning."""
 
     day: int = static(default=100)
@@ -49,11 +49,11 @@ class Sleepers(Users):
         """Return the rounds until a query that fails in each round returns: [T, c]."""
         hour = jnp.arange(problem.horizon) % self.day
         away = jnp.where(hour < self.day // 2, 1, self.day - hour)
-        return jnp.broadcast_to(away[:, None], (problem.horizon, problem.places))
+        return jnp.broadcast_to(away[:, None], (problem.horizon, problem.channels))
 
-    def reacts(self, drawn, attempts):
+    def react(self, drawn, attempts):
         """Stay away for that many rounds."""
-        return STAYS._replace(away=drawn)
+        return PAPER_REACTION._replace(away=drawn)
 
 
 check_service(Nights())

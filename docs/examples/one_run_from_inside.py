@@ -30,15 +30,15 @@ instance = simulate.draw_instance(key, source, 0.7, problem)
 # the assortment: with one LLM, 0 means accepted, and 1 means that the user comes back.
 
 departed = run.valid & (run.choice == 0)
-waiting = np.cumsum(instance.arrives) - np.cumsum(departed)
+waiting = np.cumsum(instance.arrivals) - np.cumsum(departed)
 shown = np.bincount(run.servers[run.valid, 0], minlength=problem.num_servers)
-print(f"{instance.arrives.sum()} queries came, {departed.sum()} users were satisfied")
+print(f"{instance.arrivals.sum()} queries came, {departed.sum()} users were satisfied")
 print(f"{run.explored.sum()} rounds explored; attempts of each LLM: {shown}")
 
 # %%
 # The state after each round contains an estimate for each LLM: [T, N, d].
 
-theta = acqb.theta(run.state, instance.world.contexts, problem)
+theta = acqb.theta(run.state, instance.workload.contexts, problem)
 error = np.linalg.norm(theta - source.theta(key), axis=-1)
 
 rounds = np.arange(1, problem.horizon + 1)

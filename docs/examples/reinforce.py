@@ -59,7 +59,7 @@ def inputs(observation: Observation, index: Array) -> Array:
     """Return the network's features of each slot: [C, 4]."""
     queue = observation.queue
     waited = (observation.round - queue.arrived).astype(float)
-    length = jnp.sum(queueing.waiting(queue)).astype(float)
+    length = jnp.sum(queueing.mark_waiting(queue)).astype(float)
     columns = (
         index.max(axis=-1), jnp.log1p(waited), jnp.log1p(queue.served.astype(float)),
         jnp.full(len(waited), jnp.log1p(length)),
@@ -109,7 +109,7 @@ class Scheduler:
         seen = inputs(observation, index)
         hidden = jnp.tanh(seen @ self.first + self.first_bias)
         score = (hidden @ self.last + self.last_bias)[..., 0]
-        slot = jnp.argmax(jnp.where(queueing.waiting(observation.queue), score, -jnp.inf))
+        slot = jnp.argmax(jnp.where(queueing.mark_waiting(observation.queue), score, -jnp.inf))
         servers = mnl.best_servers(index[slot], observation.problem.assortment_size)
         return Action(slot.astype(jnp.int32), servers, jnp.bool_(False))
 
@@ -143,7 +143,7 @@ def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
         observation, state, own = carried
         full = env.full(observation)
         index = chances(router, own, full)
-        seen, waiting = inputs(full, index), queueing.waiting(full.queue)
+        seen, waiting = inputs(full, index), queueing.mark_waiting(full.queue)
         drawn = jax.random.fold_in(rng.round_key(key, observation.round), mask)
         slot = jax.random.categorical(drawn, logits(parameters, seen, waiting)).astype(jnp.int32)
         action = Action(slot, mnl.best_servers(index[slot], 1), jnp.bool_(False))
@@ -151,7 +151,7 @@ def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
         own = router.update(own, full, told.action, told.feedback)
         return (observation, state, own), Round(seen, waiting, slot, reward)
 
-    begun = router.init(env.problem, state.instance.world.contexts)
+    begun = router.init(env.problem, state.instance.workload.contexts)
     return jax.lax.scan(one, (observation, state, begun), length=env.problem.horizon)[1]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import yaml
 
-from cqbjax.core.labels import GENERATED, PAPERS
+from cqbjax.core.labels import GENERATED, PAPER
 from cqbjax.results.names import style_of
 from reproduction.extracts import Extract
 from reproduction.paper import printed
@@ -131,8 +131,8 @@ def _judge_part(
 
 def _decide(findings: Sequence[Found], claim: Mapping[str, Any]) -> Judged:
     """Return a verdict from the paper's own data; real proxy data are evidence, no verdict."""
-    own = [one for one in findings if one.provenance == PAPERS]
-    others = [one for one in findings if one.provenance != PAPERS]
+    own = [one for one in findings if one.provenance == PAPER]
+    others = [one for one in findings if one.provenance != PAPER]
     if own:
         text = _join_texts([*own, *others])
         return Judged(_verdict(own, claim), text, min(one.seeds for one in own))

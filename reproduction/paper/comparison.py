@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from scipy.special import fdtri
 
-from cqbjax.core.labels import GENERATED, PAPERS
+from cqbjax.core.labels import GENERATED, PAPER
 from cqbjax.results.summaries import t_quantile
 from reproduction.extracts import Extract
 from reproduction.paper import printed
@@ -104,7 +104,7 @@ def _find_ours(made: Extract, theirs: Mapping[str, Any], rates: Sequence[float])
         return f"{name} has not run at K = {theirs['K']}"
     run = sorted({rate for number in points for rate in made.notes["points"][number]["rates"]})
     chosen = [rate for rate in run if np.isclose(rate, theirs["arrival_rate"])]
-    if made.notes["provenance"] != PAPERS and len(run) == len(rates):
+    if made.notes["provenance"] != PAPER and len(run) == len(rates):
         # Proxy datasets have their own rates: low is compared with low, high with high.
         chosen = [run[rates.index(theirs["arrival_rate"])]]
     if not chosen:

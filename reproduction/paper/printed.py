@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import xarray as xr
 
-from cqbjax.core.labels import PAPERS, PAPERS_DATA
+from cqbjax.core.labels import PAPER, PAPER_DATASETS
 
 # The paper's tables, long: dataset, K, arrival_rate, round, policy, statistic and value.
 TABLES = Path(__file__).resolve().parent / "printed.csv"
@@ -74,8 +74,8 @@ def add_columns(
 
 def match_datasets(points: Sequence[xr.Dataset]) -> dict[str, str]:
     """Return our `source` -> the paper's dataset, for points on the paper's own data."""
-    own = [str(one.attrs["source"]) for one in points if one.attrs["provenance"] == PAPERS]
-    return {source: PAPERS_DATA[source.lower()] for source in own}
+    own = [str(one.attrs["source"]) for one in points if one.attrs["provenance"] == PAPER]
+    return {source: PAPER_DATASETS[source.lower()] for source in own}
 
 
 def _match_row(row: Mapping[str, Any], datasets: Mapping[str, str]) -> str | None:

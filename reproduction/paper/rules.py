@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from cqbjax.core.labels import OWN
+from cqbjax.core.labels import USER_DATA
 from cqbjax.results.frame import with_interval
 from cqbjax.results.names import style_of
 from reproduction.extracts import Extract, add_metrics
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
 def is_user_data(made: Extract) -> bool:
     """Return whether a study ran on a user's own data, about which the paper claims nothing."""
-    return bool(made.notes["provenance"] == OWN)
+    return bool(made.notes["provenance"] == USER_DATA)
 
 
 def compare_paired(made: Extract, asked: Arguments) -> Found:

@@ -143,7 +143,7 @@ def _run(
 ) -> Recorded:  # fmt: skip
     """Sum x x' over one run."""
     del rate
-    contexts = instance.world.contexts
+    contexts = instance.workload.contexts
 
     def step(both: Any, round_: Array) -> tuple[Any, None]:
         carry, (total, explored) = both
@@ -168,5 +168,5 @@ def _outer_products(problem: Problem, context: Array, servers: Array) -> Array:
     if problem.parameters == "shared":
         offered = offered_rows(context, servers, 0.0)
         return (offered.T @ offered)[None]
-    hit = mnl.shown(servers, problem.num_servers)
+    hit = mnl.mark_servers(servers, problem.num_servers)
     return hit[:, None, None] * jnp.outer(context, context)

@@ -136,8 +136,8 @@ def _run(
     policy: Acqb, instance: simulate.Instance, rate: Array, problem: Problem, capacity: int
 ) -> Recorded:
     """Examine every round of a run before it is simulated."""
-    contexts = instance.world.contexts
-    rows, utilities = contexts.reshape(-1, problem.dim), instance.world.utilities.reshape(-1)
+    contexts = instance.workload.contexts
+    rows, utilities = contexts.reshape(-1, problem.dim), instance.workload.utilities.reshape(-1)
     # Utilities are x'theta*: the least squares are exact.
     truth = jnp.linalg.solve(rows.T @ rows, rows.T @ utilities)
 
@@ -162,10 +162,10 @@ def _examine(
     """Compute the quantities of the proofs in one round."""
     size, state = problem.assortment_size, carry.state
     observation = simulate.observe(policy, problem, instance, carry, round_)
-    waiting = queueing.waiting(observation.queue)
+    waiting = queueing.mark_waiting(observation.queue)
     draws = policy.draws(rng.round_key(instance.key, round_), problem)
     optimistic = policy.optimistic(draws, state, observation)
-    theta = policy.theta(state, instance.world.contexts, problem)[0]
+    theta = policy.theta(state, instance.workload.contexts, problem)[0]
     alpha = policy.radius(problem, policy.belief(problem).learnt(state.belief))[0]
     t, samples = problem.horizon, num_samples(size)
     past = jnp.log(size * round_.astype(float) * t)

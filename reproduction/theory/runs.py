@@ -12,7 +12,7 @@ import xarray as xr
 from jax import Array
 
 from cqbjax.core import rng, simulate, types
-from cqbjax.core.pytree import Kind, kind_of
+from cqbjax.core.pytree import Signature, signature_of
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine.batches import START_CAPACITY, grow_slots, max_slots
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def offered_rows(values: Array, servers: Array, filler: float) -> Array:
     """Return the rows of `values` [N, ...] of an assortment [K]; `filler` where it is -1."""
-    return types.of_shown(servers >= 0, values[servers], filler)
+    return types.mask_hidden(servers >= 0, values[servers], filler)
 
 
 def mean_columns(name: str, values: xr.DataArray, share: bool = False) -> dict[str, float]:
@@ -80,7 +80,7 @@ def simulate_seeds(
     progress = progress or Reporter()
     arguments = policy, source, jnp.asarray(arrival_rate, float), jnp.asarray(seeds)
     progress.set_activity("compiling", label)
-    program = _compile(one_run, static, batched, *map(kind_of, arguments))
+    program = _compile(one_run, static, batched, *map(signature_of, arguments))
     progress.set_activity("running", label)
     begun = time.perf_counter()
     result = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
@@ -95,7 +95,7 @@ def simulate_seeds(
 
 @functools.lru_cache(CACHE_SIZE)
 def _compile(
-    one_run: Callable[..., Any], static: tuple[Any, ...], batched: bool, *kinds: Kind
+    one_run: Callable[..., Any], static: tuple[Any, ...], batched: bool, *kinds: Signature
 ) -> Any:
     """Compile the program of all seeds, once in a process."""
 

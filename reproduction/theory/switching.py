@@ -26,8 +26,8 @@ import xarray as xr
 from jax import Array
 
 from cqbjax.core import mnl, queueing, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.types import DOWN, Policy, Problem, Queue, Source
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.types import DOWN_UTILITY, Policy, Problem, Queue, Source
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
@@ -101,7 +101,7 @@ def measure(
     for label, policy in policies.items():
         rounds = len(seeds) * horizon * (horizon + 1)
         progress.expect(rounds)
-        fixed = arrays(policy), arrays(source), arrival_rate, problem, seeds
+        fixed = as_arrays(policy), as_arrays(source), arrival_rate, problem, seeds
         queues = with_enough_slots(
             capacity, horizon, lambda slots, fixed=fixed: run(*fixed, slots, progress)
         )
@@ -148,19 +148,19 @@ def _run_path(
     del rate
     horizon, optimal = problem.horizon, Optimal()
     numbers = jnp.arange(horizon + 1)
-    best = mnl.best_score(instance.world.utilities, problem.assortment_size)
+    best = mnl.best_score(instance.workload.utilities, problem.assortment_size)
 
     def advance(carry: simulate.Carry, round_: Array) -> simulate.Carry:
         return simulate.run_round(optimal, problem, instance, carry, round_)[0]
 
     def one(both: tuple[simulate.Carry, simulate.Carry], round_: Array) -> Any:
         own, all_ = both
-        waiting = queueing.waiting(own.queue)
+        waiting = queueing.mark_waiting(own.queue)
         # R(x_t^*, S_t^*), the largest departure rate of a waiting query.
         most = jax.nn.sigmoid(jnp.max(jnp.where(waiting, best[own.queue.row], -jnp.inf)))
         own, decision = simulate.run_round(policy, problem, instance, own, round_)
-        utilities = instance.world.utilities[decision.row]
-        served = mnl.departure_rate(offered_rows(utilities, decision.servers, DOWN))
+        utilities = instance.workload.utilities[decision.row]
+        served = mnl.departure_rate(offered_rows(utilities, decision.servers, DOWN_UTILITY))
         # Q_i for i >= t has not switched before round t: it is in the state of the policy's run.
         # The optimal policy has no state of its own and reads utilities, not features.
         following = own._replace(slot_features=None, state=())
@@ -200,7 +200,7 @@ def _states(queue: Queue, best: Array) -> Array:
     """
 
     def state(this: Queue, other: Queue) -> Array:
-        here, there = queueing.waiting(this), queueing.waiting(other)
+        here, there = queueing.mark_waiting(this), queueing.mark_waiting(other)
         same = this.arrived[:, None] == other.arrived[None, :]
         more = here & ~jnp.any(same & there[None, :], axis=1)
         less = there & ~jnp.any(same & here[:, None], axis=0)

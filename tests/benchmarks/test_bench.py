@@ -26,8 +26,8 @@ from benchmarks import (
 )  # fmt: skip
 from benchmarks.measure import Case, Clock
 from cqbjax import dynamics
-from cqbjax.core.recorders import NAMED
-from cqbjax.core.setting import Setting
+from cqbjax.core.recorders import OPTIONAL
+from cqbjax.core.scenario import Scenario
 from cqbjax.engine import batches, programs
 from cqbjax.engine.sweep import sweep
 from cqbjax.policies import Optimal
@@ -221,15 +221,15 @@ def test_the_lean_loop_plays_the_reference_decision_for_decision(size):
 def test_every_kind_and_every_recorder_has_its_cost():
     every = costs.list_cases()
     named = {one.record for one in every if one.record}
-    assert named == {(name,) for name in NAMED}
-    settings = [one.source for one in every if isinstance(one.source, Setting)]
+    assert named == {(name,) for name in OPTIONAL}
+    settings = [one.source for one in every if isinstance(one.source, Scenario)]
     kinds = {type(kind) for one in settings for kind in (*one.users, *one.service)}
     there = {getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()}
-    assert kinds == {kind for kind in there if not kind.of_paper}
+    assert kinds == {kind for kind in there if not kind.matches_paper}
     assert len({one.what for one in every}) == len(every)
     for one in every:
         problem = one.source.problem(1, 10)
-        assert problem.num_servers == 5 and problem.billed >= ("dollars" in one.record)
+        assert problem.num_servers == 5 and problem.has_costs >= ("dollars" in one.record)
 
 
 def test_a_cost_is_the_median_of_ratios_to_the_rounds_around(monkeypatch):

@@ -12,7 +12,7 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.cli import _hydra, _multirun
-from cqbjax.core.given import rounded
+from cqbjax.core.inputs import round_fraction
 from cqbjax.experiments import configs, grid, kinds
 from cqbjax.results import files
 from cqbjax.results import store as results
@@ -293,7 +293,7 @@ def test_a_search_gets_objectives_back_a_batch_at_a_time(tmp_path):
     }
     best = max(throughput, key=throughput.get)
     assert optimum.best_value == pytest.approx(throughput[best])
-    assert throughput[rounded(optimum.best_params.arrival_rate)] == throughput[best]
+    assert throughput[round_fraction(optimum.best_params.arrival_rate)] == throughput[best]
 
 
 @pytest.mark.slow

@@ -9,13 +9,11 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core import queueing, rng, simulate
-from cqbjax.core.pytree import arrays, pytree
-from cqbjax.core.recorders import ALWAYS, NAMED, queries
+from cqbjax.core.pytree import as_arrays, pytree
+from cqbjax.core.recorders import OPTIONAL, STANDARD, queries
 from cqbjax.core.recorders.queries import GAVE_UP, SATISFIED, THERE
-from cqbjax.core.rules import Users
-from cqbjax.core.setting import with_rules
-from cqbjax.core.types import Action, Problem
-from cqbjax.core.world import Billed, World
+from cqbjax.core.scenario import UserModel, with_dynamics
+from cqbjax.core.types import Action, AnswerCosts, Problem, Workload
 from cqbjax.dynamics import (
     DelayedFeedback,
     Impatience,
@@ -30,7 +28,7 @@ from cqbjax.testing.compiling import QUICKLY
 ROUNDS, SLOTS, NAN = 8, 8, np.nan
 # A choice among such utilities is certain in float32.
 YES, NO = 20.0, -20.0
-RECORDING = (*ALWAYS, *NAMED.values())
+RECORDING = (*STANDARD, *OPTIONAL.values())
 
 
 @pytree
@@ -47,27 +45,29 @@ class Scripted:
         rows, servers = self.utilities.shape
         most = 1 if self.rows.ndim == 1 else self.rows.shape[-1]
         return Problem(
-            servers, K, 1, rows, horizon, "disjoint", True, billed=True,
-            arrivals_a_round=most,
+            servers, K, 1, rows, horizon, "disjoint", True, has_costs=True,
+            max_arrivals=most,
         )  # fmt: skip
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         rows = len(self.utilities)
-        billed = Billed(self.dollars, self.scores)
+        billed = AnswerCosts(self.dollars, self.scores)
         numbers = 100 + jnp.arange(rows, dtype=jnp.int32)
-        return World(jnp.ones((rows, 1)), self.utilities, self.rows, numbers, billed=billed)
+        return Workload(
+            jnp.ones((rows, 1)), self.utilities, self.rows, numbers, answer_costs=billed
+        )
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         return self.counts > 0 if self.rows.ndim == 1 else self.counts
 
 
 @pytree
-class Patient(Users):
+class Patient(UserModel):
     """Each query bears a number of rounds of its own."""
 
     rounds: Array
 
-    def bears(self, key: Array, problem: Problem) -> Array:
+    def draw_patience(self, key: Array, problem: Problem) -> Array:
         return self.rounds
 
 
@@ -82,14 +82,14 @@ class Planned:
     exploring: Array
 
     def init(self, problem: Problem, contexts: Array) -> Any:
-        return jnp.full((problem.horizon, problem.places, 5), -1, jnp.int32), jnp.int32(0)
+        return jnp.full((problem.horizon, problem.channels, 5), -1, jnp.int32), jnp.int32(0)
 
     def select(self, key: Array, state: Any, seen: Any) -> Action:
         slot = queueing.pick("oldest", seen.queue, jnp.zeros(()))
         row = seen.queue.row[slot]
         servers = self.plan[row, seen.queue.served[slot]]
         # A dummy job of an empty queue explores too.
-        explored = self.exploring[row] | ~queueing.waiting(seen.queue).any()
+        explored = self.exploring[row] | ~queueing.mark_waiting(seen.queue).any()
         return Action(slot, servers, explored)
 
     def update(self, state: Any, seen: Any, action: Action, feedback: Any) -> Any:
@@ -106,14 +106,14 @@ class Planned:
 def played(source, users, service, size, plan, exploring):
     """Return what recorders read, by round or of the run, and what was heard [T, c, 5]."""
     policy = Planned(plan=np.asarray(plan, np.int32), exploring=np.asarray(exploring))
-    source = arrays(with_rules(source, users, service))
+    source = as_arrays(with_dynamics(source, users, service))
     problem = source.problem(size, ROUNDS)
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)
     def run(source, policy):
         instance = simulate.draw_instance(rng.run_key(0), source, jnp.float32(0.5), problem)
         carry = simulate.start(policy, problem, instance, SLOTS, recording=RECORDING)
-        stretch = simulate.Stretch(1, 1, ROUNDS)
+        stretch = simulate.Segment(1, 1, ROUNDS)
         return simulate.advance(policy, problem, instance, carry, stretch, ROUNDS, RECORDING)
 
     carry, read = jax.tree.map(np.asarray, run(source, policy))

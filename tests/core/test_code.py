@@ -37,7 +37,7 @@ def test_files_are_looked_at_once_for_many_digests(own, monkeypatch):
     kind = importlib.import_module("looked").Mine
     first, looks, state = code.digest([], kind), [], code._state
     monkeypatch.setattr(code, "_state", lambda file: looks.append(file) or state(file))
-    with code.at_once():
+    with code.cache_file_states():
         assert {code.digest([], kind) for _ in range(9)} == {first}
         assert len(looks) == len(set(looks)) > 0
     own("looked.py", HEAD + CLASS.replace("1.0", "2.5"))

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import contract, faults, rng, simulate
-from cqbjax.core.contract import Breach, are_servers, waits, watch
-from cqbjax.core.types import Action, Problem, Queue
-from cqbjax.core.world import Logged, World
+from cqbjax.core import conformance, contract, rng, simulate
+from cqbjax.core.contract import Breach, are_valid_servers, holds_query, record_breach
+from cqbjax.core.types import Action, LoggedOutcomes, Problem, Queue, Workload
 from cqbjax.policies import RandomRouting
 
 PROBLEM = Problem(4, 3, 2, 5, 9, "disjoint", True)
@@ -20,18 +19,18 @@ PROBLEM = Problem(4, 3, 2, 5, 9, "disjoint", True)
 def test_servers_are_distinct_increasing_numbers():
     every = np.array(list(itertools.product(range(-1, 5), repeat=3)), np.int32)
     fine = [0 <= a < b < c <= 3 for a, b, c in every.tolist()]
-    np.testing.assert_array_equal(are_servers(jnp.asarray(every), 4), fine)
+    np.testing.assert_array_equal(are_valid_servers(jnp.asarray(every), 4), fine)
     assert sum(fine) == 4
     one = jnp.asarray([[-1], [0], [3], [4]])
-    assert are_servers(one, 4).tolist() == [False, True, True, False]
+    assert are_valid_servers(one, 4).tolist() == [False, True, True, False]
 
 
 def test_a_slot_holds_a_query_where_one_has_arrived():
     arrived = jnp.asarray([3, 0, 7], jnp.int32)
     slots = [-3, -1, 0, 1, 2, 3, 99]
-    held = [bool(waits(jnp.int32(slot), arrived)) for slot in slots]
+    held = [bool(holds_query(jnp.int32(slot), arrived)) for slot in slots]
     assert held == [slot in (0, 2) for slot in slots]
-    both = waits(jnp.asarray([1, 2]), jnp.stack([arrived, arrived]))
+    both = holds_query(jnp.asarray([1, 2]), jnp.stack([arrived, arrived]))
     assert both.tolist() == [False, True]
 
 
@@ -39,11 +38,11 @@ def test_a_slot_holds_a_query_where_one_has_arrived():
 def watched(breach, slot, servers, round_, valid):
     queue = Queue(*[jnp.asarray([1, 0, 2], jnp.int32)] * 3)
     action = Action(slot, servers, jnp.bool_(False))
-    return watch(breach, PROBLEM, queue, action, round_, valid)
+    return record_breach(breach, PROBLEM, queue, action, round_, valid)
 
 
 def test_the_first_action_that_breaks_the_contract_is_remembered():
-    breach, told = contract.no_breach(PROBLEM), []
+    breach, told = contract.empty_breach(PROBLEM), []
     assert breach.servers.shape == (3,)
     rounds = [
         (0, [0, 1, 2], True), (1, [0, 1, 2], False), (2, [1, 1, 2], False),
@@ -61,13 +60,13 @@ def test_the_first_action_that_breaks_the_contract_is_remembered():
 
 
 def test_a_breach_is_told_in_a_sentence():
-    assert contract.sentence(PROBLEM, 7, 1, [0, 1, 4]) == (
+    assert contract.describe_breach(PROBLEM, 7, 1, [0, 1, 4]) == (
         "select must return 3 distinct server numbers in 0..3, increasing, and in round 7 it "
         "returns [0, 1, 4]"
     )
-    said = contract.sentence(PROBLEM, 7, 1, [0, 1, 3])
+    said = contract.describe_breach(PROBLEM, 7, 1, [0, 1, 3])
     assert said == "select must pick a waiting query, and slot 1 of round 7 holds none"
-    with pytest.raises(contract.ContractError, match="mine: wrong"), contract.naming("mine"):
+    with pytest.raises(contract.ContractError, match="mine: wrong"), contract.prefix_errors("mine"):
         contract.require(False, "wrong")
     contract.require(True, "wrong")
 
@@ -81,15 +80,15 @@ FAULTS = {
 
 
 def test_what_is_wrong_with_an_instance_is_counted():
-    problem = PROBLEM._replace(arrivals_a_round=2, num_prompts=8)
-    world = World(
+    problem = PROBLEM._replace(max_arrivals=2, num_prompts=8)
+    world = Workload(
         np.zeros((5, 2)), np.zeros((5, 4)), np.zeros((9, 2), np.int32), np.full(5, 7, np.int32)
     )
     arrives = np.full(9, 1)
 
     def fault(world, arrives=arrives, problem=problem):
         batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (world, arrives))
-        return int(faults.instance_faults(problem, *batch)[0])
+        return int(conformance.instance_faults(problem, *batch)[0])
 
     assert fault(world) == 0 == fault(world, np.array([0, 2] * 4 + [0]))
     for number, changed in FAULTS.items():
@@ -101,8 +100,8 @@ def test_what_is_wrong_with_an_instance_is_counted():
     assert fault(world._replace(arrival_rows=rows)) == 0
     assert fault(world, np.full(9, 3)) == 5 == fault(world, np.full(9, -1))
     for following, number in ((4, 0), (5, 6), (-1, 6)):
-        logged = Logged(np.zeros(5, bool), np.full(5, following))
-        assert fault(world._replace(logged=logged)) == number
+        logged = LoggedOutcomes(np.zeros(5, bool), np.full(5, following))
+        assert fault(world._replace(log=logged)) == number
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_what_a_traced_run_lost_or_broke_is_told(overflow, slot, said, monkeypat
     """Also in the first round."""
     broken = None if slot is None else Breach(np.int32(slot > 0), np.int32(slot), np.arange(3))
     carry = types.SimpleNamespace(overflow=np.int32(overflow), breach=broken)
-    monkeypatch.setattr(simulate, "every_round", lambda *_: ("decisions", carry))
+    monkeypatch.setattr(simulate, "run_rounds", lambda *_: ("decisions", carry))
     arguments = rng.run_key(0), RandomRouting(), None, 0.5, PROBLEM, 8
     if said is None:
         assert simulate.trace(*arguments) == "decisions"

@@ -25,7 +25,7 @@ def squares(tmp_path):
         computed.append(1)
         return np.arange(5) ** 2
 
-    return path, computed, lambda: files.memo(path, compute)
+    return path, computed, lambda: files.load_or_compute(path, compute)
 
 
 def test_a_result_is_computed_once_and_read_ever_after(squares):
@@ -41,7 +41,8 @@ def test_the_first_answer_is_what_the_file_holds(tmp_path):
 
     half = files.ARRAY._replace(save=save)
     first, second = (
-        files.memo(tmp_path / "third.npy", lambda: np.array(1 / 3), half) for _ in range(2)
+        files.load_or_compute(tmp_path / "third.npy", lambda: np.array(1 / 3), half)
+        for _ in range(2)
     )
     assert first == second == np.float16(1 / 3)
 
@@ -72,9 +73,9 @@ def test_nothing_is_kept_of_what_fails(tmp_path):
 
     path = tmp_path / "x.npy"
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, fail)
+        files.load_or_compute(path, fail)
     with pytest.raises(RuntimeError, match="no"):
-        files.memo(path, lambda: np.zeros(2), files.ARRAY._replace(save=fail))
+        files.load_or_compute(path, lambda: np.zeros(2), files.ARRAY._replace(save=fail))
     assert not path.exists() and hidden(tmp_path) == []
 
 
@@ -130,11 +131,11 @@ def test_only_what_is_missing_is_computed_and_a_killed_call_keeps_what_it_had(tm
                 raise KeyboardInterrupt
             yield number, np.full(2, number)
 
-    files.memo(paths[1], lambda: np.full(2, 1))
+    files.load_or_compute(paths[1], lambda: np.full(2, 1))
     with pytest.raises(KeyboardInterrupt):
-        files.keep(paths, lambda missing: compute(missing, dies=True))
+        files.load_or_compute_all(paths, lambda missing: compute(missing, dies=True))
     for _ in range(2):
-        kept = files.keep(paths, compute)
+        kept = files.load_or_compute_all(paths, compute)
         assert [int(kept[number][0]) for number in paths] == [0, 1, 2, 3]
     assert asked == [[0, 2, 3], [2, 3]] and hidden(tmp_path) == []
 

@@ -95,7 +95,7 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
         if waiting:
             query = int(seen.query[i])
             assert query in waiting, "the served query was not waiting"
-            assert seen.row[i] == played.world.arrival_rows[query - 1]
+            assert seen.row[i] == played.workload.arrival_rows[query - 1]
             waiting[query] += 1
             for server in servers:
                 shown[query][server] += 1
@@ -104,7 +104,7 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
                 departures += 1
         else:
             assert seen.regret[i] == 0.0 and not seen.explored[i]
-        if played.arrives[i]:
+        if played.arrivals[i]:
             waiting[t] = 0
             shown[t] = [0] * problem.num_servers
         row, slots, served = (field[i] for field in played.queue[:3])
@@ -113,8 +113,8 @@ def test_a_run_keeps_its_books(case, seed, rate, alpha_scale, c1):
             counts = played.queue.shown[i][here].tolist()
             assert counts == [shown[query] for query in slots[here]]
         assert dict(zip(slots[here], served[here], strict=True)) == waiting
-        assert played.arrives[: i + 1].sum() - departures == played.length[i] == len(waiting)
-        assert (row[here] == played.world.arrival_rows[slots[here] - 1]).all()
+        assert played.arrivals[: i + 1].sum() - departures == played.length[i] == len(waiting)
+        assert (row[here] == played.workload.arrival_rows[slots[here] - 1]).all()
     assert played.overflow == 0
     assert (seen.regret >= 0.0).all() and (seen.regret <= 1.0).all()
 
@@ -139,7 +139,7 @@ def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate)
         if seen.valid[i]:
             assert waiting[query] > 0, "the served query was not waiting"
             waiting[query] -= seen.choice[i] < problem.assortment_size
-        for row in played.world.arrival_rows[i][: played.arrives[i]].tolist():
+        for row in played.workload.arrival_rows[i][: played.arrivals[i]].tolist():
             waiting[i + 1, row] += 1
         here = played.queue.arrived[i] > 0
         slots = zip(played.queue.arrived[i][here], played.queue.row[i][here], strict=True)
@@ -150,9 +150,9 @@ def test_a_run_with_several_arrivals_a_round_keeps_its_books(policy, seed, rate)
 
 def test_a_source_of_several_arrivals_a_round_brings_two_often_enough():
     drawn = prepared(
-        3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(arrivals_a_round=2)
+        3, scenarios.Batches(source=POOL), 0.8, POOL.problem(2, 4000)._replace(max_arrivals=2)
     )
-    counts = np.bincount(drawn.arrives, minlength=3)
+    counts = np.bincount(drawn.arrivals, minlength=3)
     assert abs(counts @ np.arange(3) / 4000 - 0.8) < 0.06 and counts.min() > 500
 
 
@@ -162,16 +162,17 @@ def test_one_at_a_time_is_the_same_whichever_way_it_comes(policy):
     """A source that may bring two and never does, beside the source that brings one."""
     single = prepared(2, POOL, 0.6, POOL.problem(2, HORIZON))
     problem = POOL.problem(2, HORIZON)
-    rows = jnp.stack([single.world.arrival_rows, jnp.zeros(HORIZON, jnp.int32)], axis=-1)
+    rows = jnp.stack([single.workload.arrival_rows, jnp.zeros(HORIZON, jnp.int32)], axis=-1)
     several = single._replace(
-        world=single.world._replace(arrival_rows=rows), arrives=single.arrives.astype(jnp.int32)
+        workload=single.workload._replace(arrival_rows=rows),
+        arrivals=single.arrivals.astype(jnp.int32),
     )
-    both = [(single, problem), (several, problem._replace(arrivals_a_round=2))]
+    both = [(single, problem), (several, problem._replace(max_arrivals=2))]
     seen = []
     for instance, shapes in both:
         carry = simulate.start(policy, shapes, instance, CAPACITY)
         carry, totals = jax.jit(simulate.advance, static_argnums=(1, 5))(
-            policy, shapes, instance, carry, simulate.Stretch(1, 1, HORIZON), HORIZON
+            policy, shapes, instance, carry, simulate.Segment(1, 1, HORIZON), HORIZON
         )
         seen.append((totals, carry.queue, carry.newest * carry.arrived, carry.overflow, carry.peak))
     for mine, theirs in zip(jax.tree.leaves(seen[0]), jax.tree.leaves(seen[1]), strict=True):
@@ -199,16 +200,16 @@ def test_arrivals_at_a_lower_rate_are_a_subset_with_the_same_queries(seed, one, 
     low, high = (
         prepared(seed, POOL, float(rate), WORLDS["pool"][1]) for rate in sorted((one, other))
     )
-    assert not (low.arrives & ~high.arrives).any()
-    assert (low.world.arrival_rows == high.world.arrival_rows).all()
-    assert (low.world.contexts == high.world.contexts).all()
-    assert (low.choice == high.choice).all()
+    assert not (low.arrivals & ~high.arrivals).any()
+    assert (low.workload.arrival_rows == high.workload.arrival_rows).all()
+    assert (low.workload.contexts == high.workload.contexts).all()
+    assert (low.choice_uniforms == high.choice_uniforms).all()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_arrivals_come_at_their_rate(rate):
     problem = POOL.problem(1, 20_000)
-    share = float(prepared(11, POOL, rate, problem).arrives.mean())
+    share = float(prepared(11, POOL, rate, problem).arrivals.mean())
     assert abs(share - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)
 
 
@@ -225,10 +226,10 @@ def test_synthetic_queries_are_the_candidates_that_meet_the_slackness(seed, rate
     best = jax.nn.sigmoid((drawn @ np.asarray(source.theta(key)).T).max(axis=-1))
     clear = np.abs(best - wanted).min() > 1e-5
     assume((best >= wanted).sum() >= 64 and clear)
-    world = prepared(seed, source, rate, problem).world
+    world = prepared(seed, source, rate, problem).workload
     np.testing.assert_array_equal(world.contexts, drawn[np.flatnonzero(best >= wanted)[:64]])
     twin = sources.Synthetic(num_servers=3, dim=2, slackness=slackness + 0.1)
-    other = prepared(seed, twin, rate - 0.1, problem).world
+    other = prepared(seed, twin, rate - 0.1, problem).workload
     np.testing.assert_array_equal(other.contexts, world.contexts)
 
 
@@ -278,7 +279,7 @@ def test_round_robin_shows_every_assortment_equally_and_in_order(rate):
 @pytest.mark.slow
 def test_exploration_on_arrivals_serves_the_query_that_just_came():
     played = run("acqb", 1, 0.4, c1=1e6)
-    came = np.flatnonzero(played.arrives[:-1]) + 1
+    came = np.flatnonzero(played.arrivals[:-1]) + 1
     explored = played.decision.explored
     assert explored[came].all() and explored.sum() == len(came) >= 10
     np.testing.assert_array_equal(played.decision.query[came], came)
@@ -299,8 +300,8 @@ def test_without_bonus_and_exploration_acqb_is_greedy(seed, rate):
             continue
         waiting = played.queue.arrived[i - 1]
         waiting = waiting[waiting > 0]
-        rows = played.world.arrival_rows[waiting - 1]
-        values = played.world.contexts[rows] @ theta[i - 1].T
+        rows = played.workload.arrival_rows[waiting - 1]
+        values = played.workload.contexts[rows] @ theta[i - 1].T
         mine = list(waiting).index(played.decision.query[i]), played.decision.servers[i, 0]
         assert values[mine] >= values.max() - 1e-6
         assert not played.decision.explored[i]
@@ -362,7 +363,7 @@ def test_a_row_of_a_batch_and_of_a_group_equals_the_run_alone():
     assert_same(mine, alone, [name for name in INTEGERS if not name.startswith("optimal")])
     rounds = many["round"].values
     for rate, seed in itertools.product([0.3, 0.6], [3, 4, 9]):
-        came = prepared(seed, POOL, rate, POOL.problem(1, 64)).arrives.cumsum()[rounds - 1]
+        came = prepared(seed, POOL, rate, POOL.problem(1, 64)).arrivals.cumsum()[rounds - 1]
         left = many.sel(arrival_rate=rate, seed=seed)
         assert (left.departures + left.queue_length == np.asarray(came)).all()
     # The rows beside it do differ, so equality was not for want of variety.

@@ -34,8 +34,8 @@ def short_and_long(size):
         "matmul": lambda: linalg.matmul(a, matrix.T),
         "total": lambda: linalg.total(stack, 2),
         "total, first": lambda: linalg.total(matrix.T, 0),
-        "largest": lambda: linalg.largest(stack, -1),
-        "largest, first": lambda: linalg.largest(matrix.T, 0),
+        "largest": lambda: linalg.maximum(stack, -1),
+        "largest, first": lambda: linalg.maximum(matrix.T, 0),
         "first_argmax": lambda: linalg.first_argmax(tied),
     }
     theirs = {
@@ -66,7 +66,9 @@ def systems():
     lower = np.where(np.tri(3, k=-1), np.nan, matrix)  # only the upper triangle is read
 
     def triangular(right):
-        return linalg.solve_triangular(linalg.triangular(jnp.asarray(lower)), jnp.asarray(right))
+        return linalg.solve_triangular(
+            linalg.factor_triangular(jnp.asarray(lower)), jnp.asarray(right)
+        )
 
     ours = {
         "shifted": lambda: linalg.solve_shifted(*map(jnp.asarray, (factor, matrix, right))),
@@ -116,13 +118,13 @@ def arrangements():
     counts = np.arange(11) ** 2 % 7
     ours = {
         "outer": lambda: linalg.outer(one, other),
-        "sums": lambda: linalg.sums([jnp.asarray(one), jnp.asarray(other)]),
-        "side_by_side": lambda: linalg.side_by_side([jnp.asarray(one), other, one + other]),
-        "joined": lambda: linalg.joined(*map(jnp.asarray, (third[:2], third[2:3], third[3:]))),
-        "joined, long": lambda: linalg.joined(jnp.asarray(third), jnp.asarray(one[0])),
+        "sums": lambda: linalg.sum_terms([jnp.asarray(one), jnp.asarray(other)]),
+        "side_by_side": lambda: linalg.stack_last([jnp.asarray(one), other, one + other]),
+        "joined": lambda: linalg.concatenate(*map(jnp.asarray, (third[:2], third[2:3], third[3:]))),
+        "joined, long": lambda: linalg.concatenate(jnp.asarray(third), jnp.asarray(one[0])),
         "running_sum": lambda: linalg.running_sum(jnp.asarray(counts)),
-        "settle": lambda: linalg.settle((jnp.asarray(one), jnp.asarray(third)))[1],
-        "hold": lambda: linalg.hold(jnp.asarray(one)),
+        "settle": lambda: linalg.add_barrier((jnp.asarray(one), jnp.asarray(third)))[1],
+        "hold": lambda: linalg.force_barrier(jnp.asarray(one)),
     }
     theirs = {
         "outer": np.einsum("ki,kj->kij", one, other),
@@ -150,7 +152,7 @@ MADE = {
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_what_is_written_out_is_what_numpy_makes_of_it(platform, x64, monkeypatch):
     monkeypatch.setattr(linalg, "SMALL", SMALL)
-    monkeypatch.setattr(linalg, "MASKED", MASKED)
+    monkeypatch.setattr(linalg, "MAX_MASKED", MASKED)
     made = {name: make(*size) for name, (make, *size) in MADE.items()}
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)
@@ -169,7 +171,7 @@ def test_what_is_written_out_is_what_numpy_makes_of_it(platform, x64, monkeypatc
             np.testing.assert_allclose(value, known, rtol=1e-9, atol=1e-12, err_msg=f"{name} {one}")
 
 
-packed = jax.jit(linalg.packed, compiler_options=QUICKLY)
+packed = jax.jit(linalg.pack_bits, compiler_options=QUICKLY)
 nth_bit = jax.jit(linalg.nth_bit, compiler_options=QUICKLY)
 
 
@@ -190,7 +192,7 @@ def test_a_compensated_sum_does_not_drift(each, times):
     """Plain float32 is off by 0.4% here; with the sign turned the error doubles."""
 
     def one(_, sums):
-        return linalg.add(*sums, jnp.float32(each))
+        return linalg.add_compensated(*sums, jnp.float32(each))
 
     zero = jnp.zeros((), jnp.float32)
     total, _ = jax.jit(lambda: jax.lax.fori_loop(0, times, one, (zero, zero)))()
@@ -200,5 +202,5 @@ def test_a_compensated_sum_does_not_drift(each, times):
 def test_a_compensated_sum_counts_beyond_two_to_the_24():
     total, lost = jnp.float32(2**24), jnp.float32(0)
     for _ in range(11):
-        total, lost = linalg.add(total, lost, jnp.float32(1))
+        total, lost = linalg.add_compensated(total, lost, jnp.float32(1))
     assert int(total) + int(lost) == 2**24 + 11

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiers import cases
 
 from cqbjax.core import mnl
-from cqbjax.core.types import DOWN
+from cqbjax.core.types import DOWN_UTILITY
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 probabilities_of = jax.jit(mnl.choice_probabilities)
@@ -148,15 +148,17 @@ def test_curvature_columns_stay_finite_where_a_choice_is_certain():
 
 def test_the_servers_shown_and_the_one_chosen_are_marked_by_their_numbers():
     servers = jnp.asarray([1, 4], jnp.int32)
-    assert mnl.shown(servers, 5).tolist() == [False, True, False, False, True]
+    assert mnl.mark_servers(servers, 5).tolist() == [False, True, False, False, True]
     for choice, marked in ((0, [1]), (1, [4]), (2, [])):
-        mask = mnl.chosen(servers, jnp.int32(choice), 5)
+        mask = mnl.mark_choice(servers, jnp.int32(choice), 5)
         assert np.flatnonzero(mask).tolist() == marked
 
 
 def test_an_answer_of_probability_zero_is_never_chosen():
     """At U = 0, which is one draw in 2^23, an LLM that is down satisfied."""
     for utilities, wanted in (
-        ([-np.inf, 1.0], 1), ([DOWN], 1), ([DOWN, DOWN], 2), ([1.0, DOWN], 0), ([DOWN, 1.0, 1.0], 1)
+        ([-np.inf, 1.0], 1),
+        ([DOWN_UTILITY], 1), ([DOWN_UTILITY, DOWN_UTILITY], 2), ([1.0, DOWN_UTILITY], 0),
+        ([DOWN_UTILITY, 1.0, 1.0], 1)
     ):  # fmt: skip
         assert int(choose(jnp.float32(0.0), jnp.asarray(utilities, jnp.float32))) == wanted

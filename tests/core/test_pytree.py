@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cqbjax.core import pytree
-from cqbjax.core.pytree import Numbers, check_words, keep_arrays, kind_of, static, word
+from cqbjax.core.pytree import Numbers, check_options, convert_lists, option, signature_of, static
 
 Rule = Literal["first", "last"]
 
@@ -19,20 +19,20 @@ class Mine:
     """One of each kind of field."""
 
     scale: Any = 1.0
-    rule: Rule | Any = word(default="first")
+    rule: Rule | Any = option(default="first")
     size: int = static(default=3)
     table: Numbers | None = None
 
     def __post_init__(self) -> None:
-        keep_arrays(self, "table")
+        convert_lists(self, "table")
 
 
 def test_the_kind_of_arrays_is_told_without_making_them():
     for tree in (Mine(scale=2, table=[1, 2]), Mine(scale=np.float64(1)), Mine(scale=True),
                  Mine(scale=np.ones((2, 3), np.int32)), Mine(scale=jnp.ones(3))):  # fmt: skip
-        assert pytree.kind_as_arrays(tree) == kind_of(pytree.arrays(tree))
+        assert pytree.signature_as_arrays(tree) == signature_of(pytree.as_arrays(tree))
     with pytest.raises(TypeError):
-        pytree.kind_as_arrays(Mine(scale=object()))
+        pytree.signature_as_arrays(Mine(scale=object()))
 
 
 def test_a_tree_is_taken_apart_and_put_together_field_by_field():
@@ -55,22 +55,22 @@ def test_a_tree_is_taken_apart_and_put_together_field_by_field():
 
 
 def test_a_word_is_where_it_stands_and_no_other_is_taken():
-    assert [pytree.number(Rule, one) for one in ("first", "last")] == [0, 1]
+    assert [pytree.option_index(Rule, one) for one in ("first", "last")] == [0, 1]
     for already in (np.int32(1), jnp.int32(1), jax.ShapeDtypeStruct((), jnp.int32)):
-        assert pytree.number(Rule, already) is already
+        assert pytree.option_index(Rule, already) is already
     for wrong in ("middle", None, 1, 0.0, True):
         with pytest.raises(ValueError, match=f"rule={wrong} must be one of first, last"):
-            pytree.number(Rule, wrong, "rule")
-    check_words(Mine(rule="last"))
+            pytree.option_index(Rule, wrong, "rule")
+    check_options(Mine(rule="last"))
     with pytest.raises(ValueError, match="rule=middle must be one of first, last"):
-        check_words(Mine(rule="middle"))
+        check_options(Mine(rule="middle"))
 
 
 def test_numbers_become_floats_and_numbers_of_words_stay():
-    mine = pytree.arrays(Mine(scale=2, rule="last", table=np.arange(3)))
+    mine = pytree.as_arrays(Mine(scale=2, rule="last", table=np.arange(3)))
     assert mine.scale.dtype == jnp.float32 and mine.rule.dtype == jnp.int32
     assert mine.table.dtype == jnp.float32 and mine.table.tolist() == [0, 1, 2]
-    assert pytree.arrays(jnp.arange(2, dtype=jnp.int32)).dtype == jnp.int32
+    assert pytree.as_arrays(jnp.arange(2, dtype=jnp.int32)).dtype == jnp.int32
 
 
 def test_only_lists_are_taken_as_arrays():
@@ -81,8 +81,10 @@ def test_only_lists_are_taken_as_arrays():
 
 def test_trees_of_one_kind_differ_in_numbers_alone():
     one, other = Mine(scale=1.0), Mine(scale=2.0, rule="last")
-    assert kind_of(one) == kind_of(other) and hash(kind_of(one)) == hash(kind_of(other))
+    assert signature_of(one) == signature_of(other) and hash(signature_of(one)) == hash(
+        signature_of(other)
+    )
     for another in (Mine(size=4), Mine(scale=np.ones(2)), Mine(scale=1), Mine(table=[1])):
-        assert kind_of(one) != kind_of(another)
-    shapes = kind_of(Mine(scale=np.ones(2, np.float32))).shapes(5, 4)
+        assert signature_of(one) != signature_of(another)
+    shapes = signature_of(Mine(scale=np.ones(2, np.float32))).shapes(5, 4)
     assert shapes.scale.shape == (5, 4, 2) and shapes.rule.dtype == np.int32 and shapes.size == 3

@@ -14,7 +14,7 @@ QUICK = settings(max_examples=30, deadline=None, derandomize=True)
 CAPACITY = 4
 push = jax.jit(queueing.push)
 serve = jax.jit(queueing.serve)
-nth_marked = jax.jit(queueing.nth_marked)
+nth_marked = jax.jit(queueing.pick_marked)
 pick = jax.jit(queueing.pick, static_argnums=0)
 
 
@@ -30,7 +30,7 @@ pick = jax.jit(queueing.pick, static_argnums=0)
 )  # fmt: skip
 def test_the_queue_is_a_dictionary_of_slots(rounds):
     """Serve, then push, as a round does; a full queue loses the query and says so."""
-    queue, model = queueing.empty(CAPACITY, num_servers=3), {}
+    queue, model = queueing.empty_queue(CAPACITY, num_servers=3), {}
     for t, (arrives, slot, departs, shown) in enumerate(rounds, start=1):
         if slot in model:
             servers = jnp.asarray(shown, jnp.int32)
@@ -47,7 +47,7 @@ def test_the_queue_is_a_dictionary_of_slots(rounds):
             assert int(taken) == free[0], "a new query takes the lowest free slot"
             model[free[0]] = [10 * t, t, 0, [0, 0, 0]]
         assert int(queueing.length(queue)) == len(model)
-        waiting = np.asarray(queueing.waiting(queue))
+        waiting = np.asarray(queueing.mark_waiting(queue))
         assert {c for c in range(CAPACITY) if waiting[c]} == set(model)
         for c, (row, arrived, served, counts) in model.items():
             assert (queue.row[c], queue.arrived[c], queue.served[c]) == (row, arrived, served)
@@ -146,5 +146,5 @@ def test_nth_marked_is_the_floor_of_the_uniform_times_the_count(mask, uniform):
 
 @pytest.mark.parametrize("rule", ["oldest", "newest", "least_served", "random"])
 def test_every_rule_is_defined_on_an_empty_queue(rule):
-    slot = int(pick(rule, queueing.empty(5), jnp.float32(0.5)))
+    slot = int(pick(rule, queueing.empty_queue(5), jnp.float32(0.5)))
     assert 0 <= slot < 5

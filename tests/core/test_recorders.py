@@ -11,7 +11,7 @@ from waiting import Left, Waited
 
 import cqbjax
 from cqbjax.core.recorders import Departures, Recorder
-from cqbjax.core.recorders.traffic import Traffic
+from cqbjax.core.recorders.answers import TrafficShare
 from cqbjax.core.types import Action
 from cqbjax.engine import checkpoints, programs
 from cqbjax.policies import RandomRouting
@@ -154,7 +154,7 @@ def test_a_recorders_own_module_counts_for_the_key():
 @pytest.mark.parametrize("valid", [True, False])
 def test_traffic_counts_all_who_are_shown_to_a_query(valid):
     """Of one place servers are [K], of several [c, K]; nobody is shown to an empty queue."""
-    recorder = Traffic()
+    recorder = TrafficShare()
     for servers, expected in (([0, 2], [1, 0, 1]), ([[0, 2], [1, 2]], [1, 1, 2])):
         valids = np.full(np.shape(servers)[:-1], valid)
         action = Action(jnp.int32(0), jnp.asarray(servers), jnp.bool_(False))

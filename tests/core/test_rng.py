@@ -54,13 +54,13 @@ def test_what_jax_is_set_to_changes_no_number(setting, value):
 def test_gammas_on_a_gpu_are_those_of_the_key_itself_however_jax_splits(partitionable):
     key = rng.run_key(7)
     with platforms.use(platforms.GPU), jax.threefry_partitionable(partitionable):
-        drawn = jax.random.loggamma(rng.batched(key), jnp.asarray([0.5, 3.0]))
+        drawn = jax.random.loggamma(rng.batchable_key(key), jnp.asarray([0.5, 3.0]))
     np.testing.assert_array_equal(drawn, jax.random.loggamma(key, jnp.asarray([0.5, 3.0])))
 
 
 # In the order in which they came to be: an address never changes, new ones follow.
 STREAMS = """PARAMETERS CONTEXTS POOL ARRIVAL ARRIVAL_ROW CHOICE EXPLORE QUERY ASSORTMENT NORMAL
-BETA HEAD BURST PLACES USERS SERVICE PATIENCE BATCH"""
+BETA HEAD BURST CHANNELS USERS SERVICE PATIENCE BATCH"""
 
 
 def test_streams_keep_their_addresses():
@@ -88,11 +88,13 @@ def test_choices_are_at_the_addresses_of_their_rounds_and_of_several_places_at_r
     key, source, rounds = rng.run_key(5), Coin(num_servers=3), jnp.arange(1, 10)
     problem = source.problem(1, 9)
     drawn = draw_instance(key, source, 0.4, problem)
-    np.testing.assert_array_equal(drawn.choice, rng.round_uniforms(key, rounds, rng.Stream.CHOICE))
+    np.testing.assert_array_equal(
+        drawn.choice_uniforms, rng.round_uniforms(key, rounds, rng.Stream.CHOICE)
+    )
     # Places have keys of their own in each round: their common draws are of none.
-    own = jax.random.fold_in(jax.random.fold_in(key, 0), int(rng.Stream.PLACES))
-    drawn = draw_instance(key, source, 0.4, problem._replace(places=2))
-    np.testing.assert_array_equal(drawn.choice, jax.random.uniform(own, (9, 2)))
+    own = jax.random.fold_in(jax.random.fold_in(key, 0), int(rng.Stream.CHANNELS))
+    drawn = draw_instance(key, source, 0.4, problem._replace(channels=2))
+    np.testing.assert_array_equal(drawn.choice_uniforms, jax.random.uniform(own, (9, 2)))
 
 
 def test_normals_are_standard_and_independent_between_addresses():

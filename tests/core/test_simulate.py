@@ -7,10 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import metrics, observations, platforms, rng, simulate
+from cqbjax.core import observations, platforms, rng, simulate
 from cqbjax.core.instances import Instance, choice_uniform
-from cqbjax.core.types import DOWN, LONG_WAIT, Action, Problem, Queue
-from cqbjax.core.world import Drift, World
+from cqbjax.core.types import (
+    DOWN_UTILITY,
+    LONG_WAIT,
+    Action,
+    PreferenceDrift,
+    Problem,
+    Queue,
+    Workload,
+)
 
 PLATFORMS = {"cpu": platforms.CPU, "gpu": platforms.GPU}
 DRAW = np.random.default_rng(0)
@@ -23,7 +30,9 @@ def test_a_slot_keeps_the_context_of_the_query_that_came(platform, shape):
 
     @jax.jit
     def store(here):
-        return simulate._store(jnp.asarray(slots), jnp.asarray(contexts), 3, jnp.int32(1), here)
+        return simulate._store_features(
+            jnp.asarray(slots), jnp.asarray(contexts), 3, jnp.int32(1), here
+        )
 
     with platforms.use(PLATFORMS[platform]):
         kept, came = np.asarray(store(False)), np.asarray(store(True))
@@ -31,13 +40,15 @@ def test_a_slot_keeps_the_context_of_the_query_that_came(platform, shape):
     expected = slots.copy()
     expected[..., 1] = contexts[3]
     np.testing.assert_allclose(came, expected, rtol=1e-6)
-    assert simulate._store(None, contexts, 0, 0, True) is None
+    assert simulate._store_features(None, contexts, 0, 0, True) is None
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["disjoint", "shared"])
 def test_one_column_grows_with_the_rounds_of_waiting(shape):
     features, waited = DRAW.normal(size=(4, *shape)), np.array([-5, 0, 7, 10**6])
-    aged = jax.jit(lambda: observations._aged(jnp.asarray(features), 1, jnp.asarray(waited)))()
+    aged = jax.jit(
+        lambda: observations._grow_age_column(jnp.asarray(features), 1, jnp.asarray(waited))
+    )()
     expected = features.copy()
     age = np.log1p([0, 0, 7, LONG_WAIT]) / np.log1p(LONG_WAIT)
     expected[..., 1] *= age.reshape(4, *(1,) * (len(shape) - 1))
@@ -54,8 +65,10 @@ class There:
 def test_utilities_drift_and_are_down_where_nobody_answers():
     utilities, other = DRAW.normal(size=(2, 4, 3))
     cos, sin = np.array([1.0, 0.6, 0.0]), np.array([0.0, 0.8, 1.0])
-    still = World(jnp.zeros((4, 1)), jnp.asarray(utilities), None, None)
-    turned = still._replace(drift=Drift(jnp.asarray(other), jnp.asarray(cos), jnp.asarray(sin)))
+    still = Workload(jnp.zeros((4, 1)), jnp.asarray(utilities), None, None)
+    turned = still._replace(
+        drift=PreferenceDrift(jnp.asarray(other), jnp.asarray(cos), jnp.asarray(sin))
+    )
     rows = jnp.asarray([2, 0])
 
     def seen(world, rules, t):
@@ -68,7 +81,7 @@ def test_utilities_drift_and_are_down_where_nobody_answers():
         np.testing.assert_allclose(seen(still, None, t), utilities[[2, 0]], rtol=1e-6)
         np.testing.assert_allclose(seen(turned, None, t), mixed, rtol=1e-5)
         if t > 1:
-            mixed[:, 1] = DOWN
+            mixed[:, 1] = DOWN_UTILITY
         np.testing.assert_allclose(seen(turned, There(), t), mixed, rtol=1e-5)
 
 
@@ -78,7 +91,7 @@ def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
 
     @functools.partial(jax.jit, static_argnums=0)
     def verdicts(outcome, prompts):
-        world = World(None, None, None, prompts)
+        world = Workload(None, None, None, prompts)
         instance = Instance(rng.run_key(5), world, None, None)
         queue = Queue(jnp.asarray(rows), jnp.asarray(arrived), jnp.zeros(4, jnp.int32))
         problem = Problem(3, 1, 1, 3, 9, "disjoint", True, outcome=outcome)
@@ -106,6 +119,6 @@ def test_a_verdict_that_is_kept_is_of_a_server_and_a_query_or_a_prompt():
 def test_nothing_is_decided_for_an_empty_queue(valid):
     queue = Queue(*(np.asarray(one, np.int32) for one in ([4, 5], [7, 9], [0, 0])))
     action = Action(1, np.array([0, 2]), np.bool_(True))
-    made = metrics.decision(queue, action, 1, np.bool_(valid), 0.5, ())
+    made = simulate.make_decision(queue, action, 1, np.bool_(valid), 0.5, ())
     assert (int(made.query), bool(made.explored)) == ((9, True) if valid else (0, False))
     assert (int(made.row), made.servers.tolist()) == (5, [0, 2])

@@ -9,8 +9,8 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.core.labels import SERVERS
-from cqbjax.core.recorders import NAMED, TimeInSystem, queries
-from cqbjax.core.recorders.time_in_system import QUANTILES, bin_of, longest, quantile, values
+from cqbjax.core.recorders import OPTIONAL, TimeInSystem, queries
+from cqbjax.core.recorders.users import QUANTILES, bin_times, bin_upper_edges, quantile, time_bin
 from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import RandomRouting
 from cqbjax.results.rows import queries as rows_of
@@ -43,7 +43,7 @@ def data(request):
         policies, source, arrival_rate=[0.4], num_seeds=2, horizon=HORIZON, record=RECORDED,
         queries=True, users=users, service=service, capacity=96,
     )  # fmt: skip
-    return made.assign_attrs(takes=takes)
+    return made.assign_attrs(service_time=takes)
 
 
 def test_rows_of_queries_keep_the_books(data):
@@ -51,7 +51,7 @@ def test_rows_of_queries_keep_the_books(data):
         assert (rows["outcome"] == 1).sum() > 10
         check_rows(run, rows)
         check_time(run, rows)
-        first, takes = rows["first_service"], data.attrs["takes"]
+        first, takes = rows["first_service"], data.attrs["service_time"]
         once = (rows["outcome"] == 1) & (rows["attempts"] == 1)
         assert (rows["departure"][once] - first[once] == takes - 1).all()
         begun = ~np.isnan(first) & (rows["attempts"] == 0)
@@ -102,10 +102,10 @@ def test_quantiles_of_any_times_are_within_two_percent():
         draw.geometric(0.3, 4000),
         np.ceil(draw.lognormal(5, 2, 4000)).clip(1, horizon).astype(int),
     ):
-        bins = np.asarray(bin_of(times))
-        counts = np.bincount(bins, minlength=len(values(horizon)))
-        assert len(counts) == len(values(horizon)), "every time has a bin"
-        assert (np.abs(values(horizon)[bins] / times - 1) < 0.02).all()
+        bins = np.asarray(time_bin(times))
+        counts = np.bincount(bins, minlength=len(bin_times(horizon)))
+        assert len(counts) == len(bin_times(horizon)), "every time has a bin"
+        assert (np.abs(bin_times(horizon)[bins] / times - 1) < 0.02).all()
         for share in QUANTILES.values():
             known = np.sort(times)[int(np.ceil(share * len(times))) - 1]
             assert abs(quantile(counts, share, horizon) / known - 1) < 0.02
@@ -114,8 +114,8 @@ def test_quantiles_of_any_times_are_within_two_percent():
 
 def test_a_bins_longest_time_is_the_last_that_falls_into_it():
     horizon = 5_000
-    bins = np.asarray(bin_of(np.arange(1, horizon + 1)))
-    last = longest(horizon)
+    bins = np.asarray(time_bin(np.arange(1, horizon + 1)))
+    last = bin_upper_edges(horizon)
     assert (np.arange(1, horizon + 1) <= last[bins]).all()
     below = np.concatenate([[0], last])[bins]
     assert (np.arange(1, horizon + 1) > below * (1 - 1e-5)).all()
@@ -124,9 +124,9 @@ def test_a_bins_longest_time_is_the_last_that_falls_into_it():
 def test_before_anybody_has_left_a_price_is_no_number():
     """Much is paid in the first rounds for who is not satisfied yet: that is no price a query."""
     for name in ("dollars", "score", "attempts", "gave_up"):
-        assert np.isnan(NAMED[name].read((jnp.array([2.0, 0.0]), jnp.zeros(2)))), name
-        assert NAMED[name].read((jnp.array([2.0, 4.0]), jnp.zeros(2))) == 0.5
-    nobody = NAMED["time_in_system"].summaries(np.zeros((2, len(values(100)))), 100)
+        assert np.isnan(OPTIONAL[name].read((jnp.array([2.0, 0.0]), jnp.zeros(2)))), name
+        assert OPTIONAL[name].read((jnp.array([2.0, 4.0]), jnp.zeros(2))) == 0.5
+    nobody = OPTIONAL["time_in_system"].summaries(np.zeros((2, len(bin_times(100)))), 100)
     assert len(nobody) == 15 and all(np.isnan(one.values) for one in nobody.values())
 
 

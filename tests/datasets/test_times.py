@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from cqbjax.core.given import TableNames
-from cqbjax.core.setting import with_rules
+from cqbjax.core.inputs import TableNames
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.datasets.source import dataset_source
 from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import (
@@ -81,7 +81,7 @@ def test_latencies_are_joined_by_prompt_and_llm_in_any_order(name, tmp_path):
     with pytest.raises(ValueError, match="lacks LLM 'large' and has LLM 'la \"r\" ge', unknown"):
         service.joined(own)
     with pytest.raises(ValueError, match="the source has no table of named ones"):
-        with_rules(Synthetic(num_servers=2, dim=2), [], [service])
+        with_dynamics(Synthetic(num_servers=2, dim=2), [], [service])
     assert make_service_times(rounds=3, law="geometric") == ServiceTimes(rounds=3, law="geometric")
 
 
@@ -109,7 +109,7 @@ def test_a_source_of_a_dataset_says_its_names_through_what_is_around_it(tmp_path
         latencies=saved(frame[order], tmp_path / "times.csv"), round_seconds=1
     )
     for source in (data.queries, Arriving(source=data.queries, process=Bursty())):
-        joined = with_rules(source, [], [service]).service[0]
+        joined = with_dynamics(source, [], [service]).service[0]
         np.testing.assert_array_equal(joined.rounds, seconds)
     # Names fix no program.
     other = dataclasses.replace(data.queries, names=TableNames(["a"], ["b"], "c"))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import Outages, ServiceChannels
 from cqbjax.policies import Acqb, Optimal, RandomRouting, Routed
 from cqbjax.sources import Routing
@@ -38,16 +38,16 @@ draw_instance = jax.jit(simulate.draw_instance, static_argnames="problem")
 
 def run(policy, size, places):
     """Return who was shown, where a query was served, and who was there."""
-    source = arrays(with_rules(POOL, [], [*SERVICE, ServiceChannels(count=places)]))
+    source = as_arrays(with_dynamics(POOL, [], [*SERVICE, ServiceChannels(count=places)]))
     problem = source.problem(size, HORIZON)
     key = rng.run_key(3)
     decision, _ = jax.jit(
-        lambda policy: simulate.every_round(key, policy, source, 0.9, problem, 128, states=False)
-    )(arrays(policy))
-    rules = draw_instance(key, source, np.float32(0.9), problem=problem).rules
+        lambda policy: simulate.run_rounds(key, policy, source, 0.9, problem, 128, states=False)
+    )(as_arrays(policy))
+    rules = draw_instance(key, source, np.float32(0.9), problem=problem).dynamics
     shape = (HORIZON, places)
     servers = np.asarray(decision.servers).reshape(*shape, size)
-    return servers, np.asarray(decision.valid).reshape(shape), np.asarray(rules.of_service[0])
+    return servers, np.asarray(decision.valid).reshape(shape), np.asarray(rules.service_draws[0])
 
 
 @pytest.mark.slow

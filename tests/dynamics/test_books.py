@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import (
     DelayedFeedback,
     Impatience,
@@ -65,8 +65,8 @@ POLICIES = {
 def played(world, policy, slots=SLOTS, seeds=3, size=1, first=0):
     """Return what happened round by round, leaves [S, T, ...], and what is left [S, ...]."""
     source, users, service = WORLDS[world]
-    source = arrays(with_rules(source, users, service))
-    return _played(source, arrays(policy), slots, seeds, size, first)
+    source = as_arrays(with_dynamics(source, users, service))
+    return _played(source, as_arrays(policy), slots, seeds, size, first)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
@@ -82,7 +82,7 @@ def _played(source, policy, slots, seeds, size, first):
             return after, (decision._replace(state=()), after._replace(state=()))
 
         left, told = jax.lax.scan(step, carry, jnp.arange(1, HORIZON + 1))
-        arrives = jnp.broadcast_to(instance.arrives.astype(jnp.int32), (HORIZON,))
+        arrives = jnp.broadcast_to(instance.arrivals.astype(jnp.int32), (HORIZON,))
         return told, arrives, left._replace(state=())
 
     return jax.vmap(one)(first + jnp.arange(seeds))
@@ -91,10 +91,10 @@ def _played(source, policy, slots, seeds, size, first):
 def status(after, round_):
     """Return how many wait, are away and are in service after a round: each a number."""
     there = after.queue.arrived > 0
-    if after.open is None:
+    if after.dynamics is None:
         return there.sum(), 0, 0
-    waits = there & (after.open.back <= round_ + 1)
-    held = there & (after.open.back == np.iinfo(np.int32).max)
+    waits = there & (after.dynamics.return_round <= round_ + 1)
+    held = there & (after.dynamics.return_round == np.iinfo(np.int32).max)
     return waits.sum(), there.sum() - waits.sum() - held.sum(), held.sum()
 
 
@@ -176,7 +176,7 @@ def test_a_run_is_the_same_at_any_capacity_and_in_any_batch(world):
 
 
 def test_the_kinds_of_the_paper_are_the_papers_source():
-    assert with_rules(COIN, [PersistentUsers()], [SingleChannel()]) is COIN
+    assert with_dynamics(COIN, [PersistentUsers()], [SingleChannel()]) is COIN
 
 
 @pytest.mark.slow
@@ -194,8 +194,8 @@ def test_who_is_away_in_service_or_taken_is_not_served():
     """Each served query waited: nobody is at two places, and nobody is served while away."""
     (decision, after), _, _ = jax.tree.map(np.asarray, played("everything", RandomRouting()))
     assert (decision.query[decision.valid] > 0).all()
-    busy = after.open.places.here
-    held = (after.open.back == np.iinfo(np.int32).max) & (after.queue.arrived > 0)
+    busy = after.dynamics.attempts.active
+    held = (after.dynamics.return_round == np.iinfo(np.int32).max) & (after.queue.arrived > 0)
     np.testing.assert_array_equal(busy.sum(axis=-1), held.sum(axis=-1))
-    slots = np.where(busy, after.open.places.action.slot, -1 - np.arange(3))
+    slots = np.where(busy, after.dynamics.attempts.action.slot, -1 - np.arange(3))
     assert all(len(set(row)) == 3 for row in slots.reshape(-1, 3))

@@ -7,9 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cqbjax.core import rng, rules, simulate
-from cqbjax.core.rules import Reaction, Rules, Service, Users
-from cqbjax.core.setting import Setting, is_ours, with_rules
+from cqbjax.core import rng, scenario, simulate
+from cqbjax.core.scenario import (
+    Dynamics,
+    Reaction,
+    Scenario,
+    ServiceModel,
+    UserModel,
+    oracle_is_heuristic,
+    with_dynamics,
+)
 from cqbjax.core.types import Problem
 from cqbjax.dynamics import (
     DelayedFeedback,
@@ -27,7 +34,7 @@ from cqbjax.dynamics.users import MAX_ROUNDS, count_rounds, draw_geometric
 from cqbjax.sources import Arriving, Batches, Coin
 
 HORIZON, KEY = 3000, rng.run_key(1)
-PROBLEM = Problem(3, 1, 1, 1, HORIZON, "disjoint", True, places=2, arrivals_a_round=2)
+PROBLEM = Problem(3, 1, 1, 1, HORIZON, "disjoint", True, channels=2, max_arrivals=2)
 DRAWS = HORIZON * 2
 INFINITE = float("inf")
 
@@ -52,7 +59,7 @@ def test_who_orbits_is_away_for_geometric_rounds_or_for_one_of_a_table():
     table = drawn(Orbit(delays=[1, 4, 4, 9]))
     assert [near((table == one).mean(), share) for one, share in ((1, 0.25), (4, 0.5), (9, 0.25))]
     assert set(np.unique(table)) == {1, 4, 9}
-    said = Orbit().reacts(jnp.int32(5), jnp.int32(2))
+    said = Orbit().react(jnp.int32(5), jnp.int32(2))
     assert (bool(said.leaves), bool(said.pretends), int(said.away)) == (False, False, 5)
 
 
@@ -80,35 +87,40 @@ def test_who_is_impatient_leaves_after_so_many_attempts_or_by_chance():
     uniforms = drawn(kind)
     assert uniforms.shape == (HORIZON, 2, 2)
     for attempts, (own, pretending) in ((2, (0.1, 0.5)), (2, (0.3, 0.5)), (3, (0.3, 0.7))):
-        said = kind.reacts(jnp.asarray([own, pretending]), jnp.int32(attempts))
+        said = kind.react(jnp.asarray([own, pretending]), jnp.int32(attempts))
         assert bool(said.leaves) == (attempts >= 3 or own < 0.2)
         assert bool(said.pretends) == (pretending < 0.6) and said.away == 1
-    assert drawn(PersistentUsers()) == () and not PersistentUsers().reacts((), jnp.int32(9)).leaves
+    assert drawn(PersistentUsers()) == () and not PersistentUsers().react((), jnp.int32(9)).leaves
 
 
 def test_patience_is_a_number_of_rounds_or_a_chance_after_each():
-    bears = np.asarray(Impatience(patience=4).bears(KEY, PROBLEM))
+    bears = np.asarray(Impatience(patience=4).draw_patience(KEY, PROBLEM))
     assert bears.shape == (HORIZON, 2) and (bears == 4).all()
-    assert (np.asarray(Impatience().bears(KEY, PROBLEM)) == MAX_ROUNDS).all()
-    some = np.asarray(Impatience(leave=0.5, patience=3).bears(KEY, PROBLEM))
+    assert (np.asarray(Impatience().draw_patience(KEY, PROBLEM)) == MAX_ROUNDS).all()
+    some = np.asarray(Impatience(leave=0.5, patience=3).draw_patience(KEY, PROBLEM))
     assert near((some == 1).mean(), 0.5) and near((some == 3).mean(), 0.25) and some.max() == 3
 
 
 def test_an_attempt_takes_whole_rounds_of_its_slowest_server_or_as_many_on_average():
     servers = jnp.asarray([0, 2])
     uniforms = drawn(ServiceTimes(rounds=2))
-    assert uniforms.shape == (HORIZON, 2) and ServiceTimes.lasting and not Service.lasting
-    assert ServiceTimes(rounds=2).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
+    assert uniforms.shape == (HORIZON, 2) and ServiceTimes.lasting and not ServiceModel.lasting
     assert (
-        ServiceTimes(rounds=[3, 9, 2]).takes(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 3
+        ServiceTimes(rounds=2).service_time(jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers) == 2
     )
-    taken = jax.vmap(ServiceTimes(rounds=4, law="geometric").takes, (0, None, None, None))(
+    assert (
+        ServiceTimes(rounds=[3, 9, 2]).service_time(
+            jnp.zeros(2), jnp.int32(1), jnp.int32(0), servers
+        )
+        == 3
+    )
+    taken = jax.vmap(ServiceTimes(rounds=4, law="geometric").service_time, (0, None, None, None))(
         jnp.asarray(uniforms), jnp.int32(1), jnp.int32(0), servers
     )
     assert near(np.mean(np.asarray(taken) == 1), 0.25, HORIZON) and np.asarray(taken).min() == 1
     assert abs(np.mean(taken) - 4) < 5 * math.sqrt(12 / HORIZON)
     average = ServiceTimes(rounds=4, law="geometric")
-    alone = average.takes(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
+    alone = average.service_time(jnp.asarray(uniforms[5]), jnp.int32(1), jnp.int32(0), servers)
     assert alone == taken[5]
 
 
@@ -133,12 +145,12 @@ def test_feedback_is_lost_with_its_probability():
     heard = drawn(LostFeedback(lost=0.3))
     assert heard.shape == (HORIZON, 2) and near(heard.mean(), 0.7)
     assert drawn(LostFeedback(lost=0.0)).all() and not drawn(LostFeedback(lost=1.0)).any()
-    assert bool(LostFeedback().hears(jnp.asarray([True, False]), jnp.int32(0)))
+    assert bool(LostFeedback().feedback_arrives(jnp.asarray([True, False]), jnp.int32(0)))
 
 
 def test_the_template_backs_off():
     assert drawn(BacksOff()).shape == (HORIZON, 2)
-    said = BacksOff(rounds=2.0).reacts(jnp.float32(0.5), jnp.int32(3))
+    said = BacksOff(rounds=2.0).react(jnp.float32(0.5), jnp.int32(3))
     assert int(said.away) == 9 and not said.leaves
 
 
@@ -206,11 +218,15 @@ def test_what_is_at_the_edge_is_allowed():
         BacksOff(rounds=1), SingleChannel(), PersistentUsers(),
     ):  # fmt: skip
         kind.check(PROBLEM)
-    assert ServiceChannels(count=3).places == 3 and SingleChannel().places == 1
-    assert SingleChannel.of_paper and PersistentUsers.of_paper and not Users.of_paper
+    assert ServiceChannels(count=3).channels == 3 and SingleChannel().channels == 1
+    assert (
+        SingleChannel.matches_paper
+        and PersistentUsers.matches_paper
+        and not UserModel.matches_paper
+    )
 
 
-class Says(Service):
+class Says(ServiceModel):
     """A kind that says what it is told to."""
 
     def __init__(self, there, takes, hears):
@@ -219,25 +235,25 @@ class Says(Service):
     def available(self, drawn):
         return None if self.said[0] is None else jnp.asarray(self.said[0])
 
-    def takes(self, drawn, place, prompt, servers):
+    def service_time(self, drawn, place, prompt, servers):
         return self.said[1]
 
-    def hears(self, drawn, place):
+    def feedback_arrives(self, drawn, place):
         return self.said[2]
 
 
-class Reacts(Users):
+class Reacts(UserModel):
     """A kind whose users do what it is told."""
 
     def __init__(self, *said):
         self.said = Reaction(*said)
 
-    def reacts(self, drawn, attempts):
+    def react(self, drawn, attempts):
         return self.said
 
 
 def rules_of(users=(), service=()):
-    return Rules(tuple(users), tuple(service), ((),) * len(users), ((),) * len(service), None)
+    return Dynamics(tuple(users), tuple(service), ((),) * len(users), ((),) * len(service), None)
 
 
 def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_feedback_count():
@@ -248,14 +264,14 @@ def test_of_several_kinds_of_service_all_servers_the_longest_attempt_and_all_fee
         Says(None, 3, None),
     ])  # fmt: skip
     assert both.available(t).tolist() == [True, False, False]
-    assert both.takes(t, place, place, servers) == 5 and not both.hears(t, place)
-    none = rules_of(service=[Service(), Service()])
-    assert none.available(t) is None and none.hears(t, place) is None
-    assert none.takes(t, place, place, servers) == 1
-    assert not none.lasting and rules_of(service=[Service(), ServiceTimes()]).lasting
+    assert both.service_time(t, place, place, servers) == 5 and not both.feedback_arrives(t, place)
+    none = rules_of(service=[ServiceModel(), ServiceModel()])
+    assert none.available(t) is None and none.feedback_arrives(t, place) is None
+    assert none.service_time(t, place, place, servers) == 1
+    assert not none.lasting and rules_of(service=[ServiceModel(), ServiceTimes()]).lasting
 
 
-class Priced(Service):
+class Priced(ServiceModel):
     """A kind whose prices and delay are what it is told."""
 
     def __init__(self, prices, delay):
@@ -277,15 +293,17 @@ def test_the_oracle_is_ours_where_any_kind_is_not_neutral():
         ([LostFeedback(), DelayedFeedback()], False),
         ([LostFeedback(), Outages()], True),
     ):
-        assert is_ours(with_rules(Coin(), [], service)) == ours
-    assert is_ours(with_rules(Coin(), [Orbit()], [LostFeedback()])) and not is_ours(Coin())
+        assert oracle_is_heuristic(with_dynamics(Coin(), [], service)) == ours
+    assert oracle_is_heuristic(
+        with_dynamics(Coin(), [Orbit()], [LostFeedback()])
+    ) and not oracle_is_heuristic(Coin())
 
 
 def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absence_counts():
     t, place, attempts = jnp.int32(1), jnp.int32(0), jnp.int32(1)
 
     def said(*kinds):
-        leaves, pretends, away = rules_of(users=[Reacts(*one) for one in kinds]).reacts(
+        leaves, pretends, away = rules_of(users=[Reacts(*one) for one in kinds]).react(
             t, place, attempts
         )
         return bool(leaves), bool(pretends), int(away)
@@ -296,64 +314,64 @@ def test_of_several_kinds_of_users_who_leaves_by_one_does_and_the_longest_absenc
     )
     assert said((True, True, 1), (False, False, 9)) == (True, True, 9)
     table = np.arange(6).reshape(3, 2)
-    assert rules.at({"a": table}, 2)["a"].tolist() == [2, 3]
+    assert scenario._at_round({"a": table}, 2)["a"].tolist() == [2, 3]
 
 
 def test_a_setting_has_the_places_of_its_service_and_shares_the_rate_among_them():
     coin = Coin(classes=[0.2, 0.5])
     several = Arriving(source=coin, process=Batches(sizes=[1, 1]))
-    setting = with_rules(
+    setting = with_dynamics(
         several, [PersistentUsers(), Orbit()], [SingleChannel(), ServiceChannels(count=2)]
     )
-    assert isinstance(setting, Setting) and len(setting.users) == len(setting.service) == 1
-    assert setting.problem(1, 5).places == 2
-    assert with_rules(coin, [Orbit()], []).problem(1, 5).places == 1
+    assert isinstance(setting, Scenario) and len(setting.users) == len(setting.service) == 1
+    assert setting.problem(1, 5).channels == 2
+    assert with_dynamics(coin, [Orbit()], []).problem(1, 5).channels == 1
     served = coin.uniform_service(None, 0.3, 1)
     assert setting.uniform_service(None, 0.6, 1) == pytest.approx(2 * served)
     setting.check(np.arange(2), 1.5, 1)
     with pytest.raises(ValueError, match=r"arrival_rate=1.6 must be at most 1.5"):
         setting.check(np.arange(2), 1.6, 1)
     with pytest.raises(ValueError, match="return_rate=2 must lie"):
-        with_rules(coin, [Orbit(return_rate=2)], []).check(np.arange(2), 0.3, 1)
+        with_dynamics(coin, [Orbit(return_rate=2)], []).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count=0 must be"):
-        with_rules(coin, [], [ServiceChannels(count=0)]).check(np.arange(2), 0.3, 1)
-    made = with_rules(
+        with_dynamics(coin, [], [ServiceChannels(count=0)]).check(np.arange(2), 0.3, 1)
+    made = with_dynamics(
         coin, [Impatience(patience=4), Impatience(patience=2), Orbit()], [LostFeedback()]
     )
-    patience = made.rules(KEY, made.problem(1, 5)).patience
+    patience = made.draw_dynamics(KEY, made.problem(1, 5)).patience
     assert np.asarray(patience).tolist() == [[2]] * 5
-    assert Setting(source=coin).rules(KEY, coin.problem(1, 5)) is None
+    assert Scenario(source=coin).draw_dynamics(KEY, coin.problem(1, 5)) is None
     for users, service, said in (
-        ([LostFeedback()], [], "users: LostFeedback must be made from core.rules.Users"),
-        ([], [Orbit()], "service: Orbit must be made from core.rules.Service"),
+        ([LostFeedback()], [], "users: LostFeedback must be made from core.scenario.UserModel"),
+        ([], [Orbit()], "service: Orbit must be made from core.scenario.ServiceModel"),
         ([Reacts(False, False, 1)], [], "users: Reacts must be registered as a pytree"),
     ):
         with pytest.raises(ValueError, match=said):
-            with_rules(coin, users, service)
+            with_dynamics(coin, users, service)
 
 
 class Told(Coin):
     """Coins whose contexts are the rate that the world is drawn for."""
 
-    def world(self, key, arrival_rate, problem):
-        world = super().world(key, arrival_rate, problem)
+    def draw_workload(self, key, arrival_rate, problem):
+        world = super().draw_workload(key, arrival_rate, problem)
         return world._replace(contexts=jnp.broadcast_to(arrival_rate, world.contexts.shape))
 
 
 def test_a_channel_serves_what_the_source_does_at_its_share_of_the_rate(monkeypatch):
     monkeypatch.setattr(Coin, "uniform_service", lambda self, seeds, rate, size: rate + size)
-    made = with_rules(Coin(), [], [ServiceChannels(count=3)])
+    made = with_dynamics(Coin(), [], [ServiceChannels(count=3)])
     assert made.uniform_service(None, 0.6, 2) == pytest.approx(3 * (0.2 + 2))
 
 
 @pytest.mark.parametrize("places", [1, 3])
 def test_a_world_is_drawn_for_a_places_share_of_the_rate_and_all_of_it_arrives(places):
-    source = with_rules(Told(), [Orbit()], [ServiceChannels(count=places)])
+    source = with_dynamics(Told(), [Orbit()], [ServiceChannels(count=places)])
     problem = source.problem(1, 40)
     draw = jax.jit(lambda rate: simulate.draw_instance(KEY, source, rate, problem))
     drawn = draw(jnp.float32(0.9))
-    np.testing.assert_allclose(drawn.world.contexts, 0.9 / places, rtol=1e-6)
-    assert np.asarray(drawn.arrives).mean() > 0.6
+    np.testing.assert_allclose(drawn.workload.contexts, 0.9 / places, rtol=1e-6)
+    assert np.asarray(drawn.arrivals).mean() > 0.6
 
 
 class Ageing(Coin):
@@ -364,15 +382,17 @@ class Ageing(Coin):
 
 
 def test_a_log_is_served_at_one_place():
-    with_rules(Ageing(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
+    with_dynamics(Ageing(), [Orbit()], [LostFeedback()]).check(np.arange(2), 0.3, 1)
     with pytest.raises(ValueError, match="count must be 1 where a log is replayed"):
-        with_rules(Ageing(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
+        with_dynamics(Ageing(), [], [ServiceChannels(count=2)]).check(np.arange(2), 0.3, 1)
 
 
 def test_kinds_draw_by_keys_of_their_own():
-    made = with_rules(Coin(), [Orbit(), Orbit()], [LostFeedback(lost=0.5), LostFeedback(lost=0.5)])
-    drawn = made.rules(KEY, made.problem(1, 60))
-    (one, two), (three, four) = drawn.of_users, drawn.of_service
+    made = with_dynamics(
+        Coin(), [Orbit(), Orbit()], [LostFeedback(lost=0.5), LostFeedback(lost=0.5)]
+    )
+    drawn = made.draw_dynamics(KEY, made.problem(1, 60))
+    (one, two), (three, four) = drawn.user_draws, drawn.service_draws
     assert (one != two).any() and (three != four).any()
-    again = with_rules(Coin(), [Orbit()], []).rules(KEY, made.problem(1, 60))
-    np.testing.assert_array_equal(again.of_users[0], one)
+    again = with_dynamics(Coin(), [Orbit()], []).draw_dynamics(KEY, made.problem(1, 60))
+    np.testing.assert_array_equal(again.user_draws[0], one)

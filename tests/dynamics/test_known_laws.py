@@ -35,7 +35,7 @@ def test_first_in_first_out_every_law_is_the_known_one():
     for n in (1, 2):
         apart = shares[n + 1] - ratio * shares[n]
         close(ratio + apart / shares[n].mean(), ratio)
-    rows = queries.columns(data.queries.values)
+    rows = queries.query_columns(data.queries.values)
     # Of those who came early enough to have left, and late enough to have met a usual queue.
     whole = (rows["arrival"] > 300) & (rows["arrival"] < 5800)
     assert (rows["outcome"][whole] == 1).all()

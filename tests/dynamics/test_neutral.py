@@ -7,8 +7,8 @@ import pytest
 
 import cqbjax
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import DelayedFeedback, LostFeedback, Orbit, Prices, ServiceTimes
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing
@@ -53,25 +53,25 @@ def test_who_does_not_learn_fares_as_without_it(kind, plain):
 
 def paid(kind, users, service):
     """Return what each round's answers cost at the round's prices, by hand: [S, T]."""
-    source = arrays(with_rules(POOL, users, [kind, *service]))
+    source = as_arrays(with_dynamics(POOL, users, [kind, *service]))
     problem = source.problem(1, HORIZON)
 
     @jax.jit
     def one(seed):
         key = rng.run_key(seed)
         instance = simulate.draw_instance(key, source, jnp.float32(0.5), problem)
-        decision, _ = simulate.every_round(key, RandomRouting(), source, 0.5, problem, 128)
+        decision, _ = simulate.run_rounds(key, RandomRouting(), source, 0.5, problem, 128)
         return (
-            instance.world.prompts[decision.row],
+            instance.workload.prompts[decision.row],
             decision.servers,
             decision.valid,
-            instance.rules,
+            instance.dynamics,
         )
 
     sums = []
     for seed in range(SEEDS):
         prompts, servers, valid, rules = jax.tree.map(np.asarray, one(seed))
-        factors = rules.of_service[0]
+        factors = rules.service_draws[0]
         each = DOLLARS[prompts, servers[:, 0]] * factors[np.arange(HORIZON), servers[:, 0]]
         sums.append(np.where(valid, each, 0.0))
     return np.array(sums)

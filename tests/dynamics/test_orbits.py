@@ -57,7 +57,7 @@ class OneServer:
         return Busy(jnp.bool_(False))
 
     def select(self, key: Array, state: Busy, observation: Observation) -> Action:
-        waits = jnp.any(queueing.waiting(observation.queue))
+        waits = jnp.any(queueing.mark_waiting(observation.queue))
         server = jnp.where(waits & ~state.busy, 0, 1).astype(jnp.int32)
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
         return Action(slot, server[None], jnp.bool_(False))

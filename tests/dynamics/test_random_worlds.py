@@ -11,8 +11,8 @@ from books import OF_ANY, RECORDED, check_recorders, check_rows, check_time, run
 import cqbjax
 from cqbjax import dynamics
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import (
     DelayedFeedback,
     Impatience,
@@ -90,7 +90,7 @@ def drawn(number):
         own = draw.random(len(kinds)) < 0.3
         own[(number + (key == "service") * (number // len(kinds))) % len(kinds)] = True
         chosen[key] = [kind(draw) for kind, here in zip(kinds, own, strict=True) if here]
-    if source.problem(1, HORIZON).billed:
+    if source.problem(1, HORIZON).has_costs:
         chosen["service"].append(Prices(spread=0.05))
     label = list(POLICIES)[number]
     policy = POLICIES[label]
@@ -102,13 +102,13 @@ def drawn(number):
 
 def played(number):
     source, chosen, policy, rate = drawn(number)
-    billed = source.problem(1, HORIZON).billed
+    billed = source.problem(1, HORIZON).has_costs
     data = cqbjax.sweep(
         policy, source, arrival_rate=[rate], num_seeds=SEEDS,
         horizon=HORIZON, record=RECORDED if billed else OF_ANY, queries=True, capacity=160,
         **chosen,
     )  # fmt: skip
-    return data, arrivals(with_rules(source, **chosen), rate)
+    return data, arrivals(with_dynamics(source, **chosen), rate)
 
 
 def arrivals(source, rate):
@@ -119,7 +119,7 @@ def arrivals(source, rate):
     @jax.vmap
     def of(seed):
         key = rng.run_key(seed)
-        return simulate.draw_instance(key, arrays(source), jnp.float32(rate), problem).arrives
+        return simulate.draw_instance(key, as_arrays(source), jnp.float32(rate), problem).arrivals
 
     came = np.asarray(of(jnp.arange(SEEDS))).astype(int)
     return np.broadcast_to(came, (SEEDS, HORIZON))

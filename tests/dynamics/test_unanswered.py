@@ -7,9 +7,9 @@ import pytest
 
 import cqbjax
 from cqbjax.core import queueing, rng, simulate
-from cqbjax.core.pytree import arrays, pytree
-from cqbjax.core.recorders import ALWAYS, NAMED
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays, pytree
+from cqbjax.core.recorders import OPTIONAL, STANDARD
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action
 from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
 from cqbjax.policies import ByLlm, Linear, RandomRouting
@@ -21,7 +21,7 @@ TABLE = Routing(
     contexts=DRAW.normal(size=(20, 4)), utilities=DRAW.normal(size=(20, SERVERS)), pool_size=20,
     dollars=np.full((20, SERVERS), PRICE), scores=np.ones((20, SERVERS)),
 )  # fmt: skip
-RECORDING = [*ALWAYS, *(NAMED[name] for name in ("traffic", "attempts", "gave_up", "queries"))]
+RECORDING = [*STANDARD, *(OPTIONAL[name] for name in ("traffic", "attempts", "gave_up", "queries"))]
 
 
 @pytree
@@ -39,12 +39,12 @@ class Shows:
 
     def update(self, state, observation, action, feedback):
         answered = jnp.broadcast_to(feedback.valid, action.servers.shape)
-        return state.at[action.servers].add(action.of_shown(answered, False))
+        return state.at[action.servers].add(action.mask_hidden(answered, False))
 
 
 def play(policy, size, service, users=(), rate=0.5):
     """Return every record of one run, its last state and what each round decided."""
-    source = arrays(with_rules(TABLE, list(users), list(service)))
+    source = as_arrays(with_dynamics(TABLE, list(users), list(service)))
     problem = source.problem(size, HORIZON)
 
     def run(policy):
@@ -59,7 +59,7 @@ def play(policy, size, service, users=(), rate=0.5):
         carry, told = jax.lax.scan(one, carry, rounds)
         return carry, told
 
-    return jax.jit(run)(arrays(policy))
+    return jax.jit(run)(as_arrays(policy))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -124,11 +124,11 @@ def test_rounds_without_an_answer_are_rounds_of_waiting():
 @pytest.mark.parametrize("policy", [ByLlm(index="thompson"), Linear()], ids=["thompson", "linucb"])
 def test_policies_do_not_learn_from_an_llm_that_is_down(policy):
     """With two of three LLMs down throughout, what is known of them is what was known at first."""
-    source = arrays(with_rules(TABLE, [], [Outages(until=[HORIZON, 1, 1])]))
+    source = as_arrays(with_dynamics(TABLE, [], [Outages(until=[HORIZON, 1, 1])]))
     problem = source.problem(2, HORIZON)
     begun = policy.init(problem, jnp.asarray(TABLE.contexts))
-    decision, carry = simulate.every_round(
-        rng.run_key(1), arrays(policy), source, 0.5, problem, 64, states=False
+    decision, carry = simulate.run_rounds(
+        rng.run_key(1), as_arrays(policy), source, 0.5, problem, 64, states=False
     )
     assert decision.valid.sum() > 10
     for before, after in zip(jax.tree.leaves(begun), jax.tree.leaves(carry.state), strict=True):

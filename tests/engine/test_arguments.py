@@ -6,8 +6,8 @@ import pytest
 from tiers import cases
 
 import cqbjax
-from cqbjax.core import given
-from cqbjax.core.rng import MOST_SEED
+from cqbjax.core import inputs
+from cqbjax.core.rng import MAX_SEED
 from cqbjax.engine import memory, programs, spec, validation
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.sources import Routing, Synthetic
@@ -80,20 +80,20 @@ def test_seeds_are_a_number_from_a_first_one_or_a_list():
 
 
 def test_the_least_and_the_most_that_is_allowed_is_not_refused():
-    for number in (1, MOST_SEED - 1):
+    for number in (1, MAX_SEED - 1):
         validation._check_runs(min(number, validation.MAX_ROUNDS), number)
         validation.check_chunks(number, 1e-9)
-    validation.check_seeds(np.array([0, MOST_SEED - 1]))
+    validation.check_seeds(np.array([0, MAX_SEED - 1]))
     validation.check_rates([0.0, 3.0], 3)
     for size in (1, 3):
         validation.check_assortments(3, size)
 
 
 def test_a_number_of_numpy_is_a_number_and_truth_is_none():
-    assert all(map(given.is_whole, (1, np.int64(1), np.int32(1))))
-    assert not any(map(given.is_whole, (True, np.bool_(True), 1.0, "1", None, [1])))
-    assert all(map(given.is_number, (1, 0.5, np.float32(1), np.array(0.5), jax.numpy.ones(()))))
-    assert not any(map(given.is_number, (True, np.array(True), "1", None, [1.0], np.ones(1))))
+    assert all(map(inputs.is_integer, (1, np.int64(1), np.int32(1))))
+    assert not any(map(inputs.is_integer, (True, np.bool_(True), 1.0, "1", None, [1])))
+    assert all(map(inputs.is_number, (1, 0.5, np.float32(1), np.array(0.5), jax.numpy.ones(()))))
+    assert not any(map(inputs.is_number, (True, np.array(True), "1", None, [1.0], np.ones(1))))
 
 
 def test_what_does_not_fit_is_refused_before_a_candidate_is_drawn(monkeypatch):

@@ -10,13 +10,12 @@ import pytest
 from tiers import cases
 
 import cqbjax
-from cqbjax.core import rng, shapes, simulate
-from cqbjax.core.contract import ContractError, is_foreign
-from cqbjax.core.faults import of_draws
-from cqbjax.core.pytree import arrays, pytree, static
+from cqbjax.core import conformance, rng, simulate
+from cqbjax.core.conformance import find_faults
+from cqbjax.core.contract import ContractError, is_third_party
+from cqbjax.core.pytree import as_arrays, pytree, static
 from cqbjax.core.queueing import QueueOverflow
-from cqbjax.core.rules import STAYS, Service, Users
-from cqbjax.core.setting import with_rules
+from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel, with_dynamics
 from cqbjax.dynamics import Orbit
 from cqbjax.engine import programs
 from cqbjax.policies import Acqb, Optimal, RandomRouting
@@ -75,10 +74,10 @@ class Table:
     def uniform_service(self, seeds, rate, size):
         return 1.0
 
-    def world(self, key, rate, problem):
-        return self.made(self.pool.world(key, rate, problem))
+    def draw_workload(self, key, rate, problem):
+        return self.made(self.pool.draw_workload(key, rate, problem))
 
-    def arrives(self, key, rate, horizon):
+    def draw_arrivals(self, key, rate, horizon):
         return self.own(jnp.arange(horizon) % 2 == 0)
 
 
@@ -91,9 +90,9 @@ def refused(policies, source=POOL, **more):
 
 
 def test_a_policy_is_told_the_number_of_an_attempt_where_several_end_in_a_round():
-    shapes.check_policy(Numbering(), POOL.problem(2, 40)._replace(places=2))
+    conformance.check_policy(Numbering(), POOL.problem(2, 40)._replace(channels=2))
     with pytest.raises(TypeError):
-        shapes.check_policy(Numbering(), POOL.problem(2, 40))
+        conformance.check_policy(Numbering(), POOL.problem(2, 40))
 
 
 @pytest.fixture
@@ -198,10 +197,10 @@ def test_what_is_decided_for_an_empty_queue_is_no_breach():
 
 def test_who_is_watched():
     """Policies of this package are not, and one of another's inside a wrapper of it is."""
-    assert not is_foreign(RandomRouting()) and is_foreign(Own())
-    assert is_foreign(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
-    assert is_foreign(Arriving(source=Table(pool=POOL), process=Bursty()))
-    assert not is_foreign(Arriving(source=POOL, process=Bursty()))
+    assert not is_third_party(RandomRouting()) and is_third_party(Own())
+    assert is_third_party(scenarios.Planted(policy=Own(), theta=jnp.zeros(1)))
+    assert is_third_party(Arriving(source=Table(pool=POOL), process=Bursty()))
+    assert not is_third_party(Arriving(source=POOL, process=Bursty()))
 
 
 def poisoned(field, value):
@@ -211,19 +210,22 @@ def poisoned(field, value):
 
 
 WORLDS = {
-    "source Table: World.utilities must be float32[5, 3], and world returns float32[5, 2]": dict(
+    "source Table: Workload.utilities must be float32[5, 3], "
+    "and draw_workload returns float32[5, 2]": dict(
         made=lambda w: w._replace(utilities=w.utilities[:, :2])
     ),
-    "source Table: World.contexts must be float32[5, 2], and world returns int32[5, 2]": dict(
+    "source Table: Workload.contexts must be float32[5, 2], "
+    "and draw_workload returns int32[5, 2]": dict(
         made=lambda w: w._replace(contexts=w.contexts.astype(jnp.int32))
     ),
-    "source Table: World.arrival_rows must be int32[40], and world returns int32[39]": dict(
+    "source Table: Workload.arrival_rows must be int32[40], "
+    "and draw_workload returns int32[39]": dict(
         made=lambda w: w._replace(arrival_rows=w.arrival_rows[1:])
     ),
-    "source Table: arrives must return bool[40], and it returns bool[41]": dict(
+    "source Table: draw_arrivals must return bool[40], and it returns bool[41]": dict(
         own=lambda a: jnp.append(a, True)
     ),
-    "source Table: world must return a World, and it returns tuple": dict(made=tuple),
+    "source Table: draw_workload must return a Workload, and it returns tuple": dict(made=tuple),
 }
 
 
@@ -291,7 +293,7 @@ def test_a_traced_run_that_breaks_the_contract_is_refused():
 
 
 def test_a_trace_cannot_be_compiled_for_it_looks_at_its_run():
-    with pytest.raises(TypeError, match=r"use simulate\.every_round"):
+    with pytest.raises(TypeError, match=r"use simulate\.run_rounds"):
         jax.jit(lambda key: simulate.trace(key, Own(), POOL, 0.5, PROBLEM, 64))(rng.run_key(0))
 
 
@@ -304,7 +306,7 @@ def test_a_trace_can_leave_the_states_out():
 
     def bytes_of(states):
         def play(key):
-            return simulate.every_round(key, policy, source, 0.5, problem, 64, states)[0]
+            return simulate.run_rounds(key, policy, source, 0.5, problem, 64, states)[0]
 
         made = jax.eval_shape(play, rng.run_key(0))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
@@ -322,24 +324,24 @@ def test_a_trace_is_the_same_without_states():
 
 
 @pytree
-class Nowhere(Users):
+class Nowhere(UserModel):
     """Says that nobody is away, which is no round."""
 
     def draw(self, key, problem):
-        return jnp.zeros((problem.horizon, problem.places))
+        return jnp.zeros((problem.horizon, problem.channels))
 
-    def reacts(self, drawn, attempts):
-        return STAYS._replace(away=jnp.int32(0))
+    def react(self, drawn, attempts):
+        return PAPER_REACTION._replace(away=jnp.int32(0))
 
 
 @pytree
-class Never(Service):
+class Never(ServiceModel):
     """Says that an attempt takes no round."""
 
     def draw(self, key, problem):
         return jnp.zeros(problem.horizon)
 
-    def takes(self, drawn, place, prompt, servers):
+    def service_time(self, drawn, place, prompt, servers):
         return jnp.int32(0)
 
 
@@ -347,10 +349,10 @@ class Never(Service):
 def test_a_kind_whose_draws_are_wrong_is_told_by_its_group(kind):
     group = "users" if kind is Nowhere else "service"
     kinds = {group: [kind()]}
-    source = with_rules(POOL, kinds.get("users", []), kinds.get("service", []))
+    source = with_dynamics(POOL, kinds.get("users", []), kinds.get("service", []))
     problem = source.problem(1, 6)
-    instance = simulate.draw_instance(rng.run_key(0), arrays(source), jnp.float32(0.5), problem)
+    instance = simulate.draw_instance(rng.run_key(0), as_arrays(source), jnp.float32(0.5), problem)
     batch = jax.tree.map(lambda leaf: leaf[None], instance)
-    ((whose, said, number),) = of_draws(source, problem, batch)
+    ((whose, said, number),) = find_faults(source, problem, batch)
     assert whose == f"{group} {kind.__name__}" and number.tolist() == [3 if group == "users" else 4]
     assert said[number[0] - 1].endswith("at least 1 round")

@@ -16,7 +16,7 @@ from cqbjax.cli._hydra import make, make_policies
 from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import Recorder
-from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
 from cqbjax.experiments import kinds
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
@@ -26,8 +26,8 @@ RANDOM = RandomRouting()
 
 @pytree
 class SourceIf(Coin):
-    def world(self, key, arrival_rate, problem):
-        return super().world(key, arrival_rate if arrival_rate > 0.5 else 0.5, problem)
+    def draw_workload(self, key, arrival_rate, problem):
+        return super().draw_workload(key, arrival_rate if arrival_rate > 0.5 else 0.5, problem)
 
 
 @pytree
@@ -42,18 +42,18 @@ class SourcePlain(Coin):
 
 
 @pytree
-class UsersIf(Users):
+class UsersIf(UserModel):
     def draw(self, key, problem):
-        return jax.random.uniform(key, (problem.horizon, problem.places))
+        return jax.random.uniform(key, (problem.horizon, problem.channels))
 
-    def reacts(self, drawn, attempts):
-        return STAYS if drawn < 0.5 else STAYS._replace(leaves=drawn > 0.6)
+    def react(self, drawn, attempts):
+        return PAPER_REACTION if drawn < 0.5 else PAPER_REACTION._replace(leaves=drawn > 0.6)
 
 
 @pytree
-class UsersMissing(Users):
-    def react(self, drawn, attempts):
-        return STAYS
+class UsersMissing(UserModel):
+    def answer(self, drawn, attempts):
+        return PAPER_REACTION
 
 
 class UsersPlain(UsersIf):
@@ -61,7 +61,7 @@ class UsersPlain(UsersIf):
 
 
 @pytree
-class ServiceIf(Service):
+class ServiceIf(ServiceModel):
     def draw(self, key, problem):
         return jax.random.uniform(key, (problem.horizon, problem.num_servers))
 
@@ -70,7 +70,7 @@ class ServiceIf(Service):
 
 
 @pytree
-class ServiceMissing(Service):
+class ServiceMissing(ServiceModel):
     def availible(self, drawn):
         return drawn
 
@@ -123,13 +123,13 @@ OWN = {name: kind for name, kind in globals().items() if name.endswith(("If", "M
 GROUPS = ("Source", "Users", "Service", "Policy", "Recorder")
 ASKS = r"asks for the value of a traced array, in line \d+ of test_own_parts\.py: write jnp\.where "
 SAID = {
-    "SourceIf": rf"source SourceIf: SourceIf\.world {ASKS}",
-    "UsersIf": rf"users UsersIf: UsersIf\.reacts {ASKS}",
+    "SourceIf": rf"source SourceIf: SourceIf\.draw_workload {ASKS}",
+    "UsersIf": rf"users UsersIf: UsersIf\.react {ASKS}",
     "ServiceIf": rf"service ServiceIf: ServiceIf\.available {ASKS}",
     "PolicyIf": rf"policy mine: PolicyIf\.select {ASKS}",
     "RecorderIf": rf"record: RecorderIf\.update {ASKS}",
-    "SourceMissing": "source: SourceMissing lacks the method world, one of problem, check, ",
-    "UsersMissing": "users: UsersMissing lacks a method that changes something, one of reacts, ",
+    "SourceMissing": "source: SourceMissing lacks the method draw_workload, one of problem, ",
+    "UsersMissing": "users: UsersMissing lacks a method that changes something, one of react, ",
     "ServiceMissing": "service: ServiceMissing lacks a method that changes something, one of ",
     "PolicyMissing": "policy mine: PolicyMissing lacks the method update, one of init, select, ",
     "RecorderMissing": "Can't instantiate abstract class RecorderMissing .*update",

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cqbjax.core.pytree import arrays, kind_of
+from cqbjax.core.pytree import as_arrays, signature_of
 from cqbjax.engine import batches, memory, programs, runner
 from cqbjax.engine.memory import bytes_per_run
 from cqbjax.engine.spec import PerSeed
@@ -25,7 +25,7 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     problem = source.problem(size, 5000)
     contexts = np.zeros((problem.num_rows, problem.dim), np.float32)
     policy = OnContexts(policy=Acqb(), view=Replaced(contexts=contexts))
-    kinds = kind_of(arrays(policy)), kind_of(arrays(source))
+    kinds = signature_of(as_arrays(policy)), signature_of(as_arrays(source))
     needed = bytes_per_run(*kinds, problem, problem.horizon)
     # The images of every server are the least that a run can hold.
     assert servers * problem.num_rows * problem.dim * 4 < needed

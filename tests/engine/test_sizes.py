@@ -221,7 +221,7 @@ def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, mon
 
 
 def test_records_stand_behind_one_another_and_of_a_run_the_last():
-    by_round, by_run = recorders.QueueLength(), recorders.NAMED["time_in_system"]
+    by_round, by_run = recorders.QueueLength(), recorders.OPTIONAL["time_in_system"]
     of = dataclasses.replace(planned({}).batches[0].spec, recorders=(by_round, by_run))
     none = runner._empty_records(of, 5)
     assert none["queue_length"].shape == (5, 0)

@@ -8,7 +8,7 @@ import pytest
 import cqbjax
 from cqbjax import dynamics, policies, sources
 from cqbjax.core import rng
-from cqbjax.core.setting import with_rules
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action
 from cqbjax.env import Env, play
 
@@ -34,7 +34,7 @@ def test_a_policy_driven_through_it_is_the_sweep_bit_for_bit(policy, rules, size
         {"mine": policy}, SOURCE, arrival_rate=[0.6], seeds=list(SEEDS), horizon=HORIZON,
         K=size, record_every=1, **{k: list(v) for k, v in rules.items()},
     )  # fmt: skip
-    source = with_rules(SOURCE, rules.get("users", ()), rules.get("service", ()))
+    source = with_dynamics(SOURCE, rules.get("users", ()), rules.get("service", ()))
     env = Env(source, 0.6, HORIZON, size, capacity=64, mixed=bool(policy.needs.smaller_assortments))
     keys = jax.vmap(rng.run_key)(np.asarray(SEEDS))
     told = jax.jit(jax.vmap(lambda key: play(env, policy, key)))(keys)
@@ -134,16 +134,16 @@ def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
     assert drawn == [other.reset()[1]["seed"] for _ in range(3)] and len({*drawn}) == 3
     # Without any seed it is entropy.
     fresh = [made().reset(seed=None)[1]["seed"] for _ in range(2)]
-    assert fresh[0] != fresh[1] and all(0 <= one < rng.MOST_SEED for one in fresh)
-    last = env.reset(seed=rng.MOST_SEED - 1)[1]["seed"]
-    assert last == rng.MOST_SEED - 1 and env._state == rng.run_key(last)
+    assert fresh[0] != fresh[1] and all(0 <= one < rng.MAX_SEED for one in fresh)
+    last = env.reset(seed=rng.MAX_SEED - 1)[1]["seed"]
+    assert last == rng.MAX_SEED - 1 and env._state == rng.run_key(last)
     for action in ([4, 0], [0, 4], [-1, 0], [0.5, 0], [0]):
         with pytest.raises(ValueError, match="must be a slot below 4 and an assortment below 4"):
             env.step(np.asarray(action))
 
 
 def test_several_at_a_time_are_refused():
-    source = with_rules(
+    source = with_dynamics(
         sources.Arriving(source=SOURCE, process=sources.Batches()),
         (),
         (dynamics.ServiceChannels(count=2),),

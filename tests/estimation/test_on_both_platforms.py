@@ -86,10 +86,10 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     monkeypatch.setattr(paged_history, "PAGE_ALONE", 8)
     monkeypatch.setattr(paged_history, "PAGE_COUPLED", 8)
     rate = 0.9 if name.startswith("pool") else 0.6
-    source, problem = pytree.arrays(source), source.problem(size, HORIZON)
+    source, problem = pytree.as_arrays(source), source.problem(size, HORIZON)
 
     def play(seed):
-        return simulate.every_round(rng.run_key(seed), policy, source, rate, problem, CAPACITY)[0]
+        return simulate.run_rounds(rng.run_key(seed), policy, source, rate, problem, CAPACITY)[0]
 
     runs = {}
     for way, choices in (("cpu", platforms.CPU), ("gpu", GPU)):
@@ -123,7 +123,7 @@ def test_small_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
         one = linalg.put(jnp.asarray(table), (jnp.asarray(at), jnp.asarray([3, 9])), jnp.ones(2))
         read = linalg.take(jnp.asarray(table), jnp.asarray(at), jnp.asarray([3, 0]))
         single = linalg.take(jnp.asarray(table), jnp.asarray(at[:1]), jnp.asarray([3]))
-        joined = linalg.joined(jnp.asarray(table[0]), jnp.asarray(residual))
+        joined = linalg.concatenate(jnp.asarray(table[0]), jnp.asarray(residual))
     np.testing.assert_allclose(solved, right @ np.linalg.inv(matrix), atol=1e-10)
     np.testing.assert_array_equal(read, table[at, [3, 0]])
     np.testing.assert_array_equal(single, table[4, 3:])
@@ -140,7 +140,7 @@ def test_small_systems_and_writes_are_what_numpy_makes_of_them(choices, x64):
 def test_keys_for_rejection_samplers_draw_the_same_numbers():
     key = rng.round_key(rng.run_key(3), 7)
     with platforms.use(GPU):
-        other = rng.batched(key)
+        other = rng.batchable_key(key)
     assert str(jax.random.key_impl(other)) != str(jax.random.key_impl(key))
     shapes = jnp.array([0.5, 2.0, 9.0])
     np.testing.assert_array_equal(
@@ -183,11 +183,11 @@ def test_a_pass_over_images_is_its_products(size, x64, monkeypatch):
 
 
 def test_a_platform_has_its_choices_and_tracing_asks_for_them():
-    assert platforms.of("cpu") is platforms.CPU and platforms.of("gpu") is platforms.GPU
-    assert platforms.current() is platforms.of(jax.default_backend())
+    assert platforms.get("cpu") is platforms.CPU and platforms.get("gpu") is platforms.GPU
+    assert platforms.get_current() is platforms.get(jax.default_backend())
     with platforms.use(GPU):
-        assert platforms.current() is GPU
+        assert platforms.get_current() is GPU
         with platforms.use(platforms.CPU):
-            assert platforms.current() is platforms.CPU
-        assert platforms.current() is GPU
-    assert platforms.current() is platforms.of(jax.default_backend())
+            assert platforms.get_current() is platforms.CPU
+        assert platforms.get_current() is GPU
+    assert platforms.get_current() is platforms.get(jax.default_backend())

@@ -77,5 +77,5 @@ def test_the_elder_is_asked_whatever_is_asked():
 
 def test_a_belief_in_a_window_has_room_for_it_and_no_more():
     for places, attempts in ((1, 6), (4, 8)):
-        belief = choose_belief("auto", PROBLEM._replace(places=places), window=6)
+        belief = choose_belief("auto", PROBLEM._replace(channels=places), window=6)
         assert belief.belief.problem.attempts == attempts

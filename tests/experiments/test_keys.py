@@ -92,7 +92,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
     copy = tmp_path / "cqbjax"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     find = code._file_of
-    monkeypatch.setattr(code, "_hashed", {})
+    monkeypatch.setattr(code, "_digests", {})
     monkeypatch.setattr(
         code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
     )

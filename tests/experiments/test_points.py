@@ -7,7 +7,7 @@ import pytest
 from composing import composed
 
 from cqbjax.cli._hydra import make, make_policies
-from cqbjax.core.labels import OWN, PAPERS
+from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
 from cqbjax.experiments import grid, kinds, study
 from cqbjax.experiments.configs import Config
@@ -50,7 +50,7 @@ def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
 
 @pytest.mark.parametrize(
     ("provenance", "own", "by_rule"),
-    [(PAPERS, True, False), (PAPERS, False, True), (OWN, True, True)],
+    [(PAPER, True, False), (PAPER, False, True), (USER_DATA, True, True)],
 )
 def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
     served = ServedRates(0.6, 0.7, (0,), 0.9)

@@ -9,7 +9,7 @@ from fabricated import fabricate
 from matplotlib.colors import to_hex
 
 from cqbjax.cli import report
-from cqbjax.core.recorders.time_in_system import bin_of, values
+from cqbjax.core.recorders.users import bin_times, time_bin
 from cqbjax.experiments import configs
 from cqbjax.figures import quality, times, users
 from cqbjax.results import store as results
@@ -31,8 +31,8 @@ def point(rates=(0.7,), price=1.0, **attributes):
         noise = DRAW.uniform(0.9, 1.1, (*sizes, HORIZON))
         made[name] = (*PLACES, "round"), np.broadcast_to(level[..., None], noise.shape) * noise
     waits = DRAW.geometric(0.2, (*sizes, 40)).clip(1, HORIZON)
-    bins = np.asarray(bin_of(waits))
-    counts = (bins[..., None] == np.arange(len(values(HORIZON)))).sum(axis=-2)
+    bins = np.asarray(time_bin(waits))
+    counts = (bins[..., None] == np.arange(len(bin_times(HORIZON)))).sum(axis=-2)
     made["time_in_system"] = (*PLACES, "retried", "time_bin"), np.stack([counts, 0 * counts], -2)
     made["time_99"] = PLACES, np.quantile(waits, 0.99, axis=-1)
     for name in ("away", "in_service"):
@@ -97,15 +97,15 @@ def test_the_line_is_the_share_that_is_there_for_longer():
 @pytest.mark.slow
 def test_a_figure_is_drawn_where_what_it_needs_was_recorded():
     whole = [point(), point(K=2)]
-    few = dict(users.of_users(whole, True, "ci"))
+    few = dict(users.user_draws(whole, True, "ci"))
     assert list(few) == ["cost_quality", "time_in_system", "waiting"]
     lengths = [panel.get_ylabel() for panel in few["waiting"].axes if panel.axison]
     assert lengths[:3] == ["Queue\nlength", "away", "in_service"] and len(lengths) == 6
     some = [whole[0].drop_vars("score"), whole[1].drop_vars("in_service")]
-    assert list(dict(users.of_users(some, True, "ci"))) == ["time_in_system", "waiting"]
-    assert not list(users.of_users([fabricate(), fabricate(K=2)], True, "ci"))
+    assert list(dict(users.user_draws(some, True, "ci"))) == ["time_in_system", "waiting"]
+    assert not list(users.user_draws([fabricate(), fabricate(K=2)], True, "ci"))
     many = [point(**{"users.impatient.attempts": n}) for n in range(1, 13)]
-    drawn = dict(users.of_users(many, False, "ci"))
+    drawn = dict(users.user_draws(many, False, "ci"))
     assert list(drawn) == ["cost_quality", "time_in_system", "queue_length", "away", "in_service"]
     assert drawn["away"].axes[0].get_xlabel() == "users.impatient.attempts"
 

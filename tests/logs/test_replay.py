@@ -228,10 +228,10 @@ def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
     for seed in (7, 4):
         kept, rounds = replaying.draw_arrivals(seed, arrivals, chains, 0.7, 120, 0.8)
         drawn = draw_instance(rng.run_key(seed), made, 0.7, problem=made.problem(1, 120))
-        rows, arrives = np.asarray(drawn.world.arrival_rows), np.asarray(drawn.arrives)
+        rows, arrives = np.asarray(drawn.workload.arrival_rows), np.asarray(drawn.arrivals)
         here = np.arange(rows.shape[1]) < arrives[:, None]
         assert rows[here].tolist() == chains.first[kept].tolist()
-        np.testing.assert_array_equal(drawn.arrives, np.bincount(rounds, minlength=121)[1:])
+        np.testing.assert_array_equal(drawn.arrivals, np.bincount(rounds, minlength=121)[1:])
     assert (np.asarray(made.roots[0]) != np.asarray(made.roots[1])).any()
     lengths = np.diff(chains.first)
     come = [lengths[replaying.draw_arrivals(s, arrivals, chains, 0.7, 120, 0.8)[0]] for s in (4, 7)]

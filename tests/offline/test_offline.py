@@ -444,7 +444,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
 def test_the_pool_that_a_router_is_kept_from_is_the_one_of_the_run(dataset):
     for seed in SEEDS:
         parts = dataclasses.replace(dataset, offline_size=20).split(seed)
-        world = dataset.queries.world(rng.run_key(seed), 0.5, dataset.queries.problem(1, 4))
+        world = dataset.queries.draw_workload(rng.run_key(seed), 0.5, dataset.queries.problem(1, 4))
         np.testing.assert_array_equal(parts.pool, world.prompts)
         assert len(parts.offline) == 20 and not set(parts.offline) & set(parts.pool)
 

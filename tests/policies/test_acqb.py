@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Observation, Problem, Queue
 from cqbjax.estimation import WindowedBeliefState
 from cqbjax.policies import Acqb
@@ -42,7 +42,7 @@ def explores(monkeypatch):
     monkeypatch.setattr(Acqb, "optimistic", lambda self, draws, state, seen: jnp.asarray(best))
 
     def made(policy, arrived=True, t=ROUND, windowed=False):
-        told = decided(arrays(policy), np.bool_(arrived), np.int32(t), windowed)
+        told = decided(as_arrays(policy), np.bool_(arrived), np.int32(t), windowed)
         explored, slot, servers = map(np.asarray, told)
         assert (int(slot), servers.tolist()) == ((1, [1, 3]) if explored else (0, [3, 4]))
         return bool(explored)

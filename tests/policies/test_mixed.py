@@ -9,11 +9,11 @@ import pytest
 
 import cqbjax
 from cqbjax import sources
-from cqbjax.core import contract, mnl, rng, shapes
+from cqbjax.core import conformance, contract, mnl, rng
 from cqbjax.core.pytree import pytree
-from cqbjax.core.recorders import ratio, regret
-from cqbjax.core.recorders.traffic import Traffic
-from cqbjax.core.types import NOBODY, Action, Needs, Observation, Problem, Queue
+from cqbjax.core.recorders import answers, queue
+from cqbjax.core.recorders.answers import TrafficShare
+from cqbjax.core.types import NO_SERVER, Action, Needs, Observation, Problem, Queue
 from cqbjax.env import Env, play
 from cqbjax.policies import Acqb
 
@@ -69,7 +69,7 @@ def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
     exploits, explores = Acqb(c1=0.0, exploit_size=1), Acqb(c1=1e9, exploit_size=1)
     made = exploits.select(key, state, seen)
     assert int(made.slot) == 1 and made.servers[made.shown].tolist() == [2]
-    assert bool(contract.are_servers(made.servers, 5)) and not bool(made.explored)
+    assert bool(contract.are_valid_servers(made.servers, 5)) and not bool(made.explored)
     assert int(Acqb(c1=0.0).select(key, state, seen).slot) == 0
     made = explores.select(key, state, seen)
     assert made.shown.all() and made.servers.tolist() == [1, 3] and bool(made.explored)
@@ -77,17 +77,19 @@ def test_one_server_is_shown_and_all_where_it_explores(monkeypatch):
 
 def test_who_is_not_shown_costs_nothing_and_pleases_nobody():
     one = action([False, True])
-    assert one.answering.tolist() == [2, 2]
-    assert action([True, True]).answering.tolist() == [0, 2]
-    np.testing.assert_array_equal(mnl.shown(one.answering, 5), [False, False, True, False, False])
-    lost = regret.of_round(UTILITIES, one, jnp.bool_(True))
+    assert one.answering_servers.tolist() == [2, 2]
+    assert action([True, True]).answering_servers.tolist() == [0, 2]
+    np.testing.assert_array_equal(
+        mnl.mark_servers(one.answering_servers, 5), [False, False, True, False, False]
+    )
+    lost = queue.round_regret(UTILITIES, one, jnp.bool_(True))
     e = np.exp(UTILITIES)
     both = e[2] + e[0]
     np.testing.assert_allclose(lost, both / (1 + both) - e[2] / (1 + e[2]), rtol=1e-5)
     told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0, 1.0, 1.0]]))
     round_ = SimpleNamespace(action=one, prices=None, valid=jnp.bool_(True))
-    assert float(ratio.paid(round_, told, jnp.int32(0))) == 100.0
-    shares = Traffic().update(jnp.zeros(5, jnp.int32), round_)
+    assert float(answers.attempt_cost(round_, told, jnp.int32(0))) == 100.0
+    shares = TrafficShare().update(jnp.zeros(5, jnp.int32), round_)
     assert shares.tolist() == [0, 0, 1, 0, 0]
 
 
@@ -97,10 +99,10 @@ def test_of_several_places_traffic_and_price_are_of_who_was_shown():
     made = Action(jnp.zeros(2, jnp.int32), servers, jnp.zeros(2, bool), shown)
     for valid, known in (([True, True], [1, 1, 1]), ([True, False], [0, 0, 1])):
         round_ = SimpleNamespace(action=made, valid=jnp.asarray(valid))
-        assert Traffic().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
+        assert TrafficShare().update(jnp.zeros(3, jnp.int32), round_).tolist() == known
     told = SimpleNamespace(dollars=jnp.asarray([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]]))
     round_ = SimpleNamespace(action=made, prices=jnp.asarray([1.0, 3.0, 1.0]))
-    assert ratio.paid(round_, told, jnp.asarray([0, 1])).tolist() == [100.0, 62.0]
+    assert answers.attempt_cost(round_, told, jnp.asarray([0, 1])).tolist() == [100.0, 62.0]
 
 
 @pytest.mark.parametrize(
@@ -143,15 +145,15 @@ class Declared(Mine):
 
 def test_who_shows_fewer_says_so_and_shows_somebody():
     problem = SYNTHETIC.problem(2, 9)
-    shapes.check_policy(Declared(), problem)
+    conformance.check_policy(Declared(), problem)
     with pytest.raises(
         contract.ContractError, match="must leave Action.shown out, or the policy's needs"
     ):
-        shapes.check_policy(Mine(), problem)
+        conformance.check_policy(Mine(), problem)
     queue = Queue(*[jnp.asarray([1, 0], jnp.int32)] * 3)
     for shown, at in (([True, False], 0), ([False, False], 7)):
-        breach = contract.watch(
-            contract.no_breach(problem),
+        breach = contract.record_breach(
+            contract.empty_breach(problem),
             problem,
             queue,
             action(shown),
@@ -159,9 +161,9 @@ def test_who_shows_fewer_says_so_and_shows_somebody():
             jnp.bool_(True),
         )
         assert int(breach.round) == at
-    said = contract.sentence(problem, 7, 0, breach.servers)
+    said = contract.describe_breach(problem, 7, 0, breach.servers)
     assert said == "select must show a server in every round, and in round 7 it shows none"
-    assert breach.servers.tolist() == [NOBODY] * 2
+    assert breach.servers.tolist() == [NO_SERVER] * 2
 
 
 def test_an_environment_and_its_policy_are_both_mixed_or_neither():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cqbjax.core import simulate
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Action, Feedback, Observation, Queue
 from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced, Routed, retries
 from tests.reference import scenarios
@@ -33,7 +33,7 @@ def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
     seen = played.decision
     first = int(seen.query[seen.valid][0])
     mine = seen.valid & (seen.query == first)
-    return seen.servers[mine], int(played.world.arrival_rows[first - 1])
+    return seen.servers[mine], int(played.workload.arrival_rows[first - 1])
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_priority_goes_by_the_next_choice():
     for seed in range(30):
         problem = source.problem(1, 12)
         played = scenarios.first(scenarios.play(policy, source, 1.0, problem, 12, seed))
-        rows = played.world.arrival_rows
+        rows = played.workload.arrival_rows
         if rows[0] == 0 and rows[1] == 0 and rows[2] == 1:
             served.append((played.decision.row[1:6], played.decision.servers[1:6, 0]))
     assert served
@@ -146,7 +146,7 @@ def test_a_prompt_is_recalled_whoever_asks_it():
     ):
         seen = scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).decision
         prompts = np.asarray(
-            scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).world.prompts
+            scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).workload.prompts
         )
         for row in (0, 1):
             mine = seen.valid & (seen.row == row)
@@ -277,7 +277,7 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
     )
 
     def shown(policy):
-        return simulate.start(arrays(policy), problem, instance, 4).queue.shown
+        return simulate.start(as_arrays(policy), problem, instance, 4).queue.shown
 
     assert shown(Routed(scores=SCORES)) is None and shown(Acqb()) is None
     assert shown(RandomRouting()) is None

@@ -130,7 +130,7 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
         within = OnContexts(policy=Acqb(), view=view)
         within.check(PROBLEM)
         problem = within._shown(seen).problem
-        assert problem == PROBLEM._replace(dim=dim, viewed=True)
+        assert problem == PROBLEM._replace(dim=dim, policy_contexts=True)
         np.testing.assert_allclose(within._shown(seen).features, shown[[2, 0]], rtol=1e-6)
         state = within.init(PROBLEM, jnp.asarray(table))
         assert within.theta(state, jnp.asarray(table), PROBLEM).shape == (3, dim)
@@ -175,7 +175,7 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
     seen = observed(jnp.ones((2, 4)))
     within.select(None, None, seen)
     within.update(None, seen, None, None)
-    assert contexts.shape == (5, 5) and problem.dim == 5 and problem.viewed
+    assert contexts.shape == (5, 5) and problem.dim == 5 and problem.policy_contexts
     assert [one.features.shape for one in asked] == [(2, 5)] * 2
     assert all(one.problem == problem for one in asked)
 
@@ -213,8 +213,8 @@ def test_words_are_compared_by_what_they_say():
     assert PROBLEM._replace(parameters=read).contexts_shape == (5, 4)
     shared = PROBLEM._replace(parameters="".join(["sha", "red"]))
     assert shared.num_blocks == 1 and shared.contexts_shape == (5, 3, 4)
-    assert PROBLEM._replace(places=2).attempts == 18
-    assert PROBLEM._replace(arrivals_a_round=3).most_queries == 27
+    assert PROBLEM._replace(channels=2).attempts == 18
+    assert PROBLEM._replace(max_arrivals=3).max_queries == 27
 
 
 def wrappers():

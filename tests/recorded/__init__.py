@@ -27,7 +27,7 @@ from recorded.cases import (
 from recorded.draws import floats, instance_of, record
 from recorded.switched import Switched, switched
 
-from cqbjax.core import metrics, simulate
+from cqbjax.core import simulate
 from cqbjax.core.types import Problem
 from cqbjax.testing.compiling import QUICKLY
 from tests import reference
@@ -41,7 +41,7 @@ __all__ = [
 @functools.partial(jax.jit, compiler_options=QUICKLY, static_argnames=("problem", "capacity"))
 def _scan(
     instances: simulate.Instance, policies: Switched, problem: Problem, capacity: int
-) -> tuple[metrics.Decision, jax.Array, jax.Array, jax.Array]:
+) -> tuple[simulate.Decision, jax.Array, jax.Array, jax.Array]:
     """Run a batch: [S, T] decisions without the state, Q(t+1), theta, and [S] lost queries."""
 
     def begin(instance: simulate.Instance, policy: Switched) -> simulate.Carry:
@@ -64,7 +64,7 @@ def _scan(
 def _theta(policy: Any, state: Any, instance: simulate.Instance, problem: Problem) -> jax.Array:
     """Return the estimates behind a stack of states [T, B, d]; zero where nothing is estimated."""
     if hasattr(policy, "theta"):
-        return jnp.asarray(policy.theta(state, instance.world.contexts, problem))
+        return jnp.asarray(policy.theta(state, instance.workload.contexts, problem))
     return jnp.zeros((problem.horizon, problem.num_blocks, problem.dim))
 
 
@@ -133,7 +133,7 @@ def shown_first(servers: Any) -> Any:
 
 
 def _trajectory(
-    problem: Problem, decision: metrics.Decision, length: Any, theta: Any
+    problem: Problem, decision: simulate.Decision, length: Any, theta: Any
 ) -> reference.Trajectory:
     """Return one run in the reference's terms."""
     valid = decision.valid

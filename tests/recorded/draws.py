@@ -22,14 +22,14 @@ _jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 def record(case: Case) -> tuple[reference.World, reference.Draws]:
     """Return what a run of this case and seed will meet and draw, in float64 NumPy arrays."""
     instance = instance_of(case)
-    world, several = instance.world, case.problem.arrivals_a_round > 1
+    world, several = instance.workload, case.problem.max_arrivals > 1
     arrival, choice, draws, ranks, lots, replacement = _draws(rng.run_key(case.seed), case.problem)
     return reference.World(
         features=floats(world.contexts),
         utilities=floats(world.utilities),
         arrival_index=np.asarray(world.arrival_rows, np.int64),
         scores=scores(case),
-        arrivals=np.asarray(instance.arrives, np.int64) if several else None,
+        arrivals=np.asarray(instance.arrivals, np.int64) if several else None,
     ), reference.Draws(
         arrival=floats(arrival),
         choice=floats(choice),
@@ -51,7 +51,7 @@ def _kept(case: Case, instance: simulate.Instance) -> reference.Floats | None:
     if by == "attempt":
         return None
     rounds = jnp.arange(1, case.horizon + 1)
-    numbers = instance.world.prompts if by == "prompt" else rounds
+    numbers = instance.workload.prompts if by == "prompt" else rounds
 
     def at(number: jax.Array, server: jax.Array) -> jax.Array:
         own = rng.stream_key(rng.round_key(key, number), rng.Stream.KEPT)
@@ -78,7 +78,7 @@ def _draws(key: jax.Array, problem: Problem) -> Any:
 
 def scores(case: Case) -> reference.Floats:
     """Return what a router predicts of each row [I, N]: the truth and as much noise."""
-    utilities = floats(instance_of(case).world.utilities)
+    utilities = floats(instance_of(case).workload.utilities)
     return utilities + np.random.default_rng(case.seed).normal(size=utilities.shape)
 
 

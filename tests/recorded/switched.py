@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from recorded.cases import Case, policy
 from recorded.draws import scores
 
-from cqbjax.core.pytree import kind_of, pytree
+from cqbjax.core.pytree import pytree, signature_of
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem, read_needs
 
 
@@ -18,8 +18,8 @@ class Switched:
     """One run of a batch in which each run has a policy of its own.
 
     Compiling is most of a comparison's time, so that all policies are one program. They keep the
-    same state and learn alike; of those that differ in numbers alone (`pytree.kind_of`), `select`
-    is compiled once.
+    same state and learn alike; if they differ only in numbers (`pytree.signature_of`),
+    `select` is compiled once.
 
     Attributes:
         branches: one of each kind; the one that acts holds this run's numbers.
@@ -79,7 +79,7 @@ def switched(case: Case, labels: Sequence[str], **static_fields: Any) -> dict[st
         label: jax.tree.map(_array, policy(label, case, predicted, **static_fields))
         for label in labels
     }
-    kinds = {label: kind_of(one) for label, one in policies.items()}
+    kinds = {label: signature_of(one) for label, one in policies.items()}
     members = {kinds[label]: one for label, one in policies.items()}
     order = list(members)
     return {

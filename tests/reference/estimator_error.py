@@ -102,8 +102,8 @@ def _trace(
     key: jax.Array, policy: Judged, source: Source, rate: jax.Array, problem: Problem, capacity: int
 ) -> Any:
     """Run once and keep of each round's state the estimate alone."""
-    rounds, _ = simulate.every_round(key, policy, source, rate, problem, capacity)
-    contexts = source.world(key, rate, problem).contexts
+    rounds, _ = simulate.run_rounds(key, policy, source, rate, problem, capacity)
+    contexts = source.draw_workload(key, rate, problem).contexts
     theta = policy.theta(rounds.state, contexts, problem)
     seen = policy.view.table(contexts) if isinstance(policy, OnContexts) else contexts
     return rounds._replace(state=theta), seen

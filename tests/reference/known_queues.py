@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.core.rules import Service, Users
+from cqbjax.core.scenario import ServiceModel, UserModel
 from cqbjax.core.types import Policy, Source
 from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.engine.batches import max_slots
@@ -68,8 +68,8 @@ class Known:
     expected: Callable[[float], float]
     source: Source = COIN
     policy: Policy = Optimal()
-    users: tuple[Users, ...] = ()
-    service: tuple[Service, ...] = ()
+    users: tuple[UserModel, ...] = ()
+    service: tuple[ServiceModel, ...] = ()
     spread: float = spread(1 / M, 2 * (1 - M) / M**2)
 
     @property
@@ -78,7 +78,7 @@ class Known:
         return OPTIMAL if isinstance(self.policy, Optimal) else self.name
 
     @property
-    def setting(self) -> tuple[int, tuple[Users, ...], tuple[Service, ...]]:
+    def setting(self) -> tuple[int, tuple[UserModel, ...], tuple[ServiceModel, ...]]:
         """Return what is the same where policies alone differ."""
         return id(self.source), self.users, self.service
 

@@ -9,10 +9,18 @@ import numpy as np
 from jax import Array
 
 from cqbjax import policies, sources
-from cqbjax.core import metrics, queueing, rng, simulate
-from cqbjax.core.pytree import arrays, pytree, static
-from cqbjax.core.types import Action, Feedback, Observation, Policy, Problem, Queue, Source
-from cqbjax.core.world import World
+from cqbjax.core import queueing, rng, simulate
+from cqbjax.core.pytree import as_arrays, pytree, static
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Observation,
+    Policy,
+    Problem,
+    Queue,
+    Source,
+    Workload,
+)
 from cqbjax.estimation import BlockBeliefState
 
 
@@ -23,16 +31,16 @@ class Played(NamedTuple):
         decision: each field [T, ...].
         length: [T] Q(t+1).
         queue: [T, C] the queue after the round; None unless all is kept.
-        arrives: [T] bool A(t).
-        world: what the run met.
+        arrivals: [T] bool A(t).
+        workload: what the source drew.
         overflow: [] first round without a free slot.
     """
 
-    decision: metrics.Decision
+    decision: simulate.Decision
     length: Array
     queue: Queue | None
-    arrives: Array
-    world: World
+    arrivals: Array
+    workload: Workload
     overflow: Array
 
 
@@ -48,7 +56,7 @@ def _draw_instances(
 @functools.partial(jax.jit, static_argnames=("problem", "capacity", "keep_all"))
 def _play(
     instances: simulate.Instance, policy: Policy, problem: Problem, capacity: int, keep_all: bool
-) -> tuple[metrics.Decision, Array, Queue | None, Array]:
+) -> tuple[simulate.Decision, Array, Queue | None, Array]:
     def play_one(instance: simulate.Instance) -> Any:
         def one(carry: simulate.Carry, t: Array) -> tuple[simulate.Carry, Any]:
             carry, decision = simulate.run_round(policy, problem, instance, carry, t)
@@ -67,7 +75,7 @@ def _play(
 def draw_instances(source: Source, rate: float, problem: Problem, seeds: Any) -> simulate.Instance:
     """Draw the instance of every seed: leaves [S, ...] as JAX arrays."""
     keys = _keys(jnp.atleast_1d(jnp.asarray(seeds)))
-    return _draw_instances(keys, arrays(source), jnp.asarray(rate, float), problem)
+    return _draw_instances(keys, as_arrays(source), jnp.asarray(rate, float), problem)
 
 
 _keys = jax.jit(jax.vmap(rng.run_key))
@@ -84,9 +92,9 @@ def play(
     """
     instances = draw_instances(source, rate, problem, seeds)
     decision, length, queue, overflow = _play(
-        instances, arrays(policy), problem, capacity, keep_all
+        instances, as_arrays(policy), problem, capacity, keep_all
     )
-    played = Played(decision, length, queue, instances.arrives, instances.world, overflow)
+    played = Played(decision, length, queue, instances.arrivals, instances.workload, overflow)
     return jax.tree.map(np.asarray, played)
 
 
@@ -146,7 +154,7 @@ class Batches:
 
     def problem(self, K: int, horizon: int) -> Problem:
         """Return the pool's shapes, with two arrivals a round."""
-        return self.source.problem(K, horizon)._replace(arrivals_a_round=2)
+        return self.source.problem(K, horizon)._replace(max_arrivals=2)
 
     def check(self, seeds: np.ndarray, arrival_rate: float, K: int) -> None:
         """Refuse what the pool refuses."""
@@ -156,14 +164,14 @@ class Batches:
         """Return the pool's own."""
         return self.source.uniform_service(seeds, arrival_rate, K)
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the pool; a second query is of another row."""
-        world = self.source.world(key, arrival_rate, problem)
+        world = self.source.draw_workload(key, arrival_rate, problem)
         rows = world.arrival_rows
         second = (3 * rows + 1) % problem.num_rows
         return world._replace(arrival_rows=jnp.stack([rows, second], axis=-1))
 
-    def arrives(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
+    def draw_arrivals(self, key: Array, arrival_rate: Array, horizon: int) -> Array:
         """Draw how many come: any in 7 rounds of 10 lambda, two in 3 of these."""
         rounds = jnp.arange(1, horizon + 1)
         uniform = rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL)

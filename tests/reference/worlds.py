@@ -36,10 +36,10 @@ class Rules:
     most_attempts: float = float("inf")
     gives_up: npt.NDArray[np.bool_] | None = None  # [T, c]
     pretends: npt.NDArray[np.bool_] | None = None  # [T, c]
-    bears: Integers | None = None  # [T, A] rounds that who comes bears to wait
-    takes: Integers | None = None  # [T, c, I, N] rounds of an attempt, by row and server
+    patience: Integers | None = None  # [T, A] rounds that who comes bears to wait
+    service_time: Integers | None = None  # [T, c, I, N] rounds of an attempt, by row and server
     available: npt.NDArray[np.bool_] | None = None  # [T, N]
-    hears: npt.NDArray[np.bool_] | None = None  # [T, c]
+    feedback_arrives: npt.NDArray[np.bool_] | None = None  # [T, c]
     delay: int = 0  # rounds after an attempt's last one until it is learnt from
     other: Floats | None = None  # [I, N] utilities at a right angle
     angle: Floats | None = None  # [T] radians
@@ -50,7 +50,7 @@ class Query(Waiting):
     """Hold one query, wherever it is."""
 
     back: int = 0  # the round from which it waits
-    bears: float = float("inf")
+    patience: float = float("inf")
     in_service: bool = False
 
 
@@ -117,8 +117,8 @@ class _Run:
                 self.learn(row, servers, chosen, explored)
         for query in here:
             if query not in taken:
-                query.bears -= 1
-                if query.bears <= 0:
+                query.patience -= 1
+                if query.patience <= 0:
                     self.slots[self.slots.index(query)] = None
         self.arrive(t)
         return (*told, len(self.waiting(t + 1)))
@@ -157,8 +157,10 @@ class _Run:
             uniform = self.draws[place].uniform(t, query, servers[0])
             chosen = choose(servers, utilities[list(servers)], uniform)
             rounds = 1
-            if self.rules.takes is not None:
-                rounds = max(int(self.rules.takes[t - 1, place, query.row, j]) for j in servers)
+            if self.rules.service_time is not None:
+                rounds = max(
+                    int(self.rules.service_time[t - 1, place, query.row, j]) for j in servers
+                )
             last = t + rounds - 1
             self.places[place] = Attempt(query, servers, chosen, explored, utilities, last)
             query.in_service = True
@@ -213,7 +215,7 @@ class _Run:
                 query.back = t + away
             if gave_up and self.rules.pretends is not None and self.rules.pretends[t - 1, place]:
                 heard = max(servers, key=lambda j: (attempt.utilities[j], -j))
-            if self.rules.hears is None or self.rules.hears[t - 1, place]:
+            if self.rules.feedback_arrives is None or self.rules.feedback_arrives[t - 1, place]:
                 lessons.append((query.row, servers, heard, attempt.explored))
         return tuple(zip(*told, strict=True)), lessons
 
@@ -233,9 +235,11 @@ class _Run:
         self.newest = None
         rows = self.world.arriving(t, self.draws[0].arrival[t - 1], self.settings.arrival_rate)
         for number, row in enumerate(rows):
-            bears = float("inf") if self.rules.bears is None else self.rules.bears[t - 1, number]
+            bears = (
+                float("inf") if self.rules.patience is None else self.rules.patience[t - 1, number]
+            )
             if None not in self.slots:
                 self.slots.append(None)
             shown = [0] * self.world.utilities.shape[1]
-            self.newest = Query(t, row, shown, bears=bears)
+            self.newest = Query(t, row, shown, patience=bears)
             self.slots[self.slots.index(None)] = self.newest

@@ -12,7 +12,7 @@ from composing import called
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from cqbjax.policies._template import EpsilonGreedy
@@ -30,13 +30,15 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_matrices_are_those_of_what_was_served(name):
     source, size = SOURCES[name], 2
-    problem, policy = source.problem(size, HORIZON), arrays(EpsilonGreedy(epsilon=0.4))
+    problem, policy = source.problem(size, HORIZON), as_arrays(EpsilonGreedy(epsilon=0.4))
     measured = eigenvalues.measure(
-        {"eps": policy}, arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
+        {"eps": policy}, as_arrays(source), RATE, problem, np.array([3]), EVERY, HORIZON
     )
     key = rng.run_key(3)
-    run = simulate.trace(key, policy, arrays(source), RATE, problem, HORIZON)
-    contexts = np.asarray(simulate.draw_instance(key, arrays(source), RATE, problem).world.contexts)
+    run = simulate.trace(key, policy, as_arrays(source), RATE, problem, HORIZON)
+    contexts = np.asarray(
+        simulate.draw_instance(key, as_arrays(source), RATE, problem).workload.contexts
+    )
     sums = np.zeros((2, problem.num_blocks, 2, 2))
     for t in range(HORIZON):
         for server in np.asarray(run.servers[t]) if run.valid[t] else ():
@@ -62,13 +64,13 @@ def easier(policy, seeds):
 
     Easy is a query whose best server has a high utility: what a policy serves first.
     """
-    source = arrays(sources.Synthetic(num_servers=3, dim=2, slackness=0.01))
+    source = as_arrays(sources.Synthetic(num_servers=3, dim=2, slackness=0.01))
     problem = source.problem(1, 200)
 
     def one(seed):
         key = rng.run_key(seed)
-        made, _ = simulate.every_round(key, policy, source, RATE, problem, 200, states=False)
-        world = simulate.draw_instance(key, source, jnp.asarray(RATE), problem).world
+        made, _ = simulate.run_rounds(key, policy, source, RATE, problem, 200, states=False)
+        world = simulate.draw_instance(key, source, jnp.asarray(RATE), problem).workload
         best = world.utilities.max(axis=1)
         explored = made.explored & made.valid
         apart = (best[made.row] - best.mean()) / best.std()
@@ -85,7 +87,7 @@ def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_
         "arrivals": {},
         "oldest": {"exploration": "independent", "explore_query": "oldest"},
     }.items():
-        apart, count = map(np.asarray, easier(arrays(Acqb(**words)), jnp.arange(100)))
+        apart, count = map(np.asarray, easier(as_arrays(Acqb(**words)), jnp.arange(100)))
         assert count.sum() > 1000
         means[name] = apart.mean() / (apart.std(ddof=1) / np.sqrt(len(apart)))
     assert abs(means["arrivals"]) < 5
@@ -95,7 +97,7 @@ def test_exploration_on_arrivals_is_of_what_arrives_and_of_the_oldest_is_not(as_
 @pytest.mark.slow
 def test_a_queue_without_room_is_named():
     source = SOURCES["disjoint"]
-    fixed = {"eps": arrays(EpsilonGreedy())}, arrays(source), RATE, source.problem(1, HORIZON)
+    fixed = {"eps": as_arrays(EpsilonGreedy())}, as_arrays(source), RATE, source.problem(1, HORIZON)
     with pytest.raises(QueueOverflow, match="capacity=1 overflowed in round"):
         eigenvalues.measure(*fixed, np.arange(4), EVERY, 1)
 

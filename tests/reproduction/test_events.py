@@ -7,7 +7,7 @@ from composing import called, refused
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.policies import Acqb
 from reproduction.theory import events
 
@@ -28,16 +28,16 @@ def best(utilities, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size, kappa", [(1, 0.4), (2, 4.0)])
 def test_every_round_is_as_by_hand(size, kappa):
-    policy = arrays(Acqb(kappa=kappa))
+    policy = as_arrays(Acqb(kappa=kappa))
     problem = SOURCE.problem(size, HORIZON)
     made = events.measure(
-        {"acqb": policy}, arrays(SOURCE), RATE, problem, np.array([3]), HORIZON
+        {"acqb": policy}, as_arrays(SOURCE), RATE, problem, np.array([3]), HORIZON
     ).sel(policy="acqb", seed=3)  # fmt: skip
     key = rng.run_key(3)
-    run = simulate.trace(key, policy, arrays(SOURCE), RATE, problem, HORIZON)
-    instance = simulate.draw_instance(key, arrays(SOURCE), RATE, problem)
-    contexts = np.asarray(instance.world.contexts, float)
-    utilities = np.asarray(instance.world.utilities, float)
+    run = simulate.trace(key, policy, as_arrays(SOURCE), RATE, problem, HORIZON)
+    instance = simulate.draw_instance(key, as_arrays(SOURCE), RATE, problem)
+    contexts = np.asarray(instance.workload.contexts, float)
+    utilities = np.asarray(instance.workload.utilities, float)
     truth = np.linalg.lstsq(contexts.reshape(-1, 2), utilities.ravel(), rcond=None)[0]
     thetas = np.asarray(policy.theta(run.state, contexts, problem), float)[:, 0]
     theta, count, gram, waiting = np.zeros(2), 0, np.eye(2), []
@@ -81,8 +81,8 @@ def test_every_round_is_as_by_hand(size, kappa):
             if run.choice[t - 1] < size:
                 waiting = [one for one in waiting if one[1] != run.query[t - 1]]
         theta = thetas[t - 1]
-        if instance.arrives[t - 1]:
-            waiting.append((int(instance.world.arrival_rows[t - 1]), t))
+        if instance.arrivals[t - 1]:
+            waiting.append((int(instance.workload.arrival_rows[t - 1]), t))
     assert seen > 15 and (kappa > 1 or not bool(made["covered"].min()))
 
 

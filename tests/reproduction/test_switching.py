@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recorded import Case
 
 from cqbjax import sources
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.policies import Acqb
 from reproduction.theory import switching
@@ -33,9 +33,9 @@ PRINTED = ("as printed", "sketch")
 
 
 def ours(case: Case, label: str, capacity: int = HORIZON) -> switching.SwitchingQueues:
-    policy = arrays(recorded.policy(label, case))
+    policy = as_arrays(recorded.policy(label, case))
     return switching.run(
-        policy, arrays(case.source), case.arrival_rate, case.problem, np.array([case.seed]),
+        policy, as_arrays(case.source), case.arrival_rate, case.problem, np.array([case.seed]),
         capacity,
     )  # fmt: skip
 
@@ -164,8 +164,8 @@ def test_what_a_switch_leaves_behind_adds_up_to_the_gap_at_the_end():
 def test_the_gap_of_a_round_is_the_chance_that_two_processes_part(as_in_a_study):
     """Over many rounds and paths the partings are as many as the gaps say, to five errors."""
     problem = SOURCE.problem(1, 40)
-    policy = arrays(Acqb(alpha_scale=1.0))
-    made = switching.run(policy, arrays(SOURCE), 0.45, problem, np.arange(200), 40)
+    policy = as_arrays(Acqb(alpha_scale=1.0))
+    made = switching.run(policy, as_arrays(SOURCE), 0.45, problem, np.arange(200), 40)
     paths = switching.count_failures(made, made.length[:, -1], made.length[:, 0])
     difference = paths.parted.values.sum(axis=1) - made.gap.sum(axis=1)
     assert made.gap.min() > -1e-6 and made.gap.sum() > 50

@@ -12,7 +12,7 @@ from composing import composed
 
 import cqbjax
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import read_times
 from cqbjax.experiments.arriving import queries, told
@@ -27,13 +27,13 @@ TRACES = {"azure_llm_2023_conv": 19_366, "mooncake_conversation": 12_031}
 
 @functools.partial(jax.jit, static_argnames="horizon")
 def drawn_for(process, rate, seeds, horizon):
-    return jax.vmap(lambda seed: process.arrives(rng.run_key(seed), rate, horizon))(seeds)
+    return jax.vmap(lambda seed: process.draw_arrivals(rng.run_key(seed), rate, horizon))(seeds)
 
 
 def arrivals(process, rate, seeds, horizon=T):
     """Return A(1), ..., A(T) of some seeds: [S, T], or of one: [T]."""
     drawn = drawn_for(
-        arrays(process), jnp.asarray(rate), jnp.atleast_1d(jnp.asarray(seeds)), horizon
+        as_arrays(process), jnp.asarray(rate), jnp.atleast_1d(jnp.asarray(seeds)), horizon
     )
     return np.asarray(drawn)[0 if np.ndim(seeds) == 0 else slice(None)]
 
@@ -49,7 +49,7 @@ def instance(source, rate=0.6, horizon=50):
 def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
     rounds = jnp.arange(1, 51)
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
-    np.testing.assert_array_equal(instance(SOURCE).arrives, expected)
+    np.testing.assert_array_equal(instance(SOURCE).arrivals, expected)
     config = composed("experiment=synthetic")
     assert config.arrivals == "bernoulli" and queries(config, SOURCE) is SOURCE
 
@@ -59,9 +59,9 @@ def test_without_bursts_the_arrivals_are_the_same_and_nothing_else_is_drawn_anew
     calm = Arriving(source=SOURCE, process=Bursty(burst=0.0))
     jax.tree.map(np.testing.assert_array_equal, instance(SOURCE), instance(calm))
     wild = instance(Arriving(source=SOURCE, process=Bursty(burst=0.5)))
-    assert (wild.arrives != instance(SOURCE).arrives).any()
-    jax.tree.map(np.testing.assert_array_equal, instance(SOURCE).world, wild.world)
-    np.testing.assert_array_equal(instance(SOURCE).choice, wild.choice)
+    assert (wild.arrivals != instance(SOURCE).arrivals).any()
+    jax.tree.map(np.testing.assert_array_equal, instance(SOURCE).workload, wild.workload)
+    np.testing.assert_array_equal(instance(SOURCE).choice_uniforms, wild.choice_uniforms)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from tiers import cases
 
 from cqbjax.core import rng
-from cqbjax.core.pytree import arrays
+from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Problem
 from cqbjax.sources import Arriving, Batches, Coin, Drifting, Routing, Synthetic, synthetic, traced
 from cqbjax.testing.compiling import QUICKLY
@@ -22,7 +22,7 @@ ROUNDS, BLOCK = 20, 8
 
 @functools.partial(jax.jit, static_argnames="problem", compiler_options=QUICKLY)
 def world_of(source, rate, problem, seed=3):
-    return source.world(rng.run_key(seed), rate, problem)
+    return source.draw_workload(rng.run_key(seed), rate, problem)
 
 
 def departs(utilities, size):
@@ -60,7 +60,7 @@ def test_synthetic_queries_are_the_first_candidates_that_meet_the_slackness(
     utilities = drawn @ theta if shared else drawn @ theta.T
     kept = np.flatnonzero(departs(utilities, size) >= rate + 0.1)[:ROUNDS]
     assert len(kept) == ROUNDS and kept[-1] >= ROUNDS + 5, "some are refused, in several blocks"
-    world = world_of(arrays(source), rate, problem)
+    world = world_of(as_arrays(source), rate, problem)
     np.testing.assert_array_equal(world.contexts, drawn[kept])
     np.testing.assert_allclose(world.utilities, utilities[kept], rtol=1e-5, atol=1e-6)
     assert world.arrival_rows.tolist() == world.prompts.tolist() == list(range(ROUNDS))
@@ -117,7 +117,7 @@ def test_a_coin_satisfies_with_its_probability_whoever_serves_and_classes_have_t
     for one in (coin, Coin(), Coin(num_servers=1)):
         one.check(np.arange(2), 0.3, 1)
     horizon = 4000
-    world = world_of(arrays(coin), 0.3, coin.problem(2, horizon))
+    world = world_of(as_arrays(coin), 0.3, coin.problem(2, horizon))
     np.testing.assert_array_equal(world.contexts, np.eye(3))
     np.testing.assert_allclose(departs(world.utilities, 2), [0.2, 0.6, 0.5], rtol=1e-5)
     assert world.utilities.shape == (3, 4) and world.prompts.tolist() == [0, 1, 2]
@@ -155,15 +155,15 @@ def test_a_pool_is_drawn_by_the_seed_and_its_rows_go_together():
     tables |= {name: draw.uniform(size=(9, 3)) for name in ("dollars", "scores")}
     source = Routing(pool_size=5, **tables)
     problem = source.problem(1, 300)
-    assert problem == Problem(3, 1, 2, 5, 300, "disjoint", True, num_prompts=9, billed=True)
+    assert problem == Problem(3, 1, 2, 5, 300, "disjoint", True, num_prompts=9, has_costs=True)
     assert not Routing(pool_size=5, contexts=tables["contexts"], utilities=tables["utilities"],
-                       dollars=tables["dollars"]).problem(1, 9).billed  # fmt: skip
+                       dollars=tables["dollars"]).problem(1, 9).has_costs  # fmt: skip
     source.check(np.arange(2), 0.3, 1)
-    world, other = (world_of(arrays(source), 0.3, problem, seed) for seed in (3, 4))
+    world, other = (world_of(as_arrays(source), 0.3, problem, seed) for seed in (3, 4))
     pool = np.asarray(world.prompts)
     assert len(set(pool.tolist())) == 5 and pool.min() >= 0 and pool.max() < 9
     assert pool.tolist() != other.prompts.tolist()
-    told = (world.contexts, world.utilities, world.billed.dollars, world.billed.scores)
+    told = (world.contexts, world.utilities, world.answer_costs.dollars, world.answer_costs.scores)
     for ours, name in zip(told, ("contexts", "utilities", "dollars", "scores"), strict=True):
         np.testing.assert_allclose(ours, tables[name][pool], rtol=1e-6)
     counts = np.bincount(world.arrival_rows, minlength=5)
@@ -177,13 +177,13 @@ def test_drift_turns_utilities_towards_the_neighbours():
     still = Drifting(source=scenarios.constant(0.5))
     jumps = Drifting(source=scenarios.routing(np.arange(12.0).reshape(4, 3)), jump_at=3, quarter=4)
     problem = jumps.problem(1, 6)
-    drift = world_of(arrays(jumps), 0.3, problem).drift
+    drift = world_of(as_arrays(jumps), 0.3, problem).drift
     angle = np.pi / 2 * (np.array([0, 0, 1, 1, 1, 1]) + np.arange(6) / 4)
     np.testing.assert_allclose(drift.cos, np.cos(angle), atol=1e-6)
     np.testing.assert_allclose(drift.sin, np.sin(angle), atol=1e-6)
-    world = world_of(arrays(jumps), 0.3, problem)
+    world = world_of(as_arrays(jumps), 0.3, problem)
     np.testing.assert_array_equal(drift.other, np.asarray(world.utilities)[:, [2, 0, 1]])
-    assert (np.asarray(world_of(arrays(still), 0.3, still.problem(1, 6)).drift.sin) == 0).all()
+    assert (np.asarray(world_of(as_arrays(still), 0.3, still.problem(1, 6)).drift.sin) == 0).all()
     assert jumps.uniform_service(None, 0.3, 1) == jumps.source.uniform_service(None, 0.3, 1)
     jumps.check(np.arange(2), 0.3, 1)
     for wrong, said in ((dict(jump_at=0), "jump_at=0 must be"), (dict(quarter=0.5), "quarter=0.5")):
@@ -195,7 +195,7 @@ def test_drift_turns_utilities_towards_the_neighbours():
 
 @functools.partial(jax.jit, static_argnames="horizon")
 def counts_of(process, rate, horizon):
-    return process.arrives(rng.run_key(5), rate, horizon)
+    return process.draw_arrivals(rng.run_key(5), rate, horizon)
 
 
 def test_batches_have_their_sizes_and_poisson_its_counts():
@@ -251,7 +251,7 @@ def test_a_prompt_that_may_not_come_again_comes_once():
     again = Routing(pool_size=25, **table)
     once = Routing(pool_size=25, repeats=False, **table)
     rows, others = (
-        np.asarray(world_of(arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
+        np.asarray(world_of(as_arrays(one), 0.5, one.problem(1, ROUNDS)).arrival_rows)
         for one in (once, again)
     )
     assert len(set(rows.tolist())) == ROUNDS > len(set(others.tolist()))
@@ -259,7 +259,7 @@ def test_a_prompt_that_may_not_come_again_comes_once():
         once.problem(1, 26)
     # Of two that may come in a round the first has the earlier row.
     two = Arriving(source=once, process=Batches(sizes=[1, 1]))
-    rows = world_of(arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
+    rows = world_of(as_arrays(two), 0.5, two.problem(1, ROUNDS // 2)).arrival_rows
     assert rows.tolist() == np.arange(ROUNDS).reshape(-1, 2).tolist()
 
 

@@ -17,7 +17,7 @@ from tiers import cases
 
 from cqbjax.cli._hydra import pairings
 from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
-from cqbjax.core.pytree import kind_of, pytree, static
+from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import Learnt, Projected, Warm
 from cqbjax.policies import Acqb, Intercept, OnContexts, Routed
@@ -67,7 +67,7 @@ def test_contract_of_the_configured_policy(label):
     # simulator of test_against_reference and the single runs of test_invariants stand for them.
     # Labels of one program differ in numbers: one of them is played operation by operation.
     uncompiled = not isinstance(policy, Acqb | OnContexts) and label != "q_ths"
-    uncompiled &= not any(kind == kind_of(policy) for kind, _ in CHECKED)
+    uncompiled &= not any(kind == signature_of(policy) for kind, _ in CHECKED)
     check_policy(policy, SINGLE, uncompiled=uncompiled, checked=CHECKED)
 
 

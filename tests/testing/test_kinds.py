@@ -12,14 +12,14 @@ from tiers import cases
 import cqbjax
 from cqbjax import dynamics
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.rules import STAYS, Service, Users
+from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
 from cqbjax.dynamics._template import BacksOff
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
 from cqbjax.testing import ContractError, check_service, check_users
 from cqbjax.testing.contract import PROBLEM
 
-BILLED = PROBLEM._replace(billed=True)
+BILLED = PROBLEM._replace(has_costs=True)
 KINDS = {
     "orbit": dynamics.Orbit(return_rate=0.3),
     "delays": dynamics.Orbit(delays=[1, 4, 9]),
@@ -40,7 +40,7 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_contract_of_the_kind(name):
     kind = KINDS[name]
-    check = check_users if isinstance(kind, Users) else check_service
+    check = check_users if isinstance(kind, UserModel) else check_service
     check(kind, BILLED)
 
 
@@ -48,7 +48,7 @@ CALLS = itertools.count()
 
 
 @pytree
-class Own(Users):
+class Own(UserModel):
     """Users with one part exchanged."""
 
     made: Any = static(default=lambda drawn: drawn)
@@ -56,17 +56,17 @@ class Own(Users):
     bear: Any = static(default=lambda problem: None)
 
     def draw(self, key, problem):
-        return self.made(jax.random.uniform(key, (problem.horizon, problem.places)))
+        return self.made(jax.random.uniform(key, (problem.horizon, problem.channels)))
 
-    def bears(self, key, problem):
+    def draw_patience(self, key, problem):
         return self.bear(problem)
 
-    def reacts(self, drawn, attempts):
-        return self.say(STAYS._replace(leaves=drawn < 0.1), drawn)
+    def react(self, drawn, attempts):
+        return self.say(PAPER_REACTION._replace(leaves=drawn < 0.1), drawn)
 
 
 @pytree
-class Shop(Service):
+class Shop(ServiceModel):
     """A service with one part exchanged."""
 
     made: Any = static(default=lambda drawn: drawn)
@@ -79,7 +79,7 @@ class Shop(Service):
     lasting: Any = static(default=True)
 
     @property
-    def places(self):
+    def channels(self):
         return self.many
 
     @property
@@ -92,10 +92,10 @@ class Shop(Service):
     def available(self, drawn):
         return self.up(drawn)
 
-    def takes(self, drawn, place, prompt, servers):
+    def service_time(self, drawn, place, prompt, servers):
         return self.time(servers)
 
-    def hears(self, drawn, place):
+    def feedback_arrives(self, drawn, place):
         return self.hear(drawn)
 
     def prices(self, drawn):
@@ -109,38 +109,39 @@ def outside(drawn):
 FAULTS = {
     "Own: draw must return arrays [T, c, ...], a number for each round and place, here [48, 1], "
     "and returns float32[47, 1]": Own(made=lambda drawn: drawn[1:]),
-    "Own: reacts must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
-    "Own: Reaction.leaves must be bool[], and reacts returns float32[]":
+    "Own: react must return a Reaction, and it returns tuple": Own(say=lambda s, d: tuple(s)),
+    "Own: Reaction.leaves must be bool[], and react returns float32[]":
         Own(say=lambda s, d: s._replace(leaves=d)),
-    "Own: Reaction.away must be int32[], and reacts returns float32[]":
+    "Own: Reaction.away must be int32[], and react returns float32[]":
         Own(say=lambda s, d: s._replace(away=3 * d)),
-    "Own: bears must return int32[48, 1] or None, and it returns int32[48]":
+    "Own: draw_patience must return int32[48, 1] or None, and it returns int32[48]":
         Own(bear=lambda problem: jnp.ones(problem.horizon, jnp.int32)),
-    "Own: bears must say at least 1 round":
+    "Own: draw_patience must return at least 1 round":
         Own(bear=lambda problem: jnp.zeros((problem.horizon, 1), jnp.int32)),
     "Own: draw must return numbers, and some are NaN":
         Own(made=lambda drawn: drawn.at[7].set(jnp.nan)),
-    "Own: reacts must say that a query is away for at least 1 round":
+    "Own: react must return away of at least 1 round":
         Own(say=lambda s, d: s._replace(away=jnp.int32(8 * d))),
     "Own: the same key must give the same draws": Own(made=outside),
     "Own: the first rounds must be drawn alike at any horizon": Own(made=lambda drawn: drawn[::-1]),
-    "Own: reacts must be pure":
+    "Own: react must be pure":
         Own(say=lambda s, d: s._replace(away=jnp.int32(1 + next(CALLS) % 2))),
     "Shop: draw must return arrays [T, ...]": Shop(made=lambda drawn: drawn[1:]),
     "Shop: available must return bool[4] or None, and it returns float32[4]": Shop(up=lambda d: d),
     "Shop: available must return bool[4] or None, and it returns bool[3]":
         Shop(up=lambda d: d[1:] > 0),
-    "Shop: takes must return int32[] or None, and it returns float32[]":
+    "Shop: service_time must return int32[] or None, and it returns float32[]":
         Shop(time=lambda servers: jnp.mean(servers)),
-    "Shop: takes says how long attempts last, and needs lasting = True": Shop(lasting=False),
-    "Shop: takes must say at least 1 round": Shop(time=lambda servers: jnp.min(servers)),
-    "Shop: hears must return bool[] or None, and it returns bool[4]": Shop(hear=lambda d: d > 0),
+    "Shop: service_time says how long attempts last, and needs lasting = True": Shop(lasting=False),
+    "Shop: service_time must return at least 1 round": Shop(time=lambda servers: jnp.min(servers)),
+    "Shop: feedback_arrives must return bool[] or None, and it returns bool[4]":
+        Shop(hear=lambda d: d > 0),
     "Shop: prices must return float32[4] or None, and it returns float32[]":
         Shop(price=lambda d: d[0]),
     "Shop: prices must be finite and not negative": Shop(price=lambda d: d - 0.5),
     "Shop: draw must return numbers, and some are NaN":
         Shop(made=lambda d: d.at[3, 1].set(jnp.nan)),
-    "Shop.places must be a whole number, at least 1, and it is 2.0": Shop(many=2.0),
+    "Shop.channels must be a whole number, at least 1, and it is 2.0": Shop(many=2.0),
     "Shop.delay must be a whole number, at least 0, and it is -1": Shop(late=-1),
     "Shop: the same key must give the same draws": Shop(made=outside),
     "Shop: available must be pure": Shop(up=lambda d: d > 0.1 * (next(CALLS) % 2)),
@@ -159,7 +160,7 @@ def refusal(call, *arguments, **more):
 @pytest.mark.parametrize("message", cases(FAULTS, QUICK))
 def test_a_planted_fault_is_found(message):
     kind = FAULTS[message]
-    said = refusal(check_users if isinstance(kind, Users) else check_service, kind)
+    said = refusal(check_users if isinstance(kind, UserModel) else check_service, kind)
     assert said.startswith(message)
 
 
@@ -178,7 +179,7 @@ QUICK_SWEEP = [name for name in IN_A_SWEEP if "bool[3]" in name]
 @pytest.mark.parametrize("message", cases(IN_A_SWEEP, QUICK_SWEEP))
 def test_a_sweep_refuses_what_shapes_and_draws_show(message):
     kind, more = FAULTS[message], {"horizon": 48, "seeds": [4, 9], "K": 2}
-    group = "users" if isinstance(kind, Users) else "service"
+    group = "users" if isinstance(kind, UserModel) else "service"
     said = refusal(
         cqbjax.sweep, {"random": RandomRouting()}, Coin(num_servers=4), arrival_rate=[0.4],
         **{group: [kind]}, **more,
@@ -190,14 +191,14 @@ def test_a_sweep_refuses_what_shapes_and_draws_show(message):
 
 
 def test_a_kind_that_is_none_is_refused():
-    class Plain(Users):
-        def reacts(self, drawn, attempts):
-            return STAYS
+    class Plain(UserModel):
+        def react(self, drawn, attempts):
+            return PAPER_REACTION
 
     @pytree
-    class Silent(Users):
-        def react(self, drawn, attempts):
-            return STAYS
+    class Silent(UserModel):
+        def answer(self, drawn, attempts):
+            return PAPER_REACTION
 
     @pytree
     class Loose:
@@ -205,9 +206,9 @@ def test_a_kind_that_is_none_is_refused():
 
     said = {
         "Plain must be registered as a pytree: decorate it with core.pytree.pytree": Plain(),
-        "Silent lacks a method that changes something, one of reacts, bears": Silent(),
-        "Loose must be made from core.rules.Users": Loose(),
-        "Shop must be made from core.rules.Users": Shop(),
+        "Silent lacks a method that changes something, one of react, draw_patience": Silent(),
+        "Loose must be made from core.scenario.UserModel": Loose(),
+        "Shop must be made from core.scenario.UserModel": Shop(),
         "Own is a class: give an instance of it, Own(...)": Own,
     }
     for message, kind in said.items():

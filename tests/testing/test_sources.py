@@ -11,7 +11,7 @@ from tiers import cases
 from cqbjax import sources
 from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import pytree, static
-from cqbjax.core.world import Logged
+from cqbjax.core.types import LoggedOutcomes
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy, check_source
 from tests.reference import scenarios
@@ -40,7 +40,7 @@ def test_contract_of_the_source(source):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [RandomRouting(), Acqb()], ids=["random", "acqb"])
 def test_a_policy_keeps_its_contract_where_several_arrive(policy):
-    check_policy(policy, PROBLEM._replace(arrivals_a_round=2), uncompiled=False)
+    check_policy(policy, PROBLEM._replace(max_arrivals=2), uncompiled=False)
 
 
 CALLS = itertools.count()
@@ -67,49 +67,49 @@ class Faulty:
     def problem(self, K, horizon):
         return self.shape(self.good.problem(K, horizon))
 
-    def world(self, key, arrival_rate, problem):
-        return self.draw(self.good.world(key, arrival_rate, problem))
+    def draw_workload(self, key, arrival_rate, problem):
+        return self.draw(self.good.draw_workload(key, arrival_rate, problem))
 
-    def arrives(self, key, arrival_rate, horizon):
-        return self.come(self.good.arrives(key, arrival_rate, horizon))
+    def draw_arrivals(self, key, arrival_rate, horizon):
+        return self.come(self.good.draw_arrivals(key, arrival_rate, horizon))
 
 
 def logged(world, following):
     rows = world.utilities.shape[0]
-    return world._replace(logged=Logged(jnp.zeros(rows, bool), jnp.arange(rows) + following))
+    return world._replace(log=LoggedOutcomes(jnp.zeros(rows, bool), jnp.arange(rows) + following))
 
 
 FAULTS = {
-    "World.contexts must be float32[6, 2], and world returns float32[5, 2]": dict(
+    "Workload.contexts must be float32[6, 2], and draw_workload returns float32[5, 2]": dict(
         draw=lambda world: world._replace(contexts=world.contexts[:5])
     ),
-    "World.utilities must be float32[6, 4], and world returns float32[6, 3]": dict(
+    "Workload.utilities must be float32[6, 4], and draw_workload returns float32[6, 3]": dict(
         draw=lambda world: world._replace(utilities=world.utilities[:, :3])
     ),
-    "World.arrival_rows must be int32[48, 2], and world returns int32[48]": dict(
+    "Workload.arrival_rows must be int32[48, 2], and draw_workload returns int32[48]": dict(
         draw=lambda world: world._replace(arrival_rows=world.arrival_rows[:, 0])
     ),
     "arrival_rows must be rows of the contexts": dict(
         draw=lambda world: world._replace(arrival_rows=world.arrival_rows + 1)
     ),
-    "World.prompts must be int32[6], and world returns float32[6]": dict(
+    "Workload.prompts must be int32[6], and draw_workload returns float32[6]": dict(
         draw=lambda world: world._replace(prompts=world.prompts * 1.0)
     ),
     "utilities must be finite": dict(
         draw=lambda world: world._replace(utilities=world.utilities * jnp.nan)
     ),
-    "logged.next must be rows of the contexts": dict(draw=lambda world: logged(world, 1)),
-    "World.logged.satisfied must be bool[6]": dict(
-        draw=lambda world: world._replace(logged=Logged(world.prompts, world.prompts))
+    "log.next must be rows of the contexts": dict(draw=lambda world: logged(world, 1)),
+    "Workload.log.satisfied must be bool[6]": dict(
+        draw=lambda world: world._replace(log=LoggedOutcomes(world.prompts, world.prompts))
     ),
-    "arrives must return int32[48], and it returns int32[47]": dict(
+    "draw_arrivals must return int32[48], and it returns int32[47]": dict(
         come=lambda arrives: arrives[1:]
     ),
-    "arrives must return int32[48], and it returns bool[48]": dict(
+    "draw_arrivals must return int32[48], and it returns bool[48]": dict(
         come=lambda arrives: arrives > 0
     ),
-    "arrives must lie in 0 .. arrivals_a_round": dict(come=lambda arrives: 2 * arrives),
-    "arrivals_a_round=0 must be 1": dict(shape=lambda p: p._replace(arrivals_a_round=0)),
+    "draw_arrivals must lie in 0 .. max_arrivals": dict(come=lambda arrives: 2 * arrives),
+    "max_arrivals=0 must be 1": dict(shape=lambda p: p._replace(max_arrivals=0)),
     "age_column=2 must lie in 0..1": dict(shape=lambda p: p._replace(age_column=2)),
     "the same key must give the same draws": dict(
         draw=lambda world: world._replace(utilities=world.utilities + next(CALLS))
@@ -141,10 +141,10 @@ def test_several_arrivals_must_be_the_sources_own():
     @pytree
     class Silent:
         good = scenarios.Batches(source=POOL)
-        problem, world = good.problem, good.world
+        problem, draw_workload = good.problem, good.draw_workload
         check, uniform_service = good.check, good.uniform_service
 
-    with pytest.raises(ContractError, match="arrivals_a_round=2 must be 1, or more with a method"):
+    with pytest.raises(ContractError, match="max_arrivals=2 must be 1, or more with a method"):
         check_source(Silent())
-    with pytest.raises(ValueError, match="arrivals_a_round=2 needs a source with a method"):
+    with pytest.raises(ValueError, match="max_arrivals=2 needs a source with a method"):
         simulate.draw_instance(rng.run_key(0), Silent(), jnp.float32(0.4), Silent().problem(1, 8))

@@ -14,8 +14,8 @@ from tiers import cases
 
 from cqbjax import sources
 from cqbjax.core import rng, simulate
-from cqbjax.core.pytree import arrays
-from cqbjax.core.setting import with_rules
+from cqbjax.core.pytree import as_arrays
+from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import (
     DelayedFeedback,
     Impatience,
@@ -93,12 +93,12 @@ def case_of(world, label=""):
     source, users, service = WORLDS[world]
     rate = 1.0 if any(isinstance(one, ServiceChannels) for one in service) else 0.55
     size = 2 if label in recorded.MIXED or world == "pairs down" else 1
-    return Case(with_rules(source, users, service), size, rate, HORIZON, seed=3)
+    return Case(with_dynamics(source, users, service), size, rate, HORIZON, seed=3)
 
 
 def takes_of(kind, drawn, prompts, problem):
     """Return how long each attempt would take: [T, c, I, N]."""
-    shape = (HORIZON, problem.places, problem.num_rows, problem.num_servers)
+    shape = (HORIZON, problem.channels, problem.num_rows, problem.num_servers)
     if kind.law == "geometric":
         alike = kind.rounds_of(drawn, jnp.int32(0), jnp.zeros(1, jnp.int32))
         return np.broadcast_to(np.asarray(alike)[..., None, None], shape)
@@ -109,16 +109,16 @@ def takes_of(kind, drawn, prompts, problem):
 def rules_of(case):
     """Return what a run's kinds drew, in the reference's terms."""
     instance, problem = instance_of(case), case.problem
-    told = {"places": problem.places}
-    drift = instance.world.drift
+    told = {"places": problem.channels}
+    drift = instance.workload.drift
     if drift is not None:
         told |= {
             "other": floats(drift.other),
             "angle": np.arctan2(floats(drift.sin), floats(drift.cos)),
         }
-    if instance.rules is None:
+    if instance.dynamics is None:
         return reference.Rules(**told)
-    kinds = zip(instance.rules.users, instance.rules.of_users, strict=True)
+    kinds = zip(instance.dynamics.users, instance.dynamics.user_draws, strict=True)
     for kind, drawn in kinds:
         if isinstance(kind, Orbit):
             told["away"] = np.asarray(drawn)
@@ -126,17 +126,17 @@ def rules_of(case):
             told["most_attempts"] = float(kind.attempts)
             told["gives_up"] = np.asarray(drawn)[..., 0] < float(kind.give_up)
             told["pretends"] = np.asarray(drawn)[..., 1] < float(kind.pretends)
-    for kind, drawn in zip(instance.rules.service, instance.rules.of_service, strict=True):
+    for kind, drawn in zip(instance.dynamics.service, instance.dynamics.service_draws, strict=True):
         if isinstance(kind, ServiceTimes):
-            told["takes"] = takes_of(kind, drawn, instance.world.prompts, problem)
+            told["service_time"] = takes_of(kind, drawn, instance.workload.prompts, problem)
         elif isinstance(kind, Outages):
             told["available"] = np.asarray(drawn)
         elif isinstance(kind, LostFeedback):
-            told["hears"] = np.asarray(drawn)
+            told["feedback_arrives"] = np.asarray(drawn)
         elif isinstance(kind, DelayedFeedback):
             told["delay"] = kind.delay
-    if instance.rules.patience is not None:
-        told["bears"] = np.asarray(instance.rules.patience)
+    if instance.dynamics.patience is not None:
+        told["patience"] = np.asarray(instance.dynamics.patience)
     return reference.Rules(**told)
 
 
@@ -146,8 +146,8 @@ def place_draws(key, place, problem):
 
     def at(t):
         own = rng.round_key(key, t)
-        if problem.places > 1:
-            own = jax.random.fold_in(rng.stream_key(own, rng.Stream.PLACES), place)
+        if problem.channels > 1:
+            own = jax.random.fold_in(rng.stream_key(own, rng.Stream.CHANNELS), place)
         return (
             Acqb().draws(own, problem),
             random_assortment(own, problem),
@@ -160,8 +160,8 @@ def place_draws(key, place, problem):
 
 def draws_of(case, plain):
     """Return the draws of each place."""
-    choice = floats(instance_of(case).choice).reshape(HORIZON, -1)
-    for place in range(case.problem.places):
+    choice = floats(instance_of(case).choice_uniforms).reshape(HORIZON, -1)
+    for place in range(case.problem.channels):
         draws, ranks, lots, others = place_draws(rng.run_key(case.seed), place, case.problem)
         yield dataclasses.replace(
             plain, choice=choice[:, place], explore=floats(draws.explore),
@@ -198,10 +198,10 @@ def played(case, policy):
     """Return the simulator's run in the reference's terms."""
     rate, key = jnp.asarray(case.arrival_rate, float), rng.run_key(case.seed)
     (decision, length), overflow = play(
-        key, arrays(policy), arrays(case.source), rate, case.problem
+        key, as_arrays(policy), as_arrays(case.source), rate, case.problem
     )
     assert not overflow
-    shape = (HORIZON, case.problem.places)
+    shape = (HORIZON, case.problem.channels)
     servers = np.asarray(decision.servers).reshape(*shape, -1)
     one_each = jax.tree.map(
         lambda leaf: np.asarray(leaf).reshape(shape), decision._replace(servers=())

@@ -1,41 +1,44 @@
-"""Recorders: what a run sums or logs inside the scan, one file each."""
+"""Recorders: what a run sums or logs inside the scan."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from cqbjax.core.recorders.attempts import Attempts
-from cqbjax.core.recorders.away import Away
-from cqbjax.core.recorders.departures import Departures
-from cqbjax.core.recorders.dollars import Dollars
-from cqbjax.core.recorders.explored import Explored
-from cqbjax.core.recorders.fairness import Fairness
-from cqbjax.core.recorders.gave_up import GaveUp
-from cqbjax.core.recorders.in_service import InService
-from cqbjax.core.recorders.largest_wait import LargestWait
+from cqbjax.core.recorders.answers import AnswerScore, CostPerQuery, TrafficShare
 from cqbjax.core.recorders.protocol import Recorder, Round, Summary
-from cqbjax.core.recorders.queries import Queries
-from cqbjax.core.recorders.queue_length import QueueLength
-from cqbjax.core.recorders.regret import Regret
-from cqbjax.core.recorders.score import Score
-from cqbjax.core.recorders.time_in_system import TimeInSystem
-from cqbjax.core.recorders.traffic import Traffic
+from cqbjax.core.recorders.queries import QueryLog
+from cqbjax.core.recorders.queue import (
+    Departures,
+    Exploration,
+    LargestWait,
+    OrbitSize,
+    QueriesInService,
+    QueueLength,
+    Regret,
+)
+from cqbjax.core.recorders.users import (
+    AbandonmentShare,
+    AttemptsPerQuery,
+    Fairness,
+    TimeInSystem,
+)
 from cqbjax.core.types import Problem
 
 __all__ = [
-    "ALWAYS", "NAMED", "Attempts", "Away", "Departures", "Dollars", "Explored", "Fairness",
-    "GaveUp", "InService", "LargestWait", "Queries", "QueueLength", "Recorder", "Regret", "Round",
-    "Score", "Summary", "TimeInSystem", "Traffic",
+    "OPTIONAL", "STANDARD", "AbandonmentShare", "AnswerScore", "AttemptsPerQuery", "CostPerQuery",
+    "Departures", "Exploration", "Fairness", "LargestWait", "OrbitSize", "QueriesInService",
+    "QueryLog", "QueueLength", "Recorder", "Regret", "Round", "Summary", "TimeInSystem",
+    "TrafficShare",
 ]  # fmt: skip
 
-# What every run records; a sweep may ask for more.
-ALWAYS: tuple[Recorder, ...] = (QueueLength(), Regret(), Departures(), Explored())
+# Recorders of every run; a sweep may add more.
+STANDARD: tuple[Recorder, ...] = (QueueLength(), Regret(), Departures(), Exploration())
 
-# What may be asked for by its name.
-NAMED: dict[str, Recorder] = {
-    one.name: one
-    for one in (
-        TimeInSystem(), Attempts(), GaveUp(), Dollars(), Score(), Traffic(), Fairness(),
-        LargestWait(), Away(), InService(), Queries(),
+# Recorders that a sweep may add by name.
+OPTIONAL: dict[str, Recorder] = {
+    recorder.name: recorder
+    for recorder in (
+        TimeInSystem(), AttemptsPerQuery(), AbandonmentShare(), CostPerQuery(), AnswerScore(),
+        TrafficShare(), Fairness(), LargestWait(), OrbitSize(), QueriesInService(), QueryLog(),
     )
 }  # fmt: skip
 
@@ -51,5 +54,5 @@ def update(recorders: Sequence[Recorder], states: dict[str, Any], round_: Round)
 
 
 def read(recorders: Sequence[Recorder], states: dict[str, Any], per: str) -> dict[str, Any]:
-    """Return what those of a kind (`per`) store, by name."""
+    """Return the stored values of the recorders with this `per`, by name."""
     return {one.name: one.read(states[one.name]) for one in recorders if one.per == per}

@@ -8,8 +8,7 @@ import numpy as np
 from jax import Array
 
 from cqbjax.core.labels import SERVER
-from cqbjax.core.types import Action, Problem, Queue
-from cqbjax.core.world import World
+from cqbjax.core.types import Action, Problem, Queue, Workload
 
 # Compensated sums, as `linalg.add` takes them: the sums, and what rounding has taken off.
 Sums = tuple[Array, Array]
@@ -36,7 +35,7 @@ class Round(NamedTuple):
         length: [] int32 Q(t+1), who could be served in the next round.
         state: the policy's, after the round.
         gave_up: [] bool whether it left unsatisfied; None where nobody does.
-        lost_patience: [C] bool who of `before` left without being served; None where nobody does.
+        reneged: [C] bool who of `before` left without being served; None where nobody does.
         in_service: [] bool whether an attempt goes on; None where each ends in its round.
         prices: [N] by what each server's price is multiplied this round; None: by one.
         unanswered: [] bool whether a query was picked and none of its servers answers; None where
@@ -45,7 +44,7 @@ class Round(NamedTuple):
 
     problem: Problem
     round: Array
-    world: World
+    workload: Workload
     before: Queue
     action: Action
     utilities: Array
@@ -56,7 +55,7 @@ class Round(NamedTuple):
     length: Array
     state: Any
     gave_up: Array | None = None
-    lost_patience: Array | None = None
+    reneged: Array | None = None
     in_service: Array | None = None
     prices: Array | None = None
     unanswered: Array | None = None

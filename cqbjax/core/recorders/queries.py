@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cqbjax.core.recorders.answers import answer_costs, attempt_cost
 from cqbjax.core.recorders.protocol import Recorder, Round
-from cqbjax.core.recorders.ratio import billed, paid
 from cqbjax.core.types import Problem, Queue
 
 FIELDS = (
@@ -23,7 +23,7 @@ THERE, SATISFIED, GAVE_UP = range(len(OUTCOMES))
 
 
 @dataclasses.dataclass(frozen=True)
-class Queries(Recorder):
+class QueryLog(Recorder):
     """Every query of a run, in the order of arrival: [T A, fields].
 
     Row (t - 1) A + i is the i-th query of round t; all NaN where none came. `first_service` is the
@@ -39,12 +39,12 @@ class Queries(Recorder):
 
     def start(self, problem: Problem) -> Array:
         """Return no query."""
-        return jnp.full((problem.most_queries, len(FIELDS)), jnp.nan, jnp.float32)
+        return jnp.full((problem.max_queries, len(FIELDS)), jnp.nan, jnp.float32)
 
     def update(self, state: Array, round_: Round) -> Array:
         """Write down who was served, who left and who came."""
-        if round_.lost_patience is not None:
-            number = jnp.where(round_.lost_patience, numbers(round_.before), len(state))
+        if round_.reneged is not None:
+            number = jnp.where(round_.reneged, query_numbers(round_.before), len(state))
             state = state.at[number, DEPARTURE].set(round_.round.astype(jnp.float32), mode="drop")
             state = state.at[number, OUTCOME].set(GAVE_UP, mode="drop")
         state = self._answered(state, round_)
@@ -54,7 +54,7 @@ class Queries(Recorder):
         """Write down the attempts that ended, and that those which go on have begun."""
         slot, before, ended = round_.action.slot, round_.before, round_.valid
         served = ended if round_.in_service is None else ended | round_.in_service
-        number = jnp.where(served, numbers(before)[slot], len(state))
+        number = jnp.where(served, query_numbers(before)[slot], len(state))
         old = state.at[number].get(mode="clip")
         gave_up = round_.departed & False if round_.gave_up is None else round_.gave_up
         gone, t = round_.departed | gave_up, round_.round.astype(jnp.float32)
@@ -63,9 +63,9 @@ class Queries(Recorder):
         server = jnp.take_along_axis(round_.action.servers, choice, axis=-1)[..., 0]
         none = jnp.float32(jnp.nan)
         dollars = score = jnp.full_like(old[..., 0], jnp.nan)
-        if round_.world.billed is not None:
-            table, row = billed(round_)
-            cost = paid(round_, table, row)
+        if round_.workload.answer_costs is not None:
+            table, row = answer_costs(round_)
+            cost = attempt_cost(round_, table, row)
             dollars = jnp.where(before.served[slot] > 0, old[..., DOLLARS], 0.0) + cost
             score = jnp.where(round_.departed, table.scores[row, server], none)
         values: dict[int, Array] = {
@@ -85,14 +85,14 @@ class Queries(Recorder):
 
     def _came(self, state: Array, round_: Round) -> Array:
         """Write down who came, into the slots that are theirs from now on."""
-        most, after = round_.problem.arrivals_a_round, round_.after
+        most, after = round_.problem.max_arrivals, round_.after
         first = (round_.round - 1) * most
         new = after.arrived == round_.round
-        place = jnp.where(new, numbers(after) - first, most)
+        place = jnp.where(new, query_numbers(after) - first, most)
         is_at = place == jnp.arange(most)[:, None]
         at = jnp.min(jnp.where(is_at, jnp.arange(len(new)), len(new)), axis=1)
         here = at < len(new)
-        prompts = round_.world.prompts[after.row.at[at].get(mode="clip")]
+        prompts = round_.workload.prompts[after.row.at[at].get(mode="clip")]
         rows = jnp.full((most, len(FIELDS)), jnp.nan, jnp.float32)
         rows = rows.at[:, ARRIVAL].set(round_.round).at[:, OUTCOME].set(THERE)
         rows = rows.at[:, ATTEMPTS].set(0).at[:, PROMPT].set(prompts)
@@ -107,13 +107,13 @@ class Queries(Recorder):
         return super().attributes | told
 
 
-def numbers(queue: Queue) -> Array:
+def query_numbers(queue: Queue) -> Array:
     """Return the number of each slot's query, in the order of arrival from 0: [C] int32."""
     if queue.number is None:
         return queue.arrived - 1
     return queue.number
 
 
-def columns(stored: np.ndarray) -> Mapping[str, np.ndarray]:
+def query_columns(stored: np.ndarray) -> Mapping[str, np.ndarray]:
     """Return the fields of stored rows [..., fields] by name: [...]."""
     return {name: stored[..., place] for place, name in enumerate(FIELDS)}

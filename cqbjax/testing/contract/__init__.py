@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
-from cqbjax.core import shapes
+from cqbjax.core import conformance
 from cqbjax.core.contract import ContractError
-from cqbjax.core.pytree import kind_of
+from cqbjax.core.pytree import signature_of
 from cqbjax.core.types import Policy, Problem
 from cqbjax.testing.contract.decisions import check_decisions, compile_runs
 from cqbjax.testing.contract.declared import check_fields, check_pure
@@ -60,10 +60,10 @@ def check_policy(
     """
     check_fields(policy)
     checked = {} if checked is None else checked
-    key = kind_of(policy), problem
+    key = signature_of(policy), problem
     if key not in checked:
         world = jax.tree.map(operator.itemgetter(0), draw_instances(problem, seed, 1))
-        shapes.check_policy(policy, problem)
+        conformance.check_policy(policy, problem)
         check_pure(policy, problem, world)
         checked[key] = compile_runs(policy, problem)
     check_decisions(policy, problem, seed, uncompiled, checked[key])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cqbjax.core import contract, metrics, simulate
+from cqbjax.core import contract, simulate
 from cqbjax.core.contract import ContractError, require
 from cqbjax.core.types import Action, Policy, Problem
 from cqbjax.testing.compiling import QUICKLY
@@ -27,7 +27,7 @@ class _Shown(NamedTuple):
 
     action: Action
     arrived: Array
-    decision: metrics.Decision
+    decision: simulate.Decision
 
 
 def check_decisions(
@@ -107,11 +107,11 @@ def _advance(
 
 def _check_run(problem: Problem, shown: _Shown) -> None:
     """Check that each round serves a waiting query with K distinct servers in increasing order."""
-    servers, slots = np.asarray(contract.shown_servers(shown.action)), shown.action.slot
-    fine = np.asarray(contract.are_servers(jnp.asarray(servers), problem.num_servers))
-    here = np.asarray(contract.waits(jnp.asarray(slots), jnp.asarray(shown.arrived)))
+    servers, slots = np.asarray(contract.offered_servers(shown.action)), shown.action.slot
+    fine = np.asarray(contract.are_valid_servers(jnp.asarray(servers), problem.num_servers))
+    here = np.asarray(contract.holds_query(jnp.asarray(slots), jnp.asarray(shown.arrived)))
     for t in np.flatnonzero(~fine | (shown.decision.valid & ~here))[:1]:
-        raise ContractError(contract.sentence(problem, t + 1, int(slots[t]), servers[t]))
+        raise ContractError(contract.describe_breach(problem, t + 1, int(slots[t]), servers[t]))
 
 
 def _check_dummy_job(shown: _Shown) -> None:

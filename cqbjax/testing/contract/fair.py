@@ -17,8 +17,8 @@ from jax import Array
 
 from cqbjax.core import rng, simulate
 from cqbjax.core.contract import require
-from cqbjax.core.pytree import arrays, pytree, static
-from cqbjax.core.setting import Setting
+from cqbjax.core.pytree import as_arrays, pytree, static
+from cqbjax.core.scenario import Scenario
 from cqbjax.core.types import (
     Action,
     Feedback,
@@ -26,10 +26,10 @@ from cqbjax.core.types import (
     Policy,
     Problem,
     Source,
+    Workload,
     Wrapper,
     read_needs,
 )
-from cqbjax.core.world import World
 from cqbjax.testing.contract.decisions import compile_runs
 from cqbjax.testing.contract.instances import PROBLEM, draw_instances
 from cqbjax.testing.contract.probe import NATURAL
@@ -61,15 +61,15 @@ def check_fair(policy: Policy, seed: int = 0) -> None:
         return simulate.run_round(policy, SINGLE, one, carry, jnp.int32(1))
 
     require(
-        "callback" not in str(jax.make_jaxpr(play)(arrays(policy))),
+        "callback" not in str(jax.make_jaxpr(play)(as_arrays(policy))),
         "a contestant must compute in JAX alone: a callback can remember what it likes",
     )
     batch = draw_instances(SINGLE, seed, 4)
     # One world four times, but for what users think.
     same = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 4), batch)
-    hidden = jnp.argsort(batch.world.utilities, axis=-1) + ALL_SATISFY
-    worlds = same._replace(world=same.world._replace(utilities=hidden.astype(float)))
-    shown = compile_runs(policy, SINGLE)(arrays(policy), jnp.full(4, NATURAL), worlds)
+    hidden = jnp.argsort(batch.workload.utilities, axis=-1) + ALL_SATISFY
+    worlds = same._replace(workload=same.workload._replace(utilities=hidden.astype(float)))
+    shown = compile_runs(policy, SINGLE)(as_arrays(policy), jnp.full(4, NATURAL), worlds)
     for part in (shown.action.slot, shown.action.servers):
         decided = np.where(shown.decision.valid[(...,) + (None,) * (part.ndim - 2)], part, 0)
         require(
@@ -120,9 +120,9 @@ class Reordered:
     order: tuple[int, ...] = static(default=())
 
     @property
-    def arrives(self) -> Any:
+    def draw_arrivals(self) -> Any:
         """The source's own arrivals; there is no such attribute where it has none."""
-        return self.source.arrives
+        return self.source.draw_arrivals
 
     @property
     def process(self) -> Any:
@@ -143,12 +143,12 @@ class Reordered:
         served: float = self.source.uniform_service(seeds, arrival_rate, K)
         return served
 
-    def world(self, key: Array, arrival_rate: Array, problem: Problem) -> World:
+    def draw_workload(self, key: Array, arrival_rate: Array, problem: Problem) -> Workload:
         """Draw the source's instance, and number its LLMs anew."""
-        world: World = self.source.world(key, arrival_rate, problem)
+        world: Workload = self.source.draw_workload(key, arrival_rate, problem)
         order = jnp.asarray(self.order)
         contexts = world.contexts if problem.parameters == "disjoint" else world.contexts[:, order]
-        drift, billed = world.drift, world.billed
+        drift, billed = world.drift, world.answer_costs
         if drift is not None:
             drift = drift._replace(other=drift.other[:, order])
         if billed is not None:
@@ -156,13 +156,13 @@ class Reordered:
                 dollars=billed.dollars[:, order], scores=billed.scores[:, order]
             )
         return world._replace(
-            contexts=contexts, utilities=world.utilities[:, order], drift=drift, billed=billed
+            contexts=contexts, utilities=world.utilities[:, order], drift=drift, answer_costs=billed
         )
 
 
 def reordered(source: Source, order: tuple[int, ...]) -> Source:
     """Return a source whose LLMs have other numbers; users and service stay as they are."""
-    if isinstance(source, Setting):
+    if isinstance(source, Scenario):
         return dataclasses.replace(source, source=Reordered(source=source.source, order=order))
     return Reordered(source=source, order=order)
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cqbjax.core import rng, simulate
-from cqbjax.core.types import Problem
-from cqbjax.core.world import World
+from cqbjax.core.types import Problem, Workload
 
 ARRIVAL_RATE = 0.6
 # The shapes that are checked with, unless others are given.
@@ -20,7 +19,7 @@ PROBLEM = Problem(
 
 def draw_instances(problem: Problem, seed: int, count: int) -> simulate.Instance:
     """Draw random worlds in which the queue is often empty and often not: leaves [count, ...]."""
-    most = problem.horizon * problem.arrivals_a_round
+    most = problem.horizon * problem.max_arrivals
     if problem.num_rows < (1 if problem.pooled else most):
         raise ValueError(f"num_rows={problem.num_rows} must reach {most} queries, unless pooled")
     each = [_instance(problem, seed, number) for number in range(count)]
@@ -37,20 +36,20 @@ def _instance(problem: Problem, seed: int, number: int) -> simulate.Instance:
     else:
         contexts = draw.normal(size=(rows, servers, dim))
         utilities = contexts @ draw.normal(size=dim)
-    shape = (problem.horizon, problem.arrivals_a_round)
+    shape = (problem.horizon, problem.max_arrivals)
     arriving = draw.integers(rows, size=shape)
     if not problem.pooled:
         arriving = np.arange(math.prod(shape)).reshape(shape)
-    if problem.arrivals_a_round == 1:
+    if problem.max_arrivals == 1:
         arriving = arriving[:, 0]
-    world = World(
+    world = Workload(
         jnp.asarray(contexts, float),
         jnp.asarray(utilities + 1.0, float),
         jnp.asarray(arriving, jnp.int32),
         jnp.arange(rows, dtype=jnp.int32),
     )
     arrives = jnp.asarray(draw.uniform(size=problem.horizon) < ARRIVAL_RATE)
-    if (most := problem.arrivals_a_round) > 1:
+    if (most := problem.max_arrivals) > 1:
         counts = draw.binomial(most, ARRIVAL_RATE / most, size=problem.horizon)
         arrives = jnp.asarray(counts, jnp.int32)
     choice = jnp.asarray(draw.uniform(size=problem.horizon), float)

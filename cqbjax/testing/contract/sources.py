@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cqbjax.core import contract, faults, rng, shapes, simulate
+from cqbjax.core import conformance, contract, rng, simulate
 from cqbjax.core.contract import require
 from cqbjax.core.types import Problem, Source
 
@@ -32,7 +32,7 @@ def check_source(
     """
     contract.check_source_class(source)
     problem = source.problem(K, horizon)
-    shapes.check_source(source, problem)
+    conformance.check_source(source, problem)
     column, dim = problem.age_column, problem.dim
     require(
         column is None or 0 <= column < dim,
@@ -40,8 +40,8 @@ def check_source(
     )
     drawn = _drawn(source, arrival_rate, seed, problem)
     batch = jax.tree.map(lambda leaf: leaf[None], drawn)
-    (fault,) = np.asarray(faults.instance_faults(problem, *batch))
-    require(fault == 0, faults.INSTANCE[fault - 1])
+    (fault,) = np.asarray(conformance.instance_faults(problem, *batch))
+    require(fault == 0, conformance.INSTANCE_FAULTS[fault - 1])
     again = jax.tree.leaves(_drawn(source, arrival_rate, seed, problem))
     same = all(map(np.array_equal, jax.tree.leaves(drawn), again))
     require(same, "the same key must give the same draws, and a second call gives others")
@@ -59,7 +59,7 @@ def check_source(
 def _drawn(source: Source, arrival_rate: float, seed: int, problem: Problem) -> Any:
     """Draw a run's world, and who arrives, as NumPy arrays."""
     drawn = simulate.draw_instance(rng.run_key(seed), source, jnp.asarray(arrival_rate), problem)
-    return jax.tree.map(np.asarray, (drawn.world, drawn.arrives))
+    return jax.tree.map(np.asarray, (drawn.workload, drawn.arrivals))
 
 
 def _coming(drawn: Any) -> tuple[np.ndarray, np.ndarray]:

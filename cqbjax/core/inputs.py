@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 # Names that an error lists.
-MOST_NAMED = 3
+MAX_NAMES = 3
 # The largest number of float32.
-LARGEST = 3.4028235e38
+FLOAT32_MAX = 3.4028235e38
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Tell whether a value is a whole number, of Python or NumPy; True and 1.0 are none."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
@@ -22,7 +22,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def rounded(value: Any) -> Any:
+def round_fraction(value: Any) -> Any:
     """Return a fraction at 12 significant digits, so that .1 + .2 is .3; anything else as it is."""
     return float(f"{value:.12g}") if isinstance(value, float) else value
 
@@ -33,8 +33,8 @@ def check_float32(value: float, name: str) -> None:
     Raises:
         ValueError: naming it.
     """
-    if LARGEST < abs(value) < float("inf"):
-        raise ValueError(f"{name}={value} must be at most {LARGEST:g}, what float32 holds")
+    if FLOAT32_MAX < abs(value) < float("inf"):
+        raise ValueError(f"{name}={value} must be at most {FLOAT32_MAX:g}, what float32 holds")
 
 
 class TableNames:
@@ -63,7 +63,7 @@ class TableNames:
         return "TableNames"
 
 
-def places_of(
+def join_positions(
     names: Sequence[str], wanted: Sequence[str], where: str, what: str, table: str,
     known: Sequence[str] | None = None,
 ) -> list[int]:  # fmt: skip
@@ -82,8 +82,8 @@ def places_of(
     """
     place = {name: number for number, name in enumerate(names)}
     expected = set(wanted if known is None else known)
-    missing = _listed(name for name in dict.fromkeys(wanted) if name not in place)
-    unknown = _listed(name for name in names if name not in expected)
+    missing = _list_names(name for name in dict.fromkeys(wanted) if name not in place)
+    unknown = _list_names(name for name in names if name not in expected)
     if missing or unknown:
         lacks = [f"lacks {what} {missing}"] if missing else []
         has = [f"has {what} {unknown}, unknown there"] if unknown else []
@@ -91,8 +91,8 @@ def places_of(
     return [place[name] for name in wanted]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     """Name the first few, and how many more there are."""
     every = list(names)
-    first = ", ".join(map(repr, every[:MOST_NAMED]))
-    return first + (f" and {len(every) - MOST_NAMED:,} more" if len(every) > MOST_NAMED else "")
+    first = ", ".join(map(repr, every[:MAX_NAMES]))
+    return first + (f" and {len(every) - MAX_NAMES:,} more" if len(every) > MAX_NAMES else "")

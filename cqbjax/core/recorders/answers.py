@@ -1,0 +1,134 @@
+"""Recorders of answers: cost, quality and share of traffic."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg, mnl
+from cqbjax.core.labels import LLM
+from cqbjax.core.recorders.protocol import Recorder, Round, Summary, Sums
+from cqbjax.core.types import AnswerCosts, Problem
+
+
+class Ratio(Recorder):
+    """A sum over a sum."""
+
+    def start(self, problem: Problem) -> Sums:
+        """Return nothing over nothing, as compensated sums [2]."""
+        del problem
+        return jnp.zeros(2), jnp.zeros(2)
+
+    def update(self, state: Sums, round_: Round) -> Sums:
+        """Add the round's."""
+        over, under = self.parts(round_)
+        return linalg.add_compensated(*state, jnp.stack([jnp.sum(over), jnp.sum(under)]))
+
+    @abc.abstractmethod
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return what is added above and below: [], or [c] of several attempts."""
+
+    def read(self, state: Sums) -> Array:
+        """Return the ratio, NaN of nothing: what was paid for nobody is no price."""
+        over, under = state[0]
+        return jnp.where(under > 0, over / under, jnp.nan)
+
+
+def answer_costs(round_: Round) -> tuple[AnswerCosts, Array]:
+    """Return the costs and scores of a round's world, and the rows that were served."""
+    told = round_.workload.answer_costs
+    assert told is not None, "the source must know costs and scores"
+    return told, round_.before.row[round_.action.slot]
+
+
+def attempt_cost(round_: Round, told: AnswerCosts, row: Array) -> Array:
+    """Return what the answers of a round's attempts cost, at its prices: [], or [c]."""
+    servers = round_.action.servers
+    each = told.dollars[row[..., None], servers]
+    if round_.prices is not None:
+        each = each * round_.prices[servers]
+    return jnp.sum(round_.action.mask_hidden(each, 0.0), axis=-1)
+
+
+class TableRatio(Ratio):
+    """A ratio that needs a table's costs or scores."""
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a source that knows none.
+
+        Raises:
+            ValueError: naming the recorder.
+        """
+        if not problem.has_costs:
+            raise ValueError(
+                f"record={self.name} needs a table with costs and scores, and this source has none"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class CostPerQuery(TableRatio):
+    """What all answers that were shown cost, over the queries that were satisfied."""
+
+    name, label, unit, better = "dollars", "Dollars a query", "USD a satisfied query", "less"
+
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return what was paid, and who departed."""
+        cost = attempt_cost(round_, *answer_costs(round_))
+        return jnp.where(round_.valid, cost, 0.0), round_.departed.astype(float)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerScore(TableRatio):
+    """The graded quality of the answers that were accepted."""
+
+    name, label, unit, better = "score", "Score of the accepted answer", "", "more"
+
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return the accepted answers' scores, and how many there are."""
+        told, row = answer_costs(round_)
+        last = round_.action.servers.shape[-1] - 1
+        choice = jnp.minimum(round_.choice, last)[..., None]
+        server = jnp.take_along_axis(round_.action.servers, choice, axis=-1)[..., 0]
+        return jnp.where(round_.departed, told.scores[row, server], 0.0), round_.departed.astype(
+            float
+        )
+
+
+# Of so many servers each share is a number of its own in tables; of more they are in the arrays.
+MAX_SUMMARIES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficShare(Recorder):
+    """Which share of the answers that were shown each server gave."""
+
+    name, label, unit, dims = "traffic", "Share of traffic", "", (LLM,)
+
+    def start(self, problem: Problem) -> Array:
+        """Return no showing."""
+        return jnp.zeros(problem.num_servers, jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Count who was shown."""
+        action = round_.action
+        if action.servers.ndim == 1:
+            return state + (mnl.mark_servers(action.answering_servers, len(state)) & round_.valid)
+        answers = jnp.broadcast_to(round_.valid[:, None], action.servers.shape)
+        return state.at[action.servers].add(action.mask_hidden(answers, False).astype(jnp.int32))
+
+    def read(self, state: Array) -> Array:
+        """Return the shares, NaN where nobody was shown."""
+        return state / jnp.sum(state)
+
+    def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
+        """Return each server's share, of few servers."""
+        del horizon
+        if stored.shape[-1] > MAX_SUMMARIES:
+            return {}
+        return {
+            f"traffic_{j}": Summary(stored[..., j], self.label, self.unit, "", server=j)
+            for j in range(stored.shape[-1])
+        }

@@ -1,0 +1,166 @@
+"""Recorders of the queue and of what the policy does: those of every run, and three more."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import linalg, mnl
+from cqbjax.core.recorders.protocol import Recorder, Round, Sums
+from cqbjax.core.types import DOWN_UTILITY, Action, Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueLength(Recorder):
+    """The queue's length after the round."""
+
+    name, label, unit, better = "queue_length", "Queue length", "queries", "less"
+
+    def start(self, problem: Problem) -> Array:
+        """Return an empty queue's."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Keep the last."""
+        del state
+        return round_.length
+
+
+def round_regret(utilities: Array, action: Action, valid: Array) -> Array:
+    """Return R(x_t, S*(x_t)) - R(x_t, S_t), zero for the dummy job of an empty queue.
+
+    S* has K servers, also where fewer were shown.
+
+    Args:
+        utilities: [N] true utilities of the served query.
+        action: the assortment, [K].
+        valid: [] bool whether a query was served.
+    """
+    best = mnl.best_servers(utilities, action.servers.shape[0])
+    shown = action.mask_hidden(utilities[action.servers], DOWN_UTILITY)
+    lost = mnl.departure_rate(utilities[best]) - mnl.departure_rate(shown)
+    return jnp.where(valid, jnp.maximum(lost, 0.0), 0.0)
+
+
+def attempt_regrets(utilities: Array, action: Action, valid: Array) -> Array:
+    """Return `of_round` of the one attempt, or of each of several: [], or [c]."""
+    return (jax.vmap(round_regret) if valid.ndim else round_regret)(utilities, action, valid)
+
+
+@dataclasses.dataclass(frozen=True)
+class Regret(Recorder):
+    """Regret so far, in departure probability; of a query that no server answers too."""
+
+    name, label, unit, better = "regret", "Cumulative regret", "expected departures", "less"
+
+    def start(self, problem: Problem) -> Sums:
+        """Return an empty compensated sum."""
+        del problem
+        return jnp.zeros(()), jnp.zeros(())
+
+    def update(self, state: Sums, round_: Round) -> Sums:
+        """Add the round's."""
+        picked = round_.valid
+        if round_.unanswered is not None:
+            picked = picked | round_.unanswered
+        return linalg.add_compensated(
+            *state, jnp.sum(attempt_regrets(round_.utilities, round_.action, picked))
+        )
+
+    def read(self, state: Sums) -> Array:
+        """Return the sum."""
+        return state[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Departures(Recorder):
+    """Queries that left satisfied so far."""
+
+    name, label, unit, better = "departures", "Departures so far", "queries", "more"
+
+    def start(self, problem: Problem) -> Array:
+        """Return none."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Count who left."""
+        return state + jnp.sum(round_.departed, dtype=jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration(Recorder):
+    """Rounds of forced exploration so far, those of an empty queue apart."""
+
+    name, label, unit, better = "explored", "Explored rounds so far", "rounds", ""
+
+    def start(self, problem: Problem) -> Array:
+        """Return none."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Count forced explorations."""
+        return state + jnp.sum(round_.action.explored & round_.valid, dtype=jnp.int32)
+
+
+def in_service(round_: Round) -> Array:
+    """Return how many attempts go on after a round: [] int32."""
+    if round_.in_service is None:
+        return jnp.zeros((), jnp.int32)
+    return jnp.sum(round_.in_service, dtype=jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class QueriesInService(Recorder):
+    """Queries whose attempt goes on."""
+
+    name, label, unit = "in_service", "In service", "queries"
+
+    def start(self, problem: Problem) -> Array:
+        """Return nobody."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Keep the last."""
+        del state
+        return in_service(round_)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrbitSize(Recorder):
+    """Queries whose users are away."""
+
+    name, label, unit = "away", "Away", "queries"
+
+    def start(self, problem: Problem) -> Array:
+        """Return nobody."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Keep the last: who is there, and neither waits nor is served."""
+        del state
+        there = jnp.sum(round_.after.arrived > 0, dtype=jnp.int32)
+        return there - round_.length - in_service(round_)
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestWait(Recorder):
+    """The longest that any query has been in the system so far."""
+
+    name, label, unit, better = "largest_wait", "Largest time in system", "rounds", "less"
+
+    def start(self, problem: Problem) -> Array:
+        """Return none."""
+        del problem
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Look at who is there."""
+        there = round_.before.arrived > 0
+        oldest = jnp.max(jnp.where(there, round_.round - round_.before.arrived, 0))
+        return jnp.maximum(state, oldest)

@@ -1,0 +1,159 @@
+"""Recorders of what users experience: attempts, abandonment, time in system."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import linalg
+from cqbjax.core.recorders.answers import Ratio
+from cqbjax.core.recorders.protocol import Recorder, Round, Summary, Sums
+from cqbjax.core.types import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptsPerQuery(Ratio):
+    """Attempts that a satisfied query took."""
+
+    name, label, unit, better = "attempts", "Attempts a query", "attempts", "less"
+
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return attempts of who departed, and how many did."""
+        departed = round_.departed.astype(float)
+        return departed * (round_.before.served[round_.action.slot] + 1), departed
+
+
+@dataclasses.dataclass(frozen=True)
+class AbandonmentShare(Ratio):
+    """Of those who are gone, the share that gave up: after an attempt, or unserved."""
+
+    name, label, unit, better = "gave_up", "Share that gave up", "", "less"
+
+    def parts(self, round_: Round) -> tuple[Array, Array]:
+        """Return who gave up, and who is gone."""
+        lost = jnp.zeros(()) if round_.gave_up is None else jnp.sum(round_.gave_up)
+        if round_.reneged is not None:
+            lost = lost + jnp.sum(round_.reneged)
+        return lost.astype(float), lost + jnp.sum(round_.departed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fairness(Recorder):
+    """Jain's index of the times in system of satisfied queries: 1 where all are alike."""
+
+    name, label, unit, better = "fairness", "Jain's index of times in system", "", "more"
+
+    def start(self, problem: Problem) -> Sums:
+        """Return no query: their number, the sum of times and that of squares."""
+        del problem
+        return jnp.zeros(3), jnp.zeros(3)
+
+    def update(self, state: Sums, round_: Round) -> Sums:
+        """Add who departed."""
+        rounds = (round_.round - round_.before.arrived[round_.action.slot]).astype(float)
+        left = round_.departed.astype(float)
+        terms = left, left * rounds, left * rounds**2
+        return linalg.add_compensated(*state, jnp.stack([jnp.sum(term) for term in terms]))
+
+    def read(self, state: Sums) -> Array:
+        """Return (sum x)^2 / (n sum x^2)."""
+        count, times, squares = state[0]
+        return times**2 / (count * squares)
+
+
+# Bins of one round each; then each is so many times as wide as the one before.
+UNIT_BINS, BIN_RATIO = 48, 1.03
+QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "99.9%": 0.999}
+# Whose times a number is of, by the beginning of its name.
+SUBSETS = {
+    "": "",
+    "first_": " of who was satisfied at once",
+    "later_": " of who was satisfied later",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeInSystem(Recorder):
+    """Satisfied queries by the rounds from arrival to departure, and whether at the first attempt.
+
+    Stored are counts [2, bins]: those satisfied at their first attempt, and later; bin i holds the
+    times that `values` says.
+    """
+
+    name, label, unit, better = "time_in_system", "Time in system", "queries", ""
+    per, dims = "run", ("retried", "time_bin")
+
+    def start(self, problem: Problem) -> Array:
+        """Return nobody."""
+        return jnp.zeros((2, len(bin_times(problem.horizon))), jnp.int32)
+
+    def update(self, state: Array, round_: Round) -> Array:
+        """Count who departed."""
+        slot = round_.action.slot
+        rounds = round_.round - round_.before.arrived[slot]
+        retried = (round_.before.served[slot] > 0).astype(jnp.int32)
+        return state.at[retried, time_bin(rounds)].add(round_.departed.astype(jnp.int32))
+
+    def summaries(self, stored: np.ndarray, horizon: int) -> Mapping[str, Summary]:
+        """Return mean and quantiles of all times, and of those with and without a retrial."""
+        counts = {"": stored.sum(axis=-2), "first_": stored[..., 0, :], "later_": stored[..., 1, :]}
+        return {
+            f"time_{who}{name}": one
+            for who, of_them in counts.items()
+            for name, one in _summarize(of_them, self.label + SUBSETS[who], horizon).items()
+        }
+
+
+def _summarize(counts: np.ndarray, label: str, horizon: int) -> dict[str, Summary]:
+    """Return the mean and the quantiles of counted times [..., bins], NaN of none."""
+    left = counts.sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        mean = (counts * bin_times(horizon)).sum(axis=-1) / left
+    made = {"mean": Summary(mean, label, "rounds")}
+    for word, share in QUANTILES.items():
+        name = word.replace("%", "").replace(".", "_")
+        made[name] = Summary(quantile(counts, share, horizon), f"{label}, {word}", "rounds")
+    return made
+
+
+def time_bin(rounds: Array) -> Array:
+    """Return the bins of times [...] in rounds, at least 1: [...] int32."""
+    wide = jnp.log(jnp.maximum(rounds, UNIT_BINS) / UNIT_BINS) / math.log(BIN_RATIO)
+    return jnp.where(
+        rounds <= UNIT_BINS, jnp.maximum(rounds, 1) - 1, UNIT_BINS + wide.astype(jnp.int32)
+    )
+
+
+def bin_times(horizon: int) -> np.ndarray:
+    """Return the time, in rounds, that stands for each bin: [bins], within 1.5% of all in it."""
+    wide = math.floor(math.log(max(horizon, UNIT_BINS) / UNIT_BINS) / math.log(BIN_RATIO)) + 2
+    middles = UNIT_BINS * BIN_RATIO ** (np.arange(wide) + 0.5)
+    return np.concatenate([np.arange(1, UNIT_BINS + 1), middles])
+
+
+def bin_upper_edges(horizon: int) -> np.ndarray:
+    """Return the longest time, in rounds, that each bin holds: [bins]."""
+    wide = len(bin_times(horizon)) - UNIT_BINS
+    return np.concatenate(
+        [np.arange(1, UNIT_BINS + 1), UNIT_BINS * BIN_RATIO ** np.arange(1, wide + 1)]
+    )
+
+
+def quantile(counts: np.ndarray, share: float, horizon: int) -> np.ndarray:
+    """Return the time that a share of the queries does not exceed, NaN of none.
+
+    Args:
+        counts: [..., bins].
+        share: in (0, 1).
+        horizon: T, which the bins follow from.
+
+    Returns:
+        [...] rounds.
+    """
+    until = np.cumsum(counts, axis=-1)
+    total = until[..., -1:]
+    at = np.argmax(until >= share * total, axis=-1)
+    return np.where(total[..., 0] > 0, bin_times(horizon)[at], np.nan)
