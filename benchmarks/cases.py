@@ -10,7 +10,7 @@ from benchmarks.measure import Case
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy, Source
 from cqbjax.engine import memory
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting
 from cqbjax.sources import Routing, Synthetic
 from tests.reference.scenarios import unit_vectors
 
@@ -23,7 +23,7 @@ BASELINES: dict[str, Policy] = {
     "q_ths": QueueingBandit(index="thompson"),
     "random": RandomRouting(schedule="random"),
     "rand_rout": RandomRouting(schedule="oldest"),
-    OPTIMAL: Optimal(),
+    OPTIMAL: OptimalPolicy(),
 }
 # Their queues grow at the benchmark's rate: they get enough slots at once.
 CROWDED = ("q_ucb", "q_ths", "random", "rand_rout")

@@ -23,7 +23,7 @@ from benchmarks.cases import ACQB, BASELINES, CROWDED_SLOTS
 from benchmarks.measure import Case, measure
 from cqbjax import env
 from cqbjax.core import rng
-from cqbjax.policies import Linear
+from cqbjax.policies import LinearBandit
 from cqbjax.sources import Synthetic
 from tests.reference import known_queues
 
@@ -66,7 +66,7 @@ class Contexts:
 
 
 def prepare_lints(case: Case, runs: int) -> Play:
-    """Prepare coba's LinTS: a ridge regression an LLM, as in `policies.Linear`."""
+    """Prepare coba's LinTS: a ridge regression an LLM, as in `policies.LinearBandit`."""
     from coba import LinTSLearner, SequentialCB
 
     del runs
@@ -148,7 +148,7 @@ def _case(name: str, label: str, policy: Any, **fields: Any) -> Case:
 
 PAIRS = (
     Pair("coba", "LinTSLearner, no queue", prepare_lints, False, "lints, and the queue",
-         _case("LinTS, d=5 N=5", "lints", Linear(index="thompson", alpha=ALPHA))),
+         _case("LinTS, d=5 N=5", "lints", LinearBandit(index="thompson", alpha=ALPHA))),
     Pair("ciw", "event by event",
          lambda case, _: lambda: ciw_records(0, case.arrival_rate, known_queues.M, case.horizon),
          False, "rand_rout, source=coin",

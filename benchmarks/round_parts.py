@@ -24,7 +24,7 @@ from cqbjax.estimation import block_belief, gaussian, likelihood, loss_model
 from cqbjax.estimation import paged_history as history
 from cqbjax.estimation import running_estimate as running
 from cqbjax.estimation.belief import Interaction
-from cqbjax.policies.picking import best_answer
+from cqbjax.policies.assortments import choose_query_and_servers
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import draw_instances
 
@@ -85,7 +85,7 @@ def _score(problem: Problem, features: jax.Array, drawn: jax.Array) -> State:
 def _choose(problem: Problem, queue: Any, optimistic: jax.Array, draws: Any) -> State:
     seen = Observation(problem, None, queue, None, None, None, None, None)  # type: ignore[arg-type]
     rule = jnp.where(draws.explore < 0.1, 1, 4)
-    return {"picked": best_answer(rule, seen, optimistic, draws.query)}
+    return {"picked": choose_query_and_servers(rule, seen, optimistic, draws.query)}
 
 
 def _posterior(problem: Problem, posterior: Any, new: Interaction) -> State:

@@ -23,13 +23,13 @@ from cqbjax.results import metrics, summaries, tables
 NEVER = float("inf")
 DEFAULTS = [
     # Of ACQB all are in policies/test_settings.py.
-    (policies.ByLlm, dict(index="best", tries=10, retry="same")),
+    (policies.LlmRanking, dict(index="best", tries=10, retry="same")),
     (policies.Intercept, dict(share=0.5)),
-    (policies.Linear, dict(index="ucb", alpha=0.5, lambda0=1)),
-    (policies.Optimal, dict(retry="same")),
+    (policies.LinearBandit, dict(index="ucb", alpha=0.5, lambda0=1)),
+    (policies.OptimalPolicy, dict(retry="same")),
     (policies.QueueingBandit, dict(index="ucb")),
     (policies.RandomRouting, dict(schedule="random", retry="same")),
-    (policies.Routed, dict(by="prompt", schedule="oldest", retry="same", precision=1)),
+    (policies.RouterPolicy, dict(by="prompt", schedule="oldest", retry="same", precision=1)),
     (sources.Batches, dict(most=12, sizes=None)),
     (sources.Bursty, dict(burst=0.5, burst_rounds=50)),
     (sources.Coin, dict(success=0.6, classes=None, shares=None, num_servers=2)),

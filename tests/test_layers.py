@@ -83,7 +83,7 @@ def test_the_simulator_knows_protocols_alone(name):
     concrete = ("cqbjax.policies.", "cqbjax.sources.")
     known = {one for one in imports(ROOT / "cqbjax" / name) if one.startswith(concrete)}
     # The optimal policy is the yardstick of every sweep, which is why it runs even unasked.
-    optimal = {"cqbjax.policies.baselines.Optimal"}
+    optimal = {"cqbjax.policies.baselines.OptimalPolicy"}
     assert known == (optimal if name == "engine/validation.py" else set())
 
 

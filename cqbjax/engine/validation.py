@@ -21,7 +21,7 @@ from cqbjax.engine import memory
 from cqbjax.engine.batches import initial_slots
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec, choose_records
-from cqbjax.policies.baselines import Optimal
+from cqbjax.policies.baselines import OptimalPolicy
 
 MAX_ROUNDS = 2**30
 CACHE_SIZE = 256
@@ -296,11 +296,11 @@ def add_optimal(policies: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: its label is used for another policy, so that every regret would be wrong.
     """
-    optimal = policies.get(OPTIMAL, Optimal())
-    if type(optimal) is not Optimal:
+    optimal = policies.get(OPTIMAL, OptimalPolicy())
+    if type(optimal) is not OptimalPolicy:
         raise ValueError(
-            f"policy {OPTIMAL} must be cqbjax.policies.Optimal(), the yardstick that regret is "
-            f"measured against, and it is {type(optimal).__name__}: give that another label"
+            f"policy {OPTIMAL} must be cqbjax.policies.OptimalPolicy(), the oracle that regret "
+            f"is measured against, and it is {type(optimal).__name__}: give that another label"
         )
     return {**policies, OPTIMAL: optimal}
 
@@ -351,7 +351,7 @@ def find_recorder(recorder: Recorder | str) -> Recorder:
 def _trace_recorders(recorders: tuple[Recorder, ...], problem: Problem) -> None:
     """Trace a round with these recorders."""
     with contract.prefix_errors("record"):
-        conformance.check_recorders(recorders, Optimal(), problem)
+        conformance.check_recorders(recorders, OptimalPolicy(), problem)
 
 
 def _each(policy: Policy | PerSeed) -> Sequence[Policy]:

@@ -20,7 +20,7 @@ from cqbjax.logs.linking import Chains, LinkingRule, singleton_share
 from cqbjax.logs.prepare import Log
 from cqbjax.logs.replay import ReplaySource, make_replay
 from cqbjax.logs.schedules import make_schedule
-from cqbjax.policies import Optimal
+from cqbjax.policies import OptimalPolicy
 
 # Keys of how a log is prepared, whose values are those of the log that is replayed.
 USED = ("model", "encoder", "tokens")
@@ -143,7 +143,7 @@ class Replay(Sweep):
         Raises:
             ValueError: a label is taken twice, or there is no such rule.
         """
-        chosen = {OPTIMAL: Optimal(), **policies}
+        chosen = {OPTIMAL: OptimalPolicy(), **policies}
         for label, rule in (self.schedules or {}).items():
             if label in chosen:
                 raise ValueError(

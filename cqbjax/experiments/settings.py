@@ -35,7 +35,7 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "Acqb.recall_by": ("retry", ("recall", "cache")),
     "Trained.precision": ("retry", ("posterior", "recall")),
     "Trained.recall_by": ("retry", ("recall", "cache")),
-    "ByLlm.tries": ("index", (None, "best")),
+    "LlmRanking.tries": ("index", (None, "best")),
 }  # fmt: skip
 # or not beside another.
 NOT_BESIDE = {

@@ -15,8 +15,8 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Needs, Observation, Policy
 from cqbjax.logs.linking import Chains, singleton_share
 from cqbjax.logs.prepare import Log
-from cqbjax.policies import Optimal, RandomRouting
-from cqbjax.policies.picking import learn_nothing, no_state, uniform_assortment
+from cqbjax.policies import OptimalPolicy, RandomRouting
+from cqbjax.policies.assortments import draw_assortment, init_stateless, update_stateless
 
 ScheduleName = Literal[
     "fifo", "fifo_chain", "least_served", "random", "shortest", "clairvoyant", "informed"
@@ -39,8 +39,8 @@ class RankedSchedule:
         """Needs no contexts, and without an order the rounds in which queries entered."""
         return Needs(contexts=False, entry_rounds=self.order is None)
 
-    init = staticmethod(no_state)
-    update = staticmethod(learn_nothing)
+    init = staticmethod(init_stateless)
+    update = staticmethod(update_stateless)
 
     def select(self, key: Array, state: tuple[()], observation: Observation) -> Action:
         """Select the query of the lowest rank."""
@@ -52,7 +52,7 @@ class RankedSchedule:
         rank = jnp.where(here, entered.astype(float), jnp.inf)
         first = here & (rank == jnp.min(rank))
         slot = queueing.pick_marked(first, rng.uniform(key, rng.Stream.QUERY))
-        return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))
+        return Action(slot, draw_assortment(key, observation), jnp.bool_(False))
 
 
 def make_schedule(name: str, log: Log, chains: Chains, singles: float) -> Policy:
@@ -83,7 +83,7 @@ def make_schedule(name: str, log: Log, chains: Chains, singles: float) -> Policy
     if name == "informed":
         return RankedSchedule(order=jnp.asarray(-true_satisfaction(log, chains, singles), float))
     if name == "clairvoyant":
-        return Optimal()
+        return OptimalPolicy()
     raise ValueError(f"schedule {name} must be one of {', '.join(get_args(ScheduleName))}")
 
 

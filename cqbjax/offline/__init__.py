@@ -9,8 +9,8 @@ Four words, in the order in which a policy meets them::
     Warm         what it says of ACQB that starts from logs: ACQB, and how much the logs count
                  (conf/policy/acqb_warm.yaml); `Learnt` is any of the three
     PerSeed      what `sweep` is given in their place: one policy a seed. Of a `Trained` come
-                 `policies.Routed` by the router's predictions for each seed's pool, of a
-                 `Projected` or a `Warm` come `policies.OnContexts` on each pool's contexts
+                 `policies.RouterPolicy` by the router's predictions for each seed's pool, of a
+                 `Projected` or a `Warm` come `policies.ContextWrapper` on each pool's contexts
 
 `training.per_seed` turns the first three into the last. Each seed learns from its own offline
 split, every prompt outside the pool that its runs draw, so that no policy has seen what it is

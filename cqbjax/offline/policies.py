@@ -19,7 +19,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data, pool_scores
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
-from cqbjax.policies import Acqb, OnContexts, Replaced, Routed
+from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts, RouterPolicy
 from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
 
@@ -29,11 +29,11 @@ class Trained:
 
     Attributes:
         router: its settings.
-        schedule: as in `Routed`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
-        retry: as in `Routed`: `same` in the paper; `posterior` and `recall` for routers on
+        schedule: as in `RouterPolicy`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
+        retry: as in `RouterPolicy`: `same` in the paper; `posterior` and `recall` for routers on
             departures alone.
-        precision: as in `Routed`.
-        recall_by: as in `Routed`.
+        precision: as in `RouterPolicy`.
+        recall_by: as in `RouterPolicy`.
     """
 
     router: Router
@@ -65,7 +65,7 @@ class Trained:
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from predicted utilities [I, N] of its pool."""
-        return Routed(
+        return RouterPolicy(
             scores=jnp.asarray(rows, float), by="row", schedule=self.schedule, retry=self.retry,
             precision=float(self.precision), recall_by=self.recall_by,
         )  # fmt: skip
@@ -107,8 +107,8 @@ class Projected:
 
     def policy(self, rows: np.ndarray) -> Policy:
         """Make one seed's policy from projected contexts [I, e] of its pool."""
-        view = Replaced(contexts=jnp.asarray(rows, float))
-        return OnContexts(policy=self.base, view=view)
+        view = ReplacedContexts(contexts=jnp.asarray(rows, float))
+        return ContextWrapper(policy=self.base, view=view)
 
     def blank(self, problem: Problem) -> Policy:
         """Make a policy of the shapes that a trained one would have."""
@@ -167,7 +167,7 @@ class Warm:
         """Make one seed's policy from its prior: contexts [I, e] and offset [I, N]."""
         contexts, offset = (jnp.asarray(part, float) for part in prior)
         acqb = dataclasses.replace(self._acqb(), offset=offset)
-        return OnContexts(policy=acqb, view=Replaced(contexts=contexts))
+        return ContextWrapper(policy=acqb, view=ReplacedContexts(contexts=contexts))
 
     def blank(self, problem: Problem) -> Policy:
         """Make a policy of the shapes that a trained one would have."""

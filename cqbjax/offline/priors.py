@@ -23,7 +23,7 @@ from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.fits import Data, kept, one_thread
 from cqbjax.offline.heads import contexts
 from cqbjax.offline.routers.logistic import fit_log_odds
-from cqbjax.policies import with_intercept
+from cqbjax.policies import append_intercept
 
 
 class Settings(NamedTuple):
@@ -52,7 +52,7 @@ def extended(embeddings: np.ndarray, share: float) -> np.ndarray:
     """Return the contexts f before they are whitened: [..., d] -> [..., e] in float64."""
     if share == 0:
         return embeddings.astype(float)
-    return np.asarray(with_intercept(jnp.asarray(embeddings, float), share), float)
+    return np.asarray(append_intercept(jnp.asarray(embeddings, float), share), float)
 
 
 def fit_prior(

@@ -22,7 +22,7 @@ from cqbjax.offline.fits import Data
 from cqbjax.offline.policies import Learnt, Projected, Trained
 from cqbjax.offline.routers import KNN, Router
 from cqbjax.offline.routers.knn import TIED, mean_of_nearest
-from cqbjax.policies import Intercept, with_intercept
+from cqbjax.policies import Intercept, append_intercept
 
 NEIGHBOURS = (1, 10, 100)
 # Of no reported study: the one tuning that tuning on every seed's own split is compared with.
@@ -109,7 +109,7 @@ def measured(
 
     Yields:
         Statistic, features and value: what `nearest` and `linear` return for "encoder" and "head";
-        `linear` for "encoder, intercept", x `with_intercept`, and for "encoder, shrunk",
+        `linear` for "encoder, intercept", x `append_intercept`, and for "encoder, shrunk",
         the same without its constant coordinate; for "none" the error of the offline split's mean.
     """
     parts = source.split(seed)
@@ -119,7 +119,7 @@ def measured(
         for statistic, value in nearest(table, source, parts).items():
             yield statistic, features, value
         yield "linear routing", features, linear(table[parts.pool], truth)
-    extended = np.asarray(with_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
+    extended = np.asarray(append_intercept(jnp.asarray(x[parts.pool]), Intercept.share))
     yield "linear routing", "encoder, intercept", linear(extended, truth)
     yield "linear routing", "encoder, shrunk", linear(extended[:, :-1], truth)
 

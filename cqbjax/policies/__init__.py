@@ -1,18 +1,22 @@
-"""Policies: how a query and an assortment are picked, and what is learnt.
+"""Policies: which query to serve, with which assortment, and what to learn from the choice.
 
 The labels used in configurations and results are `conf/policy/*.yaml`; `_template.py` is a policy
 to copy.
 """
 
 from cqbjax.policies.acqb import Acqb
-from cqbjax.policies.baselines import Optimal, RandomRouting
-from cqbjax.policies.by_llm import ByLlm
-from cqbjax.policies.contexts import Intercept, OnContexts, Replaced, with_intercept
-from cqbjax.policies.linear import Linear
-from cqbjax.policies.queueing_bandits import QueueingBandit
-from cqbjax.policies.routed import Routed
+from cqbjax.policies.baselines import OptimalPolicy, RandomRouting
+from cqbjax.policies.context_free_bandits import LlmRanking, QueueingBandit
+from cqbjax.policies.context_views import (
+    ContextWrapper,
+    Intercept,
+    ReplacedContexts,
+    append_intercept,
+)
+from cqbjax.policies.linear_bandit import LinearBandit
+from cqbjax.policies.router_policy import RouterPolicy
 
 __all__ = [
-    "Acqb", "ByLlm", "Intercept", "Linear", "OnContexts", "Optimal", "QueueingBandit",
-    "RandomRouting", "Replaced", "Routed", "with_intercept",
+    "Acqb", "ContextWrapper", "Intercept", "LinearBandit", "LlmRanking", "OptimalPolicy",
+    "QueueingBandit", "RandomRouting", "ReplacedContexts", "RouterPolicy", "append_intercept",
 ]  # fmt: skip

@@ -24,15 +24,15 @@ from jax import Array
 from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.policies.picking import of_available, uniform_assortment
+from cqbjax.policies.assortments import draw_assortment, mask_unavailable
 
 
 class State(NamedTuple):
-    """What is carried from round to round: arrays whose shapes and types never change.
+    """State from round to round: arrays whose shapes and types never change.
 
     Attributes:
-        shown: [N] float, in how many rounds each server was in the assortment.
-        accepted: [N] float, in how many of them its answer was chosen.
+        shown: [N] float, rounds in which each server was offered.
+        accepted: [N] float, rounds in which its answer was chosen.
     """
 
     shown: Array
@@ -51,7 +51,7 @@ class EpsilonGreedy:
 
     epsilon: Array | float = 0.1
 
-    # A policy that needs more than queue and features declares it once, `needs = Needs(...)`.
+    # A policy that needs more than queue and features declares it here: `needs = Needs(...)`.
 
     def init(self, problem: Problem, contexts: Array) -> State:
         """Return the state before round 1; raise ValueError for a problem it cannot handle."""
@@ -61,18 +61,18 @@ class EpsilonGreedy:
     def select(self, key: Array, state: State, observation: Observation) -> Action:
         """Serve the oldest query with a random assortment or the best one.
 
-        Write for one run, without a batch axis; an empty queue needs no care, because the
-        simulator discards what is decided then.
+        Write for one run, without a batch axis. Ignore the empty queue: the simulator discards its
+        decision.
         """
         problem = observation.problem
-        # Every draw has an address, (seed, round, stream): use a stream once a round.
+        # Every draw has an address (seed, round, stream); use each stream once a round.
         explored = rng.uniform(key, rng.Stream.EXPLORE) < self.epsilon
         slot = queueing.pick("oldest", observation.queue, rng.uniform(key, rng.Stream.QUERY))
-        random = uniform_assortment(key, observation)
-        # A server never shown counts as accepted half of the time.
+        random = draw_assortment(key, observation)
+        # A server that was never offered counts as accepted half of the time.
         rate = (state.accepted + 1.0) / (state.shown + 2.0)
         # LLMs that are down this round come last.
-        rate = of_available(rate, observation)
+        rate = mask_unavailable(rate, observation)
         best = mnl.best_servers(rate, problem.assortment_size)
         # No Python `if` on a traced value: compute both and choose.
         return Action(slot, jnp.where(explored, random, best), explored)
@@ -80,9 +80,9 @@ class EpsilonGreedy:
     def update(
         self, state: State, observation: Observation, action: Action, feedback: Feedback
     ) -> State:
-        """Count who was shown and who was chosen."""
+        """Count the offered and the chosen servers."""
         servers, number = action.servers, observation.problem.num_servers
-        # In a round without a query or an answer `valid` is False, and nothing may be learnt.
+        # In a round without a query or an answer `valid` is False, and the state must not change.
         return State(
             state.shown + (mnl.mark_servers(action.answering_servers, number) & feedback.valid),
             state.accepted + (mnl.mark_choice(servers, feedback.choice, number) & feedback.valid),

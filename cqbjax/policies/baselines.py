@@ -1,4 +1,4 @@
-"""The yardstick and the floor: the optimal policy and random routing."""
+"""Reference policies: the optimal policy, an oracle, and random routing."""
 
 from typing import Literal
 
@@ -9,25 +9,25 @@ from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Needs, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.picking import (
+from cqbjax.policies.assortments import (
     MANY,
-    best_answer,
-    learn_nothing,
-    no_state,
-    of_available,
-    random_lots,
-    uniform_assortment,
+    choose_query_and_servers,
+    draw_assortment,
+    draw_server_priorities,
+    init_stateless,
+    mask_unavailable,
+    update_stateless,
 )
 
 
 @pytree
-class Optimal:
+class OptimalPolicy:
     """The optimal policy pi*, which knows theta*: the pair of the largest true departure rate.
 
     Attributes:
-        retry: `same`, which is optimal where each attempt is drawn anew, as in the paper; or
-            `fallback`, no server twice for a query while others remain, for worlds in which a
-            server that failed a query fails it for good.
+        retry: `same`, which is optimal where each attempt is drawn independently, as in the paper;
+            or `fallback`, no server twice for a query while others remain, for scenarios in which a
+            server that failed a query always fails it.
     """
 
     retry: Literal["same", "fallback"] = static(default="same")
@@ -37,14 +37,14 @@ class Optimal:
         """Return the true utilities, and what the retry rule needs."""
         return Needs(true_utilities=True, offer_counts=retries.needs_offer_counts(self.retry))
 
-    init = staticmethod(no_state)
-    update = staticmethod(learn_nothing)
+    init = staticmethod(init_stateless)
+    update = staticmethod(update_stateless)
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown retry rule.
+        """Validate the retry rule.
 
         Raises:
-            ValueError: naming it and those that there are.
+            ValueError: naming it and the known rules.
         """
         check_options(self)
 
@@ -52,8 +52,10 @@ class Optimal:
         """Take the best pair under the true utilities."""
         utilities = observation.utilities
         assert utilities is not None
-        slot, picks = best_answer("joint", observation, utilities, jnp.zeros(()), self.retry)
-        return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))
+        slot, best = choose_query_and_servers(
+            "joint", observation, utilities, jnp.zeros(()), self.retry
+        )
+        return Action(slot, mnl.sort_picks(best), jnp.bool_(False))
 
 
 @pytree
@@ -62,8 +64,8 @@ class RandomRouting:
 
     Attributes:
         schedule: the queue rule that picks the query.
-        retry: `same`, any assortment again; or `fallback`, servers not yet shown for the query
-            while there are any, drawn uniformly.
+        retry: `same`, any assortment again; or `fallback`, uniformly among the servers not yet
+            offered to the query, while there are any.
     """
 
     schedule: queueing.Rule | Array = option(default="random")
@@ -71,17 +73,17 @@ class RandomRouting:
 
     @property
     def needs(self) -> Needs:
-        """Return no contexts, and what the retry rule needs."""
+        """Return what the retry rule needs; contexts are not needed."""
         return Needs(contexts=False, offer_counts=retries.needs_offer_counts(self.retry))
 
-    init = staticmethod(no_state)
-    update = staticmethod(learn_nothing)
+    init = staticmethod(init_stateless)
+    update = staticmethod(update_stateless)
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown queue or retry rule.
+        """Validate the queue rule and the retry rule.
 
         Raises:
-            ValueError: naming it and those that there are.
+            ValueError: naming it and the known rules.
         """
         check_options(self)
 
@@ -90,10 +92,10 @@ class RandomRouting:
         problem = observation.problem
         query = rng.uniform(key, rng.Stream.QUERY)
         slot = queueing.pick(self.schedule, observation.queue, query)
-        if self.retry == "fallback":
-            shown = retries.shown_counts(observation.queue)[slot]
-            shown = of_available(shown, observation, MANY)
-            lots = random_lots(key, problem)
-            picks = retries.next_picks(lots, shown, problem.assortment_size)
-            return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))
-        return Action(slot, uniform_assortment(key, observation), jnp.bool_(False))
+        if self.retry == "same":
+            return Action(slot, draw_assortment(key, observation), jnp.bool_(False))
+        offers = retries.read_offer_counts(observation.queue)[slot]
+        offers = mask_unavailable(offers, observation, MANY)
+        priorities = draw_server_priorities(key, problem)
+        best = retries.next_assortment(priorities, offers, problem.assortment_size)
+        return Action(slot, mnl.sort_picks(best), jnp.bool_(False))

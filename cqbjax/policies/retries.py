@@ -1,13 +1,13 @@
-"""What a policy does with a query that comes back: the same again, another server, or less hope.
+"""Retry rules: how a policy routes a query that returns.
 
-In the paper's algorithms a retry changes nothing but the queue: the prediction x'theta_j of the
-servers that failed a query stays as it is, and they are shown to it again. Gateways fall back to
-the next model instead (`fallback`), and may keep which model answered a prompt (`cache`). A
-statistician would say that a failure tells something of this query beyond its features
-(`posterior`), or of its prompt, whoever asks it (`recall`). All are here, for any policy that has
-utilities of queries and servers.
+In the paper's algorithms a retry changes only the queue: the prediction x'theta_j of the servers
+that failed a query stays the same, and they may be offered again. Gateways fall back to the next
+model instead (`fallback`) and may remember which model answered a prompt (`cache`). Statistically,
+a failure is evidence about the query beyond its features (`posterior`), or about its prompt for all
+users (`recall`). The rules work for any policy with utilities of queries and servers.
 """
 
+import functools
 import math
 from typing import Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
 Retry = Literal["same", "fallback", "posterior", "recall", "cache"]
 RecallBy = Literal["row", "embedding"]
 
-# What an accepted answer adds to a utility in the eyes of a cache: more than utilities differ by.
+# Added to the utility of a server whose answer is cached; exceeds all differences of utilities.
 CACHED = 100.0
 
 
@@ -33,7 +33,7 @@ def needs_offer_counts(retry: Retry) -> bool:
 
 
 def check_precision(precision: Array | float) -> None:
-    """Refuse a precision at which `after_outcomes` is not defined.
+    """Validate the precision of `condition_on_outcomes`.
 
     Raises:
         ValueError: naming it and what is allowed.
@@ -43,67 +43,67 @@ def check_precision(precision: Array | float) -> None:
 
 
 class Tally(NamedTuple):
-    """What became of every prompt's attempts, whichever query made them.
+    """Outcomes of all attempts by prompt.
 
     Attributes:
         accepted: [I, N] int32, rounds in which the server's answer was chosen.
-        failed: [I, N] int32, rounds with it that ended in a retrial.
-        place: [I] int32 where each row is counted: with the first row of the same embedding; None:
-            each row by itself.
+        failed: [I, N] int32, rounds with the server that ended in a retrial.
+        place: [I] int32 the row that counts for each row, the first of the same embedding; None:
+            each row counts for itself.
     """
 
     accepted: Array
     failed: Array
     place: Array | None = None
 
-    def of(self, row: Array) -> Array:
-        """Return where rows [...] of the run's table are counted: [...] int32."""
+    def locate(self, row: Array) -> Array:
+        """Return the rows that count for rows [...] of the run's table: [...] int32."""
         return row if self.place is None else self.place[row]
 
 
-def begin(
+def init_tally(
     retry: Retry, problem: Problem, contexts: Array, by: RecallBy = "row"
 ) -> Tally | None:  # fmt: skip
-    """Return the empty tally of a rule that keeps one, else None.
+    """Return the empty tally of `recall` and `cache`; None for the other rules.
 
     Args:
         retry: the rule.
         problem: shapes.
         contexts: [I, ...] the run's table as the policy sees it.
-        by: what is remembered: `row`, the prompt; or `embedding`, prompts of equal ones as one.
+        by: what identifies a prompt: its `row`, or its `embedding`.
     """
     if retry not in ("recall", "cache"):
         return None
     zeros = jnp.zeros((problem.num_rows, problem.num_servers), jnp.int32)
-    return Tally(zeros, zeros, first_of_equals(contexts) if by == "embedding" else None)
+    return Tally(zeros, zeros, find_first_equal_row(contexts) if by == "embedding" else None)
 
 
-def first_of_equals(contexts: Array) -> Array:
-    """Return of each row the number of the first row that is equal: [I, ...] -> [I] int32.
+def find_first_equal_row(contexts: Array) -> Array:
+    """Return the number of the first equal row of each row: [I, ...] -> [I] int32.
 
-    Rows are sorted by two sums of their bits, so that equals are neighbours: exact arithmetic, in
-    which nothing is rounded, and far cheaper than sorting by every feature.
+    Sorting by two integer hashes of the bits puts equal rows next to each other, which is exact and
+    much cheaper than sorting by every feature.
     """
     rows = contexts.reshape(contexts.shape[0], -1)
     bits = jax.lax.bitcast_convert_type(rows.astype(jnp.float32), jnp.uint32)
     odd = np.random.default_rng(0).integers(0, 2**31, (2, rows.shape[1]), np.uint32) * 2 + 1
-    mixed = bits ^ (bits >> 15)
-    sums = [jnp.sum(mixed * jnp.asarray(own), axis=1, dtype=jnp.uint32) for own in odd]
-    order = jnp.lexsort((jnp.arange(len(rows)), *sums))
-    ahead = jnp.any(rows[order[1:]] != rows[order[:-1]], axis=1)
-    starts = jnp.concatenate([jnp.ones(1, bool), ahead])
+    bits = bits ^ (bits >> 15)
+    hashes = [jnp.sum(bits * jnp.asarray(one), axis=1, dtype=jnp.uint32) for one in odd]
+    order = jnp.lexsort((jnp.arange(len(rows)), *hashes))
+    differs = jnp.any(rows[order[1:]] != rows[order[:-1]], axis=1)
+    starts = jnp.concatenate([jnp.ones(1, bool), differs])
     begins = jax.lax.cummax(jnp.where(starts, jnp.arange(len(rows)), 0))
     return jnp.zeros(len(rows), jnp.int32).at[order].set(order[begins].astype(jnp.int32))
 
 
-def add(
+def update_tally(
     tally: Tally | None, observation: Observation, action: Action, feedback: Feedback
 ) -> Tally | None:
-    """Add a round to a tally, if there is one."""
+    """Add the outcome of a round to a tally, if there is one."""
     if tally is None:
         return None
     size, servers = observation.problem.assortment_size, observation.problem.num_servers
-    row = tally.of(observation.queue.row[action.slot])
+    row = tally.locate(observation.queue.row[action.slot])
     chosen = mnl.mark_choice(action.servers, feedback.choice, servers)
     failed = mnl.mark_servers(action.answering_servers, servers) & (feedback.choice == size)
     return tally._replace(
@@ -112,47 +112,47 @@ def add(
     )
 
 
-def revised(
+def revise_utilities(
     retry: Retry, utilities: Array, observation: Observation, tally: Tally | None,
     precision: Array | float,
 ) -> Array:  # fmt: skip
-    """Return the utilities of every slot and server given what its attempts showed: [C, N]."""
+    """Return the utilities of every slot and server, given earlier outcomes: [C, N]."""
     queue = observation.queue
     if retry in ("recall", "cache"):
-        assert tally is not None, "a rule that recalls keeps a tally"
-        place = tally.of(queue.row)
+        assert tally is not None, "recall and cache have a tally"
+        place = tally.locate(queue.row)
         accepted, failed = tally.accepted[place], tally.failed[place]
         if retry == "cache":
             return utilities + CACHED * (accepted > 0)
-        return after_outcomes(utilities, accepted, failed, precision)
+        return condition_on_outcomes(utilities, accepted, failed, precision)
     if retry == "posterior":
-        failed = shown_counts(queue).astype(utilities.dtype)
-        return after_outcomes(utilities, jnp.zeros_like(failed), failed, precision)
+        failed = read_offer_counts(queue).astype(utilities.dtype)
+        return condition_on_outcomes(utilities, jnp.zeros_like(failed), failed, precision)
     return utilities
 
 
-def after_outcomes(
+def condition_on_outcomes(
     utilities: Array, accepted: Array, failed: Array, precision: Array | float
 ) -> Array:
-    """Return utilities given what was seen of the same query, or of the same prompt.
+    """Return utilities given the outcomes of the same query, or of the same prompt.
 
-    A beta-binomial random effect stands for what the features do not tell: a server of utility u
-    satisfies the users of a prompt with a probability drawn once from a Beta distribution of mean
+    A beta-binomial random effect models what the features miss: a server of utility u satisfies the
+    users of a prompt with a probability drawn once from a Beta distribution of mean
     m = e^u / (1 + e^u) and precision s. After a acceptances and f failures its mean is
-    (m s + a) / (s + a + f), whose log-odds are
+    (m s + a) / (s + a + f), with log-odds
 
         u + log(1 + a (1 + e^-u) / s) - log(1 + f (1 + e^u) / s).
 
-    A precision without bound is the paper's model; one near zero all but rules out a server that
-    failed. That other servers stood beside it changes nothing: given that the user chose either j
-    or none, they chose j with log-odds u_j (independence of irrelevant alternatives), and rounds in
-    which another server was chosen are not counted.
+    An infinite precision is the paper's model; a precision near zero all but excludes a server that
+    failed. The other offered servers do not matter: given that the user chose either j or the
+    outside option, they chose j with log-odds u_j (independence of irrelevant alternatives), and
+    rounds in which another server was chosen are not counted.
 
     Args:
         utilities: [..., N] u.
         accepted: [..., N] a.
         failed: [..., N] f.
-        precision: [] s, how many attempts the prediction is worth.
+        precision: [] s, in attempts.
 
     Returns:
         [..., N].
@@ -162,12 +162,12 @@ def after_outcomes(
     return utilities + jnp.logaddexp(0.0, up) - jnp.logaddexp(0.0, down)
 
 
-def next_picks(utilities: Array, shown: Array, size: int) -> list[Array]:
-    """Return the fallback's assortment: servers shown least often first, the best of them first.
+def next_assortment(utilities: Array, shown: Array, size: int) -> list[Array]:
+    """Return the assortment of `fallback`: servers offered least often first, then the best first.
 
-    With K = 1 that is the n-th best server at a query's n-th attempt; with K > 1 the best K not yet
-    shown, and once fewer than K are left these and the best of the others. After all servers it
-    begins again.
+    With K = 1 this is the n-th best server at a query's n-th attempt. With K > 1 it is the best K
+    not yet offered; if fewer than K are left, these and the best of the others. After all servers
+    it starts again.
 
     Args:
         utilities: [..., N].
@@ -178,33 +178,29 @@ def next_picks(utilities: Array, shown: Array, size: int) -> list[Array]:
         K arrays [...] int32; ties go to lower numbers.
     """
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
-    picks, left = [], jnp.ones(utilities.shape, bool)
+    chosen, left = [], jnp.ones(utilities.shape, bool)
     for _ in range(size):
         fewest = -linalg.maximum(jnp.where(left, -shown, jnp.iinfo(jnp.int32).min), axis=-1)
         first = left & (shown == fewest[..., None])
-        pick = linalg.first_argmax(jnp.where(first, utilities, -jnp.inf))
-        picks.append(pick)
-        left &= numbers != pick[..., None]
-    return picks
+        server = linalg.first_argmax(jnp.where(first, utilities, -jnp.inf))
+        chosen.append(server)
+        left &= numbers != server[..., None]
+    return chosen
 
 
-def score_of_picks(utilities: Array, picks: list[Array]) -> Array:
+def score_assortment(utilities: Array, servers: list[Array]) -> Array:
     """Return log of the sum of exp(u) over an assortment: [..., N], K times [...] -> [...].
 
     It orders assortments as R(x, S) does.
     """
     numbers = jnp.arange(utilities.shape[-1], dtype=jnp.int32)
-    chosen = [
-        linalg.maximum(jnp.where(numbers == pick[..., None], utilities, -jnp.inf), axis=-1)
-        for pick in picks
-    ]
-    score = chosen[0]
-    for one in chosen[1:]:
-        score = jnp.logaddexp(score, one)
-    return score
+    return functools.reduce(jnp.logaddexp, [
+        linalg.maximum(jnp.where(numbers == one[..., None], utilities, -jnp.inf), axis=-1)
+        for one in servers
+    ])  # fmt: skip
 
 
-def shown_counts(queue: Queue) -> Array:
-    """Return how often each server was shown for each slot's query: [C, N] int32."""
+def read_offer_counts(queue: Queue) -> Array:
+    """Return the offers of each server to each slot's query: [C, N] int32."""
     assert queue.shown is not None, "the policy must declare needs = Needs(offer_counts=True)"
     return queue.shown

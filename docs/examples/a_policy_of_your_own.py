@@ -55,7 +55,7 @@ check_policy(StayOrShift(), uncompiled=False)
 queries = datasets.dataset_source("paretobandit", "data", pool_size=200).queries
 chosen = {
     "stay_or_shift": StayOrShift(),
-    "thompson": policies.ByLlm(index="thompson"),
+    "thompson": policies.LlmRanking(index="thompson"),
 }
 data = cqbjax.sweep(chosen, queries, arrival_rate=[0.8], num_seeds=50, horizon=500)
 data = data.sel(arrival_rate=0.8)

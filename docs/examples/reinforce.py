@@ -47,7 +47,7 @@ class Network(nn.Module):
         return nn.Dense(1, name="last")(hidden)[..., 0]
 
 
-def chances(policy: policies.Linear, state, observation: Observation) -> Array:
+def chances(policy: policies.LinearBandit, state, observation: Observation) -> Array:
     """Return LinUCB's index of every slot and server: [C, N]."""
     x = observation.features
     along = jnp.einsum("bij,cj->cbi", state.inverse, x)
@@ -90,7 +90,7 @@ class Scheduler:
     first_bias: Array = dataclasses.field(default_factory=lambda: stored("first_bias"))
     last: Array = dataclasses.field(default_factory=lambda: stored("last"))
     last_bias: Array = dataclasses.field(default_factory=lambda: stored("last_bias"))
-    router: policies.Linear = policies.Linear()
+    router: policies.LinearBandit = policies.LinearBandit()
 
     def check(self, problem) -> None:
         """Raise ValueError for shared parameters, which the index above does not support."""
@@ -136,7 +136,7 @@ def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
         key: key of the run, which determines its queries and users.
         mask: [] int32, separates the draws of actions in repetitions of the same run.
     """
-    router = policies.Linear()
+    router = policies.LinearBandit()
     observation, state = env.reset(key)
 
     def one(carried, _):

@@ -20,7 +20,7 @@ backend.configure()  # use every core; store compiled programs on disk
 source = datasets.dataset_source("paretobandit", "data", pool_size=200)
 chosen = {
     "random": policies.RandomRouting(),
-    "thompson": policies.ByLlm(index="thompson"),
+    "thompson": policies.LlmRanking(index="thompson"),
 }
 rates = [0.4, 0.5, 0.6, 0.7]
 means = {}

@@ -31,7 +31,7 @@ from cqbjax.core.types import DOWN_UTILITY, Policy, Problem, Queue, Source
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import Capacity
 from cqbjax.engine.sweep import sweep
-from cqbjax.policies import Optimal
+from cqbjax.policies import OptimalPolicy
 from reproduction.theory.runs import (
     mean_columns,
     offered_rows,
@@ -146,7 +146,7 @@ def _run_path(
 ) -> SwitchingQueues:
     """Run the switching queues of one sample path."""
     del rate
-    horizon, optimal = problem.horizon, Optimal()
+    horizon, optimal = problem.horizon, OptimalPolicy()
     numbers = jnp.arange(horizon + 1)
     best = mnl.best_score(instance.workload.utilities, problem.assortment_size)
 

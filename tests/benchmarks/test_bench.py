@@ -30,7 +30,7 @@ from cqbjax.core.recorders import OPTIONAL
 from cqbjax.core.scenario import Scenario
 from cqbjax.engine import batches, programs
 from cqbjax.engine.sweep import sweep
-from cqbjax.policies import Optimal
+from cqbjax.policies import OptimalPolicy
 from cqbjax.sources import Synthetic
 from tests import reference
 from tests.reference import known_queues
@@ -64,7 +64,7 @@ MAY_BE_NONE = ("repeated", "cost", "cost_from", "cost_to", "measured")
 def tiny(**fields) -> Case:
     """Return a case of one quick compilation: the yardstick of every sweep under ACQB's label."""
     settings = {"horizon": 20, "batch": 2, "chunks": 2} | fields
-    return Case(NAME, {"acqb": Optimal()}, unit_vectors(5, 5, 30), **settings)
+    return Case(NAME, {"acqb": OptimalPolicy()}, unit_vectors(5, 5, 30), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def report(tmp_path_factory):
         patch.setattr(cases, "growth", lambda quick: grown)
         patch.setattr(cases, "compiled", lambda quick: [tiny()])
         patch.setattr(sections, "call_in_process", lambda *_, **__: 0.5)
-        patch.setattr(costs, "POLICIES", {"acqb": (Optimal(), 8)})
+        patch.setattr(costs, "POLICIES", {"acqb": (OptimalPolicy(), 8)})
         patch.setattr(costs, "QUICK", ("users=orbit", "record=dollars"))
         patch.setattr(costs, "BATCH", 2)
         patch.setattr(peers, "PAIRS", [pair._replace(case=tiny()) for pair in peers.PAIRS])

@@ -51,7 +51,7 @@ def test_a_simulation_is_what_it_imports():
     assert not [name for name in reached if name.split(".")[1] in apart]
     acqb = code.modules([], policies.Acqb())
     assert {"cqbjax.estimation.gaussian", "cqbjax.policies.acqb"} <= set(acqb)
-    assert "cqbjax.policies.queueing_bandits" not in acqb
+    assert "cqbjax.policies.context_free_bandits" not in acqb
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_a_users_object_reads_counts(own, tmp_path, monkeypatch):
     for made in (
         lambda table: module.Mine(table=table),
         lambda table: module.Plain(inside=[table]),
-        lambda table: policies.OnContexts(policy=module.Mine(table=table), view=None),
+        lambda table: policies.ContextWrapper(policy=module.Mine(table=table), view=None),
     ):
         assert len({code.digest([], made(table)) for table in tables}) == 2
     assert code.digest([], module.Plain(x="weights.npy")) != code.digest([], module.Plain(x="x"))

@@ -17,7 +17,7 @@ from cqbjax import sources
 from cqbjax.core import backend, rng, simulate
 from cqbjax.engine import batches, programs
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
 from tests.reference import scenarios
 
@@ -41,7 +41,7 @@ CASES = {
     "random": ("pool", RandomRouting()),
     "rand_rout": ("synthetic", RandomRouting(schedule="oldest")),
     "q_ths": ("synthetic", QueueingBandit(index="thompson")),
-    "optimal": ("pool", Optimal()),
+    "optimal": ("pool", OptimalPolicy()),
 }
 
 
@@ -321,7 +321,7 @@ def test_with_the_true_theta_acqb_is_the_optimal_policy(size, parameters, seed, 
     planted = scenarios.Planted(policy=Acqb(alpha_scale=0.0, c1=0.0), theta=theta)
     mine, best = (
         scenarios.first(scenarios.play(policy, source, rate, problem, CAPACITY, seed)).decision
-        for policy in (planted, Optimal())
+        for policy in (planted, OptimalPolicy())
     )
     for name in ("query", "servers", "choice"):
         valid = best.valid

@@ -8,7 +8,7 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.dynamics import Outages, ServiceChannels
-from cqbjax.policies import Acqb, Optimal, RandomRouting, Routed
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting, RouterPolicy
 from cqbjax.sources import Routing
 
 HORIZON, SERVERS = 120, 5
@@ -18,14 +18,14 @@ POOL = Routing(
 )
 SERVICE = [Outages(share=0.5, length=4, since=[1, 1, 1, 40, 1], until=[90, 120, 120, 120, 120])]
 POLICIES = {
-    "optimal": Optimal(),
+    "optimal": OptimalPolicy(),
     "acqb": Acqb(c1=3.0),
     "acqb_ucb": Acqb(optimism="ucb"),
     "acqb_fallback": Acqb(retry="fallback", schedule="oldest"),
     "acqb_recall": Acqb(retry="recall"),
     "random": RandomRouting(),
     "rand_rout_fallback": RandomRouting(retry="fallback"),
-    "routed": Routed(scores=DRAW.normal(size=(20, SERVERS)), by="prompt", schedule="joint"),
+    "routed": RouterPolicy(scores=DRAW.normal(size=(20, SERVERS)), by="prompt", schedule="joint"),
 }
 # One server a query is the same code, and is held to the reference, decision for decision, in its
 # world of outages (testing/test_worlds_against_reference.py).

@@ -21,7 +21,7 @@ from cqbjax.dynamics import (
     ServiceTimes,
     SingleChannel,
 )
-from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Synthetic
 
 HORIZON, SLOTS, RATE = 60, 128, 0.6
@@ -56,7 +56,7 @@ WORLDS = {
 }  # fmt: skip
 POLICIES = {
     "random": RandomRouting(),
-    "optimal": Optimal(),
+    "optimal": OptimalPolicy(),
     "acqb": Acqb(),
     "fallback": Acqb(retry="fallback"),
 }

@@ -6,12 +6,12 @@ from stationary import Waiting, a_round, close, swept
 
 from cqbjax.policies import (
     Acqb,
+    ContextWrapper,
     Intercept,
-    OnContexts,
     QueueingBandit,
     RandomRouting,
-    Replaced,
-    Routed,
+    ReplacedContexts,
+    RouterPolicy,
     _template,
 )
 from tests.reference import known_queues, queues
@@ -30,14 +30,14 @@ POLICIES = {
     "cqb_eps": Acqb(exploration="phased", explore_rounds=100),
     **{f"acqb_{retry}": Acqb(retry=retry) for retry in ("fallback", "posterior", "recall")},
     "acqb_ucb": Acqb(optimism="ucb"),
-    "acqb_cl": OnContexts(policy=Acqb(), view=Replaced(contexts=np.eye(2, 3) + 0.1)),
-    "acqb_intercept": OnContexts(policy=Acqb(), view=Intercept()),
-    "acqb_warm": OnContexts(policy=WARM, view=Replaced(contexts=np.eye(2, 3))),
+    "acqb_cl": ContextWrapper(policy=Acqb(), view=ReplacedContexts(contexts=np.eye(2, 3) + 0.1)),
+    "acqb_intercept": ContextWrapper(policy=Acqb(), view=Intercept()),
+    "acqb_warm": ContextWrapper(policy=WARM, view=ReplacedContexts(contexts=np.eye(2, 3))),
     **{
-        f"routed_{retry}": Routed(scores=SCORES, retry=retry)
+        f"routed_{retry}": RouterPolicy(scores=SCORES, retry=retry)
         for retry in ("same", "fallback", "posterior", "recall")
     },
-    "routed_priority": Routed(scores=SCORES, schedule="joint"),
+    "routed_priority": RouterPolicy(scores=SCORES, schedule="joint"),
     "q_ucb": QueueingBandit(),
     "q_ths": QueueingBandit(index="thompson"),
     **{f"random_{rule}": RandomRouting(schedule=rule) for rule in ("oldest", "newest", "random")},

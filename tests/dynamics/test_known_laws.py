@@ -6,14 +6,14 @@ from stationary import Waiting, a_round, close, less, swept
 
 from cqbjax.core.recorders import queries
 from cqbjax.dynamics import Impatience, ServiceChannels
-from cqbjax.policies import Optimal, RandomRouting
+from cqbjax.policies import OptimalPolicy, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
 from tests.reference import known_queues, queues
 
 LOAD = 0.6
 M, RATE = known_queues.M, LOAD * known_queues.M
 # Where any policy would do.
-ANY = {"optimal": Optimal()}
+ANY = {"optimal": OptimalPolicy()}
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
 

@@ -12,13 +12,13 @@ from cqbjax.core import queueing
 from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation
 from cqbjax.dynamics import Orbit, ServiceChannels, ServiceTimes
-from cqbjax.policies import Optimal
+from cqbjax.policies import OptimalPolicy
 from cqbjax.sources import Routing
 from tests.reference import known_queues, queues
 
 LOAD = 0.6
 M, RATE = known_queues.M, LOAD * known_queues.M
-ANY = {"optimal": Optimal()}
+ANY = {"optimal": OptimalPolicy()}
 # Server 0 satisfies everybody, server 1 nobody.
 BUSY = Routing(contexts=np.ones((1, 1)), utilities=np.array([[14.0, -40.0]]), pool_size=1)
 

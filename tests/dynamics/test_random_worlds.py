@@ -25,7 +25,7 @@ from cqbjax.dynamics import (
     ServiceTimes,
     SingleChannel,
 )  # fmt: skip
-from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, Routed
+from cqbjax.policies import Acqb, QueueingBandit, RandomRouting, RouterPolicy
 from cqbjax.sources import Arriving, Batches, Bursty, Coin, Drifting, Routing, Synthetic
 from cqbjax.sources.arrivals import traced
 
@@ -69,7 +69,7 @@ POLICIES = {
     "ucb": Acqb(optimism="ucb"),
     "rand_fallback": RandomRouting(retry="fallback"),
     "posterior": Acqb(retry="posterior"),
-    "routed": Routed(scores=UTILITIES, by="row", schedule="joint"),
+    "routed": RouterPolicy(scores=UTILITIES, by="row", schedule="joint"),
     "random": RandomRouting(),
     "fallback": Acqb(retry="fallback"),
     "q_ucb": QueueingBandit(),

@@ -12,7 +12,7 @@ from cqbjax.core.recorders import OPTIONAL, STANDARD
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action
 from cqbjax.dynamics import DelayedFeedback, Impatience, Outages, ServiceTimes
-from cqbjax.policies import ByLlm, Linear, RandomRouting
+from cqbjax.policies import LinearBandit, LlmRanking, RandomRouting
 from cqbjax.sources import Routing
 
 HORIZON, SINCE, SERVERS, PRICE = 60, 41, 3, 1e-3
@@ -121,7 +121,9 @@ def test_rounds_without_an_answer_are_rounds_of_waiting():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [ByLlm(index="thompson"), Linear()], ids=["thompson", "linucb"])
+@pytest.mark.parametrize(
+    "policy", [LlmRanking(index="thompson"), LinearBandit()], ids=["thompson", "linucb"]
+)
 def test_policies_do_not_learn_from_an_llm_that_is_down(policy):
     """With two of three LLMs down throughout, what is known of them is what was known at first."""
     source = as_arrays(with_dynamics(TABLE, [], [Outages(until=[HORIZON, 1, 1])]))
@@ -142,7 +144,7 @@ def test_best_llm_commits_where_an_llm_never_joins_or_leaves():
     left = Outages(until=[10**6, 10**6, 10**6, 10**6, 20])
     for service in (never, left):
         data = cqbjax.sweep(
-            {"best_llm": ByLlm(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rate=[0.5],
+            {"best_llm": LlmRanking(tries=10.0)}, cqbjax.sources.Synthetic(), arrival_rate=[0.5],
             num_seeds=2, horizon=600, service=[service],
         )  # fmt: skip
         explored = data.explored.sel(policy="best_llm").isel(arrival_rate=0)

@@ -10,7 +10,7 @@ import cqbjax
 from cqbjax import QueueOverflow
 from cqbjax.dynamics import DelayedFeedback
 from cqbjax.engine import programs, spec
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
+from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting, RouterPolicy
 from cqbjax.sources import Routing, Synthetic
 from tests.reference import scenarios
 
@@ -110,9 +110,11 @@ CASES = {
         SOURCE, {"random": RandomRouting(schedule="fifo")}, {}, ["schedule=fifo", "oldest"],
     ),
     "an unknown schedule of a router": (
-        table(), {"knn": Routed(scores=SCORES, schedule="fifo")}, {}, ["schedule=fifo", "joint"],
+        table(), {"knn": RouterPolicy(scores=SCORES, schedule="fifo")}, {},
+        ["schedule=fifo", "joint"],
     ),
-    "rows of nothing": (table(), {"knn": Routed(scores=SCORES, by="all")}, {}, ["by=all", "row"]),
+    "rows of nothing": (table(), {"knn": RouterPolicy(scores=SCORES, by="all")}, {},
+                        ["by=all", "row"]),
     "no regularisation": (SOURCE, {"acqb": Acqb(lambda0=0.0)}, {}, ["lambda0", "above 0"]),
     "too little of it": (SOURCE, {"acqb": Acqb(lambda0=0.1)}, {}, ["lambda0=0.1", "at least 0.3"]),
     "a radius that is no number": (
@@ -130,12 +132,12 @@ CASES = {
         ["delay=100000000", "horizon="],
     ),
     "no samples": (SOURCE, {"acqb": Acqb(num_samples=0)}, {}, ["num_samples=0", "at least 1"]),
-    "NaN scores": (table(), {"knn": Routed(scores=SCORES * NAN)}, {}, ["scores", "finite"]),
+    "NaN scores": (table(), {"knn": RouterPolicy(scores=SCORES * NAN)}, {}, ["scores", "finite"]),
     "scores for other prompts": (
-        table(), {"knn": Routed(scores=SCORES[:2])}, {}, ["scores", "2", "4 prompts"],
+        table(), {"knn": RouterPolicy(scores=SCORES[:2])}, {}, ["scores", "2", "4 prompts"],
     ),
     "scores for other servers": (
-        table(), {"knn": Routed(scores=SCORES[:, :2])}, {}, ["scores", "2", "3 servers"],
+        table(), {"knn": RouterPolicy(scores=SCORES[:, :2])}, {}, ["scores", "2", "3 servers"],
     ),
 }  # fmt: skip
 
@@ -187,7 +189,7 @@ def test_the_slackness_that_the_message_allows_is_allowed():
 @pytest.mark.slow
 def test_an_overflow_names_the_round_the_run_and_a_capacity_that_is_enough():
     """One slot fewer than the sentence says overflows again, and so many do not."""
-    source, policies = scenarios.constant(0.5), {"optimal": Optimal()}
+    source, policies = scenarios.constant(0.5), {"optimal": OptimalPolicy()}
     keys = {"arrival_rate": [0.1, 0.7], "seeds": [2, 8], "horizon": 40, "record_every": 1}
     with pytest.raises(QueueOverflow) as overflow:
         cqbjax.sweep(policies, source, capacity=3, **keys)

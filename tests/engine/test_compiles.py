@@ -15,7 +15,14 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Needs
 from cqbjax.engine import batches, memory, programs
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import Acqb, Linear, OnContexts, Optimal, RandomRouting, Replaced
+from cqbjax.policies import (
+    Acqb,
+    ContextWrapper,
+    LinearBandit,
+    OptimalPolicy,
+    RandomRouting,
+    ReplacedContexts,
+)
 from cqbjax.sources import Synthetic, rejection
 from tests.reference.scenarios import unit_vectors
 
@@ -101,10 +108,10 @@ def test_rooms_are_for_what_does_not_follow_from_the_horizon():
     assert room.horizon == batches.PADDED_HORIZONS[0] == room.num_rows
     assert made.program_spec(group, 64).width == memory.CPU_NARROW
     # Bins of times, a table of the run's rows, a source of one's own, a long run: of its own.
-    view = Replaced(contexts=np.zeros((60, 2), np.float32))
+    view = ReplacedContexts(contexts=np.zeros((60, 2), np.float32))
     for policy, given in (
         (Acqb(), {"record": ["time_in_system"]}),
-        (OnContexts(policy=Acqb(), view=view), {}),
+        (ContextWrapper(policy=Acqb(), view=view), {}),
         (Acqb(), {"horizon": batches.PADDED_HORIZONS[-1] + 1}),
     ):
         own, group = planned(policy, **given)
@@ -125,8 +132,8 @@ def test_on_a_gpu_a_program_is_of_its_own_horizon_and_records():
     [
         (Acqb(), SOURCE, 1, False), (Acqb(schedule="oldest"), SOURCE, 2, False),
         (Acqb(), dataclasses.replace(SOURCE, parameters="shared"), 1, True),
-        (Acqb(), unit_vectors(3, 4), 1, True), (Linear(), SOURCE, 1, True),
-        (Optimal(), SOURCE, 1, True), (RandomRouting(), SOURCE, 1, True),
+        (Acqb(), unit_vectors(3, 4), 1, True), (LinearBandit(), SOURCE, 1, True),
+        (OptimalPolicy(), SOURCE, 1, True), (RandomRouting(), SOURCE, 1, True),
     ],
 )  # fmt: skip
 def test_what_generates_code_follows_from_policy_and_source_and_not_from_seeds(

@@ -16,12 +16,12 @@ from cqbjax.core import backend
 from cqbjax.engine import batches, programs, sweep
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import ByLlm, RandomRouting
+from cqbjax.policies import LlmRanking, RandomRouting
 from cqbjax.sources import Synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Synthetic(num_servers=3, dim=2)
-POLICIES = {"linucb": ByLlm(), "random": RandomRouting()}
+POLICIES = {"linucb": LlmRanking(), "random": RandomRouting()}
 KEYS = {"arrival_rate": [0.4], "num_seeds": 2, "horizon": 30}
 TIMES = ["seconds_per_round", "compile_seconds"]
 # One draws for all; each of three groups starts and advances.

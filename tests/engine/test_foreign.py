@@ -18,7 +18,7 @@ from cqbjax.core.queueing import QueueOverflow
 from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel, with_dynamics
 from cqbjax.dynamics import Orbit
 from cqbjax.engine import programs
-from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
 from cqbjax.sources import Arriving, Bursty, Routing
 from tests.reference import scenarios
 
@@ -266,9 +266,11 @@ def test_an_instance_that_cannot_be_run_is_refused(message):
     assert said.endswith("and those of seed 4, arrival_rate 0.6 do not"), said
 
 
-@pytest.mark.parametrize("given", [RandomRouting(), Own(), cqbjax.PerSeed([Optimal()] * 2)])
+@pytest.mark.parametrize("given", [RandomRouting(), Own(), cqbjax.PerSeed([OptimalPolicy()] * 2)])
 def test_the_label_of_the_yardstick_is_the_optimal_policys(given, nothing_compiles):
-    with pytest.raises(ValueError, match="policy optimal must be cqbjax.policies.Optimal()") as no:
+    with pytest.raises(
+        ValueError, match="policy optimal must be cqbjax.policies.OptimalPolicy()"
+    ) as no:
         cqbjax.sweep({"optimal": given}, POOL, **GOOD)
     assert type(given).__name__ in str(no.value)
 

@@ -11,11 +11,11 @@ from cqbjax import sources
 from cqbjax.engine import batches, checkpoints
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
 
 POLICIES: dict[str, Any] = {
     "random": RandomRouting(),
-    "optimal": Optimal(),
+    "optimal": OptimalPolicy(),
 }
 SOURCE = sources.Synthetic(num_servers=3, dim=2, slackness=0.05)
 KEYS: dict[str, Any] = {"arrival_rate": [0.4, 0.6], "seeds": range(3), "horizon": 30}

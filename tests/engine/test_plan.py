@@ -11,7 +11,7 @@ from cqbjax.engine import batches, memory, programs, runner
 from cqbjax.engine.memory import bytes_per_run
 from cqbjax.engine.spec import PerSeed
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced
+from cqbjax.policies import Acqb, ContextWrapper, OptimalPolicy, RandomRouting, ReplacedContexts
 from cqbjax.sources import Synthetic
 from tests.reference.scenarios import unit_vectors
 
@@ -24,7 +24,7 @@ def test_every_offline_study_fits_a_machine_of_24_gb(servers, size):
     source = unit_vectors(servers)
     problem = source.problem(size, 5000)
     contexts = np.zeros((problem.num_rows, problem.dim), np.float32)
-    policy = OnContexts(policy=Acqb(), view=Replaced(contexts=contexts))
+    policy = ContextWrapper(policy=Acqb(), view=ReplacedContexts(contexts=contexts))
     kinds = signature_of(as_arrays(policy)), signature_of(as_arrays(source))
     needed = bytes_per_run(*kinds, problem, problem.horizon)
     # The images of every server are the least that a run can hold.
@@ -60,7 +60,7 @@ def test_groups_of_a_sweep_are_as_wide_on_a_cpu_and_no_wider_than_their_runs():
 
 def planned(policies, capacity="auto", rate=0.7, horizon=1000, chunk=2):
     one = build_spec(
-        {"optimal": Optimal()} | policies,
+        {"optimal": OptimalPolicy()} | policies,
         Synthetic(),
         np.atleast_1d(rate).tolist(),
         range(5),

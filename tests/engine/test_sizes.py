@@ -16,7 +16,7 @@ from cqbjax.engine.runner import RunResults
 from cqbjax.engine.spec import RecordSchedule
 from cqbjax.engine.sweep import _to_dataset
 from cqbjax.engine.validation import build_spec
-from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
 from cqbjax.sources import Coin, Synthetic
 
 
@@ -95,7 +95,7 @@ def test_a_batch_is_as_wide_as_helps_and_fits():
 def planned(policies, capacity="auto", rates=(0.3, 0.6), seeds=range(3), chunk=2):
     source = Synthetic(num_servers=3, dim=2, slackness=0.0)
     one = build_spec(
-        policies | {"optimal": Optimal()}, source, list(rates), seeds, 12, 1, 3, capacity
+        policies | {"optimal": OptimalPolicy()}, source, list(rates), seeds, 12, 1, 3, capacity
     )
     return batches.plan_sweep([one], chunk, None, jax.devices()[:1])
 
@@ -284,7 +284,7 @@ def test_a_group_shares_its_seconds_among_all_points_that_show_its_runs():
 
 @pytest.mark.parametrize(("every", "said"), [(1, "every round"), (2, "one round in 2 is recorded")])
 def test_the_oracles_queue_is_its_own_wherever_it_is_named(every, said):
-    asked = {"a": RandomRouting(), "optimal": Optimal()}
+    asked = {"a": RandomRouting(), "optimal": OptimalPolicy()}
     one = build_spec(asked, Coin(), [0.3], range(2), 4, record_every=every)
     measured = {
         label: runner.PolicyResults(

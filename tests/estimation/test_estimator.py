@@ -10,7 +10,7 @@ from scipy import optimize
 from cqbjax import datasets, estimation
 from cqbjax.estimation import gaussian, likelihood, loss_model, newton_cg, running_estimate
 from cqbjax.estimation.belief import Interaction
-from cqbjax.policies import Acqb, Intercept, OnContexts
+from cqbjax.policies import Acqb, ContextWrapper, Intercept
 from cqbjax.sources import Synthetic
 from tests import reference
 from tests.reference import estimator_error as study
@@ -98,7 +98,7 @@ def test_newton_cg_stays_within_two_percent_of_alpha_on_contexts_of_a_policys_ow
     shared_data, monkeypatch
 ):
     source = datasets.dataset_source("routerbench", shared_data).queries
-    policy = OnContexts(policy=Acqb(alpha_scale=0.3, c1=0.25), view=Intercept())
+    policy = ContextWrapper(policy=Acqb(alpha_scale=0.3, c1=0.25), view=Intercept())
 
     def furthest():
         run = study.play(source, 1, 0.65, 150, 1, policy)

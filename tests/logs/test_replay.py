@@ -19,7 +19,7 @@ from cqbjax.logs.linking import LinkingRule
 from cqbjax.logs.replay import DIM, ReplaySource, make_replay
 from cqbjax.logs.schedules import RankedSchedule, make_schedule, true_satisfaction
 from cqbjax.logs.shards import LogError
-from cqbjax.policies import Acqb, Optimal, RandomRouting
+from cqbjax.policies import Acqb, OptimalPolicy, RandomRouting
 from cqbjax.testing.contract import check_source
 from tests.reference import scenarios
 
@@ -49,7 +49,7 @@ def policy(by, tokens=()):
     if by in words:
         return RandomRouting(schedule=words[by])
     tables = {"shortest": np.resize(tokens, ROWS), "informed": -np.linspace(0, 1, ROWS)}
-    return {"fifo": RankedSchedule(), "clairvoyant": Optimal()}.get(by) or RankedSchedule(
+    return {"fifo": RankedSchedule(), "clairvoyant": OptimalPolicy()}.get(by) or RankedSchedule(
         order=jnp.asarray(tables[by], float)
     )
 
@@ -93,7 +93,7 @@ INSTANCES = st.tuples(
 @given(INSTANCES)
 def test_no_schedule_has_a_shorter_queue_than_the_clairvoyant_in_any_round(drawn):
     lengths, rounds = drawn
-    made = traced(Optimal(), source(lengths, rounds))
+    made = traced(OptimalPolicy(), source(lengths, rounds))
     assert made.length.tolist() == shortest_queues(lengths, rounds)
 
 
@@ -335,7 +335,7 @@ def test_a_rule_ranks_conversations_by_what_it_names():
     for rule, schedule in (("fifo_chain", "oldest"), ("least_served",) * 2, ("random",) * 2):
         assert make_schedule(rule, log, chains, 0.5) == RandomRouting(schedule=schedule)
     assert make_schedule("fifo", log, chains, 0.5).needs.entry_rounds
-    assert make_schedule("clairvoyant", log, chains, 0.5) == Optimal()
+    assert make_schedule("clairvoyant", log, chains, 0.5) == OptimalPolicy()
 
 
 @pytest.mark.slow
@@ -389,7 +389,7 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
         "blind": last_queue(acqb, dataclasses.replace(made, contexts=jnp.asarray(alike, float))),
         "fifo": last_queue(RankedSchedule(), made),
     }
-    best = last_queue(Optimal(), made)
+    best = last_queue(OptimalPolicy(), made)
     assert (seeing >= best).all() and (seeing - best).mean() < 15
     for label, queue in others.items():
         ahead = np.asarray(queue - seeing)

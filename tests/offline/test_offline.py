@@ -36,7 +36,14 @@ from cqbjax.experiments.configs import Config
 from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
-from cqbjax.policies import Acqb, Intercept, OnContexts, RandomRouting, Replaced, Routed
+from cqbjax.policies import (
+    Acqb,
+    ContextWrapper,
+    Intercept,
+    RandomRouting,
+    ReplacedContexts,
+    RouterPolicy,
+)
 from cqbjax.results.index import ResultIndex
 from cqbjax.sources import Routing
 
@@ -74,7 +81,7 @@ def pools(world: Routing, seeds=SEEDS) -> list[np.ndarray]:
 def test_each_seed_meets_its_own_policy(dataset):
     world = dataset.queries
     answers = [
-        Routed(scores=np.asarray(world.utilities)[pool], by="row", schedule="joint")
+        RouterPolicy(scores=np.asarray(world.utilities)[pool], by="row", schedule="joint")
         for pool in pools(world)
     ]
     policies = {"right": PerSeed(answers), "wrong": PerSeed(answers[1:] + answers[:1])}
@@ -89,8 +96,10 @@ def test_each_seed_meets_its_own_policy(dataset):
 def test_scores_by_row_of_the_pool_decide_as_scores_by_prompt(dataset):
     world = dataset.queries
     scores = np.random.default_rng(0).normal(size=world.utilities.shape)
-    policies = {"prompt": Routed(scores=jnp.asarray(scores))}
-    policies["row"] = PerSeed([Routed(scores=scores[pool], by="row") for pool in pools(world)])
+    policies = {"prompt": RouterPolicy(scores=jnp.asarray(scores))}
+    policies["row"] = PerSeed(
+        [RouterPolicy(scores=scores[pool], by="row") for pool in pools(world)]
+    )
     data = sweep(policies, world, K=2)
     for field in ("queue_length", "regret", "departures"):
         values = data[field]
@@ -108,10 +117,16 @@ def test_acqb_cl_with_the_identity_head_is_acqb(dataset):
         {
             "acqb": base,
             "acqb_cl": PerSeed(
-                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in contexts]
+                [
+                    ContextWrapper(policy=base, view=ReplacedContexts(contexts=table))
+                    for table in contexts
+                ]
             ),
             "other": PerSeed(
-                [OnContexts(policy=base, view=Replaced(contexts=table)) for table in turned]
+                [
+                    ContextWrapper(policy=base, view=ReplacedContexts(contexts=table))
+                    for table in turned
+                ]
             ),
         },
         world,
@@ -129,14 +144,14 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
     longer = jnp.pad(world.contexts, ((0, 0), (0, 1)), constant_values=1.0) * jnp.sqrt(0.5)
     data = sweep(
         {
-            "constant": OnContexts(policy=base, view=Intercept(share=0.5)),
+            "constant": ContextWrapper(policy=base, view=Intercept(share=0.5)),
             "table": PerSeed(
                 [
-                    OnContexts(policy=base, view=Replaced(contexts=longer[pool]))
+                    ContextWrapper(policy=base, view=ReplacedContexts(contexts=longer[pool]))
                     for pool in pools(world)
                 ]
             ),
-            "less": OnContexts(policy=base, view=Intercept(share=0.1)),
+            "less": ContextWrapper(policy=base, view=Intercept(share=0.1)),
         },
         world,
     )
@@ -145,11 +160,11 @@ def test_a_constant_coordinate_is_what_the_same_contexts_in_a_table_are(dataset)
         np.testing.assert_array_equal(values.sel(policy="constant"), values.sel(policy="table"))
     assert (data.regret.sel(policy="constant") != data.regret.sel(policy="less")).any()
     with pytest.raises(ValueError, match=r"share=1.5 must be in \[0, 1\]"):
-        sweep({"p": OnContexts(policy=base, view=Intercept(share=1.5))}, world)
+        sweep({"p": ContextWrapper(policy=base, view=Intercept(share=1.5))}, world)
 
 
 def test_a_policy_may_see_contexts_of_another_dimension(dataset):
-    wide = OnContexts(policy=Acqb(), view=Replaced(contexts=jnp.ones((12, 5))))
+    wide = ContextWrapper(policy=Acqb(), view=ReplacedContexts(contexts=jnp.ones((12, 5))))
     problem = dataset.queries.problem(1, 8)
     belief = wide.init(problem, jnp.zeros(problem.contexts_shape)).belief
     assert belief.posterior.root.shape[-2:] == (5, 5)
@@ -161,21 +176,24 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
     [
         (PerSeed([RandomRouting()] * 2), "policy p is for 2 seeds, and the sweep has 3"),
         (
-            PerSeed([Routed(scores=np.ones((n, 11)), by="row") for n in (12, 12, 11)]),
+            PerSeed([RouterPolicy(scores=np.ones((n, 11)), by="row") for n in (12, 12, 11)]),
             "policy p of seed 9 must have the structure and the shapes of that of seed 5",
         ),
-        (PerSeed([Routed(scores=np.ones((9, 11)), by="row")] * 3), "scores has 9 rows.*12 rows"),
-        (PerSeed([Routed(scores=np.ones((60, 11)), by="seed")] * 3), "by=seed must be one of"),
+        (PerSeed([RouterPolicy(scores=np.ones((9, 11)), by="row")] * 3),
+         "scores has 9 rows.*12 rows"),
+        (PerSeed([RouterPolicy(scores=np.ones((60, 11)), by="seed")] * 3),
+         "by=seed must be one of"),
         (
-            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.ones((9, 3))))] * 3),
+            PerSeed([ContextWrapper(policy=Acqb(),
+                                    view=ReplacedContexts(contexts=np.ones((9, 3))))] * 3),
             r"contexts has shape \(9, 3\).*12 rows",
         ),
         (
-            PerSeed([OnContexts(policy=Acqb(), view=Replaced(contexts=np.full((12, 3), np.nan)))] * 3),  # noqa: E501
+            PerSeed([ContextWrapper(policy=Acqb(), view=ReplacedContexts(contexts=np.full((12, 3), np.nan)))] * 3),  # noqa: E501
             "contexts must be finite",
         ),
         (
-            PerSeed([OnContexts(policy=Acqb(lambda0=0.0), view=Replaced(contexts=np.ones((12, 3))))] * 3),  # noqa: E501
+            PerSeed([ContextWrapper(policy=Acqb(lambda0=0.0), view=ReplacedContexts(contexts=np.ones((12, 3))))] * 3),  # noqa: E501
             "lambda0=0 must be above 0",
         ),
     ],
@@ -485,7 +503,7 @@ def test_rates_by_rule_lie_under_between_and_above(served, rates):
 def test_a_served_rate_is_what_a_long_run_serves():
     u = np.array([[0.9, 0.3], [0.2, 0.4], [0.6, 0.5]])
     world = Routing(contexts=jnp.ones((3, 2)), utilities=jnp.asarray(mnl_utilities(u)), pool_size=3)
-    fixed = Routed(scores=jnp.asarray([[1.0, 0.0]] * 3))
+    fixed = RouterPolicy(scores=jnp.asarray([[1.0, 0.0]] * 3))
     data = sweep(
         {"fixed": fixed, "random": RandomRouting(schedule="oldest")}, world, 40,
         arrival_rate=[0.95], horizon=500, capacity=500, chunk=40,
@@ -595,7 +613,7 @@ def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypa
     assert told[0][0] == ContrastiveConfig() and list(told[0][1]) == [5, 3]
     routed = Trained(Zero(), schedule="joint", retry="fallback").policy(np.eye(3))
     assert (routed.by, routed.retry, routed.recall_by) == ("row", "fallback", "row")
-    assert routed.schedule == Routed(scores=np.eye(3), schedule="joint").schedule
+    assert routed.schedule == RouterPolicy(scores=np.eye(3), schedule="joint").schedule
     np.testing.assert_array_equal(routed.scores, np.eye(3))
     shown = projected.policy(np.ones((3, 2)))
     assert shown.policy == Acqb() and shown.view.contexts.shape == (3, 2)

@@ -14,7 +14,7 @@ from cqbjax.core.types import Observation
 from cqbjax.offline import Trained, Warm, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
-from cqbjax.policies import Acqb, OnContexts, Replaced
+from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts
 from tests.reference import estimator_error, scenarios
 
 LAMBDA0, WEIGHT, RIDGE = 0.7, 0.2, 0.5
@@ -85,7 +85,9 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
         lambda0=LAMBDA0, alpha_scale=0.4, c1=0.5, estimator="newton_cg", exact_steps=12,
         offset=jnp.asarray(prior.offset),
     )  # fmt: skip
-    policy = OnContexts(policy=acqb, view=Replaced(contexts=jnp.asarray(prior.contexts)))
+    policy = ContextWrapper(
+        policy=acqb, view=ReplacedContexts(contexts=jnp.asarray(prior.contexts))
+    )
     rounds = simulate.trace(key, policy, source, 0.6, problem, 60)
     seen = jax.tree.map(np.asarray, rounds._replace(state=None))
     scores = np.asarray(rounds.state.belief.scores[-1])  # [N, I]

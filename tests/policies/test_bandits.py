@@ -9,8 +9,8 @@ import pytest
 
 from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
-from cqbjax.policies import QueueingBandit, queueing_bandits
-from cqbjax.policies.queueing_bandits import Plays
+from cqbjax.policies import QueueingBandit, context_free_bandits
+from cqbjax.policies.context_free_bandits import PlayCounts
 from cqbjax.testing.compiling import QUICKLY
 
 PROBLEM = Problem(4, 1, 2, 5, 9, "disjoint", True)
@@ -37,7 +37,7 @@ def ucb(played=PLAYED, accepted=ACCEPTED, round_=LATE):
 
 
 def exploited(played, accepted, there):
-    action = decided(Plays(jnp.asarray(played), jnp.asarray(accepted)), jnp.int32(LATE), there)
+    action = decided(PlayCounts(jnp.asarray(played), jnp.asarray(accepted)), jnp.int32(LATE), there)
     assert (np.asarray(action.slot) == 2).all(), "the oldest query"
     servers = np.asarray(action.servers)[~np.asarray(action.explored)]
     assert len(servers) > 290 and len(set(servers[:, 0].tolist())) == 1
@@ -61,7 +61,7 @@ def test_the_highest_index_of_those_who_answer_serves():
 
 @pytest.mark.parametrize("round_", [1, 2, 3000, 20_000])
 def test_it_explores_less_and_less(round_):
-    state = Plays(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+    state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
     action = decided(state, jnp.int32(round_), jnp.ones(4, bool))
     uniform = np.asarray(jax.vmap(lambda key: rng.uniform(key, rng.Stream.EXPLORE))(KEYS))
     rate = min(1.0, 3 * 4 * np.log(round_) ** 2 / round_)
@@ -73,9 +73,9 @@ def test_it_explores_less_and_less(round_):
 def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(monkeypatch):
     """Of gamma variables that are their means X / (X + Y) is the mean of the Beta distribution."""
     monkeypatch.setattr(
-        queueing_bandits, "gamma_logarithms", lambda _, *shapes: jnp.log(jnp.stack(shapes))
+        context_free_bandits, "draw_log_gammas", lambda _, *shapes: jnp.log(jnp.stack(shapes))
     )
-    state = Plays(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+    state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
     mean = QueueingBandit(index="thompson").sample(KEYS[0], state)
     np.testing.assert_allclose(mean, (ACCEPTED + 1) / (PLAYED + 2), rtol=1e-5)
 
@@ -83,7 +83,7 @@ def test_the_posterior_of_a_sample_counts_what_was_accepted_and_what_was_not(mon
 @pytest.mark.slow
 def test_a_sample_is_a_beta_draw_of_what_was_accepted_and_what_was_not():
     def both(key):
-        state = Plays(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
+        state = PlayCounts(jnp.asarray(PLAYED), jnp.asarray(ACCEPTED))
         at = rng.stream_key(key, rng.Stream.BETA)
         own = jax.random.beta(at, jnp.asarray(ACCEPTED + 1), jnp.asarray(PLAYED - ACCEPTED + 1))
         return QueueingBandit(index="thompson").sample(key, state), own

@@ -11,11 +11,11 @@ from scipy import stats
 
 from cqbjax.core import rng
 from cqbjax.core.types import Problem, Queue
-from cqbjax.policies.picking import (
-    best_answer,
-    instead,
-    replacement_uniforms,
-    uniform_assortment,
+from cqbjax.policies.assortments import (
+    choose_query_and_servers,
+    draw_assortment,
+    draw_replacement_priorities,
+    replace_unavailable,
 )
 from cqbjax.testing.compiling import QUICKLY
 from tests.reference.policies import instead as plainly
@@ -32,11 +32,11 @@ def test_servers_that_answer_replace_an_assortment_of_which_one_does_not(size):
     key = rng.round_key(rng.run_key(4), 7)
 
     def one(servers, there):
-        return instead(key, servers, SimpleNamespace(problem=problem, available=there))
+        return replace_unavailable(key, servers, SimpleNamespace(problem=problem, available=there))
 
     together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
     made = together(jnp.asarray(servers, jnp.int32), jnp.asarray(there))
-    uniforms = np.asarray(replacement_uniforms(key, problem))
+    uniforms = np.asarray(draw_replacement_priorities(key, problem))
     wanted = [plainly(before, ~np.asarray(up), uniforms) for before, up in pairs]
     np.testing.assert_array_equal(made, wanted)
 
@@ -52,7 +52,7 @@ def test_the_best_answer_is_that_of_a_plain_search(retry, few):
     def one(utilities, shown, there, arrived):
         queue = Queue(arrived, arrived, arrived, shown)
         seen = SimpleNamespace(problem=problem, available=there, queue=queue)
-        return best_answer("joint", seen, utilities, jnp.zeros(()), retry, few)
+        return choose_query_and_servers("joint", seen, utilities, jnp.zeros(()), retry, few)
 
     together = jax.jit(jax.vmap(one), compiler_options=QUICKLY)
     arguments = utilities, shown.astype(np.int32), there, arrived.astype(np.int32)
@@ -83,7 +83,7 @@ def test_an_assortment_is_uniform_over_those_of_which_all_servers_answer(size):
 
     def one(round_):
         seen = SimpleNamespace(problem=problem, available=there)
-        return uniform_assortment(rng.round_key(rng.run_key(1), round_), seen)
+        return draw_assortment(rng.round_key(rng.run_key(1), round_), seen)
 
     made = np.asarray(jax.jit(jax.vmap(one), compiler_options=QUICKLY)(jnp.arange(rounds)))
     ways = list(itertools.combinations((0, 1, 3, 4), size))

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from cqbjax.core import simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.core.types import Action, Feedback, Observation, Queue
-from cqbjax.policies import Acqb, OnContexts, Optimal, RandomRouting, Replaced, Routed, retries
+from cqbjax.policies import (
+    Acqb,
+    ContextWrapper,
+    OptimalPolicy,
+    RandomRouting,
+    ReplacedContexts,
+    RouterPolicy,
+    retries,
+)
 from tests.reference import scenarios
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
@@ -39,7 +47,7 @@ def attempts(policy, size=1, horizon=60, rate=0.1, seed=0, source=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
-    shown, row = attempts(Routed(scores=SCORES, retry="fallback"), size)
+    shown, row = attempts(RouterPolicy(scores=SCORES, retry="fallback"), size)
     assert len(shown) >= 10
     order = np.argsort(-SCORES[row]).tolist()
     counts = dict.fromkeys(range(5), 0)
@@ -56,17 +64,17 @@ def test_the_nth_attempt_takes_the_nth_best_choice_and_then_begins_again(size):
 
 def test_a_yardstick_without_repeats_asks_every_server_before_any_twice():
     source = scenarios.routing(SCORES - 30.0)
-    shown, row = attempts(Optimal(retry="fallback"), rate=0.03, source=source)
+    shown, row = attempts(OptimalPolicy(retry="fallback"), rate=0.03, source=source)
     assert shown[:10, 0].tolist() == np.argsort(-SCORES[row]).tolist() * 2
-    same, row = attempts(Optimal(), rate=0.03, source=source)
+    same, row = attempts(OptimalPolicy(), rate=0.03, source=source)
     assert {*same[:, 0].tolist()} == {int(np.argmax(SCORES[row]))} and len(same) >= 10
     with pytest.raises(ValueError, match="retry=posterior"):
-        Optimal(retry="posterior").check(source.problem(1, 60))
+        OptimalPolicy(retry="posterior").check(source.problem(1, 60))
 
 
 @pytest.mark.slow
 def test_without_fallback_the_same_servers_are_shown_again():
-    shown, row = attempts(Routed(scores=SCORES), 2)
+    shown, row = attempts(RouterPolicy(scores=SCORES), 2)
     assert {tuple(one) for one in shown.tolist()} == {tuple(sorted(np.argsort(-SCORES[row])[:2]))}
 
 
@@ -89,7 +97,7 @@ def test_priority_goes_by_the_next_choice():
     scores = np.asarray([[9.0, 1.0], [8.0, 7.0]])
     utilities = np.full((2, 2), -30.0)
     source = scenarios.routing(utilities)
-    policy = Routed(scores=scores, retry="fallback", schedule="joint")
+    policy = RouterPolicy(scores=scores, retry="fallback", schedule="joint")
     served = []
     for seed in range(30):
         problem = source.problem(1, 12)
@@ -116,16 +124,16 @@ def test_outcomes_make_the_posterior_of_a_beta_distribution(mean, accepted, fail
     chance = 1.0 / (1.0 + np.exp(-mean))
     a, b = chance * precision + accepted, (1.0 - chance) * precision + failed
     counts = jnp.asarray([float(accepted)]), jnp.asarray([float(failed)])
-    after = retries.after_outcomes(jnp.asarray([mean]), *counts, precision)
+    after = retries.condition_on_outcomes(jnp.asarray([mean]), *counts, precision)
     assert float(after[0]) == pytest.approx(np.log(a / b), rel=1e-4, abs=1e-4)
 
 
 def test_outcomes_leave_what_was_never_shown_and_are_finite_far_out():
     far, none, some = jnp.asarray([-90.0, 0.0, 90.0]), jnp.zeros(3), jnp.full(3, 4.0)
-    np.testing.assert_array_equal(retries.after_outcomes(far, none, none, 1.0), far)
-    failed = retries.after_outcomes(far, none, some, 0.1)
+    np.testing.assert_array_equal(retries.condition_on_outcomes(far, none, none, 1.0), far)
+    failed = retries.condition_on_outcomes(far, none, some, 0.1)
     assert np.isfinite(failed).all() and (np.diff(failed) >= 0).all() and (failed <= far).all()
-    accepted = retries.after_outcomes(far, some, none, 0.1)
+    accepted = retries.condition_on_outcomes(far, some, none, 0.1)
     assert (
         np.isfinite(accepted).all() and (np.diff(accepted) >= 0).all() and (accepted >= far).all()
     )
@@ -141,8 +149,8 @@ def test_a_prompt_is_recalled_whoever_asks_it():
     source = scenarios.routing(utilities)
     problem = source.problem(1, 80)
     for policy, repeats in (
-        (Routed(scores=scores, retry="recall"), False),
-        (Routed(scores=scores, retry="posterior"), True),
+        (RouterPolicy(scores=scores, retry="recall"), False),
+        (RouterPolicy(scores=scores, retry="posterior"), True),
     ):
         seen = scenarios.first(scenarios.play(policy, source, 0.25, problem, 80, 1)).decision
         prompts = np.asarray(
@@ -158,7 +166,7 @@ def test_a_prompt_is_recalled_whoever_asks_it():
 
 def test_only_outcomes_against_nobody_are_tallied():
     """K = 2: a round in which the other server was chosen tells nothing of this one."""
-    tally = retries.begin("recall", hopeless().problem(2, 4), jnp.zeros((8, 2)))
+    tally = retries.init_tally("recall", hopeless().problem(2, 4), jnp.zeros((8, 2)))
     queue = Queue(*(jnp.full(1, value, jnp.int32) for value in (3, 1, 0)))
     observation = Observation(
         hopeless().problem(2, 4), jnp.int32(1), queue, jnp.zeros((1, 2)), jnp.bool_(False),
@@ -167,7 +175,7 @@ def test_only_outcomes_against_nobody_are_tallied():
     action = Action(jnp.int32(0), jnp.asarray([1, 4], jnp.int32), jnp.bool_(False))
     for choice, valid in ((1, True), (2, True), (2, True), (0, False), (2, False)):
         feedback = Feedback(jnp.int32(choice), jnp.bool_(valid))
-        tally = retries.add(tally, observation, action, feedback)
+        tally = retries.update_tally(tally, observation, action, feedback)
     assert tally.accepted[3].tolist() == [0, 0, 0, 0, 1]
     assert tally.failed[3].tolist() == [0, 2, 0, 0, 2]
     assert tally.accepted.sum() == 1 and tally.failed.sum() == 4
@@ -179,12 +187,12 @@ def test_a_cache_prefers_who_satisfied_the_prompt_once_however_often_it_failed()
     tally = retries.Tally(jnp.asarray(accepted), jnp.asarray(failed), jnp.asarray([0, 1, 0]))
     seen = SimpleNamespace(queue=SimpleNamespace(row=jnp.asarray([2, 1])))
     utilities = np.array([[9.0, -9, 0], [0, 9, 8]], np.float32)
-    made = retries.revised("cache", jnp.asarray(utilities), seen, tally, 1.0)
+    made = retries.revise_utilities("cache", jnp.asarray(utilities), seen, tally, 1.0)
     np.testing.assert_allclose(made, utilities + retries.CACHED * np.array([[0, 1, 0], [1, 0, 0]]))
 
 
 def test_equal_embeddings_are_one_place_and_others_are_not():
-    places = jax.jit(retries.first_of_equals)
+    places = jax.jit(retries.find_first_equal_row)
     rows = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
     rows = rows[[4, 1, 4, 0, 1, 4, 6, 5]]
     assert places(jnp.asarray(rows)).tolist() == [0, 1, 0, 3, 1, 0, 6, 7]
@@ -202,20 +210,20 @@ def test_a_cache_asks_first_who_answered_the_prompt_and_then_falls_back():
     utilities = np.full((1, 3), -30.0)
     utilities[0, 2] = 30.0
     source = scenarios.routing(utilities)
-    policy = Routed(scores=np.asarray([[1.0, 0.5, -1.0]]), retry="cache")
+    policy = RouterPolicy(scores=np.asarray([[1.0, 0.5, -1.0]]), retry="cache")
     problem = source.problem(1, 60)
     seen = scenarios.first(scenarios.play(policy, source, 0.25, problem, 60, 1)).decision
     servers = seen.servers[seen.valid, 0].tolist()
     assert servers[:3] == [0, 1, 2] and set(servers[3:]) == {2} and len(servers) > 6
-    shown, row = attempts(Routed(scores=SCORES, retry="cache"))
+    shown, row = attempts(RouterPolicy(scores=SCORES, retry="cache"))
     order = np.argsort(-SCORES[row]).tolist()
     assert shown[:10, 0].tolist() == order * 2, "nobody has answered: it is the fallback"
 
 
 @functools.partial(jax.jit, static_argnames="size")
 def picked(utilities, shown, size):
-    picks = retries.next_picks(utilities, shown, size)
-    return picks, retries.score_of_picks(utilities, picks)
+    picks = retries.next_assortment(utilities, shown, size)
+    return picks, retries.score_assortment(utilities, picks)
 
 
 def by_rule(utilities, shown, size):
@@ -259,10 +267,10 @@ def test_acqb_leaves_out_what_was_shown_while_others_remain():
 @pytest.mark.slow
 def test_a_posterior_without_bound_is_the_paper_and_one_near_zero_falls_back():
     chosen = {
-        "same": Routed(scores=SCORES),
-        "sure": Routed(scores=SCORES, retry="posterior", precision=1e9),
-        "fallback": Routed(scores=SCORES, retry="fallback"),
-        "unsure": Routed(scores=SCORES, retry="posterior", precision=1e-6),
+        "same": RouterPolicy(scores=SCORES),
+        "sure": RouterPolicy(scores=SCORES, retry="posterior", precision=1e9),
+        "fallback": RouterPolicy(scores=SCORES, retry="fallback"),
+        "unsure": RouterPolicy(scores=SCORES, retry="posterior", precision=1e-6),
     }
     shown = {label: attempts(policy)[0][:5].tolist() for label, policy in chosen.items()}
     assert shown["same"] == shown["sure"] != shown["fallback"] == shown["unsure"]
@@ -279,13 +287,13 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
     def shown(policy):
         return simulate.start(as_arrays(policy), problem, instance, 4).queue.shown
 
-    assert shown(Routed(scores=SCORES)) is None and shown(Acqb()) is None
+    assert shown(RouterPolicy(scores=SCORES)) is None and shown(Acqb()) is None
     assert shown(RandomRouting()) is None
-    within = Replaced(contexts=np.zeros((8, 3)))
+    within = ReplacedContexts(contexts=np.zeros((8, 3)))
     for policy in (
-        Routed(scores=SCORES, retry="posterior"),
+        RouterPolicy(scores=SCORES, retry="posterior"),
         RandomRouting(retry="fallback"),
-        OnContexts(policy=Acqb(retry="fallback"), view=within),
+        ContextWrapper(policy=Acqb(retry="fallback"), view=within),
     ):
         assert shown(policy).shape == (4, 5)
 
@@ -298,8 +306,11 @@ def test_only_a_policy_that_asks_for_it_carries_what_was_shown():
             "retry=again must be one of same, fallback, posterior, recall, cache",
         ),
         (Acqb(precision=0.0), "precision=0.0 must be a finite number above 0"),
-        (Routed(scores=SCORES, precision="high"), "precision=high must be a finite number"),
-        (Routed(scores=SCORES, recall_by="text"), "recall_by=text must be one of row, embedding"),
+        (RouterPolicy(scores=SCORES, precision="high"), "precision=high must be a finite number"),
+        (
+            RouterPolicy(scores=SCORES, recall_by="text"),
+            "recall_by=text must be one of row, embedding",
+        ),
         (RandomRouting(retry="posterior"), "retry=posterior must be one of same, fallback"),
         (Acqb(offset=np.zeros((3, 5))), r"offset has shape \[3, 5\]; it must be finite"),
         (Acqb(offset=np.zeros((8, 5)), estimator="running"), "offset needs estimator=newton_cg"),

@@ -17,15 +17,15 @@ from cqbjax.core.types import Needs, Observation, Problem, Queue, read_needs
 from cqbjax.estimation import BlockBelief, TableBelief, loss_model
 from cqbjax.policies import (
     Acqb,
-    ByLlm,
+    ContextWrapper,
     Intercept,
-    Linear,
-    OnContexts,
-    Optimal,
+    LinearBandit,
+    LlmRanking,
+    OptimalPolicy,
     QueueingBandit,
     RandomRouting,
-    Replaced,
-    Routed,
+    ReplacedContexts,
+    RouterPolicy,
 )
 from cqbjax.policies._template import EpsilonGreedy
 from cqbjax.testing.contract.fair import Masked
@@ -45,27 +45,33 @@ def test_every_constant_of_acqb_is_one_unless_it_is_given():
     assert Acqb() == Acqb(**papers)
     assert RandomRouting() == RandomRouting(schedule="random", retry="same")
     assert QueueingBandit() == QueueingBandit(index="ucb") and Intercept() == Intercept(share=0.5)
-    routed = Routed(scores=SCORES, by="prompt", schedule="oldest", retry="same", precision=1.0)
-    assert jax.tree.structure(Routed(scores=SCORES)) == jax.tree.structure(routed)
-    assert jax.tree.leaves(Routed(scores=SCORES))[1:] == jax.tree.leaves(routed)[1:] == [0, 1.0]
+    routed = RouterPolicy(
+        scores=SCORES, by="prompt", schedule="oldest", retry="same", precision=1.0
+    )
+    assert jax.tree.structure(RouterPolicy(scores=SCORES)) == jax.tree.structure(routed)
+    assert (
+        jax.tree.leaves(RouterPolicy(scores=SCORES))[1:] == jax.tree.leaves(routed)[1:] == [0, 1.0]
+    )
 
 
 def test_only_the_optimal_policy_needs_the_true_utilities_and_only_retry_rules_the_offers():
     view = Intercept()
-    within = [OnContexts(policy=one, view=view) for one in (Acqb(), Acqb(retry="fallback"))]
+    within = [ContextWrapper(policy=one, view=view) for one in (Acqb(), Acqb(retry="fallback"))]
     plain = [Acqb(), Acqb(retry="recall"), RandomRouting(), QueueingBandit(), within[0]]
-    plain += [Linear(), ByLlm(), EpsilonGreedy()]
+    plain += [LinearBandit(), LlmRanking(), EpsilonGreedy()]
     aware = [Acqb(retry="posterior"), RandomRouting(retry="fallback"), within[1]]
-    aware += [Routed(scores=SCORES, retry="fallback"), ByLlm(retry="cache")]
-    optimal = [Optimal(), OnContexts(policy=Optimal(), view=view)]
+    aware += [RouterPolicy(scores=SCORES, retry="fallback"), LlmRanking(retry="cache")]
+    optimal = [OptimalPolicy(), ContextWrapper(policy=OptimalPolicy(), view=view)]
     assert all(read_needs(one).true_utilities for one in optimal)
     for one in (*plain, *aware):
         assert not read_needs(one).true_utilities and not read_needs(one).entry_rounds
     assert not any(read_needs(one).offer_counts for one in (*plain, *optimal))
-    assert all(read_needs(one).offer_counts for one in (*aware, Optimal(retry="fallback")))
-    for one in (RandomRouting(), QueueingBandit(), ByLlm()):
+    assert all(read_needs(one).offer_counts for one in (*aware, OptimalPolicy(retry="fallback")))
+    for one in (RandomRouting(), QueueingBandit(), LlmRanking()):
         assert not read_needs(one).contexts
-    assert all(read_needs(one).contexts for one in (Acqb(), Optimal(), Routed(scores=SCORES)))
+    assert all(
+        read_needs(one).contexts for one in (Acqb(), OptimalPolicy(), RouterPolicy(scores=SCORES))
+    )
     assert read_needs(Acqb(exploit_size=1)).smaller_assortments
     assert not read_needs(Acqb()).smaller_assortments
 
@@ -116,7 +122,7 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
     own = np.arange(15.0).reshape(5, 3)
     seen = observed(jnp.asarray(table[[2, 0]]))
     for view, dim, shown in (
-        (Replaced(contexts=own), 3, own),
+        (ReplacedContexts(contexts=own), 3, own),
         (
             Intercept(share=0.2),
             5,
@@ -127,15 +133,15 @@ def test_a_policy_decides_and_learns_on_the_contexts_of_its_view():
         assert view.dim(PROBLEM) == dim
         np.testing.assert_allclose(view.table(jnp.asarray(table)), shown, rtol=1e-6)
         np.testing.assert_allclose(view.features(seen), shown[[2, 0]], rtol=1e-6)
-        within = OnContexts(policy=Acqb(), view=view)
+        within = ContextWrapper(policy=Acqb(), view=view)
         within.check(PROBLEM)
-        problem = within._shown(seen).problem
+        problem = within._transform(seen).problem
         assert problem == PROBLEM._replace(dim=dim, policy_contexts=True)
-        np.testing.assert_allclose(within._shown(seen).features, shown[[2, 0]], rtol=1e-6)
+        np.testing.assert_allclose(within._transform(seen).features, shown[[2, 0]], rtol=1e-6)
         state = within.init(PROBLEM, jnp.asarray(table))
         assert within.theta(state, jnp.asarray(table), PROBLEM).shape == (3, dim)
     with pytest.raises(ValueError, match="c1=-1 must be a finite number"):
-        OnContexts(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
+        ContextWrapper(policy=Acqb(c1=-1), view=Intercept()).check(PROBLEM)
 
 
 def test_an_intercept_takes_its_share_of_the_squared_length():
@@ -149,7 +155,7 @@ def test_an_intercept_takes_its_share_of_the_squared_length():
 def test_a_router_looks_up_the_prompt_or_the_row_of_the_run(by, server):
     scores = np.zeros((5, 3), np.float32)
     scores[4, 2] = scores[1, 1] = 1
-    policy = Routed(scores=jnp.asarray(scores), by=by)
+    policy = RouterPolicy(scores=jnp.asarray(scores), by=by)
 
     @jax.jit
     def select(prompt):
@@ -170,7 +176,7 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
         monkeypatch.setattr(kind, name, lambda *given, at=place: asked.append(given[at + 1]))
     table = jnp.ones((5, 4))
     monkeypatch.setattr(kind, "init", lambda self, problem, contexts: (problem, contexts))
-    within = OnContexts(policy=mine, view=view)
+    within = ContextWrapper(policy=mine, view=view)
     problem, contexts = within.init(PROBLEM, table)
     seen = observed(jnp.ones((2, 4)))
     within.select(None, None, seen)
@@ -184,15 +190,15 @@ def test_a_policy_within_is_shown_the_view_whatever_it_is_asked(mine, monkeypatc
     ("view", "problem", "said"),
     [
         (
-            Replaced(contexts=np.ones((4, 3))),
+            ReplacedContexts(contexts=np.ones((4, 3))),
             PROBLEM,
             r"contexts has shape \(4, 3\), and .* 5 rows",
         ),
-        (Replaced(contexts=np.ones((3, 5))), PROBLEM, r"contexts has shape \(3, 5\)"),
-        (Replaced(contexts=np.ones(5)), PROBLEM, r"contexts has shape \(5,\)"),
-        (Replaced(contexts=np.full((5, 3), np.nan)), PROBLEM, "contexts must be finite"),
+        (ReplacedContexts(contexts=np.ones((3, 5))), PROBLEM, r"contexts has shape \(3, 5\)"),
+        (ReplacedContexts(contexts=np.ones(5)), PROBLEM, r"contexts has shape \(5,\)"),
+        (ReplacedContexts(contexts=np.full((5, 3), np.nan)), PROBLEM, "contexts must be finite"),
         (
-            Replaced(contexts=np.ones((5, 3))),
+            ReplacedContexts(contexts=np.ones((5, 3))),
             PROBLEM._replace(parameters="shared"),
             "parameters=disjoint",
         ),
@@ -232,7 +238,7 @@ def wrappers():
 
 def test_every_wrapper_passes_on_the_needs_of_the_policy_within():
     found = set(wrappers())
-    assert {OnContexts, Masked, Probe} <= found
+    assert {ContextWrapper, Masked, Probe} <= found
     other = Needs(*(not default for default in Needs()))
     assert not set(zip(other, Needs(), strict=True)) & {(True, True), (False, False)}
     for wrapper in found:

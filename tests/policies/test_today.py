@@ -9,8 +9,8 @@ import pytest
 
 from cqbjax.core import rng
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Queue
-from cqbjax.policies import ByLlm, Linear
-from cqbjax.policies.by_llm import Shown
+from cqbjax.policies import LinearBandit, LlmRanking
+from cqbjax.policies.context_free_bandits import RankingState
 
 SERVERS, DIM = 4, 3
 DRAW = np.random.default_rng(5)
@@ -44,7 +44,7 @@ LESSONS = {
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
     seen = observed(parameters, size)
-    policy = Linear(alpha=0.7, lambda0=2.0)
+    policy = LinearBandit(alpha=0.7, lambda0=2.0)
     blocks = seen.problem.num_blocks
     state = policy.init(seen.problem, jnp.zeros(seen.problem.contexts_shape))
     gram, target = np.tile(2.0 * np.eye(DIM), (blocks, 1, 1)), np.zeros((blocks, DIM))
@@ -74,7 +74,7 @@ def test_a_linear_bandit_is_a_ridge_regression(parameters, size):
 @pytest.mark.slow
 def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
     """The server of the highest draw is as often the one as normal draws say."""
-    seen, policy = observed(), Linear(index="thompson", alpha=1.0)
+    seen, policy = observed(), LinearBandit(index="thompson", alpha=1.0)
     state = policy.init(seen.problem, None)._replace(target=jnp.asarray(DRAW.normal(size=(4, 3))))
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, state, seen))(keys).servers[:, 0]
@@ -87,17 +87,17 @@ def test_a_draw_of_lints_has_the_mean_and_the_width_of_the_regression():
     assert (np.abs(mine - shares) < 5 * error + 0.005).all()
 
 
-COUNTS = Shown(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
+COUNTS = RankingState(jnp.asarray([30.0, 20, 40, 10]), jnp.asarray([15.0, 14, 10, 6]), None)
 
 
 def test_the_llm_that_pleased_most_is_kept():
-    policy = ByLlm(tries=10.0)
+    policy = LlmRanking(tries=10.0)
     action = policy.select(KEY, COUNTS, observed())
     assert (int(action.slot), action.servers.tolist(), bool(action.explored)) == (2, [1], False)
     # The order is for good: nothing is counted any more.
     after = policy.update(COUNTS, observed(), *told([1], 1))
     assert after.shown.tolist() == COUNTS.shown.tolist()
-    trying = ByLlm(tries=11.0)
+    trying = LlmRanking(tries=11.0)
     # In round 6 it is the turn of server 6 mod 4.
     action = trying.select(KEY, COUNTS, observed()._replace(round=jnp.int32(6)))
     assert (bool(action.explored), action.servers.tolist()) == (True, [2])
@@ -109,13 +109,13 @@ def test_the_llm_that_pleased_most_is_kept():
 
 def test_a_query_that_comes_back_gets_the_next_llm():
     shown = jnp.zeros((3, SERVERS), jnp.int32).at[2, 1].set(1)
-    policy = ByLlm(retry="fallback")
+    policy = LlmRanking(retry="fallback")
     assert policy.needs.offer_counts
     assert policy.select(KEY, COUNTS, observed(shown=shown)).servers.tolist() == [3]
 
 
 def test_a_cache_asks_first_who_satisfied_the_prompt():
-    policy, seen = ByLlm(retry="cache"), observed(shown=jnp.zeros((3, SERVERS), jnp.int32))
+    policy, seen = LlmRanking(retry="cache"), observed(shown=jnp.zeros((3, SERVERS), jnp.int32))
     state = policy.init(seen.problem, jnp.zeros((6, DIM)))._replace(
         shown=COUNTS.shown, accepted=COUNTS.accepted
     )
@@ -126,7 +126,7 @@ def test_a_cache_asks_first_who_satisfied_the_prompt():
 
 @pytest.mark.slow
 def test_thompson_by_llm_draws_from_its_posteriors():
-    policy, seen = ByLlm(index="thompson"), observed()
+    policy, seen = LlmRanking(index="thompson"), observed()
     keys = jax.vmap(rng.run_key)(np.arange(4000))
     picks = jax.vmap(lambda key: policy.select(key, COUNTS, seen))(keys).servers[:, 0]
     accepted, shown = np.asarray(COUNTS.accepted), np.asarray(COUNTS.shown)
@@ -139,8 +139,8 @@ def test_thompson_by_llm_draws_from_its_posteriors():
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [(ByLlm(tries=0.0), "tries=0.0"), (ByLlm(index="worst"), "index=worst"),
-     (Linear(alpha=-1.0), "alpha=-1.0"), (Linear(lambda0=0.0), "lambda0=0.0")],
+    [(LlmRanking(tries=0.0), "tries=0.0"), (LlmRanking(index="worst"), "index=worst"),
+     (LinearBandit(alpha=-1.0), "alpha=-1.0"), (LinearBandit(lambda0=0.0), "lambda0=0.0")],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(policy, said):
     with pytest.raises(ValueError, match=said):

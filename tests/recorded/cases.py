@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from cqbjax.core.types import Problem, Source
-from cqbjax.policies import Acqb, Optimal, QueueingBandit, RandomRouting, Routed
+from cqbjax.policies import Acqb, OptimalPolicy, QueueingBandit, RandomRouting, RouterPolicy
 from tests import reference
 
 EXPLORE_ROUNDS = 40
@@ -91,7 +91,7 @@ def policy(
         static_fields: of `Acqb`: estimator, exact_steps.
     """
     if label == "optimal":
-        return Optimal()
+        return OptimalPolicy()
     if label in ("random", "rand_rout"):
         return RandomRouting(schedule="random" if label == "random" else "oldest")
     if label == "rand_rout_fallback":
@@ -99,7 +99,7 @@ def policy(
     if label in reference.ROUTED:
         retry, schedule = reference.ROUTED[label]
         words: dict[str, Any] = {"retry": retry, "schedule": schedule, "recall_by": case.recall_by}
-        return Routed(
+        return RouterPolicy(
             scores=jnp.asarray(scores), by="row", precision=case.precision, **words
         )  # fmt: skip
     if label in BANDITS:

@@ -12,7 +12,11 @@ from recorded.cases import Case
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Problem
 from cqbjax.policies import Acqb
-from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
+from cqbjax.policies.assortments import (
+    draw_assortment_rank,
+    draw_replacement_priorities,
+    draw_server_priorities,
+)
 from cqbjax.testing.compiling import QUICKLY
 from tests import reference
 
@@ -70,9 +74,9 @@ def _draws(key: jax.Array, problem: Problem) -> Any:
         rng.round_uniforms(key, rounds, rng.Stream.ARRIVAL),
         rng.round_uniforms(key, rounds, rng.Stream.CHOICE),
         jax.vmap(lambda key: Acqb().draws(key, problem))(keys),
-        jax.vmap(lambda key: random_assortment(key, problem))(keys),
-        jax.vmap(lambda key: random_lots(key, problem))(keys),
-        jax.vmap(lambda key: replacement_uniforms(key, problem))(keys),
+        jax.vmap(lambda key: draw_assortment_rank(key, problem))(keys),
+        jax.vmap(lambda key: draw_server_priorities(key, problem))(keys),
+        jax.vmap(lambda key: draw_replacement_priorities(key, problem))(keys),
     )
 
 

@@ -29,7 +29,7 @@ from cqbjax.estimation import gaussian
 from cqbjax.experiments import showing
 from cqbjax.offline import Projected, fits, training
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.policies import Acqb, Intercept, OnContexts
+from cqbjax.policies import Acqb, ContextWrapper, Intercept
 from cqbjax.results import tables
 from cqbjax.sources import Synthetic
 from tests import reference
@@ -45,7 +45,7 @@ ARGUMENTS.add_argument(
     help="where to write",
 )  # fmt: skip
 CAPTION = "Distance from the minimiser, percent of the radius"
-Judged = Acqb | OnContexts
+Judged = Acqb | ContextWrapper
 DENSE = 40
 # As in conf/experiment.
 HEADS = {
@@ -105,7 +105,7 @@ def _trace(
     rounds, _ = simulate.run_rounds(key, policy, source, rate, problem, capacity)
     contexts = source.draw_workload(key, rate, problem).contexts
     theta = policy.theta(rounds.state, contexts, problem)
-    seen = policy.view.table(contexts) if isinstance(policy, OnContexts) else contexts
+    seen = policy.view.table(contexts) if isinstance(policy, ContextWrapper) else contexts
     return rounds._replace(state=theta), seen
 
 
@@ -132,7 +132,7 @@ def play(
     if features.ndim == 2:
         features = features[:, None, :]
     theta = rounds.state.astype(np.float64)
-    acqb = policy.policy if isinstance(policy, OnContexts) else policy
+    acqb = policy.policy if isinstance(policy, ContextWrapper) else policy
     offset = np.zeros((len(features), problem.num_servers))
     if acqb.offset is not None:
         offset = np.asarray(acqb.offset, np.float64)
@@ -274,7 +274,7 @@ def cases(folder: pathlib.Path) -> dict[str, Case]:
 def _with_intercept(policy: Acqb, seed: int) -> Judged:
     """Show a policy its contexts with a constant coordinate."""
     del seed
-    return OnContexts(policy=policy, view=Intercept())
+    return ContextWrapper(policy=policy, view=Intercept())
 
 
 def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
@@ -283,7 +283,7 @@ def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, se
     ready = training.per_seed(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
     assert isinstance(ready, PerSeed)
     judged = ready.policies[0]
-    assert isinstance(judged, OnContexts)
+    assert isinstance(judged, ContextWrapper)
     return judged
 
 

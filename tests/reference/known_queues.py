@@ -17,7 +17,7 @@ from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.engine.batches import max_slots
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import sweep
-from cqbjax.policies import Optimal, RandomRouting
+from cqbjax.policies import OptimalPolicy, RandomRouting
 from cqbjax.sources import Arriving, Batches, Coin
 from tests.reference import queues
 
@@ -67,7 +67,7 @@ class Known:
     capacity: float
     expected: Callable[[float], float]
     source: Source = COIN
-    policy: Policy = Optimal()
+    policy: Policy = OptimalPolicy()
     users: tuple[UserModel, ...] = ()
     service: tuple[ServiceModel, ...] = ()
     spread: float = spread(1 / M, 2 * (1 - M) / M**2)
@@ -75,7 +75,7 @@ class Known:
     @property
     def label(self) -> str:
         """Return what its policy is called in a sweep."""
-        return OPTIMAL if isinstance(self.policy, Optimal) else self.name
+        return OPTIMAL if isinstance(self.policy, OptimalPolicy) else self.name
 
     @property
     def setting(self) -> tuple[int, tuple[UserModel, ...], tuple[ServiceModel, ...]]:

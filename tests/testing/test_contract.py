@@ -20,7 +20,7 @@ from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
 from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
 from cqbjax.offline import Learnt, Projected, Warm
-from cqbjax.policies import Acqb, Intercept, OnContexts, Routed
+from cqbjax.policies import Acqb, ContextWrapper, Intercept, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 
@@ -66,7 +66,7 @@ def test_contract_of_the_configured_policy(label):
     # Many operations, or loops of them as in a Beta draw, are slow one by one; the reference
     # simulator of test_against_reference and the single runs of test_invariants stand for them.
     # Labels of one program differ in numbers: one of them is played operation by operation.
-    uncompiled = not isinstance(policy, Acqb | OnContexts) and label != "q_ths"
+    uncompiled = not isinstance(policy, Acqb | ContextWrapper) and label != "q_ths"
     uncompiled &= not any(kind == signature_of(policy) for kind, _ in CHECKED)
     check_policy(policy, SINGLE, uncompiled=uncompiled, checked=CHECKED)
 
@@ -81,7 +81,7 @@ def test_contract_of_the_configured_policy(label):
         pytest.param(Acqb(estimator="newton_cg"), PROBLEM, id="acqb_newton_cg"),
         pytest.param(Acqb(window=8), PROBLEM, id="acqb_that_hops"),
         pytest.param(
-            Routed(scores=np.random.default_rng(0).normal(size=(12, 4)), schedule="joint"),
+            RouterPolicy(scores=np.random.default_rng(0).normal(size=(12, 4)), schedule="joint"),
             PROBLEM,
             id="routed",
         ),
@@ -255,11 +255,11 @@ def test_the_needs_of_a_policy_must_be_needs(needs):
 @pytest.mark.parametrize("old", REPLACED_BY_NEEDS)
 def test_an_attribute_that_needs_replaced_is_refused_with_the_field_that_says_it_now(old):
     value, now = REPLACED_BY_NEEDS[old]
-    for policy in (EpsilonGreedy(), OnContexts(policy=EpsilonGreedy(), view=Intercept())):
+    for policy in (EpsilonGreedy(), ContextWrapper(policy=EpsilonGreedy(), view=Intercept())):
         check_class(policy)
     for known in (value, not value):
         one = pytree(type("Dated", (EpsilonGreedy,), {old: known}))()
-        for policy in (one, OnContexts(policy=one, view=Intercept())):
+        for policy in (one, ContextWrapper(policy=one, view=Intercept())):
             if known is value:
                 with pytest.raises(ContractError, match=rf"Dated\.{old} .* needs = Needs\({now}\)"):
                     check_class(policy)

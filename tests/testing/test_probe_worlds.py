@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import sem
 
-from cqbjax.policies import Acqb, Intercept, OnContexts, Optimal, QueueingBandit, RandomRouting
+from cqbjax.policies import (
+    Acqb,
+    ContextWrapper,
+    Intercept,
+    OptimalPolicy,
+    QueueingBandit,
+    RandomRouting,
+)
 from tests.reference import scenarios
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("all_as_in_a_study")]
@@ -21,7 +28,7 @@ POLICIES = {
     "rand_rout": RandomRouting(schedule="oldest"),
     "acqb": Acqb(alpha_scale=0.5),
     "q_ucb": QueueingBandit(),
-    "optimal": Optimal(),
+    "optimal": OptimalPolicy(),
 }
 MIXED = np.tile(np.linspace(0.2, 0.9, 8)[:, None], (1, 3))
 SOURCES = {
@@ -133,7 +140,10 @@ def test_only_an_intercept_finds_a_server_that_is_best_on_opposite_contexts():
         played = scenarios.play(policy, world, 0.4, problem, CAPACITY, SEEDS)
         return played.decision.regret[:, HORIZON // 2 :].sum(axis=1)
 
-    without, with_one = late_regret(plain), late_regret(OnContexts(policy=plain, view=Intercept()))
+    without, with_one = (
+        late_regret(plain),
+        late_regret(ContextWrapper(policy=plain, view=Intercept())),
+    )
     saved = without - with_one
     assert saved.mean() > 20 * sem(saved)
     assert with_one.mean() < without.mean() / 3

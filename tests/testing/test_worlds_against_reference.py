@@ -26,7 +26,11 @@ from cqbjax.dynamics import (
     ServiceTimes,
 )
 from cqbjax.policies import Acqb
-from cqbjax.policies.picking import random_assortment, random_lots, replacement_uniforms
+from cqbjax.policies.assortments import (
+    draw_assortment_rank,
+    draw_replacement_priorities,
+    draw_server_priorities,
+)
 from cqbjax.sources import Arriving, Batches, Drifting
 from cqbjax.testing.compiling import QUICKLY
 from tests import reference
@@ -150,9 +154,9 @@ def place_draws(key, place, problem):
             own = jax.random.fold_in(rng.stream_key(own, rng.Stream.CHANNELS), place)
         return (
             Acqb().draws(own, problem),
-            random_assortment(own, problem),
-            random_lots(own, problem),
-            replacement_uniforms(own, problem),
+            draw_assortment_rank(own, problem),
+            draw_server_priorities(own, problem),
+            draw_replacement_priorities(own, problem),
         )
 
     return jax.vmap(at)(jnp.arange(1, problem.horizon + 1))

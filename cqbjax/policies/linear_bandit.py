@@ -1,4 +1,4 @@
-"""LinUCB and LinTS: linear bandits that see a query's context, and no queue."""
+"""LinUCB and LinTS: linear bandits that use the query's context and serve FIFO."""
 
 from typing import Literal, NamedTuple
 
@@ -9,11 +9,11 @@ from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import check_options, pytree, static
 from cqbjax.core.types import Action, Feedback, Observation, Problem
-from cqbjax.policies.picking import of_available
+from cqbjax.policies.assortments import mask_unavailable
 
 
 class Ridge(NamedTuple):
-    """A ridge regression of accepted answers on features, a block of parameters by itself.
+    """Ridge regressions of accepted answers on features, one for each parameter block.
 
     Attributes:
         inverse: [B, d, d] A^-1, where A = lambda0 I + sum of x x'.
@@ -25,18 +25,18 @@ class Ridge(NamedTuple):
 
 
 @pytree
-class Linear:
+class LinearBandit:
     """LinUCB (Li et al. 2010, disjoint) or LinTS (Agrawal and Goyal 2013), first come first served.
 
-    A reward r is 1 for a chosen answer and 0 for one that was shown and not chosen. The index of
+    A reward r is 1 for a chosen answer and 0 for one that was offered and not chosen. The index of
     server j for the oldest query is x'A_j^-1 b_j + alpha ||x||_{A_j^-1} (`ucb`), or a draw from the
-    normal distribution of that mean and deviation (`thompson`): of one query, that is what a draw
-    of theta_j gives.
+    normal distribution with that mean and standard deviation (`thompson`), which for one query has
+    the law of x'theta_j with theta_j drawn from its posterior.
 
     Attributes:
         index: `ucb` or `thompson`.
-        alpha: how much is hoped for what is not known.
-        lambda0: regularisation, A = lambda0 I at first.
+        alpha: exploration weight.
+        lambda0: regularisation, initially A = lambda0 I.
     """
 
     index: Literal["ucb", "thompson"] = static(default="ucb")
@@ -44,7 +44,7 @@ class Linear:
     lambda0: Array | float = 1.0
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown index and numbers out of range.
+        """Validate the settings.
 
         Raises:
             ValueError: naming the setting and what is allowed.
@@ -66,7 +66,7 @@ class Linear:
         problem = observation.problem
         slot = queueing.pick("oldest", observation.queue, jnp.zeros(()))
         features = observation.features[slot]
-        # x' A_j^-1: [N, d], of the one block or of each server's own.
+        # x' A_j^-1: [N, d], with the shared block or each server's block.
         along = (
             jnp.einsum("bij,j->bi", state.inverse, features)
             if problem.parameters == "disjoint"
@@ -74,18 +74,17 @@ class Linear:
         )
         mean = jnp.sum(along * state.target, axis=-1)
         width = jnp.sqrt(jnp.maximum(jnp.sum(along * features, axis=-1), 0.0))
-        hope = jnp.ones(()) if self.index == "ucb" else self._drawn(key, problem)
-        index = of_available(mean + self.alpha * hope * width, observation)
+        bonus = jnp.ones(())
+        if self.index == "thompson":
+            bonus = rng.normals(key, rng.Stream.NORMAL, (problem.num_servers,))
+        index = mask_unavailable(mean + self.alpha * bonus * width, observation)
         servers = mnl.best_servers(index, problem.assortment_size)
         return Action(slot, servers, jnp.bool_(False))
-
-    def _drawn(self, key: Array, problem: Problem) -> Array:
-        return rng.normals(key, rng.Stream.NORMAL, (problem.num_servers,))
 
     def update(
         self, state: Ridge, observation: Observation, action: Action, feedback: Feedback
     ) -> Ridge:
-        """Add what was shown, by the Sherman-Morrison formula."""
+        """Add the offered servers by the Sherman-Morrison formula."""
         problem, features = observation.problem, observation.features[action.slot]
         inverse, target = state
         learnt = jnp.broadcast_to(feedback.valid, action.servers.shape)

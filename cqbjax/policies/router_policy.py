@@ -1,4 +1,4 @@
-"""A router trained beforehand: fixed scores, paired with a schedule."""
+"""A router trained offline: fixed scores, paired with a schedule."""
 
 from typing import Literal
 
@@ -10,28 +10,28 @@ from cqbjax.core import mnl, queueing, rng
 from cqbjax.core.pytree import check_options, option, pytree, static
 from cqbjax.core.types import Action, Feedback, Needs, Observation, Problem
 from cqbjax.policies import retries
-from cqbjax.policies.picking import best_answer
+from cqbjax.policies.assortments import choose_query_and_servers
 from cqbjax.policies.retries import RecallBy, Retry, Tally
 
 
 @pytree
-class Routed:
-    """A router trained beforehand: fixed scores for every prompt and server.
+class RouterPolicy:
+    """A router trained offline: fixed scores for every prompt and server.
 
     Attributes:
-        scores: [P, N] predicted utility of every prompt of the dataset, higher is better; or [I, N]
-            of every row of the run's own context table, if `by="row"`.
-        by: what the rows of `scores` are: `prompt`, the same for all runs, or `row`. A row is
-            another prompt in each run: give `sweep` such a policy in a `PerSeed`.
+        scores: [P, N] predicted utility of every prompt of the dataset and server, higher is
+            better; or [I, N] of every row of the run's own context table, if `by="row"`.
+        by: what the rows of `scores` are: `prompt`, the same for all runs, or `row`. A row is a
+            different prompt in each run: give `sweep` such a policy in a `PerSeed`.
         schedule: `oldest` (FIFO, as the paper pairs routers), any other queue rule, or `joint`
             (priority: the query and assortment of the highest predicted scores).
-        retry: what a query gets when it comes back: `same` (as in the paper), `fallback` (the
-            servers not shown yet, best first; priority then goes by the next assortment),
-            `posterior` (scores are log-odds, and fall with the query's own failures), `recall`
-            (they follow what all queries of its prompt met) or `cache` (as `fallback`, the servers
-            first that satisfied a query of its prompt).
-        precision: of `posterior` and `recall`, `retries.after_outcomes`.
-        recall_by: by what `recall` and `cache` know a prompt: its `row` of the table, or its
+        retry: how a query that returns is routed: `same` (as in the paper), `fallback` (the servers
+            not offered yet, best first; priority then ranks queries by that assortment),
+            `posterior` (scores are log-odds that the query's own failures lower), `recall` (given
+            the outcomes of all queries of its prompt) or `cache` (as `fallback`, but first the
+            servers that satisfied a query of its prompt).
+        precision: of `posterior` and `recall`, `retries.condition_on_outcomes`.
+        recall_by: what identifies a prompt for `recall` and `cache`: its `row` of the table, or its
             `embedding`.
     """
 
@@ -48,17 +48,17 @@ class Routed:
         return Needs(offer_counts=retries.needs_offer_counts(self.retry))
 
     def init(self, problem: Problem, contexts: Array) -> Tally | None:
-        """Return what is remembered of prompts: nothing, or an empty tally."""
-        return retries.begin(self.retry, problem, contexts, self.recall_by)
+        """Return an empty tally if the retry rule needs one, else None."""
+        return retries.init_tally(self.retry, problem, contexts, self.recall_by)
 
     def update(
         self, state: Tally | None, observation: Observation, action: Action, feedback: Feedback
     ) -> Tally | None:
-        """Remember what became of the prompt, if it is to be recalled."""
-        return retries.add(state, observation, action, feedback)
+        """Add the outcome to the tally, if there is one."""
+        return retries.update_tally(state, observation, action, feedback)
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown word, and scores that do not fit the source.
+        """Validate the words, and that the scores fit the source.
 
         Raises:
             ValueError: naming the word, or what is wrong with `scores`.
@@ -80,9 +80,11 @@ class Routed:
             raise ValueError("scores must be finite numbers")
 
     def select(self, key: Array, state: Tally | None, observation: Observation) -> Action:
-        """Take the K servers of the highest scores for the query picked."""
+        """Serve the query of the schedule with the K servers of the highest scores."""
         which = observation.prompts if self.by == "prompt" else observation.queue.row
         query = rng.uniform(key, rng.Stream.QUERY)
-        scores = retries.revised(self.retry, self.scores[which], observation, state, self.precision)
-        slot, picks = best_answer(self.schedule, observation, scores, query, self.retry)
-        return Action(slot, mnl.sort_picks(picks), jnp.bool_(False))
+        scores = retries.revise_utilities(
+            self.retry, self.scores[which], observation, state, self.precision
+        )
+        slot, best = choose_query_and_servers(self.schedule, observation, scores, query, self.retry)
+        return Action(slot, mnl.sort_picks(best), jnp.bool_(False))

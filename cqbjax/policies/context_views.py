@@ -1,4 +1,4 @@
-"""A policy that sees other contexts than the source's: what ACQB-CL is to ACQB."""
+"""Policies on transformed contexts, such as ACQB-CL: a wrapper and the views that it applies."""
 
 from typing import Any, Protocol
 
@@ -11,35 +11,35 @@ from cqbjax.core.pytree import pytree
 from cqbjax.core.types import Action, Feedback, Observation, Problem, Wrapper
 
 
-class View(Protocol):
-    """What a policy is shown in place of the source's contexts: a frozen pytree dataclass."""
+class ContextView(Protocol):
+    """The contexts that a policy sees in place of the source's: a frozen pytree dataclass."""
 
     def check(self, problem: Problem) -> None:
-        """Raise ValueError, in one sentence, where it does not fit the source."""
+        """Raise ValueError, in one sentence, if the view does not fit the source."""
 
     def dim(self, problem: Problem) -> int:
-        """Return e, the dimension of what is shown."""
+        """Return e, the dimension of the contexts seen."""
 
     def table(self, contexts: Array) -> Array:
-        """Return what is shown of the run's context table: [I, d] -> [I, e]."""
+        """Return the run's context table as seen: [I, d] -> [I, e]."""
 
     def features(self, observation: Observation) -> Array:
-        """Return what is shown of the queue's queries: [C, e]."""
+        """Return the features of the queue's queries as seen: [C, e]."""
 
 
 @pytree
-class Replaced:
-    """A context table of one's own, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2).
+class ReplacedContexts:
+    """A given context table, such as phi(x) = B(x; theta) of ACQB-CL (Algorithm 2 line 1).
 
     Attributes:
         contexts: [I, e] features of each row of the run's table, in place of the source's [I, d].
-            A row is another prompt in each run of a pool: give `sweep` it in a `PerSeed`.
+            A row is a different prompt in each run of a pool: give `sweep` a `PerSeed`.
     """
 
     contexts: Array
 
     def check(self, problem: Problem) -> None:
-        """Refuse contexts that do not fit the source.
+        """Validate that the contexts fit the source.
 
         Raises:
             ValueError: naming what is wrong with `contexts`.
@@ -59,18 +59,18 @@ class Replaced:
         return int(self.contexts.shape[-1])
 
     def table(self, contexts: Array) -> Array:
-        """Return the table as it was given."""
+        """Return the given table."""
         return self.contexts
 
     def features(self, observation: Observation) -> Array:
-        """Look the queue's rows up."""
+        """Return the rows of the queue's queries."""
         return self.contexts[observation.queue.row]
 
 
-def with_intercept(contexts: Array, share: float | Array) -> Array:
+def append_intercept(contexts: Array, share: float | Array) -> Array:
     """Append a constant coordinate: x [..., d] -> [sqrt(1 - share) x, sqrt(share)] [..., d + 1].
 
-    A unit context stays one; `share` in [0, 1] is what the constant takes of its squared norm.
+    A unit context keeps its norm; `share` in [0, 1] is the constant's share of the squared norm.
     """
     share = jnp.asarray(share, contexts.dtype)
     constant = jnp.broadcast_to(jnp.sqrt(share), (*contexts.shape[:-1], 1))
@@ -79,16 +79,16 @@ def with_intercept(contexts: Array, share: float | Array) -> Array:
 
 @pytree
 class Intercept:
-    """The source's contexts `with_intercept`: an intercept a server, which x'theta_j lacks.
+    """The source's contexts with an intercept for each server, which x'theta_j lacks.
 
     Attributes:
-        share: of a context's squared norm, what the constant coordinate takes; in [0, 1].
+        share: the constant coordinate's share of a context's squared norm, in [0, 1].
     """
 
     share: Array | float = 0.5
 
     def check(self, problem: Problem) -> None:
-        """Refuse shared parameters, and a share outside [0, 1].
+        """Validate that parameters are disjoint, and the share.
 
         Raises:
             ValueError: naming it and what is allowed.
@@ -104,57 +104,57 @@ class Intercept:
 
     def table(self, contexts: Array) -> Array:
         """Append the constant to every row."""
-        return with_intercept(contexts, self.share)
+        return append_intercept(contexts, self.share)
 
     def features(self, observation: Observation) -> Array:
         """Append the constant to every query's features."""
-        return with_intercept(observation.features, self.share)
+        return append_intercept(observation.features, self.share)
 
 
 @pytree
-class OnContexts(Wrapper):
-    """A policy around another one, which it shows other contexts.
+class ContextWrapper(Wrapper):
+    """A policy that sees transformed contexts.
 
     Attributes:
-        policy: the policy within; it decides and learns on what the view shows.
-        view: what it is shown: `Replaced` or `Intercept`.
+        policy: the policy within; it decides and learns on the contexts of the view.
+        view: a `ContextView`, such as `ReplacedContexts` or `Intercept`.
     """
 
     policy: Any
     view: Any
 
     def check(self, problem: Problem) -> None:
-        """Refuse what the view refuses, and what the policy within does.
+        """Validate the view, and the policy within on the contexts that it sees.
 
         Raises:
-            ValueError: in one sentence, naming it and what is allowed.
+            ValueError: in one sentence, naming the setting and what is allowed.
         """
         self.view.check(problem)
         if hasattr(self.policy, "check"):
-            self.policy.check(self._within(problem))
+            self.policy.check(self._problem_within(problem))
 
     def init(self, problem: Problem, contexts: Array) -> Any:
-        """Return the policy's state on the contexts that it is shown."""
-        return self.policy.init(self._within(problem), self.view.table(contexts))
+        """Return the state of the policy within."""
+        return self.policy.init(self._problem_within(problem), self.view.table(contexts))
 
     def theta(self, state: Any, contexts: Array, problem: Problem) -> Array:
-        """Return the policy's estimates [B, e] behind a state, or behind a stack of states."""
-        return self.policy.theta(state, self.view.table(contexts), self._within(problem))
+        """Return the estimates of a state, [B, e], or of a stack of states."""
+        table = self.view.table(contexts)
+        return self.policy.theta(state, table, self._problem_within(problem))
 
     def select(self, key: Array, state: Any, observation: Observation) -> Action:
-        """Let the policy decide on these contexts."""
-        return self.policy.select(key, state, self._shown(observation))
+        """Let the policy within decide."""
+        return self.policy.select(key, state, self._transform(observation))
 
     def update(
         self, state: Any, observation: Observation, action: Action, feedback: Feedback
     ) -> Any:
-        """Let the policy learn on these contexts."""
-        return self.policy.update(state, self._shown(observation), action, feedback)
+        """Let the policy within learn."""
+        return self.policy.update(state, self._transform(observation), action, feedback)
 
-    def _within(self, problem: Problem) -> Problem:
+    def _problem_within(self, problem: Problem) -> Problem:
         return problem._replace(dim=self.view.dim(problem), policy_contexts=True)
 
-    def _shown(self, observation: Observation) -> Observation:
-        return observation._replace(
-            problem=self._within(observation.problem), features=self.view.features(observation)
-        )
+    def _transform(self, observation: Observation) -> Observation:
+        problem = self._problem_within(observation.problem)
+        return observation._replace(problem=problem, features=self.view.features(observation))

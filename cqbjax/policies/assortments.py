@@ -1,0 +1,122 @@
+"""Helpers of policies: choose a query and servers, draw assortments, exclude absent servers."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cqbjax.core import mnl, queueing, rng
+from cqbjax.core.types import DOWN_UTILITY, Action, Feedback, Observation, Problem
+from cqbjax.policies import retries
+from cqbjax.policies.retries import Retry
+
+# Offers of a server that must not be offered again.
+MANY = 2**30
+
+
+def choose_query_and_servers(
+    schedule: queueing.Schedule | Array,
+    observation: Observation,
+    utilities: Array,
+    uniform: Array,
+    retry: Retry = "same",
+    few: int | None = None,
+) -> tuple[Array, list[Array]]:
+    """Return the query that a schedule picks, and its assortment.
+
+    `joint` takes the argmax of R(x, S) over waiting queries x and assortments S (Algorithm 1
+    line 7); with `retry="fallback"` S is the next assortment of the query. Servers that do not
+    answer this round come last.
+
+    Args:
+        schedule: a word of `queueing.Schedule`, or its number.
+        observation: the round.
+        utilities: [C, N] of each slot's query.
+        uniform: [] in [0, 1), for the random rules.
+        retry: `fallback` and `cache` take the servers offered least often to the query first; the
+            other rules take the best servers, by `retries.revise_utilities`.
+        few: score a query by its first `few` servers only, which are the ones offered; None: K.
+
+    Returns:
+        Slot ([] int32) and servers (K times [] int32), the best first; ties go to the lowest slot
+        and servers.
+    """
+    size, queue = observation.problem.assortment_size, observation.queue
+    few = few or size
+    utilities = mask_unavailable(utilities, observation)
+    if retry in ("fallback", "cache"):
+        shown = mask_unavailable(retries.read_offer_counts(queue), observation, MANY)
+        score = retries.score_assortment(utilities, retries.next_assortment(utilities, shown, few))
+        slot = queueing.pick(schedule, queue, uniform, score)
+        return slot, retries.next_assortment(utilities[slot], shown[slot], size)
+    score = mnl.best_score(utilities, few)
+    slot = queueing.pick(schedule, queue, uniform, score)
+    return slot, mnl.best_picks(utilities[slot], size)
+
+
+def mask_unavailable(
+    values: Array, observation: Observation, otherwise: float | int = DOWN_UTILITY
+) -> Array:
+    """Return values [..., N] of the servers that answer this round, `otherwise` for the others."""
+    answers = observation.available
+    return values if answers is None else jnp.where(answers, values, otherwise)
+
+
+def replace_unavailable(key: Array, servers: Array, observation: Observation) -> Array:
+    """Replace an assortment [K] with an absent server by a random one whose servers all answer.
+
+    A uniform assortment thus becomes uniform over the assortments whose servers all answer. If
+    fewer than K servers answer, the replacement holds all of them.
+    """
+    answers, problem = observation.available, observation.problem
+    if answers is None:
+        return servers
+    drawn = draw_replacement_priorities(key, problem)
+    best = mnl.best_picks(jnp.where(answers, drawn, -1.0), problem.assortment_size)
+    return jnp.where(jnp.all(answers[servers]), servers, mnl.sort_picks(best))
+
+
+def draw_assortment(key: Array, observation: Observation) -> Array:
+    """Draw an assortment uniformly among those whose servers all answer: [K] int32, increasing."""
+    problem = observation.problem
+    rank = draw_assortment_rank(key, problem)
+    servers = mnl.unrank_assortment(rank, problem.num_servers, problem.assortment_size)
+    return replace_unavailable(key, servers, observation)
+
+
+def draw_assortment_rank(key: Array, problem: Problem) -> Array:
+    """Draw the lexicographic rank of an assortment uniformly: [] int32."""
+    count = mnl.num_assortments(problem.num_servers, problem.assortment_size)
+    return jax.random.randint(rng.stream_key(key, rng.Stream.ASSORTMENT), (), 0, count, jnp.int32)
+
+
+def draw_replacement_priorities(key: Array, problem: Problem) -> Array:
+    """Draw the priorities of servers in a replacement assortment: [N]."""
+    return jax.random.uniform(rng.stream_key(key, rng.Stream.REPLACEMENT), (problem.num_servers,))
+
+
+def draw_server_priorities(key: Array, problem: Problem) -> Array:
+    """Draw the priorities of servers in a random fallback: [N]."""
+    return jax.random.uniform(rng.stream_key(key, rng.Stream.ASSORTMENT), (problem.num_servers,))
+
+
+def init_stateless(problem: Problem, contexts: Array) -> tuple[()]:
+    """Return the empty state of a policy that does not learn online: its `init`."""
+    return ()
+
+
+def update_stateless(
+    state: tuple[()], observation: Observation, action: Action, feedback: Feedback
+) -> tuple[()]:
+    """Return the state unchanged: the `update` of a policy that does not learn online."""
+    return state
+
+
+def draw_log_gammas(key: Array, first: Array, second: Array) -> Array:
+    """Draw logarithms of Gamma(first) and Gamma(second) for each server: [N], [N] -> [2, N].
+
+    For such X and Y, X / (X + Y) is Beta(first, second) with log-odds log X - log Y. One copy of
+    the rejection sampler for both compiles and runs faster.
+    """
+    keys = rng.batchable_key(jax.random.split(rng.stream_key(key, rng.Stream.BETA)))
+    drawn: Array = jax.vmap(jax.random.loggamma)(keys, jnp.stack([first, second]))
+    return drawn
