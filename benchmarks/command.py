@@ -23,8 +23,9 @@ from rich.console import Console  # noqa: E402
 
 import benchmarks  # noqa: E402
 from benchmarks import compile_for_gpu  # noqa: E402
-from cqbjax.cli import _hydra, _multirun  # noqa: E402
-from cqbjax.cli._start import Arguments, start_plain  # noqa: E402
+from cqbjax.cli import _compose  # noqa: E402
+from cqbjax.cli._command import Arguments, run_plain  # noqa: E402
+from cqbjax.cli._instantiate import make, make_policies  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
 from cqbjax.experiments import kinds  # noqa: E402
@@ -45,7 +46,7 @@ _add("--compile-for", choices=compile_for_gpu.TARGETS, metavar="DEVICE",
 
 def main() -> None:
     """Measure what the command line requests."""
-    start_plain(measure, ARGUMENTS)
+    run_plain(measure, ARGUMENTS)
 
 
 def measure(asked: argparse.Namespace) -> None:
@@ -79,11 +80,11 @@ def measure(asked: argparse.Namespace) -> None:
 
 def time_composing(words: Sequence[str]) -> float:
     """Return the seconds of composing and validating a sweep."""
-    with _multirun.initialised():
-        jobs = _multirun.combinations(words)
+    with _compose.initialize_hydra():
+        jobs = _compose.combine_words(words)
         begun = time.perf_counter()
         sources: dict[str, Any] = {}
-        for one in _multirun.compose(jobs):
-            _hydra.check_typed(one.words, [one.config])
-            kinds.checked_points(one.config, _hydra.make, _hydra.make_policies, one.swept, sources)
+        for one in _compose.compose_jobs(jobs):
+            _compose.check_words(one.words, [one.config])
+            kinds.checked_points(one.config, make, make_policies, one.swept, sources)
         return time.perf_counter() - begun

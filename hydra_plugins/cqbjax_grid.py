@@ -1,7 +1,7 @@
-"""Hydra's sweeper and launcher of `-m`: a command is handed all jobs at once.
+"""Hydra's sweeper and launcher of `-m`, which hand all jobs to a command at once.
 
-Hydra 1.3 makes plugins of this namespace alone, and every Hydra program here imports it: nothing
-of cqbjax is imported before it is needed. `conf/hydra/` chooses them.
+Hydra 1.3 loads plugins from this namespace only, and every Hydra program on this machine imports
+it, so nothing of cqbjax is imported before it is needed. `conf/hydra/` selects the two classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,37 +14,37 @@ from hydra.plugins.sweeper import Sweeper
 
 
 class Grid(Sweeper):
-    """Launches all combinations at once; `hydra.sweeper.params` gives words of an experiment's own.
+    """Launches all combinations at once; `hydra.sweeper.params` adds overrides of an experiment.
 
-    Hydra's own sweeper composes every job once more, to see whether it can be.
+    Hydra's basic sweeper would compose every job once more to validate it.
     """
 
     def __init__(self, params: Mapping[str, str] | None = None) -> None:
         self._params = params or {}
 
     def setup(self, **given: Any) -> None:
-        """Make the launcher."""
+        """Create the launcher."""
         self._launcher = Plugins.instance().instantiate_launcher(**given)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Launch all combinations of the words."""
-        from cqbjax.cli import _multirun
+        """Launch all combinations of the overrides."""
+        from cqbjax.cli import _compose
 
         params = [f"{key}={values}" for key, values in self._params.items()]
-        self._launcher.launch(_multirun.combinations([*params, *arguments]), 0)
+        self._launcher.launch(_compose.combine_words([*params, *arguments]), 0)
 
 
-class Together(Launcher):
-    """Gives a command all jobs of a sweeper's call at once."""
+class BatchLauncher(Launcher):
+    """Calls a command once, with all jobs of a sweeper's call."""
 
     def setup(self, *, task_function: Any, config: Any, **_: Any) -> None:
-        """Keep the task."""
+        """Store the task and its configuration."""
         self._task, self._config = task_function, config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> list[JobReturn]:
-        """Run the task on the jobs, and return what it returned for each."""
-        from cqbjax.cli import _multirun
+        """Run the task on the jobs, and return its value for each."""
+        from cqbjax.cli import _compose
 
-        return _multirun.launch(self._task, self._config, job_overrides)
+        return _compose.launch_jobs(self._task, self._config, job_overrides)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cqbjax.cli import report as stored_report
-from cqbjax.cli._start import SOME_LEFT_OUT, start_plain
+from cqbjax.cli._command import SOME_LEFT_OUT, run_plain
 from reproduction.paper import catalogue
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _add("--cache-dir", metavar="FOLDER", help="with --missing: of cached fits")
 
 def main() -> None:
     """Make the report that the command line names."""
-    start_plain(report, ARGUMENTS)
+    run_plain(report, ARGUMENTS)
 
 
 def report(asked: argparse.Namespace) -> None:
@@ -70,7 +70,7 @@ def report(asked: argparse.Namespace) -> None:
             return
     left_out |= _draw(asked.root, asked.names, console)
     absent = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    stored_report.say(_conclude(asked.root, console, page=not absent), console)
+    stored_report.print_paths(_conclude(asked.root, console, page=not absent), console)
     if absent:
         message = f"no page: {', '.join(absent)} not installed; pip install 'cqbjax[report]'"
         print(message, file=sys.stderr)
@@ -94,7 +94,7 @@ def run_missing(asked: argparse.Namespace, console: "Console") -> dict[str, str]
     Raises:
         ValueError: a name is not a study of the report.
     """
-    from cqbjax.cli._hydra import quote
+    from cqbjax.cli._compose import quote
 
     missing, size = find_missing(asked.root, asked.names), asked.missing
     if not missing:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cqbjax.cli import run
-from cqbjax.cli._start import start
+from cqbjax.cli._command import run_configured
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,4 +46,4 @@ def show(kind: "Kind", points: "Sequence[xr.Dataset]", config: "Config") -> "Sho
     return shown._replace(tables={**shown.tables, "": main})
 
 
-main = functools.partial(start, functools.partial(run.run, show=show))
+main = functools.partial(run_configured, functools.partial(run.run, show=show))

@@ -13,7 +13,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from cqbjax.cli import _hydra, _multirun
+from cqbjax.cli import _compose
 from cqbjax.core import backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -21,13 +21,13 @@ CONF = REPOSITORY / "conf"
 # Commands that Hydra composes.
 COMPOSED = ("run", "prepare_data")
 # Files of experiments, by name: of the package, and of the paper's reproduction.
-FILES = {path.stem: path for one in _hydra.SHIPPED for path in one.glob("experiment/*.yaml")}
+FILES = {path.stem: path for one in _compose.SHIPPED for path in one.glob("experiment/*.yaml")}
 EXPERIMENTS = sorted(FILES)
 
 
 def composed(*overrides):
-    with _multirun.initialised():
-        (job,) = _multirun.compose([overrides])
+    with _compose.initialize_hydra():
+        (job,) = _compose.compose_jobs([overrides])
     return job.config
 
 

@@ -58,9 +58,9 @@ class Case(NamedTuple):
 
 def whole(sources: Sequence[str], sizes: Sequence[int]) -> list[Case]:
     """Return the product, what shares programs side by side."""
-    from cqbjax.cli._hydra import pairings
+    from cqbjax.cli._compose import list_router_policies
 
-    policies = [*POLICIES, *pairings()]
+    policies = [*POLICIES, *list_router_policies()]
     return [
         Case(source, size, seeds, policy)
         for source, size, seeds, policy in itertools.product(sources, sizes, SEEDS, policies)
@@ -127,8 +127,8 @@ def be_child(words: Sequence[str]) -> None:
     """Try the cases of standard input, and write a line for each."""
     from names import alike
 
-    from cqbjax.cli import _multirun
-    from cqbjax.cli._hydra import make, make_policies
+    from cqbjax.cli import _compose
+    from cqbjax.cli._instantiate import make, make_policies
     from cqbjax.core import backend
     from cqbjax.engine.progress import Reporter
     from cqbjax.experiments import kinds
@@ -143,12 +143,12 @@ def be_child(words: Sequence[str]) -> None:
 
     backend.compile_lowered = compiled
     kept: dict = {}
-    with _multirun.initialised():
+    with _compose.initialize_hydra():
         for line in sys.stdin:
             case = Case(*json.loads(line))
             found.clear()
             try:
-                (job,) = _multirun.compose([[*case.words, *words]])
+                (job,) = _compose.compose_jobs([[*case.words, *words]])
                 ready = kinds.checked_points(job.config, make, make_policies, kept=kept)
                 ready[0].kind.reckon(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.figures.panels import VERBATIM, fonts, legend
+from cqbjax.figures.panels import VERBATIM, add_legend, fonts
 from cqbjax.results.names import style_of
 
 # Colours span these scores; lower ones have the first colour, and below `LOWEST_DOT` a number
@@ -150,7 +150,7 @@ def draw_profiles(
                 taus, middle, color=style.color, ls=style.dashes, lw=width, label=style.name
             )
         panel.set(xlabel="score τ", ylabel="share of runs above τ", ylim=(0, 1.02))
-        legend(
+        add_legend(
             panel, lines, fontsize="small", ncols=1, loc="center left", bbox_to_anchor=(1.01, 0.5)
         )
     return figure

@@ -21,12 +21,13 @@ from cqbjax.arena.tasks import Composer, list_tasks, read_comment
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import read_needs
-from cqbjax.figures import files
+from cqbjax.figures.files import encode_png, save_figure
 from cqbjax.offline import Learnt
 from cqbjax.results import tables
 from cqbjax.results.names import in_order, style_of
 
 HERE = Path(__file__).resolve().parent
+STYLES = HERE / "page.css"  # of all pages
 TABLE = "table.csv"
 TAUS = np.linspace(-0.2, 1.0, 61)
 DOTS_PER_INCH, PAGE_DOTS_PER_INCH = 90, 110  # of the pictures, which are wide
@@ -86,7 +87,7 @@ def write_report(
             figures.draw_profiles(_compute_profiles(scored, overall, entrant), TAUS, entrant),
     }  # fmt: skip
     for name, figure in zip(("scores", "profiles"), pictures.values(), strict=True):
-        written += files.save(figure, folder / name, DOTS_PER_INCH)
+        written += save_figure(figure, folder / name, DOTS_PER_INCH)
     for name, of_track in tracks.items():
         if of_track.height:
             tables.print_table(of_track, f"Interquartile mean of scores, {name}", console)
@@ -98,7 +99,7 @@ def write_report(
     text = fill_template(
         HERE / "arena.html.j2",
         {"interval": format_interval, "style_name": lambda label: style_of(label).name},
-        css=f"{read_styles()}\n{EXTRA_CSS}", entrant=entrant,
+        css=f"{STYLES.read_text()}\n{EXTRA_CSS}", entrant=entrant,
         title=f"{entrant} in the arena" if entrant else "The arena",
         tracks={name: frame.to_dicts() for name, frame in tracks.items()},
         tasks=_describe_tasks(table, made), columns=columns,
@@ -202,7 +203,7 @@ def _draw_intervals(rows: pl.DataFrame, names: Mapping[str, str], by: str) -> st
 
 def _embed(figure: Figure) -> str:
     """Return a figure as a data URI."""
-    png = files.png_of(figure, PAGE_DOTS_PER_INCH)
+    png = encode_png(figure, PAGE_DOTS_PER_INCH)
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -215,11 +216,6 @@ def format_interval(ends: Sequence[float | None]) -> str:
     # Adding zero removes the sign of a negative zero.
     text, *interval = (f"{round(x, digits) + 0.0:.{digits}f}" for x in ends if x is not None)
     return f"{text} [{', '.join(interval) or '–'}]"
-
-
-def read_styles() -> str:
-    """Return the CSS that all pages share."""
-    return (HERE / "page.css").read_text()
 
 
 def fill_template(

@@ -1,18 +1,18 @@
-"""The console command: `cqbjax NAME [words]` is `python scripts/NAME.py [words]`."""
+"""The console command: `cqbjax NAME [words]` runs `python scripts/NAME.py [words]`."""
 
 import importlib
 import sys
 
-# What each module of this room does. Here and not there: a list should not import them all.
+# Here and not in the modules, so that listing the commands does not import them.
 COMMANDS = {
-    "run": "run a study; store, draw and print what came out",
+    "run": "run a study; store, draw and print its results",
     "report": "draw the figures and tables of stored studies again",
-    "arena": "run a policy in every task, and set it beside all others",
+    "arena": "run a policy in every task, and compare it with all others",
     "aggregate": "turn a sweep's result into a tidy table, and a figure over its keys",
-    "stored": "list what is stored of an experiment, and drop what is outdated",
+    "stored": "list what is stored of an experiment, and delete outdated results",
     "prepare_data": "build a dataset's table and embeddings, once",
 }
-# Retired commands, and what does their work now.
+# Retired commands, and their replacements.
 RETIRED = {
     "estimator_error": "`python -m tests.reference.estimator_error` in a checkout",
     "known_answers": "`python -m tests.reference.known_answers` in a checkout",
@@ -23,15 +23,15 @@ RETIRED = {
 
 
 def main() -> None:
-    """Run the command that the first word names, or list them all.
+    """Run the command of the first word, or list all commands.
 
     Raises:
-        SystemExit: of status 2, for a word that names none or a retired one.
+        SystemExit: of status 2, for an unknown or retired command.
     """
     name, *words = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print("usage: cqbjax COMMAND [key=value ...]\n")
-        print("\n".join(f"  {one:<16} {what}" for one, what in COMMANDS.items()))
+        print("\n".join(f"  {command:<16} {text}" for command, text in COMMANDS.items()))
         return
     if name in RETIRED:
         print(f"error: the command {name} is retired: use {RETIRED[name]}", file=sys.stderr)

@@ -13,23 +13,19 @@ has the results of the others. After an interruption the same command resumes.
 """
 
 import argparse
+import functools
 
 from cqbjax.arena.request import KEYS, VERBS, parse_words
 from cqbjax.arena.tasks import Composer, list_tasks
-from cqbjax.cli._hydra import make, make_policies
-from cqbjax.cli._multirun import compose, initialised
-from cqbjax.cli._start import SOME_LEFT_OUT, Arguments, start_plain
+from cqbjax.cli._command import SOME_LEFT_OUT, Arguments, run_plain
+from cqbjax.cli._compose import compose_jobs, initialize_hydra
+from cqbjax.cli._instantiate import make, make_policies
 
 ARGUMENTS = Arguments(description="Run a policy in every task of the arena.")
 ARGUMENTS.add_argument(
     "words", nargs="+", metavar="WORD",
     help=f"{', '.join(VERBS)}, or key=value: {', '.join(KEYS)}",
 )  # fmt: skip
-
-
-def main() -> None:
-    """Run the command line."""
-    start_plain(arena, ARGUMENTS)
 
 
 def arena(arguments: argparse.Namespace) -> None:
@@ -44,8 +40,8 @@ def arena(arguments: argparse.Namespace) -> None:
         for task in list_tasks():
             print(f"{task.name} (version {task.version}): {task.title}\n    {task.description}")
         return
-    composer = Composer(lambda words: compose([words])[0].config, make, make_policies)
-    with initialised():
+    composer = Composer(lambda words: compose_jobs([words])[0].config, make, make_policies)
+    with initialize_hydra():
         if verb == "verify":
             from cqbjax.arena.verification import verify
 
@@ -61,3 +57,6 @@ def arena(arguments: argparse.Namespace) -> None:
 
             if not enter(argument, composer):
                 raise SystemExit(SOME_LEFT_OUT)
+
+
+main = functools.partial(run_plain, arena, ARGUMENTS)

@@ -1,6 +1,7 @@
 """Build a dataset's table and embeddings once: python scripts/prepare_data.py dataset=NAME."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import omegaconf
 from rich.console import Console
 
 from cqbjax import datasets
-from cqbjax.cli._start import start
+from cqbjax.cli._command import run_configured
 from cqbjax.core.files import remove_on_error
 from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.datasets.embeddings import DEFAULT_MODEL
@@ -20,44 +21,41 @@ from cqbjax.experiments.jobs import Job
 from cqbjax.logs import generate, linking
 from cqbjax.logs import prepare as logs
 
-# What the catalogue drops from a dataset; nothing from a table of one's own.
+# The value of a key that leaves the choice to the dataset's entry in the catalogue.
 CATALOGUED = "catalogue"
-SOURCES = CONF / "source"
 
 
-def main() -> None:
-    """Prepare the dataset that the command line names."""
-    # In a folder of its own: its key `source` is no choice of a file.
-    start(prepare_each, folder=CONF / "prepare")
+def prepare_all(jobs: Sequence[Job]) -> None:
+    """Prepare the dataset of each job, and print a summary.
+
+    Raises:
+        ValueError: naming a wrong key.
+    """
+    for config in (job.config for job in jobs):
+        if config.dataset == omegaconf.MISSING:
+            raise ValueError("dataset=NAME is missing, it must be given.")
+        _validate(config)
+        if config.dataset == logs.NAME:
+            _prepare_log(config)
+        elif config.made_up is not None:
+            raise ValueError(
+                f"made_up={config.made_up} generates a log of conversations, and needs "
+                "dataset=wildchat"
+            )
+        else:
+            _prepare_table(config)
 
 
-def prepare_each(jobs: Sequence[Job]) -> None:
-    """Prepare every dataset that is named."""
-    for job in jobs:
-        build(job.config)
-
-
-def build(config: Config) -> None:
-    """Prepare one dataset and say what came of it."""
-    if config.dataset == omegaconf.MISSING:
-        raise ValueError("dataset=NAME is missing, it must be given.")
-    _check(config)
-    if config.dataset == logs.NAME:
-        chains_of_a_log(config)
-        return
-    if config.made_up is not None:
-        raise ValueError(
-            f"made_up={config.made_up} generates a log of conversations: dataset=wildchat alone "
-            "takes it"
-        )
-    console, entry = Console(markup=False), _entry(config)
+def _prepare_table(config: Config) -> None:
+    """Prepare a routing table and its embeddings, and print a summary."""
+    console, entry = Console(markup=False), _select_dataset(config)
     done = prepare(
         entry, config.data_dir, config.source, config.revision, config.model or DEFAULT_MODEL,
         config.batch_size, config.progress, prices=config.prices, embeddings=config.embeddings,
         truncation_side=config.truncation_side,
     )  # fmt: skip
     table, embeddings = datasets.load_dataset(entry.name, config.data_dir)
-    served = datasets.served_rates(_probabilities(entry, table))
+    served = datasets.served_rates(_compute_departures(entry, table))
     best = table.servers[served.best_assortment[0]]
     state = "built" if done.built else "already built, nothing to do"
     console.print(f"{table.name}: {state} ({done.key}, revision {done.revision})")
@@ -76,12 +74,12 @@ def build(config: Config) -> None:
     )
 
 
-def chains_of_a_log(config: Config) -> None:
-    """Prepare a log of conversations, link its retrials and say what came of it."""
+def _prepare_log(config: Config) -> None:
+    """Prepare a log of conversations, link its retrials, and print a summary."""
     console, wanted = Console(width=120), config.wildchat
     for key in ("prices", "truncation_side"):
         if config[key] is not None:
-            raise ValueError(f"{key}={config[key]} is of a routing table, not of dataset=wildchat.")
+            raise ValueError(f"{key}={config[key]} is for a routing table: leave it out")
     rule = linking.LinkingRule(wanted.threshold, wanted.min_gap, wanted.among)
     rule.check()
     encoder = config.model or logs.ENCODER
@@ -112,8 +110,8 @@ def chains_of_a_log(config: Config) -> None:
         console.print(f"  {line}", markup=False)
 
 
-# What the keys of the command hold; those in `OPEN` may be null.
-HOLDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+# Type of a value -> its test, and the keys of this type. Those in `NULLABLE` may be null.
+KEY_TYPES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "a word": (
         lambda value: isinstance(value, str) and bool(value),
         ("dataset", "source", "embeddings", "prices", "revision", "model", "truncation_side",
@@ -132,26 +130,24 @@ HOLDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
         lambda value: isinstance(value, bool), ("progress", "wildchat.made_up_close")
     ),
 }  # fmt: skip
-OPEN = ("source", "embeddings", "prices", "revision", "model", "truncation_side", "made_up")
+NULLABLE = ("source", "embeddings", "prices", "revision", "model", "truncation_side", "made_up")
 
 
-def _check(config: Config) -> None:
-    """Refuse values that cannot be.
-
-    Raises:
-        ValueError: naming the key and what is allowed.
-    """
-    for what, (fine, keys) in HOLDS.items():
+def _validate(config: Config) -> None:
+    """Raise a ValueError for a value of a wrong type, naming the key and what is allowed."""
+    for name, (is_valid, keys) in KEY_TYPES.items():
         for key in keys:
-            value = select(config, key)
-            if not fine(value) and not (value is None and key in OPEN):
-                raise ValueError(f"{key}={value} must be {what}{', or null' * (key in OPEN)}")
+            value, nullable = select(config, key), key in NULLABLE
+            if not is_valid(value) and not (value is None and nullable):
+                raise ValueError(f"{key}={value} must be {name}{', or null' * nullable}")
 
 
-def _entry(config: Config) -> datasets.Dataset:
-    """Return what is to be prepared, with what the command asks to be dropped."""
-    own = config.dataset == "compact"
-    entry = datasets.user_table(config.name) if own else datasets.find_dataset(config.dataset)
+def _select_dataset(config: Config) -> datasets.Dataset:
+    """Return the dataset of the configuration, with its rules for dropping servers and prompts."""
+    if config.dataset == "compact":
+        entry = datasets.user_table(config.name)
+    else:
+        entry = datasets.find_dataset(config.dataset)
     share, prompts = config.drop_servers_below, config.drop_incomplete_prompts
     if share not in (CATALOGUED, None) and (type(share) not in (int, float) or not 0 < share <= 1):
         raise ValueError(
@@ -159,17 +155,21 @@ def _entry(config: Config) -> datasets.Dataset:
         )
     if prompts != CATALOGUED and not isinstance(prompts, bool):
         raise ValueError(f"drop_incomplete_prompts={prompts} must be true, false or {CATALOGUED}.")
-    asked = {"drop_servers_below": share, "drop_incomplete_prompts": prompts}
-    chosen: dict[str, Any] = {key: value for key, value in asked.items() if value != CATALOGUED}
+    rules = {"drop_servers_below": share, "drop_incomplete_prompts": prompts}
+    chosen: dict[str, Any] = {key: value for key, value in rules.items() if value != CATALOGUED}
     return dataclasses.replace(entry, **chosen)
 
 
-def _probabilities(entry: datasets.Dataset, table: datasets.RoutingTable) -> np.ndarray:
-    """Return departure probabilities [P, N] by the settings with which the dataset is run."""
+def _compute_departures(entry: datasets.Dataset, table: datasets.RoutingTable) -> np.ndarray:
+    """Return departure probabilities [P, N] by the settings of the dataset's source file."""
     name = entry.name if entry.name in datasets.CATALOGUE else "compact"
-    # The other sources' files name what differs from RouterBench's.
-    files = (SOURCES / f"{one}.yaml" for one in ("routerbench", name))
+    # The files of other sources hold only their differences to RouterBench's.
+    files = (CONF / "source" / f"{one}.yaml" for one in ("routerbench", name))
     settings = omegaconf.OmegaConf.merge(*(omegaconf.OmegaConf.load(file) for file in files))
     keys = ("rho", "cost_rule", "low", "high")
     chosen = {key: omegaconf.OmegaConf.select(settings, key) for key in keys}
     return datasets.departure_probabilities(table.performance, table.cost, **chosen)
+
+
+# This command has its own configuration, in which `source` does not choose a file.
+main = functools.partial(run_configured, prepare_all, folder=CONF / "prepare")

@@ -1,16 +1,17 @@
-"""Draw stored studies again: their figures and tables.
+"""Draw the figures and tables of stored studies again.
 
 cqbjax report                        # all that is stored under results/
 cqbjax report FOLDER [NAME ...]      # another results_dir, some experiments
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cqbjax.cli._start import SOME_LEFT_OUT, Arguments, start_plain
+from cqbjax.cli._command import SOME_LEFT_OUT, Arguments, run_plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,38 +20,33 @@ if TYPE_CHECKING:
     from cqbjax.experiments.showing import Show
     from cqbjax.results.points import StoredPoint
 
-    # Takes the name, the points and the configuration of an experiment, returns the files written.
+    # Takes the name, points and configuration of an experiment, and returns the files written.
     Extract = Callable[[str, Sequence[StoredPoint], Config], list[Path]]
 
 
 class ReportArguments(Arguments):
-    """The arguments that every report takes: a folder of results, and experiments in it."""
+    """The arguments of every report: a folder of results, and experiments in it."""
 
     def __init__(self, description: str) -> None:
         super().__init__(description=description)
         add = self.add_argument
         add("root", nargs="?", type=Path, default=Path("results"), help="folder of results")
-        add("names", nargs="*", metavar="NAME", help="experiments to draw; all if none is named")
+        add("names", nargs="*", metavar="NAME", help="experiments to draw; default: all")
 
 
 ARGUMENTS = ReportArguments("Draw the figures and tables of stored studies again.")
 
 
-def main() -> None:
-    """Draw what the command line names."""
-    start_plain(report, ARGUMENTS)
-
-
-def report(asked: argparse.Namespace) -> None:
+def report(arguments: argparse.Namespace) -> None:
     """Draw each stored experiment again.
 
     Raises:
-        ValueError: nothing is stored, or nothing of the names asked for.
-        SystemExit: of status `SOME_LEFT_OUT`, where an experiment could not be drawn.
+        ValueError: nothing is stored, or no experiment of these names.
+        SystemExit: of status `SOME_LEFT_OUT`, if an experiment could not be drawn.
     """
     from cqbjax.experiments import showing
 
-    if draw_again(asked.root, asked.names, showing.console()):
+    if draw_again(arguments.root, arguments.names, showing.console()):
         raise SystemExit(SOME_LEFT_OUT)
 
 
@@ -60,21 +56,21 @@ def draw_again(
 ) -> bool:  # fmt: skip
     """Draw each experiment below `root/data`, with the configuration that is stored beside it.
 
-    One that cannot be drawn, such as a torn one, is named on the error stream and left out.
+    An experiment that cannot be drawn, such as a torn one, is named on the error stream.
 
     Args:
         root: the folder of results.
-        names: of experiments; all if none is named.
-        console: prints tables and the files that are written.
-        show: returns what a study shows, in place of its kind's own `show`.
-        extracted: experiments that `extract` is called for; all their rounds are read.
-        extract: writes what else is kept of an experiment.
+        names: of experiments; default: all.
+        console: prints tables and the files written.
+        show: returns the tables and figures, in place of the method of the study's type.
+        extracted: experiments for which `extract` is called; all their rounds are read.
+        extract: writes further files of an experiment.
 
     Returns:
-        Whether any was left out.
+        Whether an experiment was left out.
 
     Raises:
-        ValueError: nothing is stored there, or nothing of the names.
+        ValueError: nothing is stored there, or no experiment of these names.
     """
     if not root.is_dir():
         raise ValueError(f"{root}: no such folder of results; report FOLDER NAME draws one of it")
@@ -82,8 +78,8 @@ def draw_again(
     chosen = [folder for folder in folders if not names or folder.name in names]
     if not chosen:
         have = ", ".join(folder.name for folder in folders) or "none"
-        asked = " ".join(["no stored experiment", *names])
-        raise ValueError(f"{asked} under {root / 'data'}; there: {have}")
+        missing = " ".join(["no stored experiment", *names])
+        raise ValueError(f"{missing} under {root / 'data'}; there: {have}")
     left_out = False
     for folder in chosen:
         try:
@@ -98,8 +94,8 @@ def _draw(
     folder: Path, root: Path, console: "Console", show: "Show | None",
     extract: "Extract | None",
 ) -> None:  # fmt: skip
-    """Draw an experiment as its kind does, and write its extract if one is asked for."""
-    from cqbjax.cli._hydra import make
+    """Draw an experiment as its type of study does, and write its extract if there is one."""
+    from cqbjax.cli._instantiate import make
     from cqbjax.experiments import configs, kinds, settings, showing
     from cqbjax.results import store as results
 
@@ -108,17 +104,20 @@ def _draw(
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
     kind = kinds.of(config, make)
-    # An extract is of all rounds.
+    # An extract needs all rounds.
     panels = count * len(settings.listed(config.arrival_rate))
     stored = results.stored_points(folder, None if extract else kind.rounds_read(config, panels))
     config = config.at({"results_dir": str(root)})
     points = [one.point for one in stored]
     shown = show(kind, points, config) if show else kind.show(points, config)
     written = showing.write(shown, config, folder.name, console)
-    say(written + (extract(folder.name, stored, config) if extract else []), console)
+    print_paths(written + (extract(folder.name, stored, config) if extract else []), console)
 
 
-def say(written: Sequence[Path], console: "Console") -> None:
-    """Print the files that were written, each on a line of its own."""
-    for path in written:
+def print_paths(paths: Sequence[Path], console: "Console") -> None:
+    """Print paths, one on each line."""
+    for path in paths:
         console.print(str(path), markup=False, soft_wrap=True)
+
+
+main = functools.partial(run_plain, report, ARGUMENTS)

@@ -7,12 +7,14 @@ With `-m` all combinations run as few batches, one for each program. Without `-m
 same grid, for any key that is not itself a list: `alpha_scale=[0.1,0.3]`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cqbjax.cli import lap
-from cqbjax.cli._hydra import check_typed, make, make_policies
-from cqbjax.cli._start import SOME_LEFT_OUT, start
+from cqbjax.cli._command import SOME_LEFT_OUT, run_configured
+from cqbjax.cli._compose import check_words
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.experiments.jobs import Job, compose_studies
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def run(jobs: Sequence[Job], show: "Show | None" = None) -> list[Any]:
         SystemExit: of status `SOME_LEFT_OUT`, at the end, if some could not run and there is no
             search.
     """
-    studies = compose_studies(jobs, check_typed)
+    studies = compose_studies(jobs, check_words)
     from cqbjax.experiments.loop import run_study
 
     values = dict[int, Any]()
@@ -46,6 +48,4 @@ def run(jobs: Sequence[Job], show: "Show | None" = None) -> list[Any]:
     return [values[id(job)] for job in jobs]
 
 
-def main() -> None:
-    """Run the studies of the command line."""
-    start(run)
+main = functools.partial(run_configured, run)

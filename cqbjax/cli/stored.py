@@ -1,15 +1,14 @@
-"""List what is stored of an experiment, and drop what was computed otherwise since.
+"""List what is stored of an experiment, and delete outdated results.
 
 python scripts/stored.py results/data/synthetic
 python scripts/stored.py results/data/synthetic --drop outdated
 """
 
 import argparse
-from collections.abc import Mapping
+import functools
 from pathlib import Path
-from typing import Any
 
-from cqbjax.cli._start import Arguments, start_plain
+from cqbjax.cli._command import Arguments, run_plain
 
 ARGUMENTS = Arguments(description="List what is stored of an experiment.")
 ARGUMENTS.add_argument("folder", type=Path, help="of the experiment: results/data/NAME")
@@ -19,16 +18,15 @@ ARGUMENTS.add_argument(
 )  # fmt: skip
 
 
-def main() -> None:
-    """Print a line a computation of each point: its cache key, its date and its policies."""
-    start_plain(listed, ARGUMENTS)
+def list_stored(arguments: argparse.Namespace) -> None:
+    """Print a line for each result: its cache key, its date, its policies, rates and seeds.
 
-
-def listed(asked: argparse.Namespace) -> None:
-    """List what a folder holds, and drop what is outdated if that is asked."""
+    Raises:
+        ValueError: nothing is stored in the folder, or a file cannot be read.
+    """
     from cqbjax.results.index import ResultIndex
 
-    folder, drop = asked.folder, asked.drop is not None
+    folder = arguments.folder
     index = ResultIndex(folder)
     for error in index.unreadable.values():
         raise error
@@ -37,20 +35,19 @@ def listed(asked: argparse.Namespace) -> None:
     entries = index.computations()
     for newest, one in entries:
         state = "newest  " if newest else "outdated"
-        made, labels = one["finished"][:16].replace("T", " "), ", ".join(one["policies"])
-        print(f"{one['key'][:8]}  {made}  {state}  {one['point']}: {labels}{_runs(one)}")
-    old = index.outdated()
+        time, labels = one["finished"][:16].replace("T", " "), ", ".join(one["policies"])
+        text = f"{one['key'][:8]}  {time}  {state}  {one['point']}: {labels}"
+        cells = one.get("cells")
+        if cells is not None:  # rates and seeds can be added to this point
+            rates, seeds = ", ".join(f"{rate:g}" for rate in cells["arrival_rate"]), cells["seed"]
+            text += f"; rate {rates}; seeds {min(seeds)} to {max(seeds)}"
+        print(text)
+    outdated = index.outdated()
     counts = f"{len(entries)} points in {len(index.manifests)} files"
-    print(f"{counts}; newer runs have replaced all of {len(old)} files")
-    for file in old if drop else ():
+    print(f"{counts}; newer runs have replaced all of {len(outdated)} files")
+    for file in outdated if arguments.drop else ():
         file.unlink(missing_ok=True)
         print(f"dropped {file}")
 
 
-def _runs(manifest: Mapping[str, Any]) -> str:
-    """Return the arrival rates and seeds of a point, where others can be added."""
-    cells = manifest.get("cells")
-    if cells is None:
-        return ""
-    rates, seeds = ", ".join(f"{rate:g}" for rate in cells["arrival_rate"]), cells["seed"]
-    return f"; rate {rates}; seeds {min(seeds)} to {max(seeds)}"
+main = functools.partial(run_plain, list_stored, ARGUMENTS)

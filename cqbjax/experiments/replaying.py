@@ -156,7 +156,7 @@ class Replay(Sweep):
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
         """Return the table and the curves; of several rules, how far each schedule is behind."""
-        from cqbjax.figures import curves, sweeps
+        from cqbjax.figures import draw_curves, draw_over_keys
         from cqbjax.results import tables
         from cqbjax.results.metrics import panels_of
 
@@ -164,10 +164,10 @@ class Replay(Sweep):
         rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
         made = tables.gap_table(points, rounds, config.compared)
         if len(points) == 1:
-            figure = curves.draw_curves(points, panels_of(points, config), config.spread)
+            figure = draw_curves(points, panels_of(points, config), config.spread)
         else:
             # What follows from a point's rule is no key of the sweep.
-            figure = sweeps.draw_over_keys([_without(one, FOLLOWING) for one in points], "gap")
+            figure = draw_over_keys([_without(one, FOLLOWING) for one in points], "gap")
         return Shown({"": Table(made, config.title or config.name)}, {"": figure})
 
 

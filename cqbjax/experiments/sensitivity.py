@@ -27,7 +27,7 @@ from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.kinds import Shown, Table
 from cqbjax.experiments.study import Making
 from cqbjax.experiments.sweeps import Sweep
-from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw
+from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw_sensitivity
 from cqbjax.policies import Acqb
 from cqbjax.results import summaries
 
@@ -161,7 +161,7 @@ class Sensitivity(Sweep):
         made = frame([row for point in points for row in rows(point)])
         name = config.name.removeprefix(self.prefix)
         caption = f"Settings of ACQB, {name}, {config.num_seeds} seeds from {self.first_seed}"
-        figure = draw(made, config.title or name)
+        figure = draw_sensitivity(made, config.title or name)
         return Shown({"": Table(made, caption)}, {"": figure}, sentences(made))
 
 

@@ -25,7 +25,7 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "trace": ("arrivals", ("trace",)), "trace_column": ("arrivals", ("trace",)),
     "rates_by_K": ("arrival_rate", (BY_RULE, None)),
     "Coin.shares": ("classes", ()),
-    "Impatient.pretends": ("attempts or give_up", ()),
+    "Impatience.pretends": ("attempts or give_up", ()),
     "Outages.length": ("share", ()), "Outages.servers": ("share", ()),
     "Prices.since": ("factors", ()),
     "Acqb.c1": ("exploration", (None, "decaying", "independent")),

@@ -36,7 +36,7 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
     Returns:
         The files written.
     """
-    from cqbjax.figures import files as figure_files
+    from cqbjax.figures import save_figure
     from cqbjax.results import tables
     from cqbjax.results.frame import without_points
 
@@ -53,7 +53,7 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
         if table.printed:
             tables.print_table(frame, table.caption, console, table.apart)
     for name, figure in shown.figures.items():
-        written += figure_files.save(figure, folders[1] / "_".join(filter(None, (stem, name))))
+        written += save_figure(figure, folders[1] / "_".join(filter(None, (stem, name))))
     for line in shown.lines:
         (console or Console()).print(line, markup=False)
     return written
@@ -67,17 +67,17 @@ def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
         config: of the study; `title, figure_policies, spread, queue, table, table_rounds` are read.
     """
     # Matplotlib and Polars are not waited for before the first round.
-    from cqbjax.figures import curves, sweeps, users
+    from cqbjax.figures import draw_curves, draw_over_keys, users
     from cqbjax.results.metrics import own_arrays, panels_of
 
     drawn = [_only(point, config.figure_policies) for point in points]
     if few(points):
         panels = [name for name in panels_of(drawn, config) if name not in users.ELSEWHERE]
-        figure = curves.draw_curves(drawn, panels, config.spread)
+        figure = draw_curves(drawn, panels, config.spread)
     else:
-        figure = sweeps.draw_over_keys(drawn)
+        figure = draw_over_keys(drawn)
     main = Table(table(points, config), config.title or config.name, apart=own_arrays(points))
-    others = dict(users.of_users(drawn, few(points), config.spread))
+    others = dict(users.draw_user_figures(drawn, few(points), config.spread))
     return Shown({"": main}, {"": figure, **others})
 
 

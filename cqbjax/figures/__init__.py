@@ -1,1 +1,8 @@
-"""All that is drawn with Matplotlib."""
+"""Figures of stored results, drawn with Matplotlib."""
+
+from cqbjax.figures.curves import draw_curves
+from cqbjax.figures.files import save_figure
+from cqbjax.figures.sweeps import draw_over_keys
+from cqbjax.figures.users import draw_cost_quality, draw_times
+
+__all__ = ["draw_cost_quality", "draw_curves", "draw_over_keys", "draw_times", "save_figure"]

@@ -1,12 +1,13 @@
-"""What panels have in common: letters, titles, a policy's line, the legend below."""
+"""What figures share: fonts, titles, lines, legends, and the arrangement of panels."""
 
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 import xarray as xr
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -16,20 +17,22 @@ from matplotlib.lines import Line2D
 from cqbjax.results.names import OTHERWISE, Style, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
-# A page's text is 7 inches wide; a figure drawn wider has larger letters, so that they print alike.
+# A page's text is 7 inches wide. Wider figures have larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
-NARROWEST = 6.0  # inches of a figure of one panel: two columns of its legend
-MOST_COLUMNS = 3
-# Lines of a legend for which a figure has room, and inches of each further one.
-ROOM, LINE = 3, 0.17
-LETTERS = 30  # of a title above one of three panels side by side
-# Options of a text that has words of the user's: `$` is no mathematics.
+MIN_WIDTH = 6.0  # inches of a figure of one panel: two columns of its legend
+MAX_COLUMNS = 3
+# A figure has space for these lines of a legend; each further line takes these inches.
+LEGEND_LINES, LINE_HEIGHT = 3, 0.17
+TITLE_LETTERS = 30  # of a title above one of three panels side by side
+# Options of a text with words of the user, in which `$` does not begin mathematics.
 VERBATIM: dict[str, Any] = {"parse_math": False}
+# Symbols of keys.
+SYMBOLS = {"arrival_rate": "λ", "num_servers": "N", "slackness": "ε"}
 
 
 @contextmanager
 def fonts(points: float) -> Iterator[None]:
-    """Draw with letters of so many points, and without lines above and on the right."""
+    """Draw with letters of this size, and without spines at the top and the right."""
     sized = (
         "font.size", "figure.titlesize", "axes.titlesize", "axes.labelsize", "xtick.labelsize",
         "ytick.labelsize", "legend.fontsize", "legend.title_fontsize",
@@ -40,24 +43,63 @@ def fonts(points: float) -> Iterator[None]:
         yield
 
 
-def titled(
+class Cell(NamedTuple):
+    """A point, by its number, at an arrival rate."""
+
+    point: int
+    rate: float
+
+
+def arrange_cells(
+    settings: Sequence[Mapping[Any, Any]], rates: Sequence[Sequence[float]], keys: Sequence[str]
+) -> list[list[Cell | None]]:
+    """Arrange cells in rows: by all keys but K, then by rate, with two values of K side by side.
+
+    Args:
+        settings: of each point, K among them.
+        rates: of each point.
+        keys: in which points differ.
+
+    Returns:
+        Rows of equal length; None where a point has no such cell.
+    """
+
+    def rank(number: int, names: Sequence[str]) -> tuple[Any, ...]:
+        values = [settings[number].get(name, "") for name in names]
+        return tuple((isinstance(value, str), value) for value in values)
+
+    sizes = sorted({setting["K"] for setting in settings})
+    beside = len(sizes) == 2
+    by = [key for key in keys if key != "K"] if beside else ["K", *keys]
+    rows: dict[tuple[Any, ...], list[Cell | None]] = {}
+    for number in sorted(range(len(settings)), key=lambda one: rank(one, ["K", *keys])):
+        block = sizes.index(settings[number]["K"]) if beside else 0
+        for order, rate in enumerate(sorted(map(float, rates[number]))):
+            place = (*rank(number, by), order)
+            # Points that differ only in the arrival rate have a row each.
+            while place in rows and rows[place][block] is not None:
+                place = (*place[:-1], place[-1] + 1)
+            rows.setdefault(place, [None] * (1 + beside))[block] = Cell(number, rate)
+    return [rows[place] for place in sorted(rows)]
+
+
+def format_title(
     setting: Mapping[Any, Any], rate: float | None, keys: Sequence[str], letters: int
 ) -> str:
-    """Return what a panel is of: K, N, slackness, rate, what is not the paper's, and `keys`."""
-    # Unbreakable blanks: a line may end between two settings only.
-    shown = {"K": "K", "num_servers": "N", "slackness": "ε"}
-    parts = [f"{name} = {setting[key]:g}" for key, name in shown.items() if key in setting]
+    """Return a panel's title: K, N, slackness, rate, what differs from the paper, and `keys`."""
+    # Non-breaking spaces: a line may end only between two settings.
+    symbols = {key: SYMBOLS.get(key, key) for key in ("K", "num_servers", "slackness")}
+    parts = [f"{symbol} = {setting[key]:g}" for key, symbol in symbols.items() if key in setting]
     parts += [] if rate is None else [f"λ = {rate:g}"]
     parts += [f"{key}: {setting[key]}" for key in OTHERWISE if setting.get(key)]
-    others = [key for key in keys if key not in (*shown, *OTHERWISE)]
+    others = [key for key in keys if key not in (*symbols, *OTHERWISE)]
     parts += [f"{key} = {setting.get(key, 'unset')}" for key in others]
-    whole = (part.replace(" ", "\u00a0") if len(part) < letters else part for part in parts)
-    unbroken = ", ".join(whole)
-    return textwrap.fill(unbroken, letters, break_long_words=False)
+    unbroken = (part.replace(" ", "\u00a0") if len(part) < letters else part for part in parts)
+    return textwrap.fill(", ".join(unbroken), letters, break_long_words=False)
 
 
-def set_title(panel: Axes, title: str) -> None:
-    """Write a title across a cell's panels: it takes its height from the layout, and no width."""
+def write_title(panel: Axes, title: str) -> None:
+    """Write a title above a cell's panels; the layout reserves its height, but not its width."""
     panel.set_title(" " + "\n " * title.count("\n"), loc="left")
     panel.annotate(
         title, (0, 1), (0, 6), "axes fraction", "offset points", in_layout=False, gid="title",
@@ -65,33 +107,45 @@ def set_title(panel: Axes, title: str) -> None:
     )  # fmt: skip
 
 
+def write_numbers(
+    panel: Axes, values: np.ndarray, middle: float, below: str, above: str, size: Any = "x-small"
+) -> None:
+    """Write each number in its cell, in one colour below the middle and in another above."""
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = below if value < middle else above
+            panel.text(
+                column, row, f"{value:.3g}", ha="center", va="center", color=color, fontsize=size
+            )
+
+
 def line_options(style: Style) -> dict[str, Any]:
-    """Return matplotlib's options of a policy's line."""
+    """Return Matplotlib's options of a policy's line."""
     return {
         "color": style.color, "linestyle": style.dashes, "linewidth": style.width,
         "marker": style.marker or None, "markersize": 5.0, "markeredgewidth": 0,
     }  # fmt: skip
 
 
-def lines_of(labels: Sequence[str]) -> list[Line2D]:
-    """Return a legend's entry a policy: its line."""
+def legend_lines(labels: Sequence[str]) -> list[Line2D]:
+    """Return a legend's line for each policy."""
     return [Line2D([], [], label=style_of(x).name, **line_options(style_of(x))) for x in labels]
 
 
-def legend(owner: Axes | Figure, handles: Sequence[Any], **options: Any) -> None:
-    """Add a legend that has each handle's label verbatim; matplotlib leaves `_mine` out."""
+def add_legend(owner: Axes | Figure, handles: Sequence[Any], **options: Any) -> None:
+    """Add a legend with each handle's label verbatim; Matplotlib would leave out `_mine`."""
     labels = [str(one.get_label()) for one in handles]
     drawn = owner.legend(list(handles), list(map(str, range(len(labels)))), **options)
     for text, label in zip(drawn.get_texts(), labels, strict=True):
         text.set(text=label, **VERBATIM)
 
 
-def add_legend(
+def add_legend_below(
     figure: Figure, handles: Sequence[Artist], points: Sequence[xr.Dataset], spread: str
 ) -> None:
-    """Put a legend below all panels, which grow by what it needs.
+    """Add a legend below all panels; the figure grows by the space that it needs.
 
-    Above it stands over how many seeds means are, and what stands about them, `spread`.
+    Its title is the number of seeds and `spread`, which names the bands or bars.
     """
     seeds = sorted({point.sizes["seed"] for point in points})
     number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -100,58 +154,52 @@ def add_legend(
     wide = matplotlib.rcParams["font.size"] * (0.62 * letters + 4.5)
     fitting = max(1, int(figure.get_figwidth() * 72 / wide))
     rows = math.ceil(len(handles) / fitting)
-    figure.set_figheight(figure.get_figheight() + LINE * max(rows - ROOM, 0))
-    legend(
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(rows - LEGEND_LINES, 0))
+    add_legend(
         figure, handles, title=title, loc="outside lower center", frameon=False,
         ncols=math.ceil(len(handles) / rows), handlelength=2.8, columnspacing=1.4,
     )  # fmt: skip
 
 
 @contextmanager
-def drawn(
-    points: Sequence[xr.Dataset], count: int, across: str, up: str
+def create_panels(
+    points: Sequence[xr.Dataset], count: int, xlabel: str, ylabel: str
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Draw so many square panels, at most three side by side; above them what is of all of them.
+    """Create square panels, at most three side by side, and finish the figure on exit.
 
-    That is K, N and the like where points do not differ, and what the data stand in for. `across`
-    and `up` say what the axes are.
+    Its title has the settings in which points do not differ, and the source of proxy data.
 
     Yields:
         The figure, and its panels from left to right and down.
     """
-    columns = min(count, MOST_COLUMNS)
+    columns = min(count, MAX_COLUMNS)
     rows, stand_in = math.ceil(count / columns), stand_in_of(points)
-    width = max(PAGE_WIDTH * columns / MOST_COLUMNS, NARROWEST)
+    width = max(PAGE_WIDTH * columns / MAX_COLUMNS, MIN_WIDTH)
     with fonts(PRINTED_POINTS):
         height = 2.3 * rows + 1.4 + 0.3 * bool(stand_in)
         figure = Figure(figsize=(width, height), layout="constrained")
         panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
         for panel in panels[count:]:
             panel.set_axis_off()
-        for panel in panels[max(0, count - MOST_COLUMNS) : count]:
-            panel.set_xlabel(across)
-        for panel in panels[:count:MOST_COLUMNS]:
-            panel.set_ylabel(up)
+        for panel in panels[max(0, count - MAX_COLUMNS) : count]:
+            panel.set_xlabel(xlabel)
+        for panel in panels[:count:MAX_COLUMNS]:
+            panel.set_ylabel(ylabel)
         yield figure, panels[:count]
-        letters = int(12 * width)
-        said = [titled(alike(points), None, [], letters)]
-        said += [textwrap.fill(f"Data: {stand_in}", letters)] if stand_in else []
-        figure.suptitle("\n".join(said), style="italic", **VERBATIM)
+        letters, varied = int(12 * width), differing(points)
+        common = {key: value for key, value in points[0].attrs.items() if key not in varied}
+        lines = [format_title(common, None, [], letters)]
+        lines += [textwrap.fill(f"Data: {stand_in}", letters)] if stand_in else []
+        figure.suptitle("\n".join(lines), style="italic", **VERBATIM)
 
 
-def alike(points: Sequence[xr.Dataset]) -> dict[Any, Any]:
-    """Return the attributes in which points do not differ."""
-    first, apart = points[0].attrs, differing(points)
-    return {key: value for key, value in first.items() if key not in apart}
-
-
-def apart(points: Sequence[xr.Dataset]) -> list[str]:
-    """Return the keys that tell points from one another, as briefly as they do."""
+def list_varied_keys(points: Sequence[xr.Dataset]) -> list[str]:
+    """Return the keys in which points differ, without derived descriptions if others differ too."""
     keys = differing(points)
     return [key for key in keys if key not in OTHERWISE] or keys
 
 
-def brief(keys: Sequence[str]) -> dict[str, str]:
-    """Return each key without the names above it, where that tells it from the others."""
+def shorten_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Return each key without its prefix, if that is unique."""
     ends = [key.rpartition(".")[2] for key in keys]
     return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}

@@ -1,4 +1,4 @@
-"""Figures of how ACQB depends on its constants, drawn from the frame of a study of them."""
+"""Figures of how ACQB depends on its constants, drawn from the table of a sensitivity study."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,60 +10,60 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from cqbjax.figures.files import write_numbers
-from cqbjax.figures.panels import VERBATIM
+from cqbjax.figures.panels import VERBATIM, write_numbers
 
-# The columns of a study of constants: what is varied, and what is measured.
+# The columns of the table: the varied constants, and the measured number.
 CONSTANTS = ("alpha_scale", "lambda0", "c1", "rho", "M")
 MEASURE = "mean_queue_regret"
 
 
-def draw(made: pl.DataFrame, title: str) -> Figure:
-    """Draw the time average of Q - Q*: a row a K and rate, a column a constant, then the grid.
+def draw_sensitivity(table: pl.DataFrame, title: str) -> Figure:
+    """Draw the time average of Q - Q*: a row for each K and rate, a column for each constant.
 
-    A constant that no row varies has no column.
+    The last column is the grid of alpha_scale and c1. A constant that does not vary has no column.
     """
-    cells = [cell for _, cell in made.group_by("K", "arrival_rate", maintain_order=True)]
-    keys = [key for key in CONSTANTS if key in made.columns]
-    shown = [key for key in keys if any(cell[key].n_unique() > 1 for cell in cells)]
+    cells = [cell for _, cell in table.group_by("K", "arrival_rate", maintain_order=True)]
+    keys = [key for key in CONSTANTS if key in table.columns]
+    varied = [key for key in keys if any(cell[key].n_unique() > 1 for cell in cells)]
     with matplotlib.rc_context({"font.size": 11, "axes.titlesize": 11}):
-        size = (2.3 * len(shown) + 4.2, 2.5 * len(cells) + 0.9)
+        size = (2.3 * len(varied) + 4.2, 2.5 * len(cells) + 0.9)
         figure = Figure(figsize=size, layout="constrained")
-        widths = [1.0] * len(shown) + [1.7]
-        axes = figure.subplots(len(cells), len(shown) + 1, squeeze=False, width_ratios=widths)
+        widths = [1.0] * len(varied) + [1.7]
+        axes = figure.subplots(len(cells), len(varied) + 1, squeeze=False, width_ratios=widths)
         for row, cell in zip(axes, cells, strict=True):
-            own = cell.filter("preset").row(0, named=True)
-            for panel, key in zip(row, shown, strict=False):
+            preset = cell.filter("preset").row(0, named=True)
+            for panel, key in zip(row, varied, strict=False):
                 # Another rho is another problem, with a scale of its own.
                 if panel is not row[0] and key != "rho":
                     panel.sharey(row[0])
-                _draw_constant(panel, cell, key, own, keys)
-            row[0].set_ylabel(f"K = {own['K']}, λ = {own['arrival_rate']:g}\nmean of Q - Q*")
-            _draw_grid(row[-1], cell, own, keys)
-        for panel, key in zip(axes[-1], shown, strict=False):
+                _draw_constant(panel, cell, key, preset, keys)
+            label = f"K = {preset['K']}, λ = {preset['arrival_rate']:g}"
+            row[0].set_ylabel(f"{label}\nmean of Q - Q*")
+            _draw_grid(row[-1], cell, preset, keys)
+        for panel, key in zip(axes[-1], varied, strict=False):
             panel.set_xlabel(key)
         axes[0, -1].set_title("mean of Q - Q*")
-        seeds = made["seeds"].to_list()[0]
+        seeds = table["seeds"].to_list()[0]
         note = f"{title}: mean over {seeds} seeds with 95% interval; orange: the preset"
-        if "stand_in" in made.columns:
-            note += f"\nData: {made['stand_in'][0]}"
+        if "stand_in" in table.columns:
+            note += f"\nData: {table['stand_in'][0]}"
         figure.suptitle(note, **VERBATIM)
     return figure
 
 
-def _along(
-    cell: pl.DataFrame, free: Sequence[str], own: Mapping[str, Any], keys: Sequence[str]
+def _select_variants(
+    cell: pl.DataFrame, free: Sequence[str], preset: Mapping[str, Any], keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Keep the settings that differ from the preset in the `free` constants alone."""
-    held = [pl.col(key) == own[key] for key in keys if key not in free]
+    """Return the rows that differ from the preset only in the `free` constants."""
+    held = [pl.col(key) == preset[key] for key in keys if key not in free]
     return cell.filter(*held).sort(*free)
 
 
 def _draw_constant(
-    panel: Axes, cell: pl.DataFrame, key: str, own: Mapping[str, Any], keys: Sequence[str]
+    panel: Axes, cell: pl.DataFrame, key: str, preset: Mapping[str, Any], keys: Sequence[str]
 ) -> None:
     """Draw one constant, its values evenly spaced."""
-    line = _along(cell, [key], own, keys)
+    line = _select_variants(cell, [key], preset, keys)
     mean = line[MEASURE].to_numpy()
     low, high = (line[f"{MEASURE}_{end}"].cast(pl.Float64).to_numpy() for end in ("low", "high"))
     at = np.arange(len(mean))
@@ -78,16 +78,16 @@ def _draw_constant(
 
 
 def _draw_grid(
-    panel: Axes, cell: pl.DataFrame, own: Mapping[str, Any], keys: Sequence[str]
+    panel: Axes, cell: pl.DataFrame, preset: Mapping[str, Any], keys: Sequence[str]
 ) -> None:
     """Draw alpha_scale against c1 as numbers on colours."""
-    grid = _along(cell, ["c1", "alpha_scale"], own, keys)
+    grid = _select_variants(cell, ["c1", "alpha_scale"], preset, keys)
     across, up = (sorted(grid[key].unique()) for key in ("alpha_scale", "c1"))
     values = grid[MEASURE].to_numpy().reshape(len(up), len(across))
     panel.imshow(values, cmap="Blues", aspect="auto", origin="lower")
     middle = (values.min() + values.max()) / 2
     write_numbers(panel, values, middle, "black", "white", size=9)
-    place = across.index(own["alpha_scale"]) - 0.5, up.index(own["c1"]) - 0.5
+    place = across.index(preset["alpha_scale"]) - 0.5, up.index(preset["c1"]) - 0.5
     panel.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.5))
     panel.set_xticks(range(len(across)), [f"{value:g}" for value in across])
     panel.set_yticks(range(len(up)), [f"{value:g}" for value in up])

@@ -1,9 +1,10 @@
-"""A figure of a sweep: a metric at one round over the keys that were swept.
+"""A metric at one round over the keys that a sweep varies.
 
-With one key a line a policy, its 95% interval beside it; with more a map a policy over the two keys
-of most values, the mean over the others, which is said.
+Over one key, each policy is a line with its 95% interval. Over several, each policy is a map over
+the two keys with the most values, averaged over the others, which the title names.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -15,18 +16,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.figures.cells import LETTERS
-from cqbjax.figures.files import write_numbers
-from cqbjax.figures.panels import VERBATIM, legend
+from cqbjax.figures.panels import MAX_COLUMNS, SYMBOLS, VERBATIM, add_legend, write_numbers
 from cqbjax.results.frame import LAST, labelled, long, summarised
 from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import differing, stand_in_of
 
 PANEL = 3.4  # inches
-MOST_COLUMNS = 3
-FAR = 2.0  # times a middling policy's largest value, where colours end
-MOST_WRITTEN = 80  # cells of a map in which numbers can be read
+# Colours end at this multiple of the largest value of the median policy.
+COLOUR_RANGE = 2.0
+MAX_WRITTEN = 80  # cells of a map in which numbers are legible
 
 
 def draw_over_keys(
@@ -38,16 +37,16 @@ def draw_over_keys(
     """Draw a metric over the swept keys.
 
     Args:
-        points: as `results.load_points` returns them.
+        points: from `results.load_points`.
         metric: of `metrics_of(points)`.
-        round_: the last recorded one that is not later; None is the last of all.
-        over: one key, or two; the rest is averaged over. None named: those of most values.
+        round_: the last recorded round up to this one is drawn; None: the last of all.
+        over: one key or two; the figure averages over the others. Default: those of most values.
 
     Raises:
-        ValueError: no point, or a metric or key that there is none of.
+        ValueError: no point, or an unknown metric or key.
     """
     check_metrics(points, [metric])
-    table, keys = _values(points, metric, round_)
+    table, keys = _tabulate(points, metric, round_)
     for key in over:
         if key not in keys:
             raise ValueError(f"key {key} was not swept; choose from {', '.join(keys)}")
@@ -55,8 +54,8 @@ def draw_over_keys(
     flat = len(keys) == 1 or len(over) == 1
     policies, label = in_order(set(table["policy"])), metrics_of(points)[metric].label
     panels = 1 if flat else len(policies)
-    columns = min(panels, MOST_COLUMNS)
-    rows = -(-panels // columns)
+    columns = min(panels, MAX_COLUMNS)
+    rows = math.ceil(panels / columns)
     size = (PANEL * columns + 1.2, PANEL * rows + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -70,17 +69,22 @@ def draw_over_keys(
         ends = "max" if beyond else "neither"
         colours = figure.colorbar(image, ax=list(axes), extend=ends)
         colours.set_label(label, **VERBATIM)
-    left = keys[1:] if flat else keys[2:]
-    # Matplotlib's own wrapping takes `$` for mathematics, whatever is asked.
-    said = textwrap.fill(_said(points, table["round"], left), int(14 * size[0]))
-    figure.suptitle(said, style="italic", fontsize="small", **VERBATIM)
+    seeds = sorted({point.sizes["seed"] for point in points})
+    rounds = ", ".join(map(str, table["round"].unique().sort()))
+    title = f"round {rounds}, {', '.join(map(str, seeds))} seeds"
+    averaged = [SYMBOLS.get(key, key) for key in keys[1 if flat else 2 :]]
+    title += f", mean over {', '.join(averaged)}" if averaged else ""
+    title += f"; data: {stand_in_of(points)}" if stand_in_of(points) else ""
+    # Matplotlib's own wrapping would take `$` for mathematics.
+    title = textwrap.fill(title, int(14 * size[0]))
+    figure.suptitle(title, style="italic", fontsize="small", **VERBATIM)
     return figure
 
 
-def _values(
+def _tabulate(
     points: Sequence[xr.Dataset], metric: str, round_: int | None
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Return every policy's values by seed, and the keys that were swept, most values first."""
+    """Return every policy's values by seed, and the swept keys, most values first."""
     varied = differing(points)
     table = labelled(long(points, [metric], [LAST if round_ is None else round_]), points, varied)
     if metric == "gap":
@@ -93,9 +97,9 @@ def _values(
 def _draw_lines(
     axis: Axes, table: pl.DataFrame, key: str, policies: Sequence[str], shares: Sequence[str]
 ) -> None:
-    """Draw a line and an interval a policy; what else was swept is averaged over, seed by seed."""
+    """Draw a line and an interval for each policy, averaged over other keys seed by seed."""
     order = table[key].unique().sort()
-    numbers = order.dtype.is_numeric()
+    numeric = order.dtype.is_numeric()
     fewest = pl.col("values").list.head(pl.col("values").list.len().min().over("policy", key))
     by_seed = table.with_columns(fewest).with_columns(
         seed=pl.int_ranges(pl.col("values").list.len())
@@ -107,68 +111,57 @@ def _draw_lines(
     lines: list[Any] = []
     for policy in policies:
         line, style = summarised(means.filter(policy=policy).sort(key), shares), style_of(policy)
-        x: Any = line[key].to_list() if numbers else [order.index_of(value) for value in line[key]]
+        x: Any = line[key].to_list() if numeric else [order.index_of(value) for value in line[key]]
         mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
         lines += axis.plot(
             x, mean, color=style.color, linestyle=style.dashes, label=style.name, marker="."
         )
         axis.fill_between(x, low, high, color=style.color, alpha=0.2, linewidth=0)
-    if not numbers:
+    if not numeric:
         axis.set_xticks(range(len(order)), list(map(str, order)), rotation=45, **VERBATIM)
-    axis.set_xlabel(LETTERS.get(key, key), **VERBATIM)
-    legend(axis, lines, fontsize="small")
+    axis.set_xlabel(SYMBOLS.get(key, key), **VERBATIM)
+    add_legend(axis, lines, fontsize="small")
 
 
 def _draw_maps(
     axes: np.ndarray, table: pl.DataFrame, keys: Sequence[str], policies: Sequence[str]
 ) -> tuple[Any, bool]:
-    """Draw a map a policy over two keys, NaN where nothing was run.
+    """Draw a map over two keys for each policy, NaN where nothing was run.
 
     Returns:
         The last image, and whether colours end below the largest value.
     """
     across, up = (table[key].unique().sort() for key in keys)
     means = table.group_by("policy", *keys).agg(pl.col("values").list.mean().mean())
-    lowest, highest = _ends(means)
+    lowest, highest = _find_colour_range(means)
     beyond = False
     for axis, policy in zip(axes, policies, strict=True):
-        own, shown = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
+        own, values = means.filter(policy=policy), np.full((len(up), len(across)), np.nan)
         for x, y, value in own.select(*keys, "values").iter_rows():
-            shown[up.index_of(y), across.index_of(x)] = value
-        image = axis.imshow(shown, origin="lower", aspect="auto", vmin=lowest, vmax=highest)
-        beyond |= bool((shown > highest).any())
+            values[up.index_of(y), across.index_of(x)] = value
+        image = axis.imshow(values, origin="lower", aspect="auto", vmin=lowest, vmax=highest)
+        beyond |= bool((values > highest).any())
         axis.set_xticks(range(len(across)), list(map(str, across)), rotation=45, **VERBATIM)
         axis.set_yticks(range(len(up)), list(map(str, up)), **VERBATIM)
-        axis.set_xlabel(LETTERS.get(keys[0], keys[0]), **VERBATIM)
-        axis.set_ylabel(LETTERS.get(keys[1], keys[1]), **VERBATIM)
+        axis.set_xlabel(SYMBOLS.get(keys[0], keys[0]), **VERBATIM)
+        axis.set_ylabel(SYMBOLS.get(keys[1], keys[1]), **VERBATIM)
         axis.set_title(style_of(policy).name, **VERBATIM)
-        if shown.size <= MOST_WRITTEN:
-            write_numbers(axis, shown, (lowest + highest) / 2, "white", "black")
+        if values.size <= MAX_WRITTEN:
+            write_numbers(axis, values, (lowest + highest) / 2, "white", "black")
     return image, beyond
 
 
-def _ends(means: pl.DataFrame) -> tuple[float, float]:
-    """Return where the colours of values end.
+def _find_colour_range(means: pl.DataFrame) -> tuple[float, float]:
+    """Return the values at which colours end.
 
-    A policy far above the others would leave these one colour: colours end `FAR` times the largest
-    value of a middling policy at most.
+    A policy far above the others would give these a single colour, so colours end at most at
+    `COLOUR_RANGE` times the largest value of the median policy.
     """
     finite = means.filter(pl.col("values").is_finite())
-    every = finite["values"].to_numpy()
-    if not every.size:
+    values = finite["values"].to_numpy()
+    if not values.size:
         return 0.0, 1e-9
-    lowest, highest = min(0.0, float(every.min())), float(every.max())
-    each = finite.group_by("policy").agg(pl.col("values").max())["values"].sort()
-    middling = float(each[(len(each) - 1) // 2])
-    return lowest, max(1e-9, min(highest, FAR * middling) if middling > 0 else highest)
-
-
-def _said(points: Sequence[xr.Dataset], rounds: pl.Series, left: Sequence[str]) -> str:
-    """Say what is shown: round, seeds, what was averaged over, what the data stand in for."""
-    seeds = sorted({point.sizes["seed"] for point in points})
-    shown = ", ".join(map(str, rounds.unique().sort()))
-    said = f"round {shown}, {', '.join(map(str, seeds))} seeds"
-    if left:
-        said += f", mean over {', '.join(LETTERS.get(key, key) for key in left)}"
-    stand_in = stand_in_of(points)
-    return f"{said}; data: {stand_in}" if stand_in else said
+    lowest, highest = min(0.0, float(values.min())), float(values.max())
+    largest = finite.group_by("policy").agg(pl.col("values").max())["values"].sort()
+    median = float(largest[(len(largest) - 1) // 2])
+    return lowest, max(1e-9, min(highest, COLOUR_RANGE * median) if median > 0 else highest)

@@ -1,42 +1,227 @@
-"""What users feel, drawn: of a study, the figures that its recorders allow."""
+"""What users experience: cost against quality, times in system, and who waits over time."""
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import polars as pl
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from cqbjax.figures import quality, times
+from cqbjax.core.recorders import TimeInSystem
+from cqbjax.core.recorders.users import bin_upper_edges
+from cqbjax.figures import panels
 from cqbjax.figures.curves import Spread, draw_curves
 from cqbjax.figures.sweeps import draw_over_keys
+from cqbjax.results.frame import LAST, labelled, long, summarised
+from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
+from cqbjax.results.names import in_order, style_of
+from cqbjax.results.summaries import mean_ci
 
+DOLLARS, SCORE, TIMES = "dollars", "score", TimeInSystem.name
 WAITING, ELSEWHERE = "queue_length", ("away", "in_service")
-# Of many points one number each is drawn: the time that one query in a hundred exceeds.
+# Of many points one number is drawn: the 99th percentile of the time in system.
 LONG_TIME = "time_99"
+MAX_PANELS = 9
+MAX_VALUES = 4  # of a key that a title lists
+# The ratio of costs from which their scale is logarithmic.
+WIDE_RANGE = 8.0
+# Policies of one colour have different markers.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h")
 
 
-def of_users(
+def draw_user_figures(
     points: Sequence[xr.Dataset], few: bool, spread: Spread
 ) -> Iterator[tuple[str, Figure]]:
-    """Draw cost against quality, times in system, and who waits over time in each world.
+    """Draw cost against quality, times in system, and waiting queries, as far as recorded.
 
     Args:
-        points: of a study, as `results.load_points` returns them.
-        few: whether each point can have a panel of its own; of more the numbers at the runs' end
-            are drawn over the keys that were swept.
+        points: of a study, from `results.load_points`.
+        few: whether each point has a panel of its own. Otherwise the last values are drawn over
+            the swept keys.
         spread: as in `draw_curves`.
 
     Yields:
         The end of a file's name, and the figure.
     """
     recorded = {name for name in points[0] if all(name in point for point in points)}
-    if {quality.DOLLARS, quality.SCORE} <= recorded:
-        yield "cost_quality", quality.draw_cost_quality(points)
-    if times.NAME in recorded:
-        made = times.draw_times(points) if few else draw_over_keys(points, LONG_TIME)
-        yield "time_in_system", made
+    if {DOLLARS, SCORE} <= recorded:
+        yield "cost_quality", draw_cost_quality(points)
+    if TIMES in recorded:
+        figure = draw_times(points) if few else draw_over_keys(points, LONG_TIME)
+        yield "time_in_system", figure
     elsewhere = [name for name in ELSEWHERE if name in recorded]
     if elsewhere and few:
         yield "waiting", draw_curves(points, [WAITING, *elsewhere], spread)
     elif elsewhere:
         for name in (WAITING, *elsewhere):
             yield name, draw_over_keys(points, name)
+
+
+def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
+    """Draw the cost of a satisfied query against the score of its answer, at the end of the runs.
+
+    A dot is a policy's mean over seeds, its bars are the 95% intervals of both. A panel is an
+    assortment size at an arrival rate, or at all rates if there are many. The dots of a policy at
+    several points of a panel are connected in the points' order.
+
+    Args:
+        points: from `results.load_points`, with `dollars` and `score`.
+
+    Raises:
+        ValueError: no point, or one of both was not recorded.
+    """
+    check_metrics(points, (DOLLARS, SCORE))
+    keys = [key for key in panels.list_varied_keys(points) if key != "K"]
+    table = _tabulate_costs(points, keys)
+    by = ["K", "arrival_rate"]
+    if table.select(by).n_unique() > MAX_PANELS:
+        by = ["K"]
+    markers = choose_markers(in_order(set(table["policy"])))
+    cells = table.partition_by(by, as_dict=True)
+    axes = "USD a satisfied query", "Score of the accepted answer"
+    with panels.create_panels(points, len(cells), *axes) as (figure, drawn):
+        for panel, place in zip(drawn, sorted(cells), strict=True):
+            own = dict(zip(by, place, strict=True))
+            _draw_costs(panel, cells[place], [*keys, "arrival_rate"], markers)
+            several = {"K": own["K"]} if table["K"].n_unique() > 1 else {}
+            rate = own.get("arrival_rate")
+            title = panels.format_title(several, rate, [], panels.TITLE_LETTERS)
+            lines = filter(None, [title, *_describe_lines(cells[place], keys, by)])
+            panels.write_title(panel, "\n".join(lines))
+        handles = [
+            Line2D([], [], label=style_of(label).name, color=style_of(label).color, marker=marker,
+                   linestyle="none")
+            for label, marker in markers.items()
+        ]  # fmt: skip
+        panels.add_legend_below(figure, handles, points, "bars: 95% confidence intervals")
+    return figure
+
+
+def _tabulate_costs(points: Sequence[xr.Dataset], keys: Sequence[str]) -> pl.DataFrame:
+    """Return a row for each point, rate and policy, with both means and intervals."""
+    table = summarised(long(points, (DOLLARS, SCORE), [LAST]), shares_of(metrics_of(points)))
+    table = labelled(table, points, ["K", *keys]).drop("round", "n", "sd")
+    on = ["K", *keys, "arrival_rate", "policy"]
+    costs, scores = (table.filter(metric=name).drop("metric") for name in (DOLLARS, SCORE))
+    both = costs.join(scores, on=on, suffix="_score", nulls_equal=True)
+    # A policy that satisfied no query has neither.
+    return both.drop_nulls(["mean", "mean_score"])
+
+
+def _describe_lines(cell: pl.DataFrame, keys: Sequence[str], by: Sequence[str]) -> list[str]:
+    """Return a line for each key in which connected dots differ."""
+    lines = []
+    for key, name in panels.shorten_keys([*keys, *({"arrival_rate"} - {*by})]).items():
+        values = cell[key].unique().sort()
+        if len(values) > 1:
+            few = len(values) <= MAX_VALUES
+            listed = ", ".join(map(str, values)) if few else f"{values[0]} to {values[-1]}"
+            text = f"joined: {panels.SYMBOLS.get(name, name)} = {listed}"
+            lines.append(textwrap.fill(text, panels.TITLE_LETTERS, break_long_words=False))
+    return lines
+
+
+def choose_markers(labels: Sequence[str]) -> dict[str, str]:
+    """Return a marker for each policy: its own, or one that no other of its colour has."""
+    markers: dict[str, str] = {}
+    for label in labels:
+        style = style_of(label)
+        taken = {markers[other] for other in markers if style_of(other).color == style.color}
+        free = (one for one in (style.marker, *MARKERS) if one and one not in taken)
+        markers[label] = next(free, MARKERS[0])
+    return markers
+
+
+def _draw_costs(
+    panel: Axes, cells: pl.DataFrame, order: Sequence[str], markers: Mapping[str, str]
+) -> None:
+    """Draw the policies of a panel."""
+    for label in in_order(set(cells["policy"])):
+        own, style = cells.filter(policy=label).sort(order, nulls_last=True), style_of(label)
+        bars = dict[str, Any]()
+        for axis, suffix in (("xerr", ""), ("yerr", "_score")):
+            low, mean, high = (
+                own[f"{end}{suffix}"].cast(pl.Float64).to_numpy() for end in ("low", "mean", "high")
+            )
+            # A single seed has no interval.
+            bars[axis] = None if np.isnan(low).any() else [mean - low, high - mean]
+        panel.errorbar(
+            own["mean"].to_numpy(), own["mean_score"].to_numpy(), **bars, color=style.color,
+            marker=markers[label], markersize=5.0, linestyle=style.dashes if len(own) > 1 else
+            "none", linewidth=1.0, elinewidth=1.0, zorder=3 if style.on_top else 2,
+        )  # fmt: skip
+    costs = cells["mean"].to_numpy()
+    if costs.size and costs.min() > 0 and costs.max() > WIDE_RANGE * costs.min():
+        panel.set_xscale("log")
+    panel.margins(0.08)
+
+
+def draw_times(points: Sequence[xr.Dataset]) -> Figure:
+    """Draw P(W > w), the share of satisfied queries that were in the system for over w rounds.
+
+    A panel is a point at an arrival rate, with two logarithmic scales. Lines are means over seeds,
+    bands their 95% intervals; a band that reaches zero extends to the bottom.
+
+    Args:
+        points: from `results.load_points`, with `time_in_system`.
+
+    Raises:
+        ValueError: no point, or a point that did not record it.
+    """
+    if not points or any(TIMES not in point for point in points):
+        raise ValueError(f"{TIMES} was not recorded at every point: run with record=[{TIMES}].")
+    keys = panels.shorten_keys(panels.list_varied_keys(points))
+    cells = [(point, rate) for point in points for rate in point["arrival_rate"].values.tolist()]
+    labels = in_order({str(label) for point in points for label in point["policy"].values})
+    axes = "Rounds in the system, w", "Share longer than w"
+    with panels.create_panels(points, len(cells), *axes) as (figure, drawn):
+        for panel, (point, rate) in zip(drawn, cells, strict=True):
+            _draw_shares(panel, point.sel(arrival_rate=rate))
+            setting = {name: point.attrs.get(key, "unset") for key, name in keys.items()}
+            title = panels.format_title(setting, rate, list(setting), panels.TITLE_LETTERS)
+            panels.write_title(panel, title)
+        handles = panels.legend_lines(labels)
+        panels.add_legend_below(figure, handles, points, "band: 95% confidence interval")
+    return figure
+
+
+def compute_tail(point: xr.Dataset) -> xr.DataArray:
+    """Return P(W > w) of each run, over `time_bin`, whose coordinate is w in rounds.
+
+    It is NaN in a run without satisfied queries.
+
+    Args:
+        point: with `time_in_system`: counts over `retried` and `time_bin`.
+    """
+    counts = point[TIMES].sum("retried").astype(float)
+    total = counts.sum("time_bin")
+    share = 1 - counts.cumsum("time_bin") / total.where(total > 0)
+    return share.assign_coords(time_bin=bin_upper_edges(int(point.attrs["horizon"])))
+
+
+def _draw_shares(panel: Axes, cell: xr.Dataset) -> None:
+    """Draw a line and a band for each policy, up to the longest time in system."""
+    shares, least = compute_tail(cell), 1.0
+    for label in in_order([str(label) for label in cell["policy"].values]):
+        style, own = style_of(label), mean_ci(shares.sel(policy=label), share=True)
+        mean, low, high = (own[end].values for end in ("mean", "low", "high"))
+        # Rounding errors leave tiny shares above the longest time.
+        positive = int(np.sum(mean > 1e-9))
+        if not positive:
+            continue
+        order, rounds = 3.0 if style.on_top else 2.0, shares["time_bin"].values[:positive]
+        least = min(least, float(mean[:positive].min()))
+        if np.isfinite(low).all():
+            panel.fill_between(
+                rounds, np.maximum(low[:positive], 1e-12), high[:positive], color=style.color,
+                alpha=0.15, linewidth=0, step="post", zorder=order - 1,
+            )  # fmt: skip
+        options = panels.line_options(style) | {"marker": None}
+        panel.plot(rounds, mean[:positive], drawstyle="steps-post", zorder=order, **options)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_ylim(0.5 * least, 1.2)

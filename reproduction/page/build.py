@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from cqbjax.arena.report import fill_template, read_styles
+from cqbjax.arena.report import STYLES, fill_template
 from cqbjax.core.files import write_atomic
 from reproduction.extracts import Extract
 from reproduction.page import plots, tables
@@ -52,7 +52,7 @@ def build(
     printed = compared.select("dataset", "table", "arrival_rate", "round", "policy", "statistic")
     verdicts = judged["verdict"].to_list()
     text = fill_template(
-        TEMPLATE, css=read_styles(), drawn=drawn, tables=html,
+        TEMPLATE, css=STYLES.read_text(), drawn=drawn, tables=html,
         studies=[_describe(made, drawn, listed) for made in ordered.values()],
         missing=[one for one in listed if one.name not in extracts],
         counts=comparison.count(compared).to_dicts(), printed=printed.n_unique(),

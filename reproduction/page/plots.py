@@ -18,7 +18,7 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.figures.cells import LETTERS, Cell, arranged
+from cqbjax.figures.panels import SYMBOLS, Cell, arrange_cells
 from cqbjax.results.frame import with_interval
 from cqbjax.results.metrics import shares_of
 from cqbjax.results.names import Style, in_order, style_of
@@ -141,11 +141,11 @@ def _cells(made: Extract) -> tuple[int, list[tuple[Cell, str]]]:
     points = made.notes["points"]
     settings, rates = [one["setting"] for one in points], [one["rates"] for one in points]
     keys = [key for key in settings[0] if len({str(one.get(key)) for one in settings}) > 1]
-    rows = arranged(settings, rates, keys)
+    rows = arrange_cells(settings, rates, keys)
     cells = []
     for cell in (cell for row in rows for cell in row if cell is not None):
-        words = {LETTERS.get(k, k): settings[cell.point].get(k) for k in ("K", *keys)}
-        words[LETTERS["arrival_rate"]] = f"{cell.rate:g}"
+        words = {SYMBOLS.get(k, k): settings[cell.point].get(k) for k in ("K", *keys)}
+        words[SYMBOLS["arrival_rate"]] = f"{cell.rate:g}"
         cells.append((cell, ", ".join(f"{key} = {value}" for key, value in words.items())))
     return len(rows[0]), cells
 

@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cqbjax.figures.panels import VERBATIM, legend
+from cqbjax.figures.panels import VERBATIM, add_legend
 from cqbjax.results.names import in_order, style_of
 from cqbjax.results.summaries import mean_ci
 from reproduction.theory import eigenvalues, slopes
@@ -45,7 +45,7 @@ def draw_slopes(points: Sequence[xr.Dataset], title: str) -> Figure:
             handles.append(_draw_curve(panel, values, slopes.CURVES[name]))
             panel.set_ylabel(NAMES[name])
         row[0].set_title(f"K = {point.attrs['K']}, λ = {rate:g}", loc="left")
-    legend(axes[0, 1], handles[1], frameon=False, fontsize=9)
+    add_legend(axes[0, 1], handles[1], frameon=False, fontsize=9)
     return figure
 
 
@@ -156,5 +156,7 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
             panel.set_ylim(bottom=1e-2)
         if left is axes[0, 0]:
             # Lines reach every corner of some panel: the legend is below all panels.
-            legend(figure, handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+            add_legend(
+                figure, handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9
+            )
     return figure

@@ -15,8 +15,8 @@ from composing import CONF, REPOSITORY, composed, refused
 from tiers import cases
 
 from cqbjax.cli import __main__ as console
-from cqbjax.cli import _hydra, _start
-from cqbjax.cli._start import refusing
+from cqbjax.cli import _command, _compose
+from cqbjax.cli._command import report_errors
 from cqbjax.experiments import settings
 
 # The benchmarks and the paper's reproduction stand beside the package.
@@ -112,7 +112,7 @@ def test_a_key_that_is_none_is_a_sentence_in_every_command_of_hydra(name):
         ("prepare_data", ["dataset=sprout", "progress=no"], "error: progress=no must be true or"),
         ("prepare_data", ["dataset=sprout", "batch_size=0"], "error: batch_size=0 must be a whole"),
         ("prepare_data", ["~batch_size"], "error: ~batch_size: batch_size cannot be left out"),
-        ("stored", [], "error: the following arguments are required: folder; --help says"),
+        ("stored", [], "error: the following arguments are required: folder; --help lists"),
         ("run", ["-m", "tries=1,100"], "error: tries is read by nothing here, but by best_llm"),
         ("run", ["policy=[linucb]", "linucb_alpha=-1"], "error: linucb_alpha=-1 must be a finite"),
         ("run", ["~name"], "error: ~name: name cannot be left out"),
@@ -152,10 +152,10 @@ def test_a_name_cannot_leave_the_folder_of_results(named, tmp_path, monkeypatch)
 
 
 def test_another_error_is_no_sentence_and_a_sentence_can_be_a_traceback(monkeypatch):
-    with pytest.raises(ZeroDivisionError), refusing():
+    with pytest.raises(ZeroDivisionError), report_errors():
         print(1 / 0)
     monkeypatch.setenv("CQBJAX_TRACEBACK", "1")
-    with pytest.raises(ValueError, match="as it is"), refusing():
+    with pytest.raises(ValueError, match="as it is"), report_errors():
         raise ValueError("as it is")
 
 
@@ -216,7 +216,7 @@ ODD_NAMES = (
 
 def test_a_folder_of_any_name_can_be_handed_to_a_study():
     for name in ODD_NAMES:
-        assert composed(_hydra.quote("results_dir", name)).results_dir == name
+        assert composed(_compose.quote("results_dir", name)).results_dir == name
 
 
 def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path, capsys):
@@ -224,7 +224,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_key_of_its_folder(tmp_path
     for folder, key in ((tmp_path / "file", "data_dir="), (tmp_path / "other", "")):
         with (
             pytest.raises(SystemExit),
-            refusing((), {"cache_dir": "None", "data_dir": str(folder)}),
+            report_errors((), {"cache_dir": "None", "data_dir": str(folder)}),
         ):
             (tmp_path / "file" / "x.json").read_text()
         said = capsys.readouterr().err
@@ -237,7 +237,7 @@ def test_a_current_folder_that_is_gone_is_a_sentence(name, tmp_path, monkeypatch
     (tmp_path / "gone").mkdir()
     os.chdir("gone")
     (tmp_path / "gone").rmdir()
-    assert refused([], name) == "error: the current folder is not there any more: go to another"
+    assert refused([], name) == "error: the current folder does not exist any more: go to another"
 
 
 def test_letters_that_hydra_does_not_read_are_told_to_be_quoted():
@@ -284,7 +284,7 @@ class Inside:
 OF_ONES_OWN = [
     ("Plain", "policy mine: Plain must be registered as a pytree: decorate it with"),
     ("Raises", "raising.Raises cannot be made: no luck twice"),
-    ("Inside", "policy mine: Inside.init raises KeyError, in line 19 of raising.py: 'lost'"),
+    ("Inside", "policy mine: Inside.init raises KeyError, in line 18 of raising.py: 'lost'"),
 ]
 
 
@@ -314,10 +314,10 @@ def test_a_router_of_the_users_own_is_offered_with_every_retry_rule_and_schedule
 
 def test_configurations_of_a_checkout_stand_beside_the_package(tmp_path, monkeypatch):
     beside = REPOSITORY / "reproduction" / "conf"
-    assert CONF == _hydra.CONF and [CONF, beside] == _hydra.SHIPPED
+    assert CONF == _compose.CONF and [CONF, beside] == _compose.SHIPPED
     for folder in (REPOSITORY, beside.parent):
         monkeypatch.chdir(folder)
-        assert _hydra._own_folder() is None
+        assert _compose.find_user_folder() is None
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "conf" / "kind" / "slopes.yaml"
     own.parent.mkdir(parents=True)
@@ -374,11 +374,11 @@ def test_a_synthetic_study_does_not_wait_for_what_it_needs_last_or_never():
 
 def test_an_error_that_ctrl_c_causes_is_no_error(monkeypatch, capsys):
     """A compiler that is interrupted may raise one of its own."""
-    monkeypatch.setattr(_start, "_pressed", threading.Event())
+    monkeypatch.setattr(_command, "_interrupted", threading.Event())
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit, match="130"), refusing():
+    with pytest.raises(SystemExit, match="130"), report_errors():
         with pytest.raises(KeyboardInterrupt):
-            _start._press(signal.SIGINT, None)
+            _command._interrupt(signal.SIGINT, None)
         raise RuntimeError("incompatible function arguments")
     assert capsys.readouterr().err.startswith("stopped; ")
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from tiers import cases
 
 import cqbjax
-from cqbjax.cli import _hydra, _multirun
+from cqbjax.cli import _compose, _instantiate
 from cqbjax.core.inputs import round_fraction
 from cqbjax.experiments import configs, grid, kinds
 from cqbjax.results import files
@@ -23,7 +23,7 @@ GRID = ("-m", "name=grid", "policy=[random]", "num_seeds=2", "horizon=12")
 @pytest.fixture
 def started():
     """Hydra, initialised with our configurations."""
-    with _multirun.initialised():
+    with _compose.initialize_hydra():
         yield
 
 
@@ -40,7 +40,7 @@ JOBS = [
 
 @pytest.mark.slow
 def test_a_job_is_composed_as_hydra_does(started):
-    for job, words in zip(_multirun.compose(JOBS), JOBS, strict=True):
+    for job, words in zip(_compose.compose_jobs(JOBS), JOBS, strict=True):
         theirs = hydra.compose("config", words)
         del job.config["grid"]
         assert job.config == OmegaConf.to_container(theirs, resolve=True)
@@ -54,7 +54,7 @@ def test_jobs_that_differ_in_values_alone_are_composed_once(started, monkeypatch
     words = [
         [f"alpha_scale={a}", f"preset={p}"] for a in (0.1, 0.2, 0.3) for p in ("tuned", "theory")
     ]
-    jobs = _multirun.compose(words)
+    jobs = _compose.compose_jobs(words)
     assert calls == [["preset=tuned"], ["preset=theory"]]
     assert jobs[0].swept == {"alpha_scale": 0.1, "preset": "tuned"}
     assert jobs[3].config.alpha_scale == 0.2 and jobs[3].config.kappa == 4.0
@@ -67,21 +67,21 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     Seconds of a sweep of thousands are these two.
     """
     made, resolved = [], []
-    real, by_omegaconf = _hydra.make, configs._Resolving._by_omegaconf
-    monkeypatch.setattr(_hydra, "make", lambda node: made.append(node) or real(node))
+    real, by_omegaconf = _instantiate.make, configs._Resolving._by_omegaconf
+    monkeypatch.setattr(_instantiate, "make", lambda node: made.append(node) or real(node))
     monkeypatch.setattr(
         configs._Resolving, "_by_omegaconf",
         lambda self, text: resolved.append(text) or by_omegaconf(self, text),
     )  # fmt: skip
-    _hydra._made.cache_clear()
-    _multirun._composer_of.cache_clear()
+    _instantiate._make_cached.cache_clear()
+    _compose._composers.clear()
     words = ["alpha_scale=0.1,0.2,0.3,0.4", "c1=0.1,0.2,0.3,0.4", "slackness=0.01,0.02,0.03,0.04"]
     words += ["policy=[acqb]", "num_seeds=2", "horizon=12"]
-    jobs, kept = _multirun.compose(_multirun.combinations(words)), {}
+    jobs, kept = _compose.compose_jobs(_compose.combine_words(words)), {}
     points = [
         point for job in jobs
         for point in kinds.checked_points(
-            job.config, _hydra.make, _hydra.make_policies, job.swept, kept
+            job.config, _instantiate.make, _instantiate.make_policies, job.swept, kept
         )
     ]  # fmt: skip
     assert len(points) == 64 and len({id(one.policies["acqb"]) for one in points}) == 16
@@ -119,10 +119,10 @@ def test_values_are_set_as_omegaconf_sets_them(started):
 
 def test_what_cannot_be_resolved_is_told_of_where_it_runs(started):
     words = ["explore_rounds=abc", "policy=[random,cqb_eps]", "num_seeds=2", "horizon=12"]
-    (job,) = _multirun.compose([words])
+    (job,) = _compose.compose_jobs([words])
     with pytest.raises(ValueError, match="abc"):
         grid.compose(job.config)
-    (job,) = _multirun.compose([[*words, "policies_by_K={1: [random]}"]])
+    (job,) = _compose.compose_jobs([[*words, "policies_by_K={1: [random]}"]])
     assert [*grid.compose(job.config)[0].config.policy] == ["random"]
     circle = job.config.at({"c1": "${alpha_scale}", "alpha_scale": "${c1}"})
     with pytest.raises(ValueError, match=r"=\$\{.*\} follows itself"):
@@ -139,14 +139,14 @@ def test_words_are_combined_as_hydras_own_sweeper_does(started):
         "title='a, b'",
         "~policy.random",
     ]
-    assert _multirun.combinations(words) == [
+    assert _compose.combine_words(words) == [
         [f"K={k}", "+policy.acqb.optimism=ucb", f"c1={c}", "title='a, b'", "~policy.random"]
         for k in (1, 2)
         for c in (0, 1)
     ]
-    assert _multirun.combinations(["K=1,2", "K=3"]) == [["K=3"]], "the last word counts"
+    assert _compose.combine_words(["K=1,2", "K=3"]) == [["K=3"]], "the last word counts"
     with pytest.raises(HydraException, match=r"c1=interval\(0,1\) is for a search"):
-        _multirun.combinations(["c1=interval(0,1)"])
+        _compose.combine_words(["c1=interval(0,1)"])
 
 
 LISTS = {
@@ -163,8 +163,8 @@ LISTS = {
 
 @pytest.mark.parametrize("words", cases(LISTS, ["alpha_scale=[0.1,0.3]"]))
 def test_a_list_gives_the_points_of_a_multirun(words, started):
-    (job,) = _multirun.compose([words.split()])
-    jobs = _multirun.compose(_multirun.combinations(LISTS[words].split()))
+    (job,) = _compose.compose_jobs([words.split()])
+    jobs = _compose.compose_jobs(_compose.combine_words(LISTS[words].split()))
     theirs = [point for job in jobs for point in grid.compose(job.config, job.swept)]
     ours = grid.compose(job.config)
     assert [point.name for point in ours] == [point.name for point in theirs]
@@ -180,7 +180,7 @@ BY_NATURE = (
 
 @pytest.mark.parametrize("words", cases(BY_NATURE, ["arrival_rate=[0.5,0.6]"]))
 def test_a_key_that_is_a_list_by_nature_stays_one(words, started):
-    (job,) = _multirun.compose([words.split()])
+    (job,) = _compose.compose_jobs([words.split()])
     assert job.config.grid == []
 
 

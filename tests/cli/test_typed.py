@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cqbjax import dynamics
-from cqbjax.cli import _hydra, _multirun
+from cqbjax.cli import _command, _compose, _instantiate
 from cqbjax.core.pytree import check_numbers
 from cqbjax.experiments import grid, kinds, settings
 from cqbjax.sources import Synthetic
@@ -21,14 +21,14 @@ SMALL = ("num_seeds=2", "horizon=40")
 @pytest.fixture(scope="module", autouse=True)
 def started():
     """Hydra, initialised once: a test of it takes as long as all of these."""
-    with _multirun.initialised():
+    with _compose.initialize_hydra():
         yield
 
 
 def check(*words):
     """Check words as a command does, those of a sweep where one has several values."""
-    jobs = _multirun.compose(_multirun.combinations([*words]))
-    _hydra.check_typed(jobs[0].words, [job.config for job in jobs])
+    jobs = _compose.compose_jobs(_compose.combine_words([*words]))
+    _compose.check_words(jobs[0].words, [job.config for job in jobs])
     return jobs
 
 
@@ -88,14 +88,14 @@ def test_what_anything_reads_is_not_refused(words):
 
 def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
     """By the files themselves: a new constant is refused without being named anywhere else."""
-    shipped, takers = _hydra._shipped()
+    shipped, takers = _compose._list_keys()
     assert {"tries", "linucb_alpha", "kappa", "head", "warm", "window"} <= takers.keys()
-    (job,) = _multirun.compose([["source=coin", "policy=[random]"]])
+    (job,) = _compose.compose_jobs([["source=coin", "policy=[random]"]])
     for key in takers.keys() - {"num_servers"}:
         with pytest.raises(ValueError, match=f"^{key} is (read by nothing|not read)"):
-            _hydra.check_typed([f"{key}=3"], [job.config])
+            _compose.check_words([f"{key}=3"], [job.config])
     for key in shipped - takers.keys() - settings.ONLY_WITH.keys() - {"preset"}:
-        _hydra.check_typed([f"{key}={job.config.get(key)}"], [job.config])
+        _compose.check_words([f"{key}={job.config.get(key)}"], [job.config])
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def checked(*words):
         (job,) = check(*words)
         settings.stem_of(job.config)
         try:
-            return kinds.checked_points(job.config, _hydra.make, _hydra.make_policies)
+            return kinds.checked_points(job.config, _instantiate.make, _instantiate.make_policies)
         except ValueError as error:
             return settings.as_typed(str(error), job.words, job.config)
     except ValueError as error:
@@ -161,7 +161,7 @@ def leaves(node, above=""):
 
 
 def test_a_switch_is_true_or_false():
-    (job,) = _multirun.compose([["source=paretobandit", "policy=[random]"]])
+    (job,) = _compose.compose_jobs([["source=paretobandit", "policy=[random]"]])
     switches = [key for key, value in leaves(job.config) if isinstance(value, bool)]
     assert {"rerun", "dry_run", "fail_fast", "queries", "source.min_max"} <= {*switches}
     for key in switches:
@@ -175,7 +175,7 @@ WRONG = ("many", "-1", "2.5", "[]", "null", "1e39", "nan", "true", "{a: 1}")
 
 def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
     """All of them, as far as the configuration shows it by itself; the slow tier makes objects."""
-    (job,) = _multirun.compose([[*SMALL, "policy=[random]"]])
+    (job,) = _compose.compose_jobs([[*SMALL, "policy=[random]"]])
     keys = [key for key, _ in leaves(job.config) if key != "grid" and "_target_" not in key]
     assert len(keys) > 50
     for key in keys:
@@ -186,7 +186,7 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
                 settings.stem_of(config)
                 grid.compose(config)
             except (ValueError, OmegaConfBaseException) as refusal:
-                assert re.match(r"[^\n]+$", _hydra.sentence(refusal))
+                assert re.match(r"[^\n]+$", _command.explain(refusal))
 
 
 KINDS_OF_WORLD = [getattr(dynamics, name) for name in dynamics.__all__ if name[0].isupper()]

@@ -55,14 +55,14 @@ WRONG = len(TYPED.splitlines())
 
 # Checks each experiment that the wheel lists as a run does before it starts; prints what is said.
 PLAN = """
-from cqbjax.cli import _hydra, _multirun
-from cqbjax.experiments import kinds
+from cqbjax.cli import _compose, _instantiate
+from cqbjax.experiments import configs, kinds
 
-for path in sorted(_hydra.CONF.glob("experiment/*.yaml")):
-    with _multirun.initialised():
-        (job,) = _multirun.compose([[f"experiment={path.stem}", "num_seeds=1", "horizon=40"]])
+for path in sorted(configs.CONF.glob("experiment/*.yaml")):
+    with _compose.initialize_hydra():
+        (job,) = _compose.compose_jobs([[f"experiment={path.stem}", "num_seeds=1", "horizon=40"]])
     try:
-        kinds.checked_points(job.config, _hydra.make, _hydra.make_policies)
+        kinds.checked_points(job.config, _instantiate.make, _instantiate.make_policies)
         print(path.stem)
     except (ValueError, OSError) as error:
         print(path.stem, error)

@@ -17,7 +17,7 @@ from composing import called, composed
 from hub import COMMIT, serving
 
 from cqbjax import datasets as ds
-from cqbjax.cli import _hydra, prepare_data
+from cqbjax.cli import _compose, prepare_data
 from cqbjax.core import files
 from cqbjax.datasets.embeddings import read_embeddings
 from cqbjax.datasets.prepare import prepare
@@ -400,13 +400,13 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
 
 
 def command(*words):
-    _hydra.offer_multirun()
+    _compose.register_plugins(REPOSITORY / "conf" / "prepare")
     with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
         return configs.of(hydra.compose("config", words))
 
 
 def entry(*words):
-    return prepare_data._entry(command(*words))
+    return prepare_data._select_dataset(command(*words))
 
 
 @pytest.mark.slow
@@ -456,7 +456,7 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
 
 
 def test_only_a_log_can_be_generated():
-    with pytest.raises(ValueError, match="made_up=12 generates a log of .*: dataset=wildchat"):
+    with pytest.raises(ValueError, match="made_up=12 generates a log of .* dataset=wildchat"):
         prepare_data.build(command("dataset=sprout", "made_up=12"))
 
 

@@ -16,10 +16,10 @@ from pages import NAMES, PAGES, REPOSITORY, Block, blocks, commands
 
 import cqbjax
 from benchmarks import command
+from cqbjax.arena.request import parse_words
 from cqbjax.cli import (
-    _hydra,
-    _multirun,
-    _words,
+    _compose,
+    _instantiate,
     aggregate,
     report,
     stored,
@@ -28,6 +28,7 @@ from cqbjax.core import backend
 from cqbjax.engine import memory
 from cqbjax.engine import sweep as sweeping
 from cqbjax.experiments import grid, kinds
+from cqbjax.experiments.configs import CONF
 from reproduction import report as of_paper
 
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
@@ -203,26 +204,28 @@ def check_study(words):
     """Compose a study, or the first and last point of a sweep, and check it as a run would."""
     many = "-m" in words
     arguments = [word for word in words if not word.startswith("-") and word != "job"]
-    with _multirun.initialised():
-        jobs = _multirun.combinations(arguments) if many else [arguments]
-        composed = _multirun.compose([jobs[0], jobs[-1]][: len(jobs)])
+    with _compose.initialize_hydra():
+        jobs = _compose.combine_words(arguments) if many else [arguments]
+        composed = _compose.compose_jobs([jobs[0], jobs[-1]][: len(jobs)])
     for job in composed:
         own = [word for word in job.words if not word.startswith("hydra")]
         # Each seed draws an instance to check.
         config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
-        _hydra.check_typed(own, [config])
+        _compose.check_words(own, [config])
         if config.kind._target_.endswith(".Replay"):
-            _hydra.make_policies(config.policy)
+            _instantiate.make_policies(config.policy)
         elif "dataset" in config.source:
             for point in grid.compose(config)[:1]:
-                _hydra.make_policies(point.config.policy)
+                _instantiate.make_policies(point.config.policy)
         else:
-            kinds.checked_points(config, _hydra.make, _hydra.make_policies, job.swept, {})
+            kinds.checked_points(
+                config, _instantiate.make, _instantiate.make_policies, job.swept, {}
+            )
 
 
 def check_preparing(words):
     """Check the keys of `prepare_data`."""
-    there = OmegaConf.load(_hydra.CONF / "prepare" / "config.yaml")
+    there = OmegaConf.load(CONF / "prepare" / "config.yaml")
     OmegaConf.set_struct(there, True)
     for word in words:
         key, _, value = word.partition("=")
@@ -232,7 +235,7 @@ def check_preparing(words):
 CHECKS = {"run": check_study} | {
     "prepare_data": check_preparing,
     "aggregate": aggregate.ARGUMENTS.parse_args,
-    "arena": _words.check,
+    "arena": parse_words,
     "bench": command.ARGUMENTS.parse_args,
     "report": report.ARGUMENTS.parse_args,
     "report.py": of_paper.ARGUMENTS.parse_args,  # does more than the package's

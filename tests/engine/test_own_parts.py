@@ -12,7 +12,7 @@ from composing import composed
 from tiers import cases
 
 import cqbjax
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import Recorder

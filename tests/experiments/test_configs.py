@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from tiers import cases
 
 import cqbjax
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.experiments import configs, grid, resolvers, settings
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic

@@ -10,7 +10,7 @@ import pytest
 from composing import composed, script
 
 from cqbjax import results
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core import code
 from cqbjax.datasets import dataset_source
 from cqbjax.experiments import configs, kinds, manifests

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from composing import called, composed, refused
 
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, loop, shards
 from cqbjax.experiments.clusters.engine import Done

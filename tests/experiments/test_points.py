@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from composing import composed
 
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
 from cqbjax.experiments import grid, kinds, study

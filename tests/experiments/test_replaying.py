@@ -21,9 +21,10 @@ from tiers import cases
 
 from cqbjax import estimation
 from cqbjax.cli import prepare_data
-from cqbjax.cli._hydra import CONF, make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, kinds, replaying, shards, showing
+from cqbjax.experiments.configs import CONF
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
 from cqbjax.logs.replay import make_replay
@@ -324,7 +325,7 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     with pytest.raises(ValueError, match="threshold=3"):
         prepare_data.build(made.at({"wildchat.threshold": 3}))
     for key in ("prices", "truncation_side"):
-        with pytest.raises(ValueError, match=f"{key}=x is of a routing table"):
+        with pytest.raises(ValueError, match=f"{key}=x is for a routing table"):
             prepare_data.build(made.at({key: "x"}))
     with pytest.raises(ValueError, match=r"model=none embeds nothing, which needs .*threshold=1"):
         prepare_data.build(made.at({"model": "none"}))

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from composing import REPOSITORY, called, composed
 
-from cqbjax.cli._hydra import make
+from cqbjax.cli._instantiate import make
 from cqbjax.experiments import grid, kinds, sensitivity
 from cqbjax.experiments.sensitivity import Sensitivity, Setting
 from cqbjax.figures import sensitivity as sensitivity_figures
@@ -113,7 +113,7 @@ def test_another_rho_is_no_rival():
     rows = sensitivity.rows(planted(same, 5.0 + np.arange(len(same)), preset=preset))
     rows += sensitivity.rows(planted(other, [0.5], preset=preset))
     made = sensitivity.frame([row | {"stand_in": "a slice"} for row in rows])
-    assert "Data: a slice" in sensitivity_figures.draw(made, "Planted").get_suptitle()
+    assert "Data: a slice" in sensitivity_figures.draw_sensitivity(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
     (line,) = sensitivity.sentences(made)
     assert "that is the least" in line
@@ -122,7 +122,7 @@ def test_another_rho_is_no_rival():
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     settings = small()
     rows = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))))
-    figure = sensitivity_figures.draw(sensitivity.frame(rows), "Planted")
+    figure = sensitivity_figures.draw_sensitivity(sensitivity.frame(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
     assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]

@@ -14,7 +14,7 @@ from composing import REPOSITORY, called, composed, refused
 from fabricated import fabricate
 from rich.console import Console
 
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, manifests, shards, sweeps

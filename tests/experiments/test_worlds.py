@@ -5,7 +5,7 @@ from composing import composed
 from tiers import cases
 
 from cqbjax import sources
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.pytree import pytree
 from cqbjax.core.scenario import oracle_is_heuristic
 from cqbjax.experiments import arriving, configs, kinds, settings, study

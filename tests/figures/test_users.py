@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from cqbjax.cli import report
 from cqbjax.core.recorders.users import bin_times, time_bin
 from cqbjax.experiments import configs
-from cqbjax.figures import quality, times, users
+from cqbjax.figures import draw_cost_quality, draw_times, users
 from cqbjax.results import store as results
 from cqbjax.results.names import style_of
 
@@ -51,7 +51,7 @@ def dots(panel):
 
 def test_dots_are_means_and_bars_their_intervals():
     made = point()
-    (panel,) = quality.draw_cost_quality([made]).axes
+    (panel,) = draw_cost_quality([made]).axes
     drawn = dots(panel)
     assert set(drawn) == set(LABELS) and panel.get_xscale() == "log"
     for label, (dot, bars) in drawn.items():
@@ -68,30 +68,30 @@ def test_dots_are_means_and_bars_their_intervals():
 def test_dots_of_a_sweep_are_joined_in_its_order_and_nobody_has_no_dot():
     swept = [point(price=price, **{"source.rho": rho}) for rho, price in ((10, 1), (2, 3), (5, 2))]
     swept[0]["dollars"][LABELS.index("random")] = np.nan
-    figure = quality.draw_cost_quality(swept)
+    figure = draw_cost_quality(swept)
     drawn = dots(figure.axes[0])
     assert (np.diff(drawn["acqb"][0].get_xdata()) < 0).all(), "by rho: 2, 5, 10"
     assert len(drawn["acqb"][0].get_xdata()) == 3 and len(drawn["random"][0].get_xdata()) == 2
     (title,) = [text.get_text() for text in figure.axes[0].texts]
     assert "joined: rho = 2, 5, 10" in title
-    shapes = quality._shapes(["optimal", "acqb", "acqb_fallback", "zero"])
+    shapes = users.choose_markers(["optimal", "acqb", "acqb_fallback", "zero"])
     assert shapes["acqb"] != shapes["acqb_fallback"] and shapes["optimal"] != shapes["zero"]
 
 
 def test_the_line_is_the_share_that_is_there_for_longer():
     made = point()
-    share = times.longer(made).sel(policy="acqb").isel(arrival_rate=0, seed=2)
+    share = users.compute_tail(made).sel(policy="acqb").isel(arrival_rate=0, seed=2)
     waits = made.waits.sel(policy="acqb").isel(arrival_rate=0, seed=2).values
     for rounds, told in zip(share["time_bin"].values, share.values, strict=True):
         assert told == pytest.approx(np.mean(waits > rounds), abs=1e-9), rounds
-    (panel,) = times.draw_times([made]).axes
+    (panel,) = draw_times([made]).axes
     color = style_of("acqb").color.lower()
     (line,) = [one for one in panel.get_lines() if to_hex(one.get_color()) == color][:1]
-    mean = times.longer(made).sel(policy="acqb").mean("seed")[0].values
+    mean = users.compute_tail(made).sel(policy="acqb").mean("seed")[0].values
     np.testing.assert_allclose(line.get_ydata(), mean[mean > 1e-9])
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
     with pytest.raises(ValueError, match="time_in_system was not recorded at every point"):
-        times.draw_times([made.drop_vars("time_in_system")])
+        draw_times([made.drop_vars("time_in_system")])
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_titles_stay_within_their_panels():
         point(**{**said, "users.impatient.attempts": n, "users.orbit.return_rate": 0.125})
         for n in (1, 10, 100)
     ]
-    for draw in (quality.draw_cost_quality, times.draw_times):
+    for draw in (draw_cost_quality, draw_times):
         figure = draw(swept)
         figure.draw_without_rendering()
         ends = [panel.get_window_extent().x0 for panel in figure.axes][1:] + [figure.bbox.x1]

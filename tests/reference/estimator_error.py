@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from cqbjax import datasets
-from cqbjax.cli._start import Arguments, start_plain
+from cqbjax.cli._command import Arguments, run_plain
 from cqbjax.core import backend, rng, simulate
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Problem, Source
@@ -328,7 +328,7 @@ def write(asked: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure the cases whose data lie in the folder that the command line names."""
-    start_plain(write, ARGUMENTS)
+    run_plain(write, ARGUMENTS)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ import polars as pl
 import xarray as xr
 from matplotlib.figure import Figure
 
-from cqbjax.cli._start import Arguments, start_plain
+from cqbjax.cli._command import Arguments, run_plain
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import showing
-from cqbjax.figures import files
+from cqbjax.figures import save_figure
 from cqbjax.results import tables
 from cqbjax.results.summaries import mean_ci
 from tests.reference import known_queues
@@ -44,7 +44,7 @@ BLUE, GREY = "#0072B2", "#555555"
 
 def main() -> None:
     """Simulate at the loads that the command line names."""
-    start_plain(compare, ARGUMENTS)
+    run_plain(compare, ARGUMENTS)
 
 
 def compare(asked: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ def compare(asked: argparse.Namespace) -> None:
     table = simulate_table(asked)
     stem = asked.results / "tables" / "known_answers"
     written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)
-    written += files.save(draw(table), asked.results / "figures" / "known_answers")
+    written += save_figure(draw(table), asked.results / "figures" / "known_answers")
     console = showing.console()
     tables.print_table(table, CAPTION, console)
     console.print(", ".join(map(str, written)), markup=False)

@@ -7,7 +7,7 @@ from composing import composed
 from fabricated import fabricate
 from rich.console import Console
 
-from cqbjax.cli._hydra import make
+from cqbjax.cli._instantiate import make
 from cqbjax.experiments import kinds, showing
 from reproduction.theory import slopes
 

@@ -24,7 +24,7 @@ from tiers import cases
 from cqbjax.arena import figures as arena
 from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
-from cqbjax.figures import panels, sweeps, vertical_scale
+from cqbjax.figures import panels, sweeps
 from cqbjax.results import names, tables
 from cqbjax.results.aggregate import aggregated
 from cqbjax.results.readable import readable
@@ -177,7 +177,7 @@ def test_close_rivals_keep_most_of_the_panel() -> None:
 
 def test_close_rivals_end_where_the_widest_gap_begins() -> None:
     for tops, close in [((4, 5, 6), 3), ((4, 5, 60), 2), ((1, 2, 3, 40, 50), 3), ((0, 0, 9), 3)]:
-        assert vertical_scale.count_close(np.array(tops, float)) == close, tops
+        assert figures.count_close(np.array(tops, float)) == close, tops
 
 
 def test_one_seed_is_drawn_in_legible_letters() -> None:
@@ -215,7 +215,7 @@ def test_no_words_run_over_the_edges_or_each_other(horizon: int) -> None:
 @pytest.mark.slow
 def test_saved_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        figure_files.save(figures.draw_curves([fabricate()]), tmp_path / name)
+        figure_files.save_figure(figures.draw_curves([fabricate()]), tmp_path / name)
     for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         a, b = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
         assert a == b and a.startswith(magic)
@@ -457,18 +457,18 @@ def test_a_users_words_stand_in_markdown_verbatim(tmp_path: Path) -> None:
 def test_saving_leaves_the_figure_as_it_was(tmp_path: Path) -> None:
     figure = figures.draw_curves([fabricate()])
     engine, dots = figure.get_layout_engine(), figure.dpi
-    figure_files.save(figure, tmp_path / "a")
+    figure_files.save_figure(figure, tmp_path / "a")
     assert figure.get_layout_engine() is engine and figure.dpi == dots
     drawn = tmp_path / "by_matplotlib.png"
-    figure.savefig(drawn, dpi=figure_files.DOTS_AN_INCH, metadata={"Software": None})
-    reduced = figure_files.png_of(figure)
+    figure.savefig(drawn, dpi=figure_files.DOTS_PER_INCH, metadata={"Software": None})
+    reduced = figure_files.encode_png(figure)
     assert reduced == (tmp_path / "a.png").read_bytes()
     off = colours_off(tmp_path / "a.png", drawn)
     assert off.mean() < 1 and (off > 16).mean() < 0.01
     assert (tmp_path / "a.png").stat().st_size < 0.6 * drawn.stat().st_size
     other = figures.draw_curves([fabricate()])
     other.set_layout_engine("none")
-    figure_files.save(other, tmp_path / "b")
+    figure_files.save_figure(other, tmp_path / "b")
     assert (tmp_path / "b.png").read_bytes() != reduced
     assert (colours_off(tmp_path / "b.png", drawn) > 16).mean() > 0.05
 

@@ -15,7 +15,7 @@ import pytest
 from composing import CONF, composed
 from tiers import cases
 
-from cqbjax.cli._hydra import pairings
+from cqbjax.cli._compose import list_router_policies
 from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
 from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
@@ -26,7 +26,9 @@ from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
 
 ROUTERS = [path.stem for path in (CONF / "router").glob("*.yaml")]
 # Of the pairings of a router with retries and schedules, one router's stand for all.
-PAIRED = [label for label in pairings() if label in ROUTERS or label.startswith("logistic")]
+PAIRED = [
+    label for label in list_router_policies() if label in ROUTERS or label.startswith("logistic")
+]
 LABELS = sorted([*(path.stem for path in (CONF / "policy").glob("*.yaml")), *PAIRED])
 FIXED = """optimal random rand_rout q_ucb q_ths cqb_eps acqb acqb_fifo acqb_rr acqb_random acqb_ucb
 acqb_explore_fifo acqb_explore_lifo acqb_explore_rr acqb_explore_random acqb_cl

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from composing import composed, refused
 
-from cqbjax.cli._hydra import make, make_policies
+from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import kinds, loop, shards

@@ -1,0 +1,252 @@
+"""How every command starts and ends: on a configuration, or on plain arguments.
+
+Wrong input ends in one sentence on the error stream and status 2, Ctrl-C in two lines and status
+130. Commands that run studies or prepare data take `key=value` words, which Hydra composes
+(`run_configured`); those that read files and folders take arguments (`run_plain`).
+"""
+
+import argparse
+import contextlib
+import gc
+import os
+import re
+import shlex
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from cqbjax.cli import _compose
+from cqbjax.experiments import settings
+from cqbjax.experiments.configs import CONF
+from cqbjax.experiments.jobs import Job
+
+# The status of a command that left out a part of its work: a point, a study, a page.
+SOME_LEFT_OUT = 3
+# The status of an interrupted command, as in a shell.
+INTERRUPTED = 130
+
+# Keys that name folders; an error of a file below such a folder names the key too.
+FOLDERS = ("results_dir", "data_dir", "cache_dir")
+
+# The number of new objects after which Python looks for unreachable cycles; its default is 700.
+# Imports and tracing create objects that stay, and scanning them took a tenth of a study's start.
+_GC_THRESHOLD = 50_000
+
+# Whether Ctrl-C was pressed: an interrupted compiler may raise an error of its own instead.
+_interrupted = threading.Event()
+
+
+class Arguments(argparse.ArgumentParser):
+    """Parses a command's plain arguments; a wrong one is a ValueError."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise, where argparse would print the usage."""
+        raise ValueError(f"{message}; --help lists the arguments")
+
+
+def run_plain(task: Callable[[argparse.Namespace], Any], arguments: Arguments) -> None:
+    """Run a command on the arguments of the command line.
+
+    Raises:
+        SystemExit: as in `run_configured`.
+    """
+    with report_errors():
+        # A stored study may have a user-defined type.
+        _add_current_folder()
+        task(arguments.parse_args())
+
+
+def run_configured(task: Callable[[Sequence[Job]], Any], folder: Path = CONF) -> None:
+    """Run a command on the configurations that the words of the command line compose.
+
+    User files (`conf/policy/mine.yaml`, `conf/experiment/mine.yaml`) and modules (`_target_:
+    my_policy.MyPolicy`) are found in the current folder.
+
+    Args:
+        task: takes the jobs, all of a multirun or the only one, and returns the objective of each
+            job if a search runs it.
+        folder: of the `config.yaml` that the words change.
+
+    Raises:
+        SystemExit: of status 2, after one sentence, if Hydra or the task rejects the input; of
+            status 130 after Ctrl-C.
+    """
+    # Hydra prints a page for a wrong word; `explain` needs the error alone.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    gc.set_threshold(_GC_THRESHOLD)
+    _interrupted.clear()
+    signal.signal(signal.SIGINT, _interrupt)
+    _compose.register_plugins(folder)
+    stored: list[Path] = []
+    folders: dict[str, str] = {}
+
+    def run_task(given: DictConfig | Sequence[Job]) -> Any:
+        # Hydra would print a page for an error that leaves the task.
+        with report_errors(stored, folders):
+            jobs = [_only_job(given)] if isinstance(given, DictConfig) else given
+            jobs = [_name_study(job) for job in jobs]
+            names = {(job.config.get("results_dir"), job.config.name) for job in jobs}
+            stored.extend(Path(root) / "data" / name for root, name in sorted(names) if root)
+            folders.update((key, str(jobs[0].config.get(key))) for key in FOLDERS)
+            return task(jobs)
+
+    with report_errors(stored):
+        _add_current_folder()
+        if folder == CONF:
+            _compose.check_user_files()
+        hydra.main(version_base="1.3", config_path=str(folder), config_name="config")(run_task)()
+
+
+def _interrupt(number: int, frame: types.FrameType | None) -> None:
+    _interrupted.set()
+    signal.default_int_handler(number, frame)
+
+
+def _add_current_folder() -> None:
+    """Append the current folder to the module path: last, so that it hides no installed module."""
+    try:
+        sys.path.append(os.getcwd())
+    except FileNotFoundError as error:
+        raise ValueError("the current folder does not exist any more: go to another") from error
+
+
+def _only_job(config: DictConfig) -> Job:
+    """Return the only job of a command that Hydra has composed.
+
+    Raises:
+        ValueError: a launcher started it as one of many.
+    """
+    now = HydraConfig.get()
+    if now.mode == RunMode.MULTIRUN:
+        raise ValueError(
+            f"hydra/launcher={now.runtime.choices['hydra/launcher']} starts points one by one, and "
+            "here they run together: leave it out; cluster=ray or cluster=slurm spreads them"
+        )
+    return _compose.convert_job(config, list(now.overrides.task), str(now.job.config_name))
+
+
+def _name_study(job: Job) -> Job:
+    """Return a job whose `name` is that of its files."""
+    for word in job.words:
+        if word.startswith("~") and not {*word} & {*"./@"}:
+            key = word[1:].partition("=")[0]
+            raise ValueError(f"{word}: {key} cannot be left out, a part of it such as ~{key}.x can")
+    name = settings.stem_of(job.config)
+    return job if name == job.config.name else job._replace(config=job.config.at({"name": name}))
+
+
+@contextlib.contextmanager
+def report_errors(
+    stored: Sequence[Path] = (), folders: Mapping[str, str] = types.MappingProxyType({})
+) -> Iterator[None]:
+    """Turn wrong input into a sentence, and Ctrl-C into two lines.
+
+    With CQBJAX_TRACEBACK=1 in the environment the error is raised, to find its origin.
+
+    Args:
+        stored: folders in which finished work stays after Ctrl-C.
+        folders: key -> the folder that it names.
+
+    Raises:
+        SystemExit: of status 2 after the sentence, or of status 130 after the lines.
+    """
+    wrong_input = (ValueError, OSError, HydraException, OmegaConfBaseException, yaml.YAMLError)
+    try:
+        yield
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
+            # A second Ctrl-C must not begin a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print(_explain_interruption(stored), file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+        if not isinstance(error, wrong_input) or os.environ.get("CQBJAX_TRACEBACK"):
+            raise
+        name = getattr(error, "filename", None)
+        parents = [Path(name), *Path(name).parents] if isinstance(name, str) else []
+        keys = (f"{key}=" for key, folder in folders.items() if Path(folder) in parents)
+        print(f"error: {next(keys, '')}{explain(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _explain_interruption(stored: Sequence[Path]) -> str:
+    """Return what an interrupted command has stored, and the command that resumes it."""
+    parts = []
+    for folder in stored:
+        number = sum(path.is_file() for path in folder.rglob("*"))
+        if number:
+            parts.append(f"{folder} ({number} {'file' if number == 1 else 'files'})")
+    result = f"kept: {', '.join(parts)}" if parts else "nothing was stored yet"
+    words = sys.argv[0].split() if sys.argv[0].startswith("cqbjax ") else ["python", sys.argv[0]]
+    return f"stopped; {result}\ngo on with: {shlex.join([*words, *sys.argv[1:]])}"
+
+
+def explain(error: Exception) -> str:
+    """Return an error as one sentence: Hydra, OmegaConf and YAML use several lines."""
+    cause, text = error.__cause__, str(error)
+    first_line = next((line.strip() for line in text.splitlines() if line.strip()), repr(error))
+    if isinstance(error, MissingConfigException):
+        group, _, choice = str(error.missing_cfg_file).rpartition("/")
+        known = _compose.list_choices(group)
+        return f"{group} {choice} is unknown; choose from {known}" if known else first_line
+    if isinstance(error, OverrideParseException):
+        key, _, value = str(error.override).partition("=")
+        if not value.isascii() and not {*value} & {*"'[{"}:
+            return f"{key}={value} must have its value in quotes of its own: \"{key}='{value}'\""
+        return f"{error.override} cannot be read: {first_line}"
+    ambiguous = re.match(r"Ambiguous value for argument '(.+)'", text)
+    if ambiguous:
+        return f"{ambiguous[1]} is neither a list, key=[a,b], nor with -m a run for each value"
+    if text.startswith("Config group override must be"):
+        return _explain_choice()
+    unknown = re.match(r"Could not override '(.+)'", text)
+    if unknown and isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _explain_key(unknown[1], cause)
+    resolving = re.match(r"ValueError raised while resolving interpolation: (.+)", text)
+    if resolving:
+        return resolving[1]
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    if not text and isinstance(cause, Exception):
+        return explain(cause)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    # Hydra names the place in one line, and the problem in the next.
+    return " ".join(text.split("\n")[:2]) if first_line.endswith(":") else first_line
+
+
+def _explain_key(key: str, cause: OmegaConfBaseException) -> str:
+    """Return that a key is unknown, and the keys beside it."""
+    node = cause.parent_node
+    if not isinstance(node, DictConfig):
+        return f"{key} is no key; add --cfg job to the command to see all keys"
+    names, parent = {str(name) for name in node}, node._get_full_key(None)
+    if not parent and "policy" in names:
+        names |= {path.name for path in CONF.iterdir() if path.is_dir()}
+    known = ", ".join(sorted(one for one in names - {"hydra"} if not one.startswith("_")))
+    return f"{key} is no key; {parent} has {known or 'none'}" if parent else (
+        f"{key} is no key; choose from {known}"
+    )  # fmt: skip
+
+
+def _explain_choice() -> str:
+    """Return which word of the command must choose a file, which Hydra does not report."""
+    for word in sys.argv[1:]:
+        group, _, value = word.partition("=")
+        if (CONF / group).is_dir() and value and not isinstance(yaml.safe_load(value), str | list):
+            return f"{word} must choose from {_compose.list_choices(group)}"
+    return "a group of choices must be a word or a list"
