@@ -23,7 +23,7 @@ from cqbjax.core.types import Policy, Source
 from cqbjax.engine import batches, programs
 from cqbjax.engine.progress import Activity, Reporter
 from cqbjax.engine.spec import Capacity, SweepSpec
-from cqbjax.engine.sweep import estimate_specs, sweep
+from cqbjax.engine.sweep import estimate_plan, sweep
 from cqbjax.engine.validation import build_spec
 
 # More runs than this become copies of the policy: validating a source draws contexts of every seed.
@@ -194,7 +194,8 @@ def _summarise(case: Case, label: str, spans: list[Span]) -> dict[str, Any]:
 def compile_again(case: Case) -> float:
     """Compile a case's first policy, run it for a moment alone, and return the seconds."""
     programs.clear_cache()
-    return estimate_specs([case.spec(next(iter(case.policies)))], case.batch)[0].compiling
+    plan = batches.plan_sweep([case.spec(next(iter(case.policies)))], case.batch)
+    return estimate_plan(plan, Reporter())[0].compiling
 
 
 def call_in_process(function: Callable[..., Any], cache: Path, **arguments: Any) -> Any:

@@ -17,8 +17,9 @@ from cqbjax.arena.scores import RANDOM
 from cqbjax.arena.tasks import Composer, Request, compose_task, select_tasks
 from cqbjax.core import backend
 from cqbjax.core.labels import OPTIMAL
+from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
-from cqbjax.engine.sweep import run_specs
+from cqbjax.engine.sweep import run_plan
 from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import configs, grid, manifests, replaying, study
 from cqbjax.experiments.configs import Composed, Config
@@ -187,7 +188,7 @@ def _run_anonymised(
         config.horizon, config.K, config.record_every, config.capacity,
     )  # fmt: skip
     own = pl.col("policy") == sample.label, pl.col("task") == sample.task
-    (again,) = run_specs([run])
+    (again,) = run_plan(plan_sweep([run]))
     there = boards.tabulate_point(again, sample.task).filter(own).sort("seed")["gap"]
     here = made.rows.filter(own, pl.col("seed").is_in(seeds.tolist())).sort("seed")["gap"]
     difference = (there - here).to_numpy()

@@ -136,7 +136,12 @@ class Batch:
         problem = self.spec.problem
         slots, horizon = initial_slots(problem, self.spec.capacity), problem.horizon
         if self.spec.capacity == "auto" and not read_needs(take(self.policies, 0)).contexts:
-            excess = max(_excess_arrivals(spec) for spec in {id(s): s for s in self.specs}.values())
+            size = problem.assortment_size
+            excess = max(
+                rate - spec.source.uniform_service(spec.seeds, rate, size)
+                for spec in {id(one): one for one in self.specs}.values()
+                for rate in spec.rates
+            )
             wanted = min(excess * horizon + SPREAD * horizon**0.5, problem.max_queries)
             while slots < wanted:
                 slots = grow_slots(slots, problem.max_queries)
@@ -151,15 +156,17 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """The batches of a sweep and what determines their chunks.
+    """The batches of one or several sweeps, and what determines their chunks.
 
     Attributes:
+        specs: of the sweeps.
         batches: all batches.
         chunk: runs per device and chunk; None leaves it to memory.
         devices: where chunks run.
         bytes_per_device: what the runs of one device may fill.
     """
 
+    specs: tuple[SweepSpec, ...]
     batches: tuple[Batch, ...]
     chunk: int | None
     devices: tuple[jax.Device, ...]
@@ -197,10 +204,17 @@ def plan_sweep(
     memory_gb: float | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> SweepPlan:
-    """Plan a sweep; `chunk`, `memory_gb` and `devices` are as in `cqbjax.sweep`."""
+    """Plan sweeps that share batches where they can.
+
+    Args:
+        specs: from `validation.build_spec`.
+        chunk: as in `cqbjax.sweep`, like the rest.
+        memory_gb: of all sweeps together.
+        devices: where to run.
+    """
     devices = tuple(devices or jax.devices())
-    batches = tuple(form_batches(specs))
-    return SweepPlan(batches, chunk, devices, memory.device_budget(memory_gb, devices))
+    budget = memory.device_budget(memory_gb, devices)
+    return SweepPlan(tuple(specs), tuple(form_batches(specs)), chunk, devices, budget)
 
 
 def initial_slots(problem: Problem, capacity: Capacity) -> int:
@@ -223,13 +237,6 @@ def max_slots(queries: int) -> int:
 def grow_slots(slots: int, queries: int) -> int:
     """Return the queue slots of the next attempt, after an overflow."""
     return min(GROWTH * slots, max_slots(queries))
-
-
-def _excess_arrivals(spec: SweepSpec) -> float:
-    """Return by how much arrivals exceed what uniform routing serves, in queries per round."""
-    size = spec.problem.assortment_size
-    served = [spec.source.uniform_service(spec.seeds, rate, size) for rate in spec.rates]
-    return max(rate - own for rate, own in zip(spec.rates, served, strict=True))
 
 
 def pad_horizon(batch: Batch, slots: int, max_run_bytes: int) -> Problem | None:
@@ -274,9 +281,9 @@ class _StackedMember(NamedTuple):
 def form_batches(specs: Sequence[SweepSpec]) -> list[Batch]:
     """Group the policies of all specs by program, so that each program is compiled once."""
     by_program: dict[Any, list[_StackedMember]] = {}
-    arrays = _SharedArrays()
+    cache: dict[Any, Any] = {}
     for number, spec in enumerate(specs):
-        source = arrays.convert(spec.source)
+        source = _share_arrays(spec.source, cache)
         large = tuple(
             id(leaf) for leaf in jax.tree.leaves(source) if leaf.nbytes > MAX_COPIED_BYTES
         )
@@ -323,26 +330,22 @@ def _form_batch(members: Sequence[_StackedMember], per_seed: bool) -> Batch:
     )
 
 
-class _SharedArrays:
-    """Converts sources to trees of arrays in which leaves of equal content are one array."""
+def _share_arrays(source: Source, cache: dict[Any, Any]) -> Any:
+    """Return a source as a tree of arrays in which tables of equal content are one array.
 
-    def __init__(self) -> None:
-        self._by_id: dict[int, Any] = {}
-        self._by_digest: dict[str, Any] = {}
-        self._leaves: list[Any] = []  # kept alive, so that an id is not used again
-
-    def convert(self, source: Source) -> Any:
-        """Return a source as a tree of arrays."""
-        leaves, structure = jax.tree.flatten(pytree.as_arrays(source))
-        for i, leaf in enumerate(jax.tree.leaves(source)):
-            if leaves[i].ndim == 0:
-                continue
-            if id(leaf) not in self._by_id:
-                self._leaves.append(leaf)
-                digest = arrays_digest([np.asarray(leaves[i])])
-                self._by_id[id(leaf)] = self._by_digest.setdefault(digest, leaves[i])
-            leaves[i] = self._by_id[id(leaf)]
-        return jax.tree.unflatten(structure, leaves)
+    Args:
+        source: to convert.
+        cache: id of a leaf -> the leaf, which keeps its id from being used again, and its array;
+            digest -> array. The tables of this source are added.
+    """
+    leaves, structure = jax.tree.flatten(pytree.as_arrays(source))
+    for i, leaf in enumerate(jax.tree.leaves(source)):
+        if leaves[i].ndim and id(leaf) not in cache:
+            digest = arrays_digest([np.asarray(leaves[i])])
+            cache[id(leaf)] = leaf, cache.setdefault(digest, leaves[i])
+        if leaves[i].ndim:
+            leaves[i] = cache[id(leaf)][1]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def take(tree: Any, index: Any) -> Any:

@@ -6,6 +6,7 @@ draws are addressed by seed and round, so nothing else has to be stored.
 """
 
 import contextlib
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,19 @@ def hash_code(*objects: Any) -> str:
     return hash_parts(*setup, digest([ENGINE], *objects))
 
 
+@dataclasses.dataclass
 class Checkpoints:
-    """The checkpoints of a batch: one file per chunk in `folder`, or none if that is None.
+    """The checkpoints of a batch, one file per chunk.
 
-    File names begin with `key`, from `batch_key`.
+    Attributes:
+        folder: of the files; None stores and loads nothing.
+        key: from `batch_key`; file names begin with it.
+        last: when a checkpoint was last stored, as `time.monotonic` has it.
     """
 
-    def __init__(self, folder: Path | None, key: str = "") -> None:
-        """Use a folder, which must exist."""
-        self._folder, self._key, self._last = folder, key, time.monotonic()
+    folder: Path | None
+    key: str = ""
+    last: float = dataclasses.field(default_factory=time.monotonic)
 
     def load(self, chunk: str, like: Any) -> Any:
         """Return the stored tree of a chunk, or None.
@@ -80,9 +85,9 @@ class Checkpoints:
         Raises:
             ValueError: the file is damaged.
         """
-        if self._folder is None:
+        if self.folder is None:
             return None
-        path = self._folder / f"{self._key}.{chunk}.checkpoint"
+        path = self.folder / f"{self.key}.{chunk}.checkpoint"
         leaves, structure = jax.tree.flatten(like)
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -105,21 +110,21 @@ class Checkpoints:
             tree: of arrays.
             always: store it however soon.
         """
-        if self._folder is None or not (always or time.monotonic() - self._last >= SECONDS):
+        if self.folder is None or not (always or time.monotonic() - self.last >= SECONDS):
             return
         arrays: dict[str, Any] = {
             str(i): np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
             for i, leaf in enumerate(jax.tree.leaves(tree))
         }
-        path = self._folder / f"{self._key}.{chunk}.checkpoint"
+        path = self.folder / f"{self.key}.{chunk}.checkpoint"
         # Another process that ran the same batch may have finished and removed the folder.
         with contextlib.suppress(FileNotFoundError):
             write_atomic(path, lambda file: np.savez(file, **arrays))
-        self._last = time.monotonic()
+        self.last = time.monotonic()
 
     def drop(self, chunk: str = "*") -> None:
         """Delete the checkpoint of a chunk, or all of the batch."""
-        for path in self._folder.glob(f"{self._key}.{chunk}.checkpoint") if self._folder else ():
+        for path in self.folder.glob(f"{self.key}.{chunk}.checkpoint") if self.folder else ():
             path.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from cqbjax.core import rng, simulate
+from cqbjax.core.inputs import is_integer, is_number
 from cqbjax.core.pytree import Signature
 from cqbjax.core.recorders import STANDARD, Recorder
 from cqbjax.core.types import Problem
@@ -54,6 +55,25 @@ def device_memory(device: jax.Device) -> int:
 def machine_memory() -> int:
     """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_chunks(
+    chunk: int | None, memory_gb: float | None, devices: Sequence[jax.Device] | None = None
+) -> None:
+    """Check what determines the chunks of a sweep.
+
+    Raises:
+        ValueError: naming chunk, memory_gb or devices.
+    """
+    if chunk is not None and not (is_integer(chunk) and chunk >= 1):
+        raise ValueError(f"chunk={chunk} must be a whole number of runs, at least 1, or None")
+    if memory_gb is not None and not (is_number(memory_gb) and 0 < memory_gb < float("inf")):
+        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
+    listed = isinstance(devices, list | tuple) and len(devices) > 0
+    if devices is not None and not (listed and all(isinstance(d, jax.Device) for d in devices)):
+        raise ValueError(
+            f"devices={devices} must be a list of devices of JAX, at least one, or None"
+        )
 
 
 def check_record_bytes(size: int) -> None:
@@ -142,11 +162,8 @@ def bytes_per_run(
     """Return the bytes of a run on the device between rounds, its policy's included."""
 
     def begin(policy: Any, instance: simulate.Instance) -> Any:
-        return (
-            instance,
-            policy,
-            simulate.start(policy, problem, instance, slots, recording=recorders),
-        )
+        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
+        return instance, carry, policy
 
     return _tree_bytes(jax.eval_shape(begin, policy.shapes(), _instance_shapes(source, problem)))
 
@@ -154,11 +171,11 @@ def bytes_per_run(
 @functools.lru_cache(CACHE_SIZE)
 def drawn_bytes(policy: Signature, problem: Problem) -> int:
     """Return the bytes that a policy with a method `draws` draws in a round (ACQB's M samples)."""
-
-    def draw(policy: Any) -> Any:
-        return policy.draws(rng.run_key(0), problem) if hasattr(policy, "draws") else ()
-
-    return _tree_bytes(jax.eval_shape(draw, policy.shapes()))
+    shapes = policy.shapes()
+    if not hasattr(shapes, "draws"):
+        return 0
+    drawn = jax.eval_shape(lambda policy: policy.draws(rng.run_key(0), problem), shapes)
+    return _tree_bytes(drawn)
 
 
 @functools.lru_cache(CACHE_SIZE)

@@ -294,13 +294,11 @@ def _map_over_runs(
         one = jax.tree.map(lambda leaf: leaf[0], args[:batched])
         return jax.tree.map(lambda leaf: leaf[None], function(*one, *args[batched:]))
 
-    def together(*args: Any) -> Any:
-        axes = (0,) * batched + (None,) * (len(args) - batched)
-        return jax.vmap(function, in_axes=axes, axis_size=width)(*args)
-
+    axes = (0,) * batched + (None,) * shared
+    mapped = alone if width == 1 else jax.vmap(function, in_axes=axes, axis_size=width)
     along, whole, mesh = PartitionSpec(AXIS), PartitionSpec(), Mesh(np.asarray(devices), (AXIS,))
     sharded = jax.shard_map(
-        alone if width == 1 else together,
+        mapped,
         mesh=mesh,
         in_specs=(along,) * batched + (whole,) * shared,
         out_specs=along,

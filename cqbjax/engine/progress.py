@@ -15,7 +15,7 @@ MINUTE = 60.0
 
 
 class Reporter:
-    """Counts the progress of sweeps and shows nothing; subclasses override `refresh` and `log`.
+    """Counts the progress of sweeps and shows nothing; subclasses override `refresh`.
 
     Attributes:
         total: round-runs to do.
@@ -23,6 +23,7 @@ class Reporter:
         reserved: round-runs that are in `total` already and that `expect` does not add again.
         activity: what is going on, and for which policy.
         run_seconds: seconds of simulation so far, without compiling.
+        console: where `log` prints; None prints nothing.
     """
 
     total = 0
@@ -30,6 +31,7 @@ class Reporter:
     reserved = 0
     activity = "starting"
     run_seconds = 0.0
+    console: "Console | None" = None
 
     def reserve(self, rounds: int) -> None:
         """Add the round-runs of several sweeps to the total, before the first of them begins."""
@@ -63,7 +65,9 @@ class Reporter:
         """Show the new state."""
 
     def log(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays, above a bar."""
+        if self.console is not None:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def track_steps(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -84,7 +88,7 @@ class BarReporter(Reporter):
 
     def __init__(self, progress: "Progress") -> None:
         """Add a task to `progress`, whose columns show the field `rate`."""
-        self._progress = progress
+        self.console, self._progress = progress.console, progress
         self._task = progress.add_task(self.activity, total=0, rate="")
 
     def refresh(self) -> None:
@@ -94,10 +98,6 @@ class BarReporter(Reporter):
             self._task, total=self.total, completed=self.done, description=self.activity,
             rate=f"{speed:,.0f} rounds/s" if speed else "",
         )  # fmt: skip
-
-    def log(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def track_steps(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -114,7 +114,7 @@ class LogReporter(Reporter):
 
     def __init__(self, console: "Console", clock: Callable[[], float] = time.monotonic) -> None:
         """Print to `console`; `clock` returns seconds."""
-        self._console, self._clock = console, clock
+        self.console, self._clock = console, clock
         self._begun = self._shown = clock()
 
     def refresh(self) -> None:
@@ -131,10 +131,6 @@ class LogReporter(Reporter):
         if speed > 0:
             line += f", about {(self.total - self.done) / speed / MINUTE:.0f} min left"
         self.log(line)
-
-    def log(self, line: str) -> None:
-        """Print a line."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -83,6 +83,14 @@ class Estimate(NamedTuple):
     running: float
 
 
+def compile_batches(plan: SweepPlan, some: Sequence[Batch], progress: Reporter) -> None:
+    """Compile the programs of the first attempts of some batches, before any of them runs."""
+    programs.compile_all(
+        [plan.program_spec(batch, batch.initial_slots()) for batch in some],
+        lambda number: progress.set_activity("compiling", some[number].labels[0]),
+    )
+
+
 def run_batch(
     plan: SweepPlan, batch: Batch, progress: Reporter, checkpoints: Checkpoints
 ) -> dict[Member, PolicyResults]:

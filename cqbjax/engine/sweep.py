@@ -16,13 +16,13 @@ from cqbjax.core.labels import LLM, OPTIMAL
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.scenario import ServiceModel, UserModel, oracle_is_heuristic, with_dynamics
 from cqbjax.core.types import Policy, Source
-from cqbjax.engine import programs
+from cqbjax.engine import memory
 from cqbjax.engine.batches import Member, SweepPlan, plan_sweep
 from cqbjax.engine.checkpoints import Checkpoints, batch_key
 from cqbjax.engine.progress import Reporter, show_progress
-from cqbjax.engine.runner import Estimate, PolicyResults, estimate_batch, run_batch
+from cqbjax.engine.runner import Estimate, PolicyResults, compile_batches, estimate_batch, run_batch
 from cqbjax.engine.spec import Capacity, PerSeed, SweepSpec
-from cqbjax.engine.validation import build_spec, check_chunks, check_options, choose_seeds
+from cqbjax.engine.validation import build_spec, check_options, choose_seeds
 
 # Where the paper's `optimal` need not be the best, it is a rule of ours.
 YARDSTICK = "ours: the query and assortment likeliest to satisfy now"
@@ -117,7 +117,7 @@ def sweep(
         RuntimeError: this process was forked after a sweep.
     """
     backend.check_process()
-    check_chunks(chunk, memory_gb, devices)
+    memory.check_chunks(chunk, memory_gb, devices)
     check_options(progress, resume, queries)
     spec = build_spec(
         policies, with_dynamics(source, users, service), arrival_rate=arrival_rate,
@@ -125,26 +125,19 @@ def sweep(
         record_every=record_every, capacity=capacity,
         record=[*record, "queries"] if queries else record, memory_gb=memory_gb, devices=devices,
     )  # fmt: skip
+    plan = plan_sweep([spec], chunk, memory_gb, devices)
     folder = None if resume is None else Path(resume)
     with show_progress() if progress is True else nullcontext(progress or Reporter()) as reporter:
-        return run_specs([spec], chunk, memory_gb, devices, reporter, folder)[0]
+        return run_plan(plan, reporter, folder)[0]
 
 
-def run_specs(
-    specs: Sequence[SweepSpec],
-    chunk: int | None = None,
-    memory_gb: float | None = None,
-    devices: Sequence[jax.Device] | None = None,
-    progress: Reporter | None = None,
-    resume: Path | None = None,
+def run_plan(
+    plan: SweepPlan, progress: Reporter | None = None, resume: Path | None = None
 ) -> list[xr.Dataset]:
-    """Run several sweeps; policies of any of them share batches where they can.
+    """Run the sweeps of a plan.
 
     Args:
-        specs: from `build_spec`.
-        chunk: as in `sweep`, like the rest.
-        memory_gb: of all sweeps.
-        devices: where to run.
+        plan: from `batches.plan_sweep`.
         progress: told of all sweeps as one.
         resume: a folder of checkpoints.
 
@@ -152,15 +145,14 @@ def run_specs(
         The dataset of each sweep, equal bit for bit to that of the sweep alone.
 
     Raises:
-        ValueError: a single run does not fit the memory.
+        ValueError: a single run does not fit the memory, or a checkpoint is damaged.
         QueueOverflow: a capacity given as a number is too small.
     """
-    check_chunks(chunk, memory_gb)
-    plan, progress = plan_sweep(specs, chunk, memory_gb, devices), progress or Reporter()
-    slots = [batch.initial_slots() for batch in plan.batches]
-    for batch, own in zip(plan.batches, slots, strict=True):
-        progress.expect(len(batch.runs.seed) * batch.spec.problem.horizon)
-        progress.log(plan.describe(batch, own, len(batch.runs.seed)))
+    progress = progress or Reporter()
+    for batch in plan.batches:
+        runs = len(batch.runs.seed)
+        progress.expect(runs * batch.spec.problem.horizon)
+        progress.log(plan.describe(batch, batch.initial_slots(), runs))
     results: dict[Member, PolicyResults] = {}
     resumed = resume is not None and any(resume.glob("*.checkpoint"))
     # A GPU's default would round float32 products to 10 bits.
@@ -168,39 +160,19 @@ def run_specs(
         for number, batch in enumerate(plan.batches):
             # A resumed sweep compiles batch by batch: finished batches need no program.
             if number % BATCHES_AT_ONCE == 0 and not resumed:
-                _compile_ahead(plan, number, slots, progress)
+                compile_batches(plan, plan.batches[number : number + BATCHES_AT_ONCE], progress)
             checkpoints = Checkpoints(resume, "" if resume is None else batch_key(batch))
             results |= run_batch(plan, batch, progress, checkpoints)
     return [
         _to_dataset({label: results[Member(number, label)] for label in spec.policies}, spec)
-        for number, spec in enumerate(specs)
+        for number, spec in enumerate(plan.specs)
     ]
 
 
-def _compile_ahead(plan: SweepPlan, first: int, slots: Sequence[int], progress: Reporter) -> None:
-    """Compile the programs of the next batches at once, before any of these runs."""
-    ahead = plan.batches[first : first + BATCHES_AT_ONCE]
-    programs.compile_all(
-        [plan.program_spec(one, own) for one, own in zip(ahead, slots[first:], strict=False)],
-        lambda number: progress.set_activity("compiling", ahead[number].labels[0]),
-    )
-
-
-def estimate_specs(
-    specs: Sequence[SweepSpec],
-    chunk: int | None = None,
-    memory_gb: float | None = None,
-    devices: Sequence[jax.Device] | None = None,
-    progress: Reporter | None = None,
-) -> list[Estimate]:
-    """Estimate the time of `run_specs`: compile each batch and time one device call of it.
-
-    Arguments are those of `run_specs`.
-    """
-    check_chunks(chunk, memory_gb)
-    plan = plan_sweep(specs, chunk, memory_gb, devices)
+def estimate_plan(plan: SweepPlan, progress: Reporter) -> list[Estimate]:
+    """Estimate the time of `run_plan`: compile each batch and time one device call of it."""
     with jax.default_matmul_precision("highest"):
-        return [estimate_batch(plan, batch, progress or Reporter()) for batch in plan.batches]
+        return [estimate_batch(plan, batch, progress) for batch in plan.batches]
 
 
 def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dataset:
@@ -227,21 +199,16 @@ def _to_dataset(results: Mapping[str, PolicyResults], spec: SweepSpec) -> xr.Dat
     }
     every = f"one round in {records.every} is recorded" if records.every > 1 else "every round"
     coords: dict[str, Any] = {
-        "policy": list(results),
-        "arrival_rate": spec.rates,
-        "seed": spec.seeds,
+        "policy": list(results), "arrival_rate": spec.rates, "seed": spec.seeds,
         "round": ("round", records.rounds, {"thinned": every}),
-    }
+    }  # fmt: skip
     if any(LLM in recorder.dims for recorder in spec.recorders):
         names = getattr(getattr(source_layers(spec.source)[-1], "names", None), "servers", None)
         coords[LLM] = list(names or (f"LLM {i}" for i in range(problem.num_servers)))
     attributes: dict[str, Any] = {
-        "K": problem.assortment_size,
-        "num_servers": problem.num_servers,
-        "dim": problem.dim,
-        "horizon": problem.horizon,
-        "parameters": problem.parameters,
-    }
+        "K": problem.assortment_size, "num_servers": problem.num_servers, "dim": problem.dim,
+        "horizon": problem.horizon, "parameters": problem.parameters,
+    }  # fmt: skip
     repeats = getattr(spec.policies[OPTIMAL], "retry", "same") == "same"
     if oracle_is_heuristic(spec.source) or not repeats:
         attributes["yardstick"] = YARDSTICK if repeats else f"{YARDSTICK}{NO_REPEATS}"

@@ -53,8 +53,7 @@ def build_spec(
     _check_labels(policies)
     _check_runs(horizon, capacity)
     records = choose_records(horizon, record_every)
-    # A range becomes an array when its records are known to fit.
-    numbers = seed_numbers(seeds[-1:] if isinstance(seeds, range) else seeds)
+    check_seeds(seeds)
     with contract.prefix_errors("source"):
         contract.check_source_class(source)
         pytree.check_numbers(source)
@@ -72,8 +71,7 @@ def build_spec(
     recorders = _check_recorders(record, problem)
     runs = len(policies) * len(arrival_rate) * len(seeds)
     memory.check_record_bytes(runs * memory.record_bytes(recorders, problem, records))
-    numbers = seed_numbers(seeds)
-    check_seeds(numbers)
+    numbers = np.asarray(seeds, int)
     rates = np.asarray([round_fraction(float(rate)) for rate in arrival_rate])
     spec = SweepSpec(every_policy, source, problem, rates, numbers, records, capacity, recorders)
     # A source of this package first checks its fields alone (with no seed), because shapes are
@@ -109,8 +107,6 @@ def check_policies(
     devices: Sequence[jax.Device] | None = None,
 ) -> None:
     """Validate policies for the shapes of a spec, and that one run of each fits the memory."""
-    for label, policy in policies.items():
-        _check_policy(label, policy, spec.seeds, spec.problem)
     places = devices or jax.devices()
     budget = memory.device_budget(memory_gb, places)
     slots = initial_slots(spec.problem, spec.capacity)
@@ -119,8 +115,8 @@ def check_policies(
         jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.float32(leaf), spec.source)
     )
     for label, policy in policies.items():
+        kind = _check_policy(label, policy, spec.seeds, spec.problem)
         with contract.prefix_errors(f"policy {label}"):
-            kind = pytree.signature_as_arrays(_each(policy)[0])
             size = memory.bytes_per_run(kind, source, spec.problem, slots, spec.recorders)
             size += memory.drawn_bytes(kind, spec.problem)
         memory.chunk_width(size, 1, 1, places, budget)
@@ -145,25 +141,6 @@ def _check_runs(horizon: Any, capacity: Any) -> None:
     if capacity != "auto" and not (is_integer(capacity) and 1 <= capacity < MAX_SEED):
         raise ValueError(
             f"capacity={capacity} must be `auto` or a whole number of slots, at least 1"
-        )
-
-
-def check_chunks(
-    chunk: int | None, memory_gb: float | None, devices: Sequence[jax.Device] | None = None
-) -> None:
-    """Check what determines the chunks of a sweep.
-
-    Raises:
-        ValueError: naming chunk, memory_gb or devices.
-    """
-    if chunk is not None and not (is_integer(chunk) and chunk >= 1):
-        raise ValueError(f"chunk={chunk} must be a whole number of runs, at least 1, or None")
-    if memory_gb is not None and not (is_number(memory_gb) and 0 < memory_gb < float("inf")):
-        raise ValueError(f"memory_gb={memory_gb} must be a number above 0, or None")
-    listed = isinstance(devices, list | tuple) and len(devices) > 0
-    if devices is not None and not (listed and all(isinstance(d, jax.Device) for d in devices)):
-        raise ValueError(
-            f"devices={devices} must be a list of devices of JAX, at least one, or None"
         )
 
 
@@ -194,29 +171,20 @@ def choose_seeds(
     return range(first_seed, first_seed + num_seeds)
 
 
-def seed_numbers(seeds: Sequence[int]) -> np.ndarray:
-    """Return the seeds as an array: [S].
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Require at least one seed, all distinct integers in [0, 2^31); [S].
 
-    Raises:
-        ValueError: they are not a sequence of integers, or too large.
+    Of a range the ends are checked: it may be too large to become an array.
     """
-    if isinstance(seeds, range):
-        if seeds and max(seeds[0], seeds[-1]) >= MAX_SEED:
-            raise ValueError("seeds must be below 2^31")
-        return np.arange(seeds.start, seeds.stop, seeds.step)
-    numbers = np.asarray(seeds)
+    is_range = isinstance(seeds, range)
+    numbers = np.asarray([*seeds[:1], *seeds[-1:]] if is_range else seeds)
     if numbers.ndim != 1 or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
         raise ValueError(f"seeds={seeds!r} must be integers, in a list")
-    return numbers.astype(int)
-
-
-def check_seeds(seeds: np.ndarray) -> None:
-    """Require at least one seed, all distinct and in [0, 2^31): [S]."""
-    if len(seeds) < 1:
+    if not numbers.size:
         raise ValueError("num_seeds must be at least 1")
-    if len(np.unique(seeds)) < len(seeds) or seeds.min() < 0:
+    if numbers.min() < 0 or not (is_range or len(np.unique(numbers)) == len(numbers)):
         raise ValueError("seeds must be distinct and not negative")
-    if seeds.max() >= MAX_SEED:
+    if numbers.max() >= MAX_SEED:
         raise ValueError("seeds must be below 2^31")
 
 
@@ -354,15 +322,11 @@ def _trace_recorders(recorders: tuple[Recorder, ...], problem: Problem) -> None:
         conformance.check_recorders(recorders, OptimalPolicy(), problem)
 
 
-def _each(policy: Policy | PerSeed) -> Sequence[Policy]:
-    return policy.policies if isinstance(policy, PerSeed) else (policy,)
-
-
 def _check_policy(
     label: str, policy: Policy | PerSeed, seeds: np.ndarray, problem: Problem
-) -> None:
-    """Check a policy, or each one of a `PerSeed`."""
-    each = _each(policy)
+) -> pytree.Signature:
+    """Check a policy, or each one of a `PerSeed`, and return its kind."""
+    each = policy.policies if isinstance(policy, PerSeed) else (policy,)
     with contract.prefix_errors(f"policy {label}"):
         contract.check_class(each[0])
         _check_leaves(each[0])
@@ -384,7 +348,9 @@ def _check_policy(
             with contract.prefix_errors(f"policy {label}"):
                 one.check(problem)
     with contract.prefix_errors(f"policy {label}"):
-        _trace_policy(pytree.signature_as_arrays(each[0]), problem)
+        kind = pytree.signature_as_arrays(each[0])
+        _trace_policy(kind, problem)
+    return kind
 
 
 @functools.lru_cache(CACHE_SIZE)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from cqbjax.core.labels import PAPER, SERVERS, USER_DATA
 from cqbjax.core.types import Policy, Source
 from cqbjax.datasets import DatasetSource
+from cqbjax.engine import memory
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import PerSeed, SweepSpec
-from cqbjax.engine.validation import add_optimal, build_spec, check_chunks, find_recorder
+from cqbjax.engine.validation import add_optimal, build_spec, find_recorder
 from cqbjax.experiments.arriving import queries, settings_of, told
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point, Ready, seeds
@@ -48,7 +49,7 @@ def check_point(ready: Ready) -> SweepSpec:
     drawn = drawn_from(ready)
     wanted = add_optimal(policies)
     others = {label: policy for label, policy in wanted.items() if label not in untrained}
-    check_chunks(config.chunk, config.memory_gb)
+    memory.check_chunks(config.chunk, config.memory_gb)
     spec = build_spec(
         others, drawn, list(config.arrival_rate), seeds(config), config.horizon, config.K,
         config.record_every, config.capacity, list(recorders), config.memory_gb,

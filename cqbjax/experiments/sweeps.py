@@ -13,10 +13,11 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.engine import memory
+from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
 from cqbjax.engine.spec import PerSeed, SweepSpec, choose_records
-from cqbjax.engine.sweep import estimate_specs, run_specs
+from cqbjax.engine.sweep import estimate_plan, run_plan
 from cqbjax.engine.validation import replace_policies
 from cqbjax.experiments import showing, study
 from cqbjax.experiments.configs import Config
@@ -55,7 +56,7 @@ class Sweep(Kind):
             return []
         config = left[0].point.config
         specs = [_spec_of(_blank(each)) for each in left]
-        return estimate_specs(specs, config.chunk, config.memory_gb, None, progress)
+        return estimate_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress)
 
     def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
         """Divide points into shards, in their order.
@@ -93,7 +94,7 @@ class Sweep(Kind):
         for one in shard:
             trained = study.train(one.point, one.source, one.policies, progress)
             specs.append(_spec_of(one._replace(policies=trained)))
-        made = run_specs(specs, config.chunk, config.memory_gb, None, progress, resume)
+        made = run_plan(plan_sweep(specs, config.chunk, config.memory_gb), progress, resume)
         return [
             data.assign_attrs(experiment=one.point.config.name, **study.origin(one))
             for data, one in zip(made, shard, strict=True)

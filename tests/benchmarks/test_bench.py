@@ -472,7 +472,7 @@ def test_an_exponent_is_of_the_one_thing_that_grew():
 def test_a_round_of_one_run_copies_nothing_that_grows_with_its_horizon(parameters):
     case = cases.acqb("", Synthetic(parameters=parameters), horizon=100_000, batch=1, num_devices=1)
     group = case.group("acqb")
-    shape = batches.SweepPlan((group,), 1, tuple(case.devices), 0).program_spec(
+    shape = batches.SweepPlan((), (group,), 1, tuple(case.devices), 0).program_spec(
         group, group.initial_slots()
     )
     text = programs.compile_one(shape).advance.as_text()

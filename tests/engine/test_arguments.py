@@ -82,8 +82,9 @@ def test_seeds_are_a_number_from_a_first_one_or_a_list():
 def test_the_least_and_the_most_that_is_allowed_is_not_refused():
     for number in (1, MAX_SEED - 1):
         validation._check_runs(min(number, validation.MAX_ROUNDS), number)
-        validation.check_chunks(number, 1e-9)
+        memory.check_chunks(number, 1e-9)
     validation.check_seeds(np.array([0, MAX_SEED - 1]))
+    validation.check_seeds(range(MAX_SEED - 2, MAX_SEED))
     validation.check_rates([0.0, 3.0], 3)
     for size in (1, 3):
         validation.check_assortments(3, size)

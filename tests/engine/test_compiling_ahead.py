@@ -73,7 +73,7 @@ def test_programs_compiled_ahead_are_those_compiled_on_demand(compiling, monkeyp
     again = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == PROGRAMS and (again.compile_seconds == 0).all()
     programs.clear_cache()
-    monkeypatch.setattr(sweep, "_compile_ahead", lambda *given: None)
+    monkeypatch.setattr(sweep, "compile_batches", lambda *given: None)
     demanded = cqbjax.sweep(POLICIES, SOURCE, **KEYS)
     assert len(compiling) == 2 * PROGRAMS and (demanded.compile_seconds > 0).all()
     for other in (again, demanded):

@@ -7,8 +7,9 @@ import pytest
 import xarray as xr
 
 from cqbjax.engine import batches, programs
+from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.spec import PerSeed
-from cqbjax.engine.sweep import run_specs
+from cqbjax.engine.sweep import run_plan
 from cqbjax.engine.validation import build_spec
 from cqbjax.policies import Acqb, RandomRouting
 from cqbjax.policies._template import EpsilonGreedy
@@ -35,14 +36,14 @@ def mixed():
 @pytest.mark.slow
 def test_a_part_among_others_is_the_part_alone(tmp_path):
     parts = mixed()
-    together = run_specs(parts, resume=tmp_path)
+    together = run_plan(plan_sweep(parts), resume=tmp_path)
     for one, among in zip(parts, together, strict=True):
-        (alone,) = run_specs([one])
+        (alone,) = run_plan(plan_sweep([one]))
         xr.testing.assert_identical(among.drop_vars(TIMES), alone.drop_vars(TIMES))
-    labels = [group.labels for group in batches.plan_sweep(parts).batches]
+    labels = [group.labels for group in plan_sweep(parts).batches]
     # ACQB, `own`, random at K = 1 and at K = 2 with a capacity; the optimal policy for two shapes.
     assert len(labels) == 6
-    again = run_specs(parts, resume=tmp_path)
+    again = run_plan(plan_sweep(parts), resume=tmp_path)
     for one, two in zip(together, again, strict=True):
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
 
@@ -60,7 +61,7 @@ def test_a_grid_of_numbers_is_one_program_a_policy(monkeypatch):
     monkeypatch.setattr(
         programs, "compile_one", lambda shape: shapes.append(shape) or compiled(shape)
     )
-    done = run_specs(grid)
+    done = run_plan(plan_sweep(grid))
     assert len(shapes) == len(set(shapes)) == 2, "ACQB's and the optimal policy's"
     assert len({one.regret.sel(policy="acqb").values.tobytes() for one in done}) >= 10
 
@@ -78,7 +79,7 @@ def sharing():
 
 
 def test_runs_that_points_share_are_planned_once():
-    groups = {group.labels: group for group in batches.plan_sweep(sharing()).batches}
+    groups = {group.labels: group for group in plan_sweep(sharing()).batches}
     runs = {labels[0]: len(group.runs.seed) for labels, group in groups.items()}
     assert runs == {"eps": 8, "random": 4, "optimal": 4}
     twins = groups["optimal",].duplicates
@@ -88,8 +89,8 @@ def test_runs_that_points_share_are_planned_once():
 @pytest.mark.slow
 def test_runs_that_points_share_are_those_of_a_point_alone():
     grid = sharing()
-    done = run_specs(grid)
-    (alone,) = run_specs([grid[3]])
+    done = run_plan(plan_sweep(grid))
+    (alone,) = run_plan(plan_sweep([grid[3]]))
     xr.testing.assert_identical(done[3].drop_vars(TIMES), alone.drop_vars(TIMES))
 
 
@@ -102,15 +103,15 @@ def test_sources_that_differ_in_a_small_table_share_a_batch_and_keep_their_numbe
         build_spec({"random": RandomRouting()}, one, [0.3], range(2), 24)
         for one in (TABLE, others, copied)
     ]
-    by_labels = {group.labels: group for group in batches.plan_sweep(grid).batches}
+    by_labels = {group.labels: group for group in plan_sweep(grid).batches}
     random = by_labels["random",]
     assert random.numbers.utilities.shape == (2, 6, 3) and random.numbers.contexts is None
     assert random.duplicates == {(2, "random"): (0, "random")}, "equal content is one source"
-    done = run_specs(grid)
-    alone = [run_specs([one])[0] for one in grid[:2]]
+    done = run_plan(plan_sweep(grid))
+    alone = [run_plan(plan_sweep([one]))[0] for one in grid[:2]]
     for one, two in zip(done, alone, strict=False):
         xr.testing.assert_identical(one.drop_vars(TIMES), two.drop_vars(TIMES))
     assert not done[0].equals(done[1])
     # A table too large to be copied a run is another batch, of the same program.
     monkeypatch.setattr(batches, "MAX_COPIED_BYTES", 10)
-    assert len(batches.plan_sweep(grid[:2]).batches) == 4
+    assert len(plan_sweep(grid[:2]).batches) == 4

@@ -45,14 +45,16 @@ def test_records_that_do_not_divide_the_horizon_are_refused(every):
         spec.choose_records(7, every)
 
 
-def test_seeds_are_an_array_of_integers():
-    assert validation.seed_numbers([5, 2]).tolist() == [5, 2]
-    assert validation.seed_numbers([]).size == 0
-    with pytest.raises(ValueError, match="must be integers"):
-        validation.seed_numbers([0.5])
-    assert validation.seed_numbers(range(2**31 - 2, 2**31)).tolist() == [2**31 - 2, 2**31 - 1]
-    with pytest.raises(ValueError, match="must be below"):
-        validation.seed_numbers(range(2**31, 2**31 + 1))
+def test_seeds_are_distinct_integers_below_a_bound():
+    for seeds in ([5, 2], range(3), range(2**31 - 2, 2**31), np.array([4])):
+        validation.check_seeds(seeds)
+    for seeds, said in (
+        ([0.5], "must be integers"), ([], "at least 1"), (range(2, 2), "at least 1"),
+        ([3, 3], "distinct"), ([-1, 0], "negative"), (range(-1, 4), "negative"),
+        (range(2**31, 2**31 + 1), "must be below"), ([1, 2**31], "must be below"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            validation.check_seeds(seeds)
 
 
 def test_chunks_are_full_the_last_one_by_its_last_run():
