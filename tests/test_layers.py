@@ -176,8 +176,7 @@ def test_no_modules_import_each_other_in_a_circle(tmp_path):
 ORDER = {
     "datasets": "table utility, readers, times embeddings catalogue, cache, source fetch, prepare",
     "logs": "shards, conversations, linking, prepare, generate replay schedules",
-    "offline": "contrastive, projection routers, fits, heads, priors, policies, training value, "
-    "value_tables",
+    "offline": "contrastive, routers, fits, projection, priors, policies, value, value_tables",
 }
 
 

@@ -17,7 +17,7 @@ from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
 from cqbjax.experiments import loop, shards, showing
 from cqbjax.experiments.grid import Ready
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import ResultIndex
 from cqbjax.testing import check_fair, check_policy
 from cqbjax.testing.contract import PROBLEM
@@ -63,7 +63,7 @@ def _validate(contestant: Contestant, composer: Composer) -> None:
     """
     config = composer.compose(contestant.overrides())
     policy = composer.make_policies(config.policy)[contestant.label]
-    if isinstance(policy, Learnt):
+    if isinstance(policy, OfflinePolicy):
         return  # there is no policy before it is trained
     why = policy_error(policy, SINGLE)
     if why is not None:

@@ -22,7 +22,7 @@ from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import read_needs
 from cqbjax.figures.files import encode_png, save_figure
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results import tables
 from cqbjax.results.names import in_order, style_of
 
@@ -188,7 +188,7 @@ def _describe_constants(synthetic: Mapping[str, Any], prompts: Mapping[str, Any]
 
 def _describe_inputs(policy: Any) -> str:
     """Return what a policy bases its decisions on."""
-    if isinstance(policy, Learnt):
+    if isinstance(policy, OfflinePolicy):
         return "prompts, through what it learnt from the seed's offline split"
     needs = read_needs(policy)
     seen = ["the queue", "contexts" if needs.contexts else "no contexts"]

@@ -24,7 +24,7 @@ from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import configs, grid, manifests, replaying, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Ready
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
 from cqbjax.results import tables
 from cqbjax.testing.contract.fair import Masked, mask_of, reordered
@@ -175,7 +175,7 @@ def _run_anonymised(
     seeds = sample.point.seed.values[:ANONYMISED]
     ready = sample.prepare(seeds, composer)
     policy, config = ready.policies[sample.label], ready.point.config
-    if isinstance(policy, Learnt):
+    if isinstance(policy, OfflinePolicy):
         return "trained offline on known LLMs, so not run anonymised"
     source = study.drawn_from(ready)
     number = source.problem(config.K, config.horizon).num_servers

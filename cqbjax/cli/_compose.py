@@ -38,7 +38,7 @@ from cqbjax.experiments.jobs import Job
 # A checkout also has the configurations of the paper's reproduction, which is not in the wheel.
 SHIPPED = [path for path in (CONF, CONF.parent / "reproduction" / "conf") if path.is_dir()]
 
-# Part of a router policy's label -> argument of `offline.Trained`.
+# Part of a router policy's label -> argument of `offline.TrainedRouter`.
 RETRIES = {"": "same"} | {f"_{one}": one for one in ("fallback", "posterior", "recall", "cache")}
 SCHEDULES = {"": "oldest", "_least_served": "least_served", "_priority": "joint"}
 # Sweepers that hand over all jobs at once, and want no objective.
@@ -125,8 +125,9 @@ class RouterPolicies(ConfigSource):
         label = Path(config_path).stem
         path, retry, schedule = self._policies[label]
         node = {
-            "_target_": "cqbjax.offline.Trained", "router": OmegaConf.load(path), "retry": retry,
-            "schedule": schedule, "precision": "${precision}", "recall_by": "${recall_by}",
+            "_target_": "cqbjax.offline.TrainedRouter", "router": OmegaConf.load(path),
+            "retry": retry, "schedule": schedule, "precision": "${precision}",
+            "recall_by": "${recall_by}",
         }  # fmt: skip
         config = OmegaConf.create({label: node})
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})

@@ -14,7 +14,7 @@ from cqbjax.experiments.configs import Config
 
 if TYPE_CHECKING:
     from cqbjax.core.types import Policy
-    from cqbjax.offline import Learnt
+    from cqbjax.offline import OfflinePolicy
 
 
 def make(node: Config) -> Any:
@@ -60,7 +60,7 @@ def _make_nested(values: Any) -> Any:
     return target(**{key: _make_nested(v) for key, v in values.items() if key != "_target_"})
 
 
-def make_policies(nodes: Config) -> "dict[str, Policy | Learnt]":
+def make_policies(nodes: Config) -> "dict[str, Policy | OfflinePolicy]":
     """Instantiate policies by label; equal configurations share a policy, which is immutable."""
     return {str(label): _make_cached(pickle.dumps(node)) for label, node in nodes.items()}
 

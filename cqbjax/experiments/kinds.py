@@ -21,7 +21,7 @@ from cqbjax.experiments import grid, manifests, settings, study
 from cqbjax.experiments.configs import Composed, Config
 from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.study import Making
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CacheKey
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def of(config: Config, make: Callable[[Config], Any]) -> Kind:
 def checked_points(
     config: Composed,
     make: Callable[[Config], Any],
-    make_policies: Callable[[Config], Mapping[str, Policy | Learnt]],
+    make_policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]],
     swept: Mapping[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
     points: Sequence[Point] | None = None,

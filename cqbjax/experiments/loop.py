@@ -23,14 +23,14 @@ from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.jobs import Job, Study
 from cqbjax.experiments.showing import Show
 from cqbjax.experiments.study import Making
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results.frame import LAST
 from cqbjax.results.index import ResultIndex
 
 # The least number of shards on a cluster, so that several machines have work.
 FEWEST_SHARDS = 8
 Make = Callable[[Config], Any]
-MakePolicies = Callable[[Config], Mapping[str, Policy | Learnt]]
+MakePolicies = Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
 
 
 def run_study(

@@ -20,7 +20,7 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
 from cqbjax.experiments.grid import Ready
-from cqbjax.offline import Learnt
+from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CELLS
 from cqbjax.results.index import CacheKey as CacheKey
 from cqbjax.results.points import AXES, STUDY_TYPE
@@ -44,7 +44,7 @@ PASSED_ON = (
 # Keys that say which runs there are of a point, where others can be added.
 RUNS = ("arrival_rate", "first_seed", "num_seeds")
 # Where the training of routers and heads begins.
-TRAINING = "cqbjax.offline.training"
+TRAINING = "cqbjax.offline.policies"
 
 
 class FinishedPoint(NamedTuple):
@@ -105,7 +105,7 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
 
 def _code_of(policy: Any) -> str:
     """Hash what a policy holds and its code; of one that is to be trained, what trains it."""
-    if isinstance(policy, Learnt):
+    if isinstance(policy, OfflinePolicy):
         return digest([TRAINING], policy)
     return hash_parts(checkpoints.hash_tree(policy), digest([], policy))
 

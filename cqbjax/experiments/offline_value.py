@@ -16,7 +16,7 @@ from cqbjax.experiments.grid import Point, Ready
 from cqbjax.experiments.kinds import Kind, Shown, Table
 from cqbjax.experiments.settings import listed
 from cqbjax.experiments.study import Making
-from cqbjax.offline import Trained, fits
+from cqbjax.offline import TrainedRouter, fits
 from cqbjax.results.index import CacheKey
 
 
@@ -57,9 +57,9 @@ class OfflineValue(Kind):
 
         config = point.config
         source, policies = making.once(config.source), making.policies(config.policy)
-        chosen = value.chosen_of(policies)
-        judged = dict.fromkeys(value.YARDSTICKS) | {
-            label: Trained(router) for label, router in chosen.routers.items()
+        chosen = value.select_models(policies)
+        judged = dict.fromkeys(value.BASELINES) | {
+            label: TrainedRouter(router) for label, router in chosen.routers.items()
         }
         own = dataclasses.replace(self, head=chosen.head or making.one(config.head))
         told = None
@@ -102,8 +102,8 @@ class OfflineValue(Kind):
         fixed = ready.source, seeds, fits.cache_folder(config.cache_dir)
         # The table shows what every seed chose.
         warnings.filterwarnings("ignore", message=".*of its grid")
-        head = value.of_head(*fixed, self.head, progress)
-        made = value.of_routers(ready.source, routers, *fixed[1:], one_seed, progress)
+        head = value.evaluate_head(*fixed, self.head, progress)
+        made = value.evaluate_routers(ready.source, routers, *fixed[1:], one_seed, progress)
         return made.assign(head=head)
 
     def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:

@@ -33,8 +33,8 @@ ONLY_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "Acqb.num_samples": ("optimism", (None, "thompson")),
     "Acqb.precision": ("retry", ("posterior", "recall")),
     "Acqb.recall_by": ("retry", ("recall", "cache")),
-    "Trained.precision": ("retry", ("posterior", "recall")),
-    "Trained.recall_by": ("retry", ("recall", "cache")),
+    "TrainedRouter.precision": ("retry", ("posterior", "recall")),
+    "TrainedRouter.recall_by": ("retry", ("recall", "cache")),
     "LlmRanking.tries": ("index", (None, "best")),
 }  # fmt: skip
 # or not beside another.

@@ -21,7 +21,8 @@ from cqbjax.experiments.arriving import queries, settings_of, told
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point, Ready, seeds
 from cqbjax.experiments.grid import told as told_of_grid
-from cqbjax.offline import Learnt, Trained, fits, training
+from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
+from cqbjax.offline.policies import train_policies
 from cqbjax.sources import Synthetic
 
 # Settings of a dataset's source that are said where they are not the paper's.
@@ -70,15 +71,17 @@ def drawn_from(ready: Ready) -> Source:
     return queries(ready.point.config, ready.source, ready.users, ready.service)
 
 
-def learnt(policies: Mapping[str, Policy | Learnt]) -> dict[str, Learnt]:
+def learnt(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, OfflinePolicy]:
     """Return those of the policies that are trained offline."""
-    return {label: policy for label, policy in policies.items() if isinstance(policy, Learnt)}
+    return {
+        label: policy for label, policy in policies.items() if isinstance(policy, OfflinePolicy)
+    }
 
 
 def train(
     point: Point,
     source: Source | DatasetSource,
-    policies: Mapping[str, Policy | Learnt],
+    policies: Mapping[str, Policy | OfflinePolicy],
     progress: Reporter | None = None,
 ) -> dict[str, Policy | PerSeed]:
     """Return the policies of a point, those that learn offline trained for each of its seeds.
@@ -94,14 +97,14 @@ def train(
         return ready
     assert isinstance(source, DatasetSource)
     config = point.config
-    return training.per_seed(
+    return train_policies(
         policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip
 
 
 def tuned(
-    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt]
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy]
 ) -> dict[str, Any]:
     """Return label -> the routers that `train` fitted, as they were tuned.
 
@@ -110,14 +113,14 @@ def tuned(
     config = point.config
     if not isinstance(source, DatasetSource):
         return {}
-    routers = {label: p.router for label, p in policies.items() if isinstance(p, Trained)}
+    routers = {label: p.router for label, p in policies.items() if isinstance(p, TrainedRouter)}
     if not routers:
         return {}
-    data = fits.read(source, fits.cache_folder(config.cache_dir))
+    data = fits.make_fit_data(source, fits.cache_folder(config.cache_dir))
     splits = [config.tuning_seed if config.tuning_seed is not None else s for s in seeds(config)]
     # Both pairings of a router share its fits, and so its tuning.
     counts = {
-        router: Counter(fits.tuned(router, data, split) for split in splits)
+        router: Counter(fits.tune_router(router, data, split) for split in splits)
         for router in set(routers.values())
     }
     return {
@@ -168,7 +171,7 @@ class Making(NamedTuple):
     """
 
     one: Callable[[Config], Any]
-    policies: Callable[[Config], Mapping[str, Policy | Learnt]]
+    policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
     kept: dict[str, Any]
 
     def once(self, node: Config) -> Any:
@@ -183,7 +186,7 @@ class Making(NamedTuple):
 
 
 def ready_of(
-    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | Learnt],
+    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy],
     making: Making, kind: Any,
 ) -> Ready:  # fmt: skip
     """Return a settled point with what is made of its configuration.

@@ -136,5 +136,5 @@ def _blank(ready: Ready) -> Ready:
     config, each = ready.point.config, dict(ready.policies)
     problem = study.drawn_from(ready).problem(config.K, config.horizon)
     for label, policy in study.learnt(each).items():
-        each[label] = PerSeed([policy.blank(problem)] * config.num_seeds)
+        each[label] = PerSeed([policy.make_placeholder(problem)] * config.num_seeds)
     return ready._replace(policies=each)

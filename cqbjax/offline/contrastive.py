@@ -1,4 +1,4 @@
-"""What the contrastive head learns from: settings, sample, pairs and loss of Algorithm 3.
+"""Training data of the contrastive head: settings, sample, pairs and loss of Algorithm 3.
 
 Axis letters: n offline prompts (or sampled slots), N servers, C the cap on negatives. Every
 function is pure and of fixed shape, so that it can be jitted, differentiated and mapped over seeds.
@@ -41,7 +41,7 @@ class ContrastiveConfig:
         learning_rate: Step size of the optimiser.
         weight_decay: Decoupled weight decay.
         negatives: Most hard negatives a prompt (K_neg).
-        prompts_per_model: Prompts drawn for each server by `balanced_sample`.
+        prompts_per_model: Prompts drawn for each server by `draw_balanced_sample`.
         prompts_per_epoch: Prompts in one epoch's gradient step; None: the whole sample.
         epochs: Gradient steps (Algorithm 3 takes one an epoch).
         hidden: Width of the hidden layer.
@@ -72,7 +72,7 @@ class ContrastiveConfig:
     optimiser: str = "adamw"
 
     def __post_init__(self) -> None:
-        """Check what is a plain number: under a JAX transformation the floats are tracers."""
+        """Check plain numbers: under a JAX transformation the floats are tracers."""
         for name, allowed in (
             ("init", INITS), ("normalise", NORMALISE), ("optimiser", OPTIMISERS),
         ):  # fmt: skip
@@ -135,12 +135,12 @@ class Pairs(NamedTuple):
     used: Array
 
 
-def balanced_sample(
+def draw_balanced_sample(
     key: Array, utilities: Array, per_model: int, available: Array | None = None
 ) -> Sample:
     """Draw up to `per_model` prompts, uniformly, from the prompts each server is best at.
 
-    Ties for the best server go to the lower index. A group smaller than `per_model` gives all.
+    Ties for the best server go to the lower index. All prompts of a smaller group are drawn.
 
     Args:
         key: Random key; the sample is a function of it and of the data alone.
@@ -165,7 +165,7 @@ def balanced_sample(
     return Sample(rows, mask)
 
 
-def minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Array]:
+def draw_minibatch(key: Array, mask: Array, size: int | None) -> tuple[Array, Array]:
     """Choose `size` of the sampled slots for one epoch, real ones before padding.
 
     Args:
@@ -190,7 +190,7 @@ def utility_cosine(utilities: Array) -> Array:
         utilities: [n, N].
 
     Returns:
-        [n, n] cosines; a flat row (all servers alike) prefers nothing and gets 0 against every row.
+        [n, n] cosines; a flat row (all servers equal) has cosine 0 with every row.
     """
     centred = utilities - jnp.mean(utilities, axis=1, keepdims=True)
     squared = jnp.sum(centred**2, axis=1, keepdims=True)
@@ -200,7 +200,7 @@ def utility_cosine(utilities: Array) -> Array:
 
 
 def has_preference(utilities: Array) -> Array:
-    """Mark the rows [n] whose servers are not all alike; the others have no cosine."""
+    """Return which rows [n] have servers of different utility; the others have no cosine."""
     centred = utilities - jnp.mean(utilities, axis=1, keepdims=True)
     return jnp.sum(centred**2, axis=1) > FLAT_SQUARED_NORM
 
@@ -215,7 +215,7 @@ def select_pairs(
     """Select each query's best positive and hardest negatives (Algorithm 3, lines 5 to 7).
 
     P(i) = {j != i: c_ij > iota_pos}, N(i) = {j != i: c_ij < iota_neg}. The positive is the argmax
-    of c over P(i); the negatives are the `cap` smallest c over N(i), the least alike in utility.
+    of c over P(i); the negatives are the `cap` smallest c over N(i), the least similar in utility.
     Ties go to the lower index.
 
     Args:
@@ -223,7 +223,7 @@ def select_pairs(
         iota_pos: Positive threshold.
         iota_neg: Negative threshold.
         cap: Most negatives a query (K_neg).
-        valid: [n] bool; a query that is not valid is nobody's positive or negative and is skipped.
+        valid: [n] bool; a query that is not valid is skipped, and is no positive or negative.
 
     Returns:
         `Pairs` with C = min(cap, n).
@@ -246,7 +246,7 @@ def select_pairs(
     )
 
 
-def unit(z: Array) -> Array:
+def normalise(z: Array) -> Array:
     """Scale the last axis to length one; a zero vector stays zero, with a finite gradient."""
     return z * jax.lax.rsqrt(jnp.maximum(jnp.sum(z**2, axis=-1, keepdims=True), 1e-12))
 

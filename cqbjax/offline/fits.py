@@ -1,6 +1,6 @@
-"""Fits, made once a seed and kept under a key of all that they depend on.
+"""Fits of each seed, cached under a hash of everything that determines them.
 
-A fit knows neither K nor the arrival rate: the points of a study share it.
+A fit depends neither on K nor on the arrival rate, so that the points of a study share it.
 """
 
 import collections
@@ -30,22 +30,22 @@ from cqbjax.core.files import (
 from cqbjax.engine.progress import Reporter
 from cqbjax.offline.routers.base import OfflineSplit, Router, is_on_departures
 
-if TYPE_CHECKING:  # how a dataset is read decides no fit, what was read does
+if TYPE_CHECKING:  # the content of a dataset determines a fit, the code that reads it does not
     from cqbjax.datasets import DatasetSource
 
-# Libraries whose versions are part of a fit's key.
-FITTING = ("scikit-learn", "scipy", "jax", "flax", "optax", "numpy")
+# Libraries whose versions are part of a fit's cache key.
+LIBRARIES = ("scikit-learn", "scipy", "jax", "flax", "optax", "numpy")
 
 
-class Data(NamedTuple):
-    """What fits are made from.
+class FitData(NamedTuple):
+    """Data of the fits of a dataset.
 
     Attributes:
         source: the dataset.
         embeddings: [P, d] float32.
-        rho: weight of the cost in what is learnt.
-        folder: where fits are kept.
-        progress: told of the fits.
+        rho: weight of the cost in the training target.
+        folder: of the cached fits.
+        progress: reports the fits.
     """
 
     source: "DatasetSource"
@@ -55,7 +55,7 @@ class Data(NamedTuple):
     progress: Reporter
 
     def offline(self, rows: np.ndarray) -> OfflineSplit:
-        """Return what a router may learn from: these rows of the table."""
+        """Return these rows of the table as the training data of a router."""
         source = self.source
         return OfflineSplit(
             self.embeddings[rows], source.table.performance[rows], source.cost[rows],
@@ -70,21 +70,47 @@ class Data(NamedTuple):
         Args:
             seed: of the fit, and of the split that it learns from.
             form: of the file.
-            module: that makes the fit; its code counts, and that of the settings' classes.
-            settings: whatever else decides what comes out, by its `repr`.
+            module: makes the fit; its code counts, and that of the settings' classes.
+            settings: everything else that determines the fit, by its `repr`.
         """
-        words = (*_versions(), digest([module], *settings), self.source.digest, str(seed))
+        parts = (*_library_versions(), digest([module], *settings), self.source.digest, str(seed))
         split = arrays_digest(self.source.split(seed))
-        return self.folder / f"{hash_parts(*words, split, *map(repr, settings))}{form.suffix}"
+        return self.folder / f"{hash_parts(*parts, split, *map(repr, settings))}{form.suffix}"
+
+    def fit_or_load(
+        self, label: str, paths: Mapping[int, pathlib.Path], form: FileFormat,
+        fit: Callable[[Sequence[int]], Iterable[Any]], at_once: int = 1,
+    ) -> dict[int, Any]:  # fmt: skip
+        """Return the fit of each seed, read from its file, fitted first if there is none.
+
+        Args:
+            label: of the progress bar.
+            paths: seed -> file, from `path`.
+            form: of the files.
+            fit: fits some seeds, in their order.
+            at_once: number of seeds in one call of `fit`.
+
+        Raises:
+            ValueError: a damaged file.
+        """
+
+        def fit_missing(missing: list[int]) -> Iterator[tuple[int, Any]]:
+            with self.progress.track_steps(label, len(missing)) as done:
+                for start in range(0, len(missing), at_once):
+                    seeds = missing[start : start + at_once]
+                    yield from zip(seeds, list(fit(seeds)), strict=True)
+                    done(len(seeds))
+
+        return load_or_compute_all(paths, fit_missing, form)
 
 
 @functools.cache
-def _versions() -> tuple[str, ...]:
-    return tuple(f"{name} {importlib.metadata.version(name)}" for name in FITTING)
+def _library_versions() -> tuple[str, ...]:
+    return tuple(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
 
 
 def cache_folder(cache_dir: str | None) -> pathlib.Path:
-    """Return where fits are kept: `cache_dir`, or a folder of the user's cache.
+    """Return the folder of cached fits: `cache_dir`, or a folder of the user's cache.
 
     Raises:
         ValueError: `cache_dir` cannot be written.
@@ -94,96 +120,66 @@ def cache_folder(cache_dir: str | None) -> pathlib.Path:
     return check_writable(pathlib.Path(cache_dir), "cache_dir")
 
 
-def read(
+def make_fit_data(
     source: "DatasetSource", cache_dir: pathlib.Path, progress: Reporter | None = None
-) -> Data:
-    """Return what a dataset's fits are made from; they lie in `cache_dir/<dataset>/`."""
+) -> FitData:
+    """Return the data of a dataset's fits, which are cached in `cache_dir/<dataset>/`."""
     folder = cache_dir / source.dataset
-    return Data(source, source.embeddings, source.rho, folder, progress or Reporter())
-
-
-def kept(
-    data: Data,
-    what: str,
-    paths: Mapping[int, pathlib.Path],
-    form: FileFormat,
-    fit: Callable[[Sequence[int]], Iterable[Any]],
-    at_once: int = 1,
-) -> dict[int, Any]:
-    """Return what was fitted for each seed, read from its file, where need be fitted first.
-
-    Args:
-        data: from `read`.
-        what: is being done, for the progress bar.
-        paths: seed -> file, from `Data.path`.
-        form: of the files.
-        fit: fits for some seeds, in their order.
-        at_once: seeds that are fitted together.
-
-    Raises:
-        ValueError: a damaged file.
-    """
-
-    def fitted(missing: list[int]) -> Iterator[tuple[int, Any]]:
-        with data.progress.track_steps(what, len(missing)) as done:
-            for start in range(0, len(missing), at_once):
-                some = missing[start : start + at_once]
-                yield from zip(some, list(fit(some)), strict=True)
-                done(len(some))
-
-    return load_or_compute_all(paths, fitted, form)
+    return FitData(source, source.embeddings, source.rho, folder, progress or Reporter())
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let scikit-learn fit on one thread.
+    """Limit scikit-learn to one thread.
 
-    Its fits are small: on a busy machine threads that wait for each other cost seven times as much
+    Its fits are small: on a busy machine, threads that wait for each other cost seven times as much
     processor time as one.
     """
-    import sklearn  # noqa: F401  threads are limited of what is loaded
+    import sklearn  # noqa: F401  only loaded libraries are limited
 
     with threadpoolctl.threadpool_limits(1):
         yield
 
 
-def pool_scores(
-    label: str, router: Router, data: Data, seeds: Sequence[int], tuning_seed: int | None
+@contextlib.contextmanager
+def merge_warnings(seeds: int) -> Iterator[None]:
+    """Raise each warning of the fits once at the end, with the number of seeds that caused it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    counts = collections.Counter((one.category, str(one.message)) for one in caught)
+    for (category, message), count in counts.items():
+        warnings.warn(f"{message} ({count} of {seeds} seeds)", category, stacklevel=3)
+
+
+def predict_pools(
+    label: str, router: Router, data: FitData, seeds: Sequence[int], tuning_seed: int | None
 ) -> list[np.ndarray]:
-    """Return each seed's predicted utilities [I, N] of its pool.
+    """Tune and fit a router for each seed, and predict the utilities [I, N] of its pool.
 
     Args:
         label: of the policy, for the progress bar.
         router: settings.
-        data: from `read`.
+        data: from `make_fit_data`.
         seeds: [S] of the runs.
-        tuning_seed: whose offline split chooses the hyper-parameters; None is each seed's own.
+        tuning_seed: seed whose offline split chooses the hyper-parameters; None: each seed's own.
     """
-    with warned_once(len(seeds)):
+    with merge_warnings(len(seeds)):
         if tuning_seed is None:
-            routers = tuned_each(router, data, seeds)
+            routers = tune_routers(router, data, seeds)
         else:
-            routers = dict.fromkeys(seeds, tuned(router, data, tuning_seed))
-        return list(scores(routers, data, label).values())
+            routers = dict.fromkeys(seeds, tune_router(router, data, tuning_seed))
+        return list(predict_utilities(routers, data, label).values())
 
 
-@contextlib.contextmanager
-def warned_once(seeds: int) -> Iterator[None]:
-    """Say at the end what fits warned of: each sentence once, and of how many of the seeds."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    said = collections.Counter((one.category, str(one.message)) for one in caught)
-    for (category, sentence), many in said.items():
-        warnings.warn(f"{sentence} ({many} of {seeds} seeds)", category, stacklevel=3)
-
-
-def scores(routers: Mapping[int, Router], data: Data, label: str = "") -> dict[int, np.ndarray]:
-    """Return seed -> predicted utilities [I, N] of its pool, fitted on its offline split or kept.
+def predict_utilities(
+    routers: Mapping[int, Router], data: FitData, label: str = ""
+) -> dict[int, np.ndarray]:
+    """Fit a router on each seed's offline split, and predict the utilities [I, N] of its pool.
 
     Args:
         routers: seed -> settings.
-        data: from `read`.
+        data: from `make_fit_data`.
         label: of the policy, for the progress bar.
     """
 
@@ -196,42 +192,42 @@ def scores(routers: Mapping[int, Router], data: Data, label: str = "") -> dict[i
             yield np.asarray(predicted, np.float32)
 
     paths = {
-        seed: data.path(seed, ARRAY, __name__, _settings(router, data))
+        seed: data.path(seed, ARRAY, __name__, _fit_settings(router, data))
         for seed, router in routers.items()
     }
-    return kept(data, f"fitting {label}", paths, ARRAY, fit)
+    return data.fit_or_load(f"fitting {label}", paths, ARRAY, fit)
 
 
-def tuned_each(router: Router, data: Data, seeds: Sequence[int]) -> dict[int, Router]:
-    """Return seed -> the router with hyper-parameters cross-validated on its offline split."""
+def tune_routers(router: Router, data: FitData, seeds: Sequence[int]) -> dict[int, Router]:
+    """Cross-validate a router's hyper-parameters on the offline split of each seed."""
 
     def tune(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         for seed in seeds:
             split = data.offline(data.source.split(seed).offline)
             with one_thread():
-                chosen: Any = router.tune(split, rho=data.rho, seed=seed)
-            yield dataclasses.asdict(chosen)
+                tuned: Any = router.tune(split, rho=data.rho, seed=seed)
+            yield dataclasses.asdict(tuned)
 
-    settings = ("tuned", *_settings(router, data))
+    settings = ("tuned", *_fit_settings(router, data))
     paths = {seed: data.path(seed, JSON, __name__, settings) for seed in seeds}
-    chosen = kept(data, f"tuning {type(router).__name__}", paths, JSON, tune)
+    tuned = data.fit_or_load(f"tuning {type(router).__name__}", paths, JSON, tune)
     return {
-        seed: type(router)(**{key: _frozen(value) for key, value in fields.items()})
-        for seed, fields in chosen.items()
+        seed: type(router)(**{key: _to_tuple(value) for key, value in fields.items()})
+        for seed, fields in tuned.items()
     }
 
 
-def tuned(router: Router, data: Data, seed: int) -> Router:
-    """Return the router with hyper-parameters cross-validated on the offline split of `seed`."""
-    return tuned_each(router, data, [seed])[seed]
+def tune_router(router: Router, data: FitData, seed: int) -> Router:
+    """Cross-validate a router's hyper-parameters on the offline split of `seed`."""
+    return tune_routers(router, data, [seed])[seed]
 
 
-def _settings(router: Router, data: Data) -> tuple[Any, ...]:
-    """Return what decides a router's fit, beside scores and costs."""
-    on_departures = is_on_departures(router)
-    return router, data.rho, *([data.source.departure_digest] if on_departures else [])
+def _fit_settings(router: Router, data: FitData) -> tuple[Any, ...]:
+    """Return everything that determines a router's fit, beside scores and costs."""
+    departures = [data.source.departure_digest] if is_on_departures(router) else []
+    return router, data.rho, *departures
 
 
-def _frozen(value: Any) -> Any:
+def _to_tuple(value: Any) -> Any:
     """Turn JSON's lists back into tuples."""
-    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
+    return tuple(_to_tuple(each) for each in value) if isinstance(value, list) else value

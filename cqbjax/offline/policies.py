@@ -1,12 +1,13 @@
-"""The policies that learn offline, as a configuration names them.
+"""The policies of a configuration that learn offline, and their training for every seed.
 
-Each says how what it goes by is `fitted` for every seed and how that makes a `policy`; what fits
-with it is imported where it does, since flax, optax, scikit-learn and SciPy are slow to import.
+Modules that fit are imported where they are needed, since flax, optax, scikit-learn and SciPy are
+slow to import.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +16,11 @@ from cqbjax.core.inputs import is_number
 from cqbjax.core.pytree import check_options
 from cqbjax.core.queueing import Schedule
 from cqbjax.core.types import Policy, Problem
+from cqbjax.datasets import DatasetSource
+from cqbjax.engine.progress import Reporter
+from cqbjax.engine.spec import PerSeed
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, pool_scores
+from cqbjax.offline.fits import FitData, make_fit_data, predict_pools
 from cqbjax.offline.routers import Router
 from cqbjax.offline.routers.base import is_on_departures
 from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts, RouterPolicy
@@ -24,14 +28,14 @@ from cqbjax.policies.retries import RecallBy, Retry, check_precision
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedRouter:
     """A router trained on the offline split, paired with a schedule.
 
     Attributes:
         router: its settings.
         schedule: as in `RouterPolicy`: `oldest` (FIFO) or `joint` (priority) in the paper's study.
-        retry: as in `RouterPolicy`: `same` in the paper; `posterior` and `recall` for routers on
-            departures alone.
+        retry: as in `RouterPolicy`: `same` in the paper; `posterior` and `recall` need a router on
+            departures.
         precision: as in `RouterPolicy`.
         recall_by: as in `RouterPolicy`.
     """
@@ -43,11 +47,7 @@ class Trained:
     recall_by: RecallBy = "row"
 
     def check(self, problem: Problem) -> None:
-        """Refuse an unknown word, and a posterior of what is no log-odds.
-
-        Raises:
-            ValueError: naming it and what there is.
-        """
+        """Raise a `ValueError` for an unknown word, or a posterior without log-odds."""
         del problem
         check_options(self)
         check_precision(self.precision)
@@ -57,27 +57,27 @@ class Trained:
                 f"logistic does, and {type(self.router).__name__} predicts scores"
             )
 
-    def fitted(
-        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    def fit(
+        self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
     ) -> list[np.ndarray]:
         """Return each seed's predicted utilities [I, N] of its pool."""
-        return pool_scores(label, self.router, data, seeds, tuning_seed)
+        return predict_pools(label, self.router, data, seeds, tuning_seed)
 
-    def policy(self, rows: np.ndarray) -> Policy:
-        """Make one seed's policy from predicted utilities [I, N] of its pool."""
+    def make_policy(self, utilities: np.ndarray) -> Policy:
+        """Return one seed's policy from predicted utilities [I, N] of its pool."""
         return RouterPolicy(
-            scores=jnp.asarray(rows, float), by="row", schedule=self.schedule, retry=self.retry,
-            precision=float(self.precision), recall_by=self.recall_by,
+            scores=jnp.asarray(utilities, float), by="row", schedule=self.schedule,
+            retry=self.retry, precision=float(self.precision), recall_by=self.recall_by,
         )  # fmt: skip
 
-    def blank(self, problem: Problem) -> Policy:
-        """Make a policy of the shapes that a trained one would have."""
-        return self.policy(np.zeros((problem.num_rows, problem.num_servers)))
+    def make_placeholder(self, problem: Problem) -> Policy:
+        """Return a policy with the shapes of a trained one."""
+        return self.make_policy(np.zeros((problem.num_rows, problem.num_servers)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Projected:
-    """A policy whose contexts go through a contrastive head: ACQB-CL around ACQB.
+class ProjectedPolicy:
+    """A policy whose contexts are projected by a contrastive head: ACQB-CL around ACQB.
 
     Attributes:
         base: the policy.
@@ -88,44 +88,40 @@ class Projected:
     head: ContrastiveConfig
 
     def check(self, problem: Problem) -> None:
-        """Refuse what the policy itself refuses.
-
-        Raises:
-            ValueError: naming the setting and what is allowed.
-        """
+        """Raise a `ValueError` for a setting that `base` rejects."""
         if hasattr(self.base, "check"):
             self.base.check(problem)
 
-    def fitted(
-        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    def fit(
+        self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
     ) -> list[np.ndarray]:
         """Return each seed's contexts [I, e] of its pool."""
-        from cqbjax.offline.heads import contexts
+        from cqbjax.offline import projection
 
         pools = {seed: data.source.split(seed).pool for seed in seeds}
-        return list(contexts(self.head, data, pools, label).values())
+        return list(projection.project_rows(self.head, data, pools, label).values())
 
-    def policy(self, rows: np.ndarray) -> Policy:
-        """Make one seed's policy from projected contexts [I, e] of its pool."""
-        view = ReplacedContexts(contexts=jnp.asarray(rows, float))
+    def make_policy(self, contexts: np.ndarray) -> Policy:
+        """Return one seed's policy from projected contexts [I, e] of its pool."""
+        view = ReplacedContexts(contexts=jnp.asarray(contexts, float))
         return ContextWrapper(policy=self.base, view=view)
 
-    def blank(self, problem: Problem) -> Policy:
-        """Make a policy of the shapes that a trained one would have."""
-        return self.policy(np.zeros((problem.num_rows, self.head.outputs)))
+    def make_placeholder(self, problem: Problem) -> Policy:
+        """Return a policy with the shapes of a trained one."""
+        return self.make_policy(np.zeros((problem.num_rows, self.head.outputs)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Warm:
+class WarmStart:
     """ACQB that starts from the offline split: a prior of theta and of V (`priors`).
 
     Attributes:
         base: ACQB.
-        weight: what an offline prompt counts in V_0 beside a round's query, at least 0.
+        weight: of an offline prompt in V_0, at least 0; a round's query has weight 1.
         ridge: weight of |theta_0j|^2 / 2 in the fit of theta_0.
-        share: of a context's squared norm, what a constant coordinate takes (an intercept a
+        share: of a context's squared norm that a constant coordinate takes (an intercept per
             server, `policies.Intercept`); 0 is none.
-        head: of the contexts; None is the embedding itself.
+        head: projects the contexts; None: they are the embeddings.
     """
 
     base: Acqb
@@ -135,11 +131,7 @@ class Warm:
     head: ContrastiveConfig | None = None
 
     def check(self, problem: Problem) -> None:
-        """Refuse settings out of range.
-
-        Raises:
-            ValueError: naming the setting and what is allowed.
-        """
+        """Raise a `ValueError` for a setting out of range, naming what is allowed."""
         for key in ("weight", "ridge", "share"):
             value = getattr(self, key)
             if not is_number(value) or not 0 <= float(value) < math.inf:
@@ -148,32 +140,62 @@ class Warm:
             raise ValueError("ridge=0 must be above 0: theta_0 has to be unique")
         if self.share >= 1:
             raise ValueError(f"share={self.share} must be below 1")
-        self._acqb().check(problem)
+        dataclasses.replace(self.base, estimator="newton_cg").check(problem)
 
-    def _acqb(self) -> Acqb:
-        return dataclasses.replace(self.base, estimator="newton_cg")
-
-    def fitted(
-        self, label: str, data: Data, seeds: Sequence[int], tuning_seed: int | None
+    def fit(
+        self, label: str, data: FitData, seeds: Sequence[int], tuning_seed: int | None
     ) -> Sequence[tuple[np.ndarray, np.ndarray]]:
         """Return each seed's prior: contexts [I, e] and offset [I, N] of its pool."""
-        from cqbjax.offline.priors import Settings, pool_priors
+        from cqbjax.offline import priors
 
         lambda0 = float(self.base.lambda0)
-        settings = Settings(self.weight, self.ridge, self.share, self.head, lambda0)
-        return pool_priors(label, settings, data, seeds)
+        settings = priors.PriorSettings(self.weight, self.ridge, self.share, self.head, lambda0)
+        return priors.fit_priors(label, settings, data, seeds)
 
-    def policy(self, prior: tuple[np.ndarray, np.ndarray]) -> Policy:
-        """Make one seed's policy from its prior: contexts [I, e] and offset [I, N]."""
+    def make_policy(self, prior: tuple[np.ndarray, np.ndarray]) -> Policy:
+        """Return one seed's policy from its prior: contexts [I, e] and offset [I, N]."""
         contexts, offset = (jnp.asarray(part, float) for part in prior)
-        acqb = dataclasses.replace(self._acqb(), offset=offset)
+        acqb = dataclasses.replace(self.base, estimator="newton_cg", offset=offset)
         return ContextWrapper(policy=acqb, view=ReplacedContexts(contexts=contexts))
 
-    def blank(self, problem: Problem) -> Policy:
-        """Make a policy of the shapes that a trained one would have."""
+    def make_placeholder(self, problem: Problem) -> Policy:
+        """Return a policy with the shapes of a trained one."""
         dim = problem.dim if self.head is None else self.head.outputs
         contexts = np.zeros((problem.num_rows, dim + (self.share > 0)))
-        return self.policy((contexts, np.zeros((problem.num_rows, problem.num_servers))))
+        return self.make_policy((contexts, np.zeros((problem.num_rows, problem.num_servers))))
 
 
-Learnt = Trained | Projected | Warm
+OfflinePolicy = TrainedRouter | ProjectedPolicy | WarmStart
+
+
+def train_policies(
+    policies: Mapping[str, Policy | OfflinePolicy], source: DatasetSource, seeds: Sequence[int],
+    cache_dir: pathlib.Path, tuning_seed: int | None, progress: Reporter | None = None,
+) -> dict[str, Policy | PerSeed]:  # fmt: skip
+    """Train every `OfflinePolicy` for each seed, and return the policies for `sweep`.
+
+    A fit in `cache_dir` is reused: its key is a hash of the table, the seed's split and the
+    settings.
+
+    Args:
+        policies: label -> policy.
+        source: the dataset.
+        seeds: [S] the seeds of the sweep, in its order.
+        cache_dir: fits go to `cache_dir/<dataset>/`.
+        tuning_seed: None cross-validates the hyper-parameters of routers on every seed's own
+            offline split; a number once, on that seed's, which may hold prompts of other seeds'
+            pools.
+        progress: reports the fits.
+
+    Raises:
+        ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
+    """
+    data, seeds = make_fit_data(source, cache_dir, progress), [int(seed) for seed in seeds]
+    trained: dict[str, Policy | PerSeed] = {}
+    for label, policy in policies.items():
+        if isinstance(policy, OfflinePolicy):
+            fits = policy.fit(label, data, seeds, tuning_seed)
+            trained[label] = PerSeed([policy.make_policy(each) for each in fits])  # type: ignore[arg-type]
+        else:
+            trained[label] = policy
+    return trained

@@ -1,15 +1,15 @@
-"""ACQB's prior from logs: theta_0 and V_0 of a seed's offline split, brought to its pool.
+"""ACQB's prior from logs: theta_0 and V_0 of a seed's offline split, applied to its pool.
 
-With f the contexts that ACQB sees (the embedding, perhaps through the head, perhaps with a constant
-coordinate), n offline prompts F [n, e] and their departures,
+With f the contexts of ACQB (the embedding, optionally projected by the head and extended by a
+constant coordinate), n offline prompts F [n, e] and their departures,
 
     theta_0   the maximum likelihood of the departures, ridge-regularised (`logistic`),
     V_0       lambda0 I + weight F'F, for all servers, since every LLM answered every prompt,
 
 ACQB starts at N(theta_0, alpha^2 V_0^-1) instead of N(0, alpha^2 I / lambda0), and its loss has
-1/2 (theta_j - theta_0j)' V_0 (theta_j - theta_0j) in place of lambda0 / 2 |theta_j|^2. That is
-ACQB itself on contexts sqrt(lambda0) V_0^(-1/2) x, whose utilities are known but for what is to be
-learnt: x'theta_0 + x~'theta~. So nothing in ACQB knows of priors but the offset.
+1/2 (theta_j - theta_0j)' V_0 (theta_j - theta_0j) in place of lambda0 / 2 |theta_j|^2. That equals
+ACQB on contexts x~ = sqrt(lambda0) V_0^(-1/2) x with utilities x'theta_0 + x~'theta~, where theta~
+is estimated. The offset x'theta_0 is therefore all that ACQB needs to know of the prior.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ import numpy as np
 
 from cqbjax.core.files import ARRAYS
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import Data, kept, one_thread
-from cqbjax.offline.heads import contexts
+from cqbjax.offline.fits import FitData, one_thread
+from cqbjax.offline.projection import project_rows
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import append_intercept
 
 
-class Settings(NamedTuple):
-    """What decides a prior, as in `policies.Warm`; lambda0 is ACQB's."""
+class PriorSettings(NamedTuple):
+    """Settings of a prior, as in `policies.WarmStart`; lambda0 is ACQB's."""
 
     weight: float
     ridge: float
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What a seed's pool knows from the offline split.
+    """Prior of a seed's pool from its offline split.
 
     Attributes:
         contexts: [I, e] sqrt(lambda0) V_0^(-1/2) f(x) of each prompt of the pool.
@@ -48,8 +48,8 @@ class Prior(NamedTuple):
     offset: np.ndarray
 
 
-def extended(embeddings: np.ndarray, share: float) -> np.ndarray:
-    """Return the contexts f before they are whitened: [..., d] -> [..., e] in float64."""
+def extend(embeddings: np.ndarray, share: float) -> np.ndarray:
+    """Return the contexts f in float64, with a constant coordinate if share > 0: [..., e]."""
     if share == 0:
         return embeddings.astype(float)
     return np.asarray(append_intercept(jnp.asarray(embeddings, float), share), float)
@@ -65,11 +65,11 @@ def fit_prior(
         offline: [n, e] contexts f of the offline prompts.
         departure: [n, N] their departure probabilities.
         pool: [I, e] contexts of the pool's prompts.
-        weight: what an offline prompt counts in V_0 beside a round's query.
+        weight: of an offline prompt in V_0; a round's query has weight 1.
         ridge: of the fit of theta_0.
         lambda0: ACQB's.
     """
-    import scipy.linalg  # slow to import: where one fits
+    import scipy.linalg  # slow to import
 
     theta, _ = fit_log_odds(offline, departure, ridge, intercept=False)
     design = lambda0 * np.eye(offline.shape[1]) + weight * offline.T @ offline
@@ -79,32 +79,34 @@ def fit_prior(
     return Prior(np.sqrt(lambda0) * whitened, pool @ theta.T)
 
 
-def pool_priors(label: str, settings: Settings, data: Data, seeds: Sequence[int]) -> list[Prior]:
-    """Return each seed's prior, fitted on its offline split or kept.
+def fit_priors(
+    label: str, settings: PriorSettings, data: FitData, seeds: Sequence[int]
+) -> list[Prior]:
+    """Fit each seed's prior on its offline split, or load it from the cache.
 
     Args:
         label: of the policy, for the progress bar.
         settings: of all seeds.
-        data: from `fits.read`.
+        data: from `make_fit_data`.
         seeds: [S] of the runs.
     """
     source = data.source
     features = dict.fromkeys(seeds, data.embeddings)
     if settings.head is not None:
         every = np.arange(len(data.embeddings))
-        features = contexts(settings.head, data, dict.fromkeys(seeds, every), label)
+        features = project_rows(settings.head, data, dict.fromkeys(seeds, every), label)
 
     def fit(seeds: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         for seed in seeds:
-            parts, shown = source.split(seed), extended(features[seed], settings.share)
+            parts, contexts = source.split(seed), extend(features[seed], settings.share)
             with one_thread():
                 prior = fit_prior(
-                    shown[parts.offline], source.probabilities[parts.offline], shown[parts.pool],
-                    settings.weight, settings.ridge, settings.lambda0,
+                    contexts[parts.offline], source.probabilities[parts.offline],
+                    contexts[parts.pool], settings.weight, settings.ridge, settings.lambda0,
                 )  # fmt: skip
             yield {name: part.astype(np.float32) for name, part in prior._asdict().items()}
 
     depends_on = (settings, data.rho, source.departure_digest)
     paths = {seed: data.path(seed, ARRAYS, __name__, depends_on) for seed in seeds}
-    made = kept(data, f"fitting {label}", paths, ARRAYS, fit)
-    return [Prior(**one) for one in made.values()]
+    priors = data.fit_or_load(f"fitting {label}", paths, ARRAYS, fit)
+    return [Prior(**arrays) for arrays in priors.values()]

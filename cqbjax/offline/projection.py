@@ -1,4 +1,4 @@
-"""The utility-aligned projection head of ACQB-CL: module, training, saving.
+"""The utility-aligned projection head of ACQB-CL: network, training, file, and each seed's head.
 
 The head B of Algorithm 3 is trained once, offline, on a seed's offline split and then frozen;
 ACQB-CL runs ACQB on z = B(x). docs/notebook/projection.md argues the choices that the paper leaves
@@ -7,6 +7,7 @@ open.
 
 import dataclasses
 import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 import flax.linen as nn
@@ -17,21 +18,26 @@ import numpy as np
 import optax
 from jax import Array
 
+from cqbjax.core import rng
 from cqbjax.core.files import FileFormat
+from cqbjax.datasets import raw_utility
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
     Pairs,
-    balanced_sample,
+    draw_balanced_sample,
+    draw_minibatch,
     has_preference,
     info_nce,
-    minibatch,
+    normalise,
     select_pairs,
-    unit,
     utility_cosine,
 )
+from cqbjax.offline.fits import FitData
 
 Params = dict[str, Any]
 FORMAT = 1
+# Heads trained by one call: bounds the memory of the samples, whose cosines are [n, n] a seed.
+HEADS_AT_ONCE = 20
 
 
 class Head(NamedTuple):
@@ -42,11 +48,11 @@ class Head(NamedTuple):
 
 
 class History(NamedTuple):
-    """What one fit did, epoch by epoch.
+    """Training history of one fit.
 
     Attributes:
         loss: [epochs] mean InfoNCE loss of the queries used, in nats, before the step.
-        used: [epochs] int32, queries that had a positive and a negative.
+        used: [epochs] int32, queries with a positive and a negative.
     """
 
     loss: Array
@@ -64,12 +70,12 @@ class ProjectionHead(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Map embeddings [..., d] to unnormalised z [..., outputs]."""
         lecun = nn.initializers.lecun_normal()
-        first, second = (_mirror_in, _mirror_out) if self.mirror else (lecun, lecun)
+        first, second = (_init_mirror_in, _init_mirror_out) if self.mirror else (lecun, lecun)
         x = nn.relu(nn.Dense(self.hidden, kernel_init=first, name="hidden")(x))
         return nn.Dense(self.outputs, kernel_init=second, name="output")(x)
 
 
-def _mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+def _init_mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Start at [I, -I, LeCun noise]: relu(x) and relu(-x) together lose nothing."""
     d, hidden = shape
     _check_mirror(hidden, 2 * d, f"on {d}-dimensional embeddings")
@@ -77,7 +83,7 @@ def _mirror_in(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
     return jnp.concatenate([jnp.eye(d, dtype=dtype), -jnp.eye(d, dtype=dtype), spare], axis=1)
 
 
-def _mirror_out(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+def _init_mirror_out(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Start at [I; -I; 0], so that the head is the identity."""
     hidden, outputs = shape
     _check_mirror(hidden, 2 * outputs, f"with {outputs} outputs")
@@ -93,24 +99,12 @@ def _check_mirror(hidden: int, least: int, where: str) -> None:
         )
 
 
-def _module(config: ContrastiveConfig) -> ProjectionHead:
+def _network(config: ContrastiveConfig) -> ProjectionHead:
     return ProjectionHead(config.hidden, config.outputs, config.init == "mirror")
 
 
-def _forward(params: Params, x: Array, config: ContrastiveConfig) -> Array:
-    return cast(Array, _module(config).apply(params, x))
-
-
-def _optimiser(config: ContrastiveConfig) -> optax.GradientTransformation:
-    if config.optimiser == "adamw":
-        return optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
-    return optax.chain(
-        optax.add_decayed_weights(config.weight_decay), optax.sgd(config.learning_rate)
-    )
-
-
 def init_head(key: Array, dimension: int, config: ContrastiveConfig) -> Params:
-    """Make the untrained parameters for embeddings of `dimension`.
+    """Return untrained parameters for embeddings of `dimension`.
 
     Raises:
         ValueError: If init is "mirror" and outputs differs from `dimension` or hidden is too small.
@@ -120,7 +114,7 @@ def init_head(key: Array, dimension: int, config: ContrastiveConfig) -> Params:
             f"contrastive outputs is {config.outputs} but the embeddings have {dimension} "
             "dimensions; init 'mirror' needs them equal (or choose init 'random')."
         )
-    return cast(Params, _module(config).init(key, jnp.zeros((1, dimension), jnp.float32)))
+    return cast(Params, _network(config).init(key, jnp.zeros((1, dimension), jnp.float32)))
 
 
 @jax.jit
@@ -129,14 +123,8 @@ def project(params: Params, embeddings: Array, config: ContrastiveConfig) -> Arr
 
     With normalise "both" (the default) |z| = 1, which keeps the paper's assumption |x| <= 1.
     """
-    z = _forward(params, embeddings, config)
-    return unit(z) if config.normalise == "both" else z
-
-
-def _total_loss(params: Params, x: Array, pairs: Pairs, config: ContrastiveConfig) -> Array:
-    z = _forward(params, x, config)
-    z = z if config.normalise == "none" else unit(z)
-    return jnp.sum(info_nce(z, pairs, config.temperature))
+    z = cast(Array, _network(config).apply(params, embeddings))
+    return normalise(z) if config.normalise == "both" else z
 
 
 @jax.jit
@@ -147,7 +135,7 @@ def fit(
     config: ContrastiveConfig,
     available: Array | None = None,
 ) -> tuple[Params, History]:
-    """Train one head: a pure function of (key, data), so `vmap` trains all seeds' heads at once.
+    """Train one head: a pure function of (key, data), which `vmap` maps over seeds.
 
     Algorithm 3 on a model-balanced sample: each epoch is one gradient step on the sum of the losses
     of the queries that have a positive and a negative.
@@ -157,8 +145,8 @@ def fit(
         embeddings: [n, d] frozen encoder outputs.
         utilities: [n, N] perf - rho * cost.
         config: Settings.
-        available: [n] bool, the prompts of the offline split; None: all. No other row is read
-            into the sample, which lets seeds share one embedding array.
+        available: [n] bool, the prompts of the offline split; None: all. The sample holds no
+            other row, so that seeds share one embedding array.
 
     Returns:
         The parameters and the `History`.
@@ -166,26 +154,43 @@ def fit(
     Raises:
         ValueError: If the shapes do not fit together, or "mirror" does not fit the dimension.
     """
-    _check_shapes(embeddings, utilities, available)
+    if embeddings.ndim != 2 or utilities.ndim != 2 or len(embeddings) != len(utilities):
+        raise ValueError(
+            f"embeddings {embeddings.shape} and utilities {utilities.shape} must be [n, d] and "
+            "[n, N] with the same n."
+        )
+    if available is not None and available.shape != utilities.shape[:1]:
+        raise ValueError(
+            f"available has shape {available.shape}; it must be {utilities.shape[:1]}."
+        )
     key_sample, key_init, key_epochs = jax.random.split(key, 3)
-    sample = balanced_sample(key_sample, utilities, config.prompts_per_model, available)
-    # Padded slots point at rows of others, which may be missing (nan): they are blanked.
+    sample = draw_balanced_sample(key_sample, utilities, config.prompts_per_model, available)
+    # Padded slots point at rows of other seeds, which may be missing (nan): set to 0.
     real = sample.mask[:, None]
     x = jnp.where(real, embeddings[sample.rows].astype(jnp.float32), 0.0)
     u = jnp.where(real, utilities[sample.rows], 0.0)
     mask, cosine = sample.mask & has_preference(u), utility_cosine(u)
-    optimiser = _optimiser(config)
+    if config.optimiser == "adamw":
+        optimiser = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
+    else:
+        decay = optax.add_decayed_weights(config.weight_decay)
+        optimiser = optax.chain(decay, optax.sgd(config.learning_rate))
     params = init_head(key_init, x.shape[1], config)
+
+    def total_loss(params: Params, x: Array, pairs: Pairs) -> Array:
+        z = cast(Array, _network(config).apply(params, x))
+        z = z if config.normalise == "none" else normalise(z)
+        return jnp.sum(info_nce(z, pairs, config.temperature))
 
     def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], History]:
         params, state = carry
-        slots, valid = minibatch(key, mask, config.prompts_per_epoch)
+        slots, valid = draw_minibatch(key, mask, config.prompts_per_epoch)
         pairs = select_pairs(
             cosine[slots[:, None], slots[None, :]],
             config.iota_pos, config.iota_neg, config.negatives, valid,
         )  # fmt: skip
 
-        loss, gradient = jax.value_and_grad(_total_loss)(params, x[slots], pairs, config)
+        loss, gradient = jax.value_and_grad(total_loss)(params, x[slots], pairs)
         # Adam's bias correction mixes integers and floats, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             updates, state = optimiser.update(gradient, state, params)
@@ -243,41 +248,72 @@ def fit_heads(
             keys, jnp.asarray(embeddings, jnp.float32), jnp.asarray(utilities, jnp.float32),
             config, jnp.asarray(available),
         )  # fmt: skip
-    silent = np.asarray(history.used).sum(axis=1) == 0
-    if silent.any():
+    untrained = np.asarray(history.used).sum(axis=1) == 0
+    if untrained.any():
         raise ValueError(
-            f"the head of seed {int(np.argmax(silent))} learnt nothing: with iota_pos="
+            f"the head of seed {int(np.argmax(untrained))} learnt nothing: with iota_pos="
             f"{config.iota_pos} and iota_neg={config.iota_neg} no prompt has a positive and "
             "a negative."
         )
     return params, history
 
 
-def _check_shapes(embeddings: Array, utilities: Array, available: Array | None) -> None:
-    if embeddings.ndim != 2 or utilities.ndim != 2 or len(embeddings) != len(utilities):
-        raise ValueError(
-            f"embeddings {embeddings.shape} and utilities {utilities.shape} must be [n, d] and "
-            "[n, N] with the same n."
-        )
-    if available is not None and available.shape != utilities.shape[:1]:
-        raise ValueError(
-            f"available has shape {available.shape}; it must be {utilities.shape[:1]}."
-        )
-
-
-def _save(file: IO[bytes], head: Head) -> None:
+def _save_head(file: IO[bytes], head: Head) -> None:
     settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v is not None}
     params = jax.tree.map(np.asarray, head.params)
     content = {"format": FORMAT, "config": settings, "params": params}
     file.write(flax.serialization.msgpack_serialize(content))
 
 
-def _load(path: pathlib.Path) -> Head:
+def _load_head(path: pathlib.Path) -> Head:
     content = flax.serialization.msgpack_restore(path.read_bytes())
     if content["format"] != FORMAT:
         raise ValueError(f"heads of format {content['format']}, this version reads {FORMAT}")
     return Head(content["params"], ContrastiveConfig(**content["config"]))
 
 
-# Heads (one, or stacked over seeds) and their settings: flax's msgpack keeps every bit.
-HEADS = FileFormat(".msgpack", _save, _load)
+# Heads, one or stacked over seeds, and their settings, bit for bit by flax's msgpack.
+HEADS = FileFormat(".msgpack", _save_head, _load_head)
+
+
+def train_heads(
+    config: ContrastiveConfig, data: FitData, seeds: Sequence[int], label: str = "acqb_cl"
+) -> dict[int, Head]:
+    """Train each seed's head on its offline split, or load it from the cache.
+
+    Args:
+        config: settings.
+        data: from `make_fit_data`; heads lie at `data.folder/head_<seed>_<hash>.msgpack`.
+        seeds: [S] of the runs.
+        label: of the policy, for the progress bar.
+
+    Raises:
+        ValueError: an evaluation prompt in a split, a damaged file, or a head that learns nothing.
+    """
+    source, settings = data.source, (config, data.rho)
+    paths = {seed: data.path(seed, HEADS, __name__, settings) for seed in seeds}
+    paths = {seed: path.with_name(f"head_{seed}_{path.name}") for seed, path in paths.items()}
+
+    def fit_seeds(seeds: Sequence[int]) -> Iterator[Head]:
+        available = np.zeros((len(seeds), source.table.num_prompts), bool)
+        for row, seed in zip(available, seeds, strict=True):
+            row[source.split(seed).offline] = True
+        rounds = [rng.round_key(rng.run_key(seed), 0) for seed in seeds]
+        keys = jnp.stack([rng.stream_key(key, rng.Stream.HEAD) for key in rounds])
+        utilities = raw_utility(source.table.performance, source.cost, data.rho)
+        stacked, _ = fit_heads(keys, data.embeddings, utilities, available, config)
+        for i in range(len(seeds)):
+            yield Head(jax.tree.map(lambda leaf: leaf[i], stacked), config)  # noqa: B023
+
+    return data.fit_or_load(f"fitting {label}", paths, HEADS, fit_seeds, HEADS_AT_ONCE)
+
+
+def project_rows(
+    config: ContrastiveConfig, data: FitData, rows: Mapping[int, np.ndarray], label: str
+) -> dict[int, np.ndarray]:
+    """Return each seed's contexts [rows, e] of some prompts by its head, as `train_heads`."""
+    heads = train_heads(config, data, list(rows), label)
+    return {
+        seed: np.asarray(project(head.params, data.embeddings[rows[seed]], head.config))
+        for seed, head in heads.items()
+    }

@@ -1,4 +1,4 @@
-"""Tables of what the head and the routers are worth: means over seeds with 95% intervals.
+"""Tables of `value`: means over seeds with 95% intervals.
 
 Differences are paired by seed.
 """
@@ -20,8 +20,8 @@ def head_table(values: xr.DataArray, origin: Mapping[str, Any]) -> pl.DataFrame:
     """Compare the encoder's embeddings with each seed's projected ones.
 
     Args:
-        values: from `of_head`.
-        origin: columns that say of what.
+        values: from `evaluate_head`.
+        origin: columns that identify the dataset.
 
     Returns:
         By statistic and features: `value` and `change` from the encoder's, each with its 95%
@@ -29,27 +29,27 @@ def head_table(values: xr.DataArray, origin: Mapping[str, Any]) -> pl.DataFrame:
     """
     rows = []
     for statistic in sorted(values["statistic"].values.tolist()):
-        of = values.sel(statistic=statistic).dropna("features")
-        for features in of["features"].values.tolist():
-            own = of.sel(features=features).values
-            row = dict(origin) | {"seeds": len(own), "statistic": statistic, "features": features}
-            row |= _interval("value", own)
+        measured = values.sel(statistic=statistic).dropna("features")
+        for features in measured["features"].values.tolist():
+            cell = measured.sel(features=features).values
+            row = dict(origin) | {"seeds": len(cell), "statistic": statistic, "features": features}
+            row |= _interval("value", cell)
             if features not in ("encoder", "none"):
-                row |= _interval("change", own - of.sel(features="encoder").values)
+                row |= _interval("change", cell - measured.sel(features="encoder").values)
             rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def seed_table(made: xr.Dataset) -> pl.DataFrame:
-    """Return a row a policy and seed of what `of_routers` judged.
+def seed_table(values: xr.Dataset) -> pl.DataFrame:
+    """Return a row per policy and seed of `evaluate_routers`.
 
     "..., performance only" is the router trained without the cost.
     """
     rows: list[dict[str, Any]] = []
-    for label in made["policy"].values.tolist():
+    for label in values["policy"].values.tolist():
         for prefix, name in (("", label), ("blind_", f"{style_of(label).name}, performance only")):
-            for seed in made["seed"].values.tolist():
-                cell = made.sel(policy=label, seed=seed)
+            for seed in values["seed"].values.tolist():
+                cell = values.sel(policy=label, seed=seed)
                 if np.isnan(cell[f"{prefix}departure"]):
                     continue
                 row: dict[str, Any] = {"policy": name, "seed": seed}
@@ -57,9 +57,9 @@ def seed_table(made: xr.Dataset) -> pl.DataFrame:
                     row[key] = float(cell[f"{prefix}{key}"])
                 row["chosen"] = str(cell[f"{prefix}chosen"].values) or None
                 for key in ("chosen", "departure", "utility") if not prefix else ():
-                    value = cell[f"once_{key}"].values
-                    missing = not str(value) if key == "chosen" else np.isnan(value)
-                    row[f"once_{key}"] = None if missing else value.item()
+                    once = cell[f"once_{key}"].values
+                    missing = not str(once) if key == "chosen" else np.isnan(once)
+                    row[f"once_{key}"] = None if missing else once.item()
                 rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -69,7 +69,7 @@ def router_table(by_seed: pl.DataFrame, origin: Mapping[str, Any]) -> pl.DataFra
 
     Args:
         by_seed: the rows.
-        origin: columns that say of what.
+        origin: columns that identify the dataset.
 
     Returns:
         By policy: `departure`, `utility`, `over_fixed` (departure probability over that of the best

@@ -96,8 +96,8 @@ class Acqb:
             that explore offer all K. With K = 2, one is what the paper says of practice: primarily
             one answer, and two where there is more to learn. None: K in every round.
         offset: [I, N] known part of the utility of each row of the run's table, x'theta_0 (a prior
-            from logs: `offline.Warm`); theta is then learnt as the rest. None: zero. It needs the
-            estimator `newton_cg`.
+            from logs: `offline.WarmStart`); theta is then learnt as the rest. None: zero. It needs
+            the estimator `newton_cg`.
     """
 
     kappa: Array | float = 1.0

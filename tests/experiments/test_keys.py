@@ -106,7 +106,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
     before = content_now()
     apart = (
         "arena/page.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
-        "offline/training.py", "datasets/readers/sprout.py", "experiments/showing.py",
+        "offline/policies.py", "datasets/readers/sprout.py", "experiments/showing.py",
         "results/files.py", "engine/progress.py", "policies/context_free_bandits.py",
     )  # fmt: skip
     for name in apart:

@@ -17,7 +17,14 @@ from cqbjax.core import rng
 from cqbjax.datasets import DatasetSource, departure_probabilities, mnl_utilities
 from cqbjax.datasets.prepare import prepare
 from cqbjax.datasets.table import RoutingTable
-from cqbjax.offline import Projected, Trained, fits, heads, projection, value, value_tables
+from cqbjax.offline import (
+    ProjectedPolicy,
+    TrainedRouter,
+    fits,
+    projection,
+    value,
+    value_tables,
+)
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.routers import KNN, RouterDC, Zero
 from cqbjax.policies import Acqb, RandomRouting
@@ -49,7 +56,7 @@ def test_what_needs_no_training_is_judged_on_the_pool_alone(source):
     """The best server of each prompt, the best one of the pool, and any, at the same prompts."""
     apart = 0
     for seed in range(6):
-        parts, made = source.split(seed), value.yardsticks(source, seed)
+        parts, made = source.split(seed), value.evaluate_baselines(source, seed)
         chance = source.probabilities[parts.pool]
         utility = (source.table.performance - 2.0 * source.cost)[parts.pool]
         fixed = int(np.argmax([np.mean(chance[:, j]) for j in range(5)]))
@@ -79,9 +86,6 @@ def test_a_smaller_offline_split_is_drawn_from_all_of_it(source):
 
 def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch):
     told = []
-    monkeypatch.setattr(
-        heads, "kept", lambda data, what, paths, form, fit, most: list(fit(list(paths)))
-    )
 
     def fit(keys, embeddings, utilities, available, config):
         told.append((keys, available))
@@ -91,8 +95,9 @@ def test_a_head_learns_from_its_seeds_split_by_its_seeds_key(source, monkeypatch
     data = SimpleNamespace(
         source=source, rho=2.0, embeddings=source.embeddings,
         path=lambda seed, *_: pathlib.Path(f"{seed}"),
+        fit_or_load=lambda label, paths, form, fit, most: list(fit(list(paths))),
     )  # fmt: skip
-    made = heads.trained(IDENTITY, data, [8, 4])
+    made = projection.train_heads(IDENTITY, data, [8, 4])
     assert [one.params["w"].tolist() for one in made] == [[1.0], [2.0]]
     ((keys, available),) = told
     for seed, key, own in zip([8, 4], keys, available, strict=True):
@@ -115,7 +120,7 @@ def scalar_nearest(x, chance, parts, k) -> tuple[float, float]:
 
 def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_code(source):
     parts, x = source.split(3), np.asarray(source.queries.contexts)
-    measures = value.nearest(x, source, parts)
+    measures = value.evaluate_nearest(x, source, parts)
     assert set(measures) == {f"{k}-NN {what}" for k in (1, 10) for what in ("error", "routing")}
     for k in (1, 10):
         expected = scalar_nearest(x, source.probabilities, parts, k)
@@ -125,11 +130,11 @@ def test_errors_and_routing_of_the_nearest_and_of_the_linear_rule_match_scalar_c
     weights = np.linalg.solve(pool[:6].T @ pool[:6] + np.eye(4), pool[:6].T @ logits)
     server = (pool[6:] @ weights).argmax(axis=1)
     expected = chance[6:][np.arange(14), server].mean()
-    assert value.linear(pool, chance) == pytest.approx(expected)
-    rows = {row[:2]: row[2] for row in value.measured(x, x, source, 3)}
+    assert value.route_linearly(pool, chance) == pytest.approx(expected)
+    rows = {row[:2]: row[2] for row in value.evaluate_features(x, x, source, 3)}
     half = np.sqrt(0.5) * np.pad(pool, ((0, 0), (0, 1)), constant_values=1.0)
     for features, table in (("shrunk", half[:, :-1]), ("intercept", half)):
-        expected = value.linear(table, chance)
+        expected = value.route_linearly(table, chance)
         assert rows["linear routing", f"encoder, {features}"] == pytest.approx(expected)
     assert rows["linear routing", "head"] == rows["linear routing", "encoder"]
 
@@ -159,12 +164,12 @@ def fractional(rho: float, min_max: bool, columns: list[int]) -> DatasetSource:
 def test_the_oracle_serves_what_the_true_table_does_whatever_the_llms_order(rho, min_max):
     source, turned = (fractional(rho, min_max, order) for order in ([0, 1, 2, 3], [2, 0, 3, 1]))
     for seed in SEEDS:
-        parts, made = source.split(seed), value.yardsticks(source, seed)
+        parts, made = source.split(seed), value.evaluate_baselines(source, seed)
         truth = source.table.performance - rho * source.cost
         best = truth[parts.pool].argmax(axis=1)
-        for measure, number in value.served(source, parts, best).items():
+        for measure, number in value.average_served(source, parts, best).items():
             assert made[value.ORACLE][measure] == pytest.approx(number, rel=1e-12), measure
-        for label, numbers in value.yardsticks(turned, seed).items():
+        for label, numbers in value.evaluate_baselines(turned, seed).items():
             assert numbers == pytest.approx(made[label], rel=1e-12), label
 
 
@@ -175,13 +180,13 @@ def test_of_llms_as_good_on_all_prompts_the_most_useful_is_the_best_fixed_one():
         source, table=dataclasses.replace(source.table, performance=np.zeros((60, 4))),
         probabilities=np.full((60, 4), 0.1), cost=cost, rho=5.0,
     )  # fmt: skip
-    assert value.yardsticks(flat, 3)[value.BEST_FIXED]["utility"] == pytest.approx(-2.5)
+    assert value.evaluate_baselines(flat, 3)[value.BEST_FIXED]["utility"] == pytest.approx(-2.5)
 
 
 def test_prompts_are_routed_to_all_llms_that_tie_for_the_nearest_ones():
     truth = np.array([[0.2, 0.6, 0.9], [0.1, 0.5, 0.3]])
     predicted = np.array([[0.7, 0.7, 0.1], [0.1, 0.2, 0.3]])
-    assert value._reached(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
+    assert value.average_of_best(predicted, truth) == pytest.approx((0.4 + 0.3) / 2)
 
 
 @pytest.mark.slow
@@ -193,8 +198,10 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     trained = {s: projection.Head(p, IDENTITY) for s, p in zip(SEEDS, turned, strict=True)}
 
     def table(some):
-        monkeypatch.setattr(heads, "trained", lambda _, __, some: {k: trained[k] for k in some})
-        measured = value.of_head(source, SEEDS[:some], tmp_path, IDENTITY)
+        monkeypatch.setattr(
+            projection, "train_heads", lambda _, __, some: {k: trained[k] for k in some}
+        )
+        measured = value.evaluate_head(source, SEEDS[:some], tmp_path, IDENTITY)
         return value_tables.head_table(measured, {})
 
     one = table(1).filter(features="head")
@@ -203,7 +210,7 @@ def test_a_head_that_turns_nothing_changes_nothing_and_another_is_paired_by_seed
     x, z = np.asarray(source.queries.contexts), []
     for seed, (params, config) in trained.items():
         table_z = np.asarray(projection.project(params, x, config))
-        both = [value.nearest(t, source, source.split(seed)) for t in (x, table_z)]
+        both = [value.evaluate_nearest(t, source, source.split(seed)) for t in (x, table_z)]
         z.append(both[1]["10-NN error"] - both[0]["10-NN error"])
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(z), scipy.stats.sem(z))
     row = made.row(by_predicate=pl.col("features") == "head", named=True)
@@ -219,10 +226,10 @@ def test_what_a_router_serves_by_hand_and_what_one_split_would_choose(source, tm
         "knn": KNN(grid=(2, 3, 4, 5, 6, 8, 10)),
         "dc": RouterDC(steps=2, clusters=2),
     }
-    judged = value.of_routers(source, routers, SEEDS, tmp_path, one_seed=50)
+    judged = value.evaluate_routers(source, routers, SEEDS, tmp_path, one_seed=50)
     made = value_tables.seed_table(judged)
-    data = fits.read(source, tmp_path)
-    fixed = fits.tuned(routers["knn"], data, 50)
+    data = fits.make_fit_data(source, tmp_path)
+    fixed = fits.tune_router(routers["knn"], data, 50)
     own_choices = set()
     for seed in SEEDS:
         parts = source.split(seed)
@@ -267,15 +274,15 @@ def check_averages(by_seed: pl.DataFrame, made: pl.DataFrame) -> None:
 
 
 def test_an_experiments_routers_are_taken_once_and_knn_is_shown_in_other_ways():
-    head = Projected(Acqb(), IDENTITY)
+    head = ProjectedPolicy(Acqb(), IDENTITY)
     policies = {
-        "zero": Trained(Zero()),
-        "zero_priority": Trained(Zero(), "joint"),
+        "zero": TrainedRouter(Zero()),
+        "zero_priority": TrainedRouter(Zero(), "joint"),
         "random": RandomRouting(),
         "acqb_cl": head,
     }
-    assert value.chosen_of(policies) == ({"zero": Zero()}, IDENTITY)
-    more = value.chosen_of({"knn": Trained(KNN())}).routers
+    assert value.select_models(policies) == ({"zero": Zero()}, IDENTITY)
+    more = value.select_models({"knn": TrainedRouter(KNN())}).routers
     assert list(more) == ["knn", "KNN, k by error", "KNN, k = 5", "KNN, k = 40"]
 
 

@@ -13,7 +13,7 @@ from cqbjax.experiments import grid, kinds, study
 from cqbjax.experiments.configs import Config
 from cqbjax.experiments.grid import Point
 from cqbjax.offline import fits
-from cqbjax.offline.policies import Trained
+from cqbjax.offline.policies import TrainedRouter
 from cqbjax.offline.routers import KNN
 
 
@@ -68,13 +68,15 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
 def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, monkeypatch):
     """On every seed's own split, or once for all on another's."""
     monkeypatch.setattr(fits, "cache_folder", lambda folder: folder)
-    monkeypatch.setattr(fits, "read", lambda source, folder: None)
+    monkeypatch.setattr(fits, "make_fit_data", lambda source, folder: None)
     monkeypatch.setattr(
-        fits, "tuned", lambda router, data, seed: dataclasses.replace(router, grid=(5 + seed % 2,))
+        fits,
+        "tune_router",
+        lambda router, data, seed: dataclasses.replace(router, grid=(5 + seed % 2,)),
     )
     asked = config(first_seed=3, num_seeds=3, tuning_seed=tuning_seed, cache_dir=None)
     source = DatasetSource.__new__(DatasetSource)
-    policies = {"knn": Trained(KNN()), "other": object()}
+    policies = {"knn": TrainedRouter(KNN()), "other": object()}
     (told,) = study.tuned(Point("p", asked, {}, {}), source, policies).values()
     assert {one["grid"][0]: one["seeds"] for one in told} == counts
 

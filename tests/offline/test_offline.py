@@ -33,8 +33,9 @@ from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
 from cqbjax.experiments import grid, kinds, resolvers, shards, showing, study
 from cqbjax.experiments.configs import Config
-from cqbjax.offline import Projected, Trained, Warm, fits, heads, projection, training
+from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.policies import train_policies
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic, RouterDC, Zero
 from cqbjax.policies import (
     Acqb,
@@ -204,8 +205,8 @@ def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dat
 
 
 def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, tmp_path):
-    made = training.per_seed(
-        {"zero": Trained(Zero()), "knn": Trained(KNN(grid=(3,)), "joint")},
+    made = train_policies(
+        {"zero": TrainedRouter(Zero()), "knn": TrainedRouter(KNN(grid=(3,)), "joint")},
         dataset, SEEDS, tmp_path, None,
     )  # fmt: skip
     utility = dataset.table.performance - dataset.rho * dataset.cost
@@ -215,7 +216,7 @@ def test_a_fit_learns_from_its_seeds_split_alone_and_predicts_its_pool(dataset, 
         expected = np.tile(utility[parts.offline].mean(axis=0), (12, 1))
         np.testing.assert_allclose(zero.scores, expected, rtol=1e-6)
         fitted = KNN(grid=(3,)).fit(
-            fits.read(dataset, tmp_path).offline(parts.offline), rho=dataset.rho, seed=seed
+            fits.make_fit_data(dataset, tmp_path).offline(parts.offline), rho=dataset.rho, seed=seed
         )
         pool = np.asarray(dataset.queries.contexts)[parts.pool]
         np.testing.assert_allclose(knn.scores, fitted.predict(pool), rtol=1e-5, atol=1e-6)
@@ -243,22 +244,22 @@ def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSourc
 
 
 LEARNT = {
-    "zero": Trained(Zero()),
-    "knn": Trained(KNN(grid=(2, 4, 8))),
-    "mlp": Trained(MLP(grid=((8,), (4, 4)), max_iter=20)),
-    "umr": Trained(UMR(grid=(2, 4))),
-    "routerdc": Trained(RouterDC(width=8, steps=10, clusters=2)),
-    "carrot": Trained(Carrot(grid=(2, 4, 8))),
-    "logistic": Trained(Logistic(ridges=(0.5, 2.0))),
-    "acqb_cl": Projected(Acqb(), SMALL_HEAD),
-    "acqb_warm": Warm(Acqb()),
-    "acqb_cl_warm": Warm(Acqb(), head=SMALL_HEAD),
+    "zero": TrainedRouter(Zero()),
+    "knn": TrainedRouter(KNN(grid=(2, 4, 8))),
+    "mlp": TrainedRouter(MLP(grid=((8,), (4, 4)), max_iter=20)),
+    "umr": TrainedRouter(UMR(grid=(2, 4))),
+    "routerdc": TrainedRouter(RouterDC(width=8, steps=10, clusters=2)),
+    "carrot": TrainedRouter(Carrot(grid=(2, 4, 8))),
+    "logistic": TrainedRouter(Logistic(ridges=(0.5, 2.0))),
+    "acqb_cl": ProjectedPolicy(Acqb(), SMALL_HEAD),
+    "acqb_warm": WarmStart(Acqb()),
+    "acqb_cl_warm": WarmStart(Acqb(), head=SMALL_HEAD),
 }
 
 
 def learnt(label: str, dataset: DatasetSource, folder: Path) -> np.ndarray:
     """Return what a policy of seed 5, its hyper-parameters chosen on its own split, goes by."""
-    made = training.per_seed({label: LEARNT[label]}, dataset, [5], folder, None)[label]
+    made = train_policies({label: LEARNT[label]}, dataset, [5], folder, None)[label]
     return np.asarray(max(jax.tree.leaves(made.policies[0]), key=np.size))
 
 
@@ -278,9 +279,9 @@ def test_nothing_outside_the_offline_split_reaches_a_fit(label, dataset, tmp_pat
 
 @pytest.mark.slow
 def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path, monkeypatch):
-    head = Projected(Acqb(), SMALL_HEAD)
-    policies = {"knn": Trained(KNN(grid=(3, 5))), "acqb_cl": head}
-    first = training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+    head = ProjectedPolicy(Acqb(), SMALL_HEAD)
+    policies = {"knn": TrainedRouter(KNN(grid=(3, 5))), "acqb_cl": head}
+    first = train_policies(policies, dataset, SEEDS, tmp_path, 77)
 
     def refuse(*args, **kwargs):
         raise AssertionError("a fit was repeated")
@@ -289,22 +290,22 @@ def test_a_second_call_fits_nothing_and_a_changed_setting_does(dataset, tmp_path
         monkeypatch.setattr(owner, name, refuse)
     # The priority pairing shares the router's fits, and the order of the seeds is the caller's.
     policies["knn_priority"] = dataclasses.replace(policies["knn"], schedule="joint")
-    again = training.per_seed(policies, dataset, SEEDS[::-1], tmp_path, 77)
+    again = train_policies(policies, dataset, SEEDS[::-1], tmp_path, 77)
     for label, leaf in (("knn", attrgetter("scores")), ("acqb_cl", attrgetter("view.contexts"))):
         for one, two in zip(first[label].policies, again[label].policies[::-1], strict=True):
             np.testing.assert_array_equal(leaf(one), leaf(two))
     for changed in (
-        {"knn": Trained(KNN(grid=(4,)))},
-        {"acqb_cl": Projected(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
+        {"knn": TrainedRouter(KNN(grid=(4,)))},
+        {"acqb_cl": ProjectedPolicy(Acqb(), dataclasses.replace(SMALL_HEAD, epochs=4))},
     ):
         with pytest.raises(AssertionError, match="repeated"):
-            training.per_seed(changed, dataset, SEEDS, tmp_path, None)
+            train_policies(changed, dataset, SEEDS, tmp_path, None)
     with pytest.raises(AssertionError, match="repeated"):
-        training.per_seed(policies, dataset, [6], tmp_path, 77)
+        train_policies(policies, dataset, [6], tmp_path, 77)
     damaged = next(tmp_path.glob("routerbench/*.npy"))
     damaged.write_bytes(damaged.read_bytes()[:50])
     with pytest.raises(ValueError, match="not readable, delete it to make it again"):
-        training.per_seed(policies, dataset, SEEDS, tmp_path, 77)
+        train_policies(policies, dataset, SEEDS, tmp_path, 77)
 
 
 OWN_ROUTER = """
@@ -338,7 +339,7 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
             monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
         router = importlib.import_module("own_router").Level()
-        made = training.per_seed({"own": Trained(router)}, dataset, [5], tmp_path / "fits", 5)
+        made = train_policies({"own": TrainedRouter(router)}, dataset, [5], tmp_path / "fits", 5)
         said.append(float(made["own"].policies[0].scores[0, 0]))
     assert said == [1.0, 1.0, 25.0]
     assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
@@ -347,14 +348,15 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
 # Makes each kind of fit, or reads those that are kept.
 FITTED = """
 from cqbjax.datasets.source import dataset_source
-from cqbjax.offline import Trained, Warm, training
+from cqbjax.offline import TrainedRouter, WarmStart
+from cqbjax.offline.policies import train_policies
 from cqbjax.offline.routers import KNN, MLP, UMR, Carrot, Logistic
 from cqbjax.policies import Acqb
 fixed = KNN(grid=(5,)), Carrot(grid=(2,)), UMR(grid=(2,)), Logistic(ridges=(1.0,))
 routers = *fixed, MLP(grid=((2,),), max_iter=2)
-policies = {str(router): Trained(router) for router in routers} | {"warm": Warm(Acqb())}
+policies = {str(router): TrainedRouter(router) for router in routers} | {"warm": WarmStart(Acqb())}
 source = dataset_source("routerbench", folder, pool_size=12)
-training.per_seed(policies, source, [5], folder / "fits", None)
+train_policies(policies, source, [5], folder / "fits", None)
 """
 
 
@@ -372,8 +374,8 @@ def test_kept_fits_are_read_without_the_libraries_that_made_them(dataset, tmp_pa
 def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_path, monkeypatch):
     hashed, real = [], source.arrays_digest
     monkeypatch.setattr(source, "arrays_digest", lambda arrays: hashed.append(1) or real(arrays))
-    training.per_seed({"zero": Trained(Zero())}, dataset, SEEDS, tmp_path, None)
-    heads.trained(SMALL_HEAD, fits.read(dataset, tmp_path), SEEDS[:1])
+    train_policies({"zero": TrainedRouter(Zero())}, dataset, SEEDS, tmp_path, None)
+    projection.train_heads(SMALL_HEAD, fits.make_fit_data(dataset, tmp_path), SEEDS[:1])
     assert len(hashed) == 1
     digests = {dataset.digest}
     for field in ("performance", "cost", "contexts"):
@@ -394,10 +396,10 @@ def test_a_dataset_is_hashed_once_and_by_all_that_fits_depend_on(dataset, tmp_pa
 def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, monkeypatch):
     fresh, real = [], projection.fit_heads
     monkeypatch.setattr(projection, "fit_heads", lambda *a: fresh.append(real(*a)) or fresh[-1])
-    made = training.per_seed(
-        {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+    made = train_policies(
+        {"acqb_cl": ProjectedPolicy(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
     )
-    users = heads.trained(SMALL_HEAD, fits.read(dataset, tmp_path), SEEDS)
+    users = projection.train_heads(SMALL_HEAD, fits.make_fit_data(dataset, tmp_path), SEEDS)
     assert len(fresh) == 1, "the heads of the study are the ones that the user gets"
     files = {int(path.name.split("_")[1]): path for path in tmp_path.rglob("head_*.msgpack")}
     assert set(files) == set(SEEDS)
@@ -412,8 +414,8 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
         np.testing.assert_array_equal(z, made["acqb_cl"].policies[i].view.contexts)
     files[2].write_bytes(files[2].read_bytes()[:50])
     with pytest.raises(ValueError, match="head_2_.*not readable, delete it to make it again"):
-        training.per_seed(
-            {"acqb_cl": Projected(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
+        train_policies(
+            {"acqb_cl": ProjectedPolicy(Acqb(), SMALL_HEAD)}, dataset, SEEDS, tmp_path, None
         )
 
 
@@ -422,10 +424,10 @@ def test_a_trained_head_is_kept_and_comes_back_bit_for_bit(dataset, tmp_path, mo
     ids=lambda router: type(router).__name__,
 )  # fmt: skip
 def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset, tmp_path):
-    data = fits.read(dataset, tmp_path)
+    data = fits.make_fit_data(dataset, tmp_path)
     split = data.offline(dataset.split(77).offline)
     chosen = router.tune(split, rho=5.0, seed=77)
-    assert fits.tuned(router, data, 77) == chosen == fits.tuned(router, data, 77)
+    assert fits.tune_router(router, data, 77) == chosen == fits.tune_router(router, data, 77)
     free, fixed = (
         one.fit(split, rho=5.0, seed=77).predict(data.embeddings) for one in (router, chosen)
     )
@@ -435,7 +437,7 @@ def test_a_tuned_router_is_fixed_and_comes_back_from_disk_equal(router, dataset,
 
 @pytest.mark.slow
 def test_splits_of_two_sizes_share_routerdcs_program(dataset, tmp_path):
-    data, router = fits.read(dataset, tmp_path), RouterDC(steps=2, clusters=2)
+    data, router = fits.make_fit_data(dataset, tmp_path), RouterDC(steps=2, clusters=2)
     program = router.fit.__globals__["train"]
     program.clear_cache()
     made = [
@@ -455,7 +457,7 @@ def test_a_planted_evaluation_prompt_is_refused(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "drop_pool_texts", lambda parts, prompts: parts)
     leaking = dataclasses.replace(leaking)  # which remembers no split
     with pytest.raises(ValueError, match="has the same text as pool row"):
-        training.per_seed({"zero": Trained(Zero())}, leaking, [5], tmp_path, None)
+        train_policies({"zero": TrainedRouter(Zero())}, leaking, [5], tmp_path, None)
 
 
 @pytest.mark.slow
@@ -582,15 +584,15 @@ def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
 @pytest.mark.slow
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
-    policies = {"knn": Trained(KNN(grid=(3, 4))), "acqb": Acqb()}
+    policies = {"knn": TrainedRouter(KNN(grid=(3, 4))), "acqb": Acqb()}
     by_policy = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
-    data = fits.read(dataset, tmp_path / "fits")
-    one = fits.tuned(KNN(grid=(3, 4)), data, 7)
+    data = fits.make_fit_data(dataset, tmp_path / "fits")
+    one = fits.tune_router(KNN(grid=(3, 4)), data, 7)
     assert by_policy == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
     assert len(one.grid) == 1 and json.dumps(by_policy)
     config.tuning_seed = None
     rows = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
-    each = [fits.tuned(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
+    each = [fits.tune_router(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
     assert {row["grid"][0]: row["seeds"] for row in rows} == {
         k: each.count(k) for k in dict.fromkeys(each)
     }
@@ -604,16 +606,16 @@ def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypa
     data = SimpleNamespace(source=SimpleNamespace(split=split))
     told = []
     monkeypatch.setattr(
-        heads, "contexts",
+        projection, "project_rows",
         lambda head, data, rows, label: told.append((head, rows)) or rows,
     )  # fmt: skip
-    projected = Projected(Acqb(), ContrastiveConfig())
-    (one, other) = projected.fitted("cl", data, [5, 3], None)
+    projected = ProjectedPolicy(Acqb(), ContrastiveConfig())
+    (one, other) = projected.fit("cl", data, [5, 3], None)
     assert (one.tolist(), other.tolist()) == ([2], [4, 1])
     assert told[0][0] == ContrastiveConfig() and list(told[0][1]) == [5, 3]
-    routed = Trained(Zero(), schedule="joint", retry="fallback").policy(np.eye(3))
+    routed = TrainedRouter(Zero(), schedule="joint", retry="fallback").make_policy(np.eye(3))
     assert (routed.by, routed.retry, routed.recall_by) == ("row", "fallback", "row")
     assert routed.schedule == RouterPolicy(scores=np.eye(3), schedule="joint").schedule
     np.testing.assert_array_equal(routed.scores, np.eye(3))
-    shown = projected.policy(np.ones((3, 2)))
+    shown = projected.make_policy(np.ones((3, 2)))
     assert shown.policy == Acqb() and shown.view.contexts.shape == (3, 2)

@@ -11,7 +11,7 @@ import scipy.optimize
 from cqbjax import datasets
 from cqbjax.core import rng, simulate
 from cqbjax.core.types import Observation
-from cqbjax.offline import Trained, Warm, priors
+from cqbjax.offline import TrainedRouter, WarmStart, priors
 from cqbjax.offline.routers import KNN, Logistic
 from cqbjax.offline.routers.logistic import fit_log_odds
 from cqbjax.policies import Acqb, ContextWrapper, ReplacedContexts
@@ -152,14 +152,14 @@ def test_thompson_samples_begin_at_the_prior():
 @pytest.mark.parametrize(("size", "rate"), [(1, 0.8), (2, 0.9)])
 def test_the_estimate_stays_within_two_percent_of_alpha_with_a_prior(shared_data, size, rate):
     source = datasets.dataset_source("routerbench", shared_data)
-    policy = Warm(base=Acqb(alpha_scale=0.3, c1=0.25, retry="posterior"))
+    policy = WarmStart(base=Acqb(alpha_scale=0.3, c1=0.25, retry="posterior"))
     parts = source.split(0)
-    features = priors.extended(source.embeddings, policy.share)
+    features = priors.extend(source.embeddings, policy.share)
     prior = priors.fit_prior(
         features[parts.offline], source.probabilities[parts.offline], features[parts.pool],
         policy.weight, policy.ridge, 1.0,
     )  # fmt: skip
-    run = estimator_error.play(source.queries, size, rate, 200, 0, policy.policy(prior))
+    run = estimator_error.play(source.queries, size, rate, 200, 0, policy.make_policy(prior))
     distances = estimator_error.measure(run, np.arange(20, 201, 20))
     assert estimator_error.percent(distances, 0.3).max() < 2.0
 
@@ -173,17 +173,17 @@ def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
         ({"weight": "much"}, "weight=much must be a finite number"),
     ):
         with pytest.raises(ValueError, match=told):
-            Warm(base=Acqb(), **changed).check(problem)
+            WarmStart(base=Acqb(), **changed).check(problem)
     with pytest.raises(ValueError, match="disjoint"):
-        Warm(base=Acqb()).check(problem._replace(parameters="shared"))
+        WarmStart(base=Acqb()).check(problem._replace(parameters="shared"))
 
 
 def test_a_posterior_needs_log_odds():
     problem = world(logs()[2]).problem(1, 8)
     for retry in ("posterior", "recall"):
-        Trained(Logistic(), retry=retry).check(problem)
+        TrainedRouter(Logistic(), retry=retry).check(problem)
         with pytest.raises(ValueError, match=f"retry={retry} needs a router that predicts the log"):
-            Trained(KNN(), retry=retry).check(problem)
+            TrainedRouter(KNN(), retry=retry).check(problem)
 
 
 def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
@@ -197,7 +197,11 @@ def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
         ),
     )  # fmt: skip
     data = SimpleNamespace(
-        source=source, embeddings=embeddings, rho=5.0, path=lambda seed, *_: seed
+        source=source,
+        embeddings=embeddings,
+        rho=5.0,
+        path=lambda seed, *_: seed,
+        fit_or_load=lambda label, paths, form, fit: dict(zip(paths, fit(list(paths)), strict=True)),
     )
     told = []
 
@@ -207,10 +211,6 @@ def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
         return priors.Prior(pool, 10 * pool)
 
     monkeypatch.setattr(priors, "fit_prior", fit)
-    monkeypatch.setattr(
-        priors, "kept",
-        lambda data, what, paths, form, fit: dict(zip(paths, fit(list(paths)), strict=True)),
-    )  # fmt: skip
-    made = priors.pool_priors("warm", priors.Settings(0.1, 0.2, 0.0, None, 0.3), data, [5, 3])
+    made = priors.fit_priors("warm", priors.PriorSettings(0.1, 0.2, 0.0, None, 0.3), data, [5, 3])
     assert told == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
     assert [one.contexts.ravel().tolist() for one in made] == [[7], [1, 4]]

@@ -12,9 +12,9 @@ import pytest
 from cqbjax.core import files
 from cqbjax.offline.contrastive import (
     ContrastiveConfig,
-    balanced_sample,
+    draw_balanced_sample,
+    draw_minibatch,
     info_nce,
-    minibatch,
     select_pairs,
     utility_cosine,
 )
@@ -23,8 +23,8 @@ from cqbjax.offline.projection import HEADS, Head, fit, fit_heads, init_head, pr
 # Compiled whole: one operation after another is a compilation each.
 utility_cosine, info_nce = jax.jit(utility_cosine), jax.jit(info_nce)
 select_pairs = jax.jit(select_pairs, static_argnums=3)
-balanced_sample = jax.jit(balanced_sample, static_argnums=2)
-minibatch = jax.jit(minibatch, static_argnums=2)
+draw_balanced_sample = jax.jit(draw_balanced_sample, static_argnums=2)
+draw_minibatch = jax.jit(draw_minibatch, static_argnums=2)
 
 
 def scalar_cosine(u: np.ndarray) -> np.ndarray:
@@ -152,7 +152,9 @@ def test_balanced_sample_draws_each_group_evenly_and_all_of_a_small_one() -> Non
     available[:10] = False
     counts = np.zeros(53)
     for seed in range(400):
-        sample = balanced_sample(jax.random.key(seed), jnp.asarray(u), 5, jnp.asarray(available))
+        sample = draw_balanced_sample(
+            jax.random.key(seed), jnp.asarray(u), 5, jnp.asarray(available)
+        )
         rows = np.asarray(sample.rows)[np.asarray(sample.mask)]
         assert len(set(rows)) == len(rows) and available[rows].all()
         assert list(np.bincount(best[rows], minlength=4)) == [5, 3, 0, 5]
@@ -166,11 +168,11 @@ def test_balanced_sample_draws_each_group_evenly_and_all_of_a_small_one() -> Non
 
 def test_minibatch_takes_real_slots_first() -> None:
     mask = jnp.arange(20) % 2 == 0
-    slots, valid = minibatch(jax.random.key(1), mask, 8)
+    slots, valid = draw_minibatch(jax.random.key(1), mask, 8)
     assert valid.all() and len(set(np.asarray(slots).tolist())) == 8
-    _, valid = minibatch(jax.random.key(1), mask, 14)
+    _, valid = draw_minibatch(jax.random.key(1), mask, 14)
     assert int(valid.sum()) == 10
-    assert not (slots == minibatch(jax.random.key(2), mask, 8)[0]).all()
+    assert not (slots == draw_minibatch(jax.random.key(2), mask, 8)[0]).all()
 
 
 @pytest.mark.slow
@@ -248,7 +250,7 @@ def test_gradient_step_is_the_sum_over_used_queries() -> None:
     key = jax.random.key(5)
     params, history = fit(key, x, u, config)
     key_sample, key_init, _ = jax.random.split(key, 3)
-    sample = balanced_sample(key_sample, jnp.asarray(u), 40)
+    sample = draw_balanced_sample(key_sample, jnp.asarray(u), 40)
     rows = np.asarray(sample.rows)[np.asarray(sample.mask)]
     chosen = scalar_pairs(scalar_cosine(u[rows].astype(float)), 0.5, 0.3, 64, [True] * 24)
     start = init_head(key_init, 16, config)

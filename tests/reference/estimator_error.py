@@ -27,8 +27,9 @@ from cqbjax.core.types import Problem, Source
 from cqbjax.engine.spec import PerSeed
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import showing
-from cqbjax.offline import Projected, fits, training
+from cqbjax.offline import ProjectedPolicy, fits
 from cqbjax.offline.contrastive import ContrastiveConfig
+from cqbjax.offline.policies import train_policies
 from cqbjax.policies import Acqb, ContextWrapper, Intercept
 from cqbjax.results import tables
 from cqbjax.sources import Synthetic
@@ -279,8 +280,8 @@ def _with_intercept(policy: Acqb, seed: int) -> Judged:
 
 def _through_head(source: datasets.DatasetSource, dataset: str, policy: Acqb, seed: int) -> Judged:
     """Show a policy what the head of a seed makes of its contexts, trained or kept."""
-    learnt = {"acqb_cl": Projected(policy, HEADS[dataset])}
-    ready = training.per_seed(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
+    learnt = {"acqb_cl": ProjectedPolicy(policy, HEADS[dataset])}
+    ready = train_policies(learnt, source, [seed], fits.cache_folder(None), None)["acqb_cl"]
     assert isinstance(ready, PerSeed)
     judged = ready.policies[0]
     assert isinstance(judged, ContextWrapper)

@@ -19,7 +19,7 @@ from cqbjax.cli._compose import list_router_policies
 from cqbjax.core.contract import REPLACED_BY_NEEDS, check_class
 from cqbjax.core.pytree import pytree, signature_of, static
 from cqbjax.core.types import Needs, Problem
-from cqbjax.offline import Learnt, Projected, Warm
+from cqbjax.offline import OfflinePolicy, ProjectedPolicy, WarmStart
 from cqbjax.policies import Acqb, ContextWrapper, Intercept, RouterPolicy
 from cqbjax.policies._template import EpsilonGreedy, State
 from cqbjax.testing.contract import PROBLEM, ContractError, check_policy
@@ -48,12 +48,12 @@ def policies() -> Any:
 def configured(label: str) -> Any:
     """Instantiate one policy as the study script does."""
     policy = hydra.utils.instantiate(policies()[label])
-    if isinstance(policy, Warm):
+    if isinstance(policy, WarmStart):
         draw, rows = np.random.default_rng(1), SINGLE.num_rows
-        return policy.policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
-    if isinstance(policy, Learnt):
-        columns = 4 if isinstance(policy, Projected) else SINGLE.num_servers
-        return policy.policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
+        return policy.make_policy((draw.normal(size=(rows, 3)), draw.normal(size=(rows, 3))))
+    if isinstance(policy, OfflinePolicy):
+        columns = 4 if isinstance(policy, ProjectedPolicy) else SINGLE.num_servers
+        return policy.make_policy(np.random.default_rng(1).normal(size=(SINGLE.num_rows, columns)))
     return policy
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from cqbjax.offline.routers.base import FittedRouter, OfflineSplit, Router
 
 if TYPE_CHECKING:
-    from cqbjax.offline.routers.carrot import Carrot
-    from cqbjax.offline.routers.knn import KNN
+    from cqbjax.offline.routers.knn import KNN, Carrot
     from cqbjax.offline.routers.logistic import Logistic
     from cqbjax.offline.routers.mlp import MLP
     from cqbjax.offline.routers.routerdc import RouterDC
@@ -21,12 +20,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a router from the module of its name when it is first asked for.
+    """Import a router from its module on first use.
 
-    A router is none of the code that another's fit follows from, and RouterDC's libraries are slow
-    to import.
+    One router's code is not part of another's cache key, and RouterDC's libraries are slow to
+    import.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{name.lower()}"), name)
+    module = "knn" if name == "Carrot" else name.lower()
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return globals()[name]

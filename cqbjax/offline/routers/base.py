@@ -1,4 +1,4 @@
-"""The one interface of the offline-trained routers.
+"""The interface of routers that are trained offline, and the helpers that they share.
 
 Axis letters: n offline prompts, P prompts to route, N servers (LLMs), d embedding dimension. A
 router learns from an `OfflineSplit` alone, so that no evaluation prompt can reach it, and then
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # scikit-learn is slow to import, and needed only where one fits
+if TYPE_CHECKING:  # scikit-learn is slow to import
     from sklearn.cluster import KMeans
 
 Floats = NDArray[np.floating]
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OfflineSplit:
-    """What a router may learn from.
+    """The training data of a router.
 
     Attributes:
         embeddings: [n, d] frozen encoder outputs of the offline prompts.
         performance: [n, N] scores in [0, 1].
         cost: [n, N] cost normalised to [0, 1].
         departure: [n, N] probability that the answer satisfies the user, which the log of a service
-            shows as a share of departures; None where only scores are known.
+            shows as a share of departures; None if only scores are known.
 
     Raises:
         ValueError: If shapes differ, there are fewer than 10 prompts, a value is missing or
@@ -45,52 +45,43 @@ class OfflineSplit:
     def __post_init__(self) -> None:
         """Check every value before any training starts."""
         n = len(self.embeddings)
-        given = () if self.departure is None else ("departure",)
-        for name in ("embeddings", "performance", "cost", *given):
-            if getattr(self, name).ndim != 2 or len(getattr(self, name)) != n:
+        cells = {"performance": self.performance, "cost": self.cost}
+        if self.departure is not None:
+            cells["departure"] = self.departure
+        for name, values in {"embeddings": self.embeddings, **cells}.items():
+            if values.ndim != 2 or len(values) != n:
                 raise ValueError(
-                    f"offline {name} has shape {getattr(self, name).shape}; it must have two axes "
+                    f"offline {name} has shape {values.shape}; it must have two axes "
                     f"and {n} rows, one a prompt."
                 )
-        for name in ("cost", *given):
-            if self.performance.shape != getattr(self, name).shape:
+        for name, values in cells.items():
+            if self.performance.shape != values.shape:
                 raise ValueError(
                     f"offline performance is {self.performance.shape} but {name} is "
-                    f"{getattr(self, name).shape}; both must be [n, N]."
+                    f"{values.shape}; both must be [n, N]."
                 )
         if n < 10:
             raise ValueError(f"the offline split has {n} prompts; a router needs at least 10.")
-        _require(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
-        for name in ("performance", "cost", *given):
-            values = getattr(self, name)
-            _require((values >= 0) & (values <= 1), values, name, "in [0, 1]")
+        _check_all(np.isfinite(self.embeddings), self.embeddings, "embeddings", "finite")
+        for name, values in cells.items():
+            _check_all((values >= 0) & (values <= 1), values, name, "in [0, 1]")
 
     def utility(self, rho: float) -> Floats:
         """Return the training target perf - rho * cost, [n, N]."""
         return self.performance - rho * self.cost
 
     def sort_rows(self) -> "OfflineSplit":
-        """Return the same rows in an order that follows from what they hold alone.
+        """Return the same rows in an order that depends on their content alone.
 
-        Rows of one embedding are ordered by their sorted cells first: the order of the LLMs then
+        Rows of one embedding are ordered by their sorted cells first, so that the order of the LLMs
         hardly matters either.
         """
         cells = [self.performance, self.cost]
         if self.departure is not None:
             cells.append(self.departure)
         ascending = [np.sort(each, axis=1) for each in cells]
-        order = np.argsort(row_bytes(np.hstack([self.embeddings, *ascending, *cells])))
+        order = np.argsort(view_rows(np.hstack([self.embeddings, *ascending, *cells])))
         return OfflineSplit(self.embeddings[order], *(each[order] for each in cells))
-
-    def labels(self) -> Floats:
-        """Return the departures, [n, N].
-
-        Raises:
-            ValueError: If they are not known.
-        """
-        if self.departure is None:
-            raise ValueError("the offline split has no departure probabilities to learn from.")
-        return self.departure
 
 
 class FittedRouter(Protocol):
@@ -102,8 +93,8 @@ class FittedRouter(Protocol):
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A trained router: what predicts, and the dimension d that it was trained on."""
+class ScoringRouter:
+    """A trained router: its score function, and the dimension d that it was trained on."""
 
     score: Callable[[Floats], Floats]
     dimension: int
@@ -119,14 +110,14 @@ class Fitted:
                 f"embeddings to route have shape {embeddings.shape}; the router was trained on "
                 f"[n, {self.dimension}]."
             )
-        _require(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
+        _check_all(np.isfinite(embeddings), embeddings, "query embeddings", "finite")
         return self.score(embeddings)
 
 
 class Router(Protocol):
     """Settings of a router; a frozen dataclass.
 
-    An attribute `on_departures = True` says that it learns from `OfflineSplit.departure` and
+    A router with the attribute `on_departures = True` learns from `OfflineSplit.departure` and
     predicts the log-odds of a departure, which `retry=posterior` needs.
     """
 
@@ -136,10 +127,10 @@ class Router(Protocol):
         Args:
             split: An offline split.
             rho: As in `fit`.
-            seed: Seed of the folds and of what is trained on them.
+            seed: Seed of the folds and of the training on them.
 
         Returns:
-            The same router with what was chosen fixed: its `fit` validates nothing more.
+            The same router with fixed hyper-parameters: its `fit` validates nothing more.
         """
         ...
 
@@ -148,49 +139,49 @@ class Router(Protocol):
 
         Args:
             split: The offline split.
-            rho: Weight of the normalised cost in the utility perf - rho * cost; 0 is the
-                performance-only reading.
+            rho: Weight of the normalised cost in the utility perf - rho * cost; 0 is performance
+                alone.
             seed: Seed of everything random in training; the same seed gives the same router.
         """
         ...
 
 
 def is_on_departures(router: Router) -> bool:
-    """Tell whether a router learns from departures and predicts their log-odds."""
+    """Return whether a router learns from departures and predicts their log-odds."""
     return bool(getattr(router, "on_departures", False))
 
 
-def row_bytes(rows: Floats) -> NDArray[np.void]:
+def view_rows(rows: Floats) -> NDArray[np.void]:
     """Return each row [n, m] as one item [n], which NumPy sorts and compares whole."""
     exact = np.ascontiguousarray(rows, np.float64) + 0.0  # -0 is 0
     return exact.view(np.dtype((np.void, exact.itemsize * exact.shape[1]))).ravel()
 
 
-def folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
+def split_folds(n: int, count: int, seed: int) -> Iterator[tuple[Indices, Indices]]:
     """Yield shuffled (training rows, validation rows) of `count` folds, a function of the seed."""
     from sklearn.model_selection import KFold
 
     yield from KFold(min(count, n), shuffle=True, random_state=seed).split(np.zeros(n))
 
 
-def k_means(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
-    """Cluster embeddings [n, d]: `labels_` [n] and `cluster_centers_` [C, d].
+def cluster(embeddings: Floats, clusters: int, seed: int) -> "KMeans":
+    """Cluster embeddings [n, d] by k-means: `labels_` [n] and `cluster_centers_` [C, d].
 
     Many prompts can share one embedding (a long common prefix): no more clusters than points.
     """
     from sklearn.cluster import KMeans
 
-    count = min(clusters, len(np.unique(row_bytes(embeddings))))
+    count = min(clusters, len(np.unique(view_rows(embeddings))))
     return KMeans(n_clusters=count, n_init=4, random_state=seed).fit(embeddings)
 
 
-def of_least_loss(
+def cross_validate(
     grid: Sequence[T], loss: Callable[[T, Indices, Indices], float], n: int, count: int, seed: int
 ) -> T:
     """Choose a hyper-parameter by cross-validation; the first of the grid where they tie.
 
     Args:
-        grid: to choose from; one value is returned as it is.
+        grid: values; a single one is returned without validation.
         loss: of a value, the training rows and the held-out rows.
         n: rows in all.
         count: folds.
@@ -199,26 +190,22 @@ def of_least_loss(
     if len(grid) == 1:
         return grid[0]
     total = dict.fromkeys(grid, 0.0)
-    for train, held in folds(n, count, seed):
+    for train, held in split_folds(n, count, seed):
         for value in total:
             total[value] += loss(value, train, held)
     return min(total, key=total.__getitem__)
 
 
 def check_grid(name: str, values: tuple[int, ...]) -> None:
-    """Check a grid of positive integers to validate over.
-
-    Raises:
-        ValueError: If it is empty or holds a value below 1.
-    """
+    """Raise a `ValueError` for a grid that is empty or holds a value below 1."""
     if not values or min(values) < 1:
         raise ValueError(f"{name} is {values}; it must hold integers of at least 1.")
 
 
-def warn_at_end(name: str, chosen: int, grid: tuple[int, ...]) -> None:
-    """Warn where validation chose an end of its grid: beyond it may lie a better value.
+def warn_at_grid_end(name: str, chosen: int, grid: tuple[int, ...]) -> None:
+    """Warn if validation chose an end of its grid, beyond which a better value may lie.
 
-    Of a grid of one or two values every choice is an end, and of that nothing is said.
+    A grid of one or two values has nothing but ends and causes no warning.
     """
     if len(grid) > 2 and chosen in (min(grid), max(grid)):
         end = "least" if chosen == min(grid) else "greatest"
@@ -228,9 +215,9 @@ def warn_at_end(name: str, chosen: int, grid: tuple[int, ...]) -> None:
         )
 
 
-def _require(good: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:
-    if not good.all():
-        row, column = np.argwhere(~good)[0]
+def _check_all(valid: NDArray[np.bool_], values: Floats, name: str, allowed: str) -> None:
+    if not valid.all():
+        row, column = np.argwhere(~valid)[0]
         raise ValueError(
             f"{name} row {row}, column {column} is {values[row, column]}; it must be {allowed}."
         )

@@ -1,7 +1,9 @@
-"""KNN (RouterBench): mean performance of the nearest offline prompts minus rho times mean cost.
+"""Nearest-neighbour routers: KNN (RouterBench) and CARROT (Somerstep et al.).
 
-The neighbours of a prompt are sorted once and running sums give every k of the grid. Where the
-predictions of LLMs tie, the one of the lower number, the earlier column, is routed to.
+KNN predicts the mean performance of the nearest offline prompts minus rho times the mean cost;
+CARROT estimates performance and cost separately. The neighbours of a prompt are sorted once, and
+running sums give every k of the grid. Where predictions tie, the LLM of the lower number is routed
+to.
 """
 
 import dataclasses
@@ -11,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from cqbjax.offline.routers.base import (
-    Fitted,
     Floats,
     Indices,
     OfflineSplit,
+    ScoringRouter,
     check_grid,
-    folds,
-    row_bytes,
-    warn_at_end,
+    split_folds,
+    view_rows,
+    warn_at_grid_end,
 )
 
 # RouterBench's k (5, 10, 40), 20 between them, CARROT's powers of two from 64 to 512, and 1024 as
@@ -27,7 +29,8 @@ GRID = (5, 10, 20, 40, 64, 128, 256, 512, 1024)
 CRITERIA = ("utility", "error")
 # Cosines, and predictions, that differ by no more than rounding are equal.
 TIED = 1e-12
-# Queries whose cosines with all embeddings are there at once.
+CARROT_GRID = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Queries whose cosines with all embeddings are in memory at once.
 AT_ONCE = 256
 
 Loss = Callable[[Floats, Indices], Floats]
@@ -38,8 +41,8 @@ def mean_of_nearest(
 ) -> Floats:
     """Average values over the k rows nearest to each query by cosine, for each k: [G, P, N].
 
-    Rows that are as far as the k-th share equally the weight that nearer ones leave: a tie is not
-    broken, by the order of rows or otherwise. Rows of one embedding are looked at as one.
+    Rows as far as the k-th share the remaining weight equally, so that ties do not depend on the
+    order of rows. Rows of one embedding count as one point.
 
     Args:
         stored: [n, d] embeddings.
@@ -48,14 +51,14 @@ def mean_of_nearest(
         grid: Values of k, at most n; it ascends, each k once.
     """
     _, first, group, count = np.unique(
-        row_bytes(stored), return_index=True, return_inverse=True, return_counts=True
+        view_rows(stored), return_index=True, return_inverse=True, return_counts=True
     )
-    points, sums = _directions(stored[first]), np.zeros((len(first), values.shape[1]))
+    points, sums = _scale_to_unit(stored[first]), np.zeros((len(first), values.shape[1]))
     np.add.at(sums, group, values)
     most, ks = min(grid[-1], len(points)), np.asarray(grid)
     means = np.empty((len(grid), len(queries), values.shape[1]))
     for start in range(0, len(queries), AT_ONCE):
-        cosine = _directions(queries[start : start + AT_ONCE]) @ points.T
+        cosine = _scale_to_unit(queries[start : start + AT_ONCE]) @ points.T
         furthest = np.partition(cosine, -most, axis=1)[:, -most] - TIED
         for row, (to_each, least) in enumerate(zip(cosine, furthest, strict=True), start):
             near = np.flatnonzero(to_each >= least)
@@ -71,7 +74,7 @@ def mean_of_nearest(
     return means
 
 
-def _directions(embeddings: Floats) -> Floats:
+def _scale_to_unit(embeddings: Floats) -> Floats:
     """Scale embeddings to length one in float64; a zero vector has no direction and stays zero."""
     exact = embeddings.astype(np.float64)
     length = np.linalg.norm(exact, axis=1, keepdims=True)
@@ -79,14 +82,14 @@ def _directions(embeddings: Floats) -> Floats:
 
 
 def squared_error(values: Floats) -> Loss:
-    """Make the loss that sums squared errors of predicted values [G, B, N] of the rows [B]."""
+    """Return the loss that sums squared errors of predicted values [G, B, N] of the rows [B]."""
     return lambda predicted, rows: ((predicted - values[rows]) ** 2).sum(axis=(1, 2))
 
 
 def lost_utility(utility: Floats, weighted_cost: Floats) -> Loss:
-    """Make the loss that sums minus the utility [n, N] of the server that would be routed to.
+    """Return the loss that sums minus the utility [n, N] of the server that would be routed to.
 
-    Of servers that tie it is their mean, whatever their order.
+    Of servers that tie it is the mean.
     """
 
     def loss(predicted: Floats, rows: Indices) -> Floats:
@@ -98,20 +101,16 @@ def lost_utility(utility: Floats, weighted_cost: Floats) -> Loss:
 
 
 def choose_k(
-    embeddings: Floats,
-    values: Floats,
-    loss: Loss,
-    grid: tuple[int, ...],
-    fold_count: int,
+    embeddings: Floats, values: Floats, loss: Loss, grid: tuple[int, ...], fold_count: int,
     seed: int,
-) -> int:
+) -> int:  # fmt: skip
     """Choose k by cross-validation.
 
-    A k larger than a training fold is left out. A choice at an end of the grid is warned of.
+    A k larger than a training fold is left out. A choice at an end of the grid causes a warning.
 
     Args:
         embeddings: [n, d].
-        values: [n, N] what is predicted (performance, or cost).
+        values: [n, N] to predict (performance, or cost).
         loss: Loss of predictions on held-out rows, a number for each k.
         grid: Values of k.
         fold_count: Folds.
@@ -123,7 +122,7 @@ def choose_k(
     Raises:
         ValueError: If no k of the grid fits in a training fold.
     """
-    smallest = min(len(train) for train, _ in folds(len(embeddings), fold_count, seed))
+    smallest = min(len(train) for train, _ in split_folds(len(embeddings), fold_count, seed))
     usable = tuple(sorted({k for k in grid if k <= smallest}))
     if not usable:
         raise ValueError(
@@ -133,11 +132,11 @@ def choose_k(
     if len(usable) == 1:
         return usable[0]
     total = np.zeros(len(usable))
-    for train, held in folds(len(embeddings), fold_count, seed):
+    for train, held in split_folds(len(embeddings), fold_count, seed):
         predicted = mean_of_nearest(embeddings[train], values[train], embeddings[held], usable)
         total += loss(predicted, held)
     chosen = usable[int(np.argmin(total))]
-    warn_at_end("k", chosen, grid)
+    warn_at_grid_end("k", chosen, grid)
     return chosen
 
 
@@ -166,22 +165,64 @@ class KNN:
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "KNN":
         """Fix the k that the criterion prefers."""
-        return dataclasses.replace(self, grid=(self.choose(split, rho, seed),))
-
-    def choose(self, split: OfflineSplit, rho: float, seed: int) -> int:
-        """Choose k by cross-validation."""
         split = split.sort_rows()
-        loss = squared_error(split.performance)
+        x, y = split.embeddings, split.performance
+        loss = squared_error(y)
         if self.criterion == "utility":
             loss = lost_utility(split.utility(rho), rho * split.cost.mean(axis=0))
-        return choose_k(split.embeddings, split.performance, loss, self.grid, self.fold_count, seed)
+        k = choose_k(x, y, loss, self.grid, self.fold_count, seed)
+        return dataclasses.replace(self, grid=(k,))
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Choose k on the split and store it."""
         split = split.sort_rows()
         x, weighted_cost = split.embeddings, rho * split.cost.mean(axis=0)
-        k = (self.choose(split, rho, seed),)
-        return Fitted(
+        k = self.tune(split, rho=rho, seed=seed).grid
+        return ScoringRouter(
             lambda queries: mean_of_nearest(x, split.performance, queries, k)[0] - weighted_cost,
             x.shape[1],
         )
+
+
+@dataclass(frozen=True)
+class Carrot:
+    """Route by plug-in estimates of performance and cost, argmax perf - rho * cost.
+
+    Attributes:
+        grid: Values of k, cross-validated for performance; one value fixes it.
+        cost_grid: The same for cost; None is `grid`.
+        fold_count: Folds of the cross-validation.
+    """
+
+    grid: tuple[int, ...] = CARROT_GRID
+    cost_grid: tuple[int, ...] | None = None
+    fold_count: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the grids."""
+        check_grid("CARROT grid", self.grid)
+        if self.cost_grid is not None:
+            check_grid("CARROT cost_grid", self.cost_grid)
+
+    def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Carrot":
+        """Fix both k of least squared error."""
+        del rho
+        split = split.sort_rows()
+        grids = (split.performance, self.grid), (split.cost, self.cost_grid or self.grid)
+        k, k_cost = (
+            choose_k(split.embeddings, values, squared_error(values), grid, self.fold_count, seed)
+            for values, grid in grids
+        )
+        return dataclasses.replace(self, grid=(k,), cost_grid=(k_cost,))
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
+        """Choose both k on the split and store them."""
+        split = split.sort_rows()
+        x, tuned = split.embeddings, self.tune(split, rho=rho, seed=seed)
+        k, k_cost = tuned.grid, tuned.cost_grid or tuned.grid
+
+        def score(queries: Floats) -> Floats:
+            performance = mean_of_nearest(x, split.performance, queries, k)[0]
+            return performance - rho * mean_of_nearest(x, split.cost, queries, k_cost)[0]
+
+        return ScoringRouter(score, x.shape[1])

@@ -1,18 +1,23 @@
 """LOGISTIC: a logistic regression of each server's departures on the embedding.
 
 With one LLM shown the choice model is P(departure) = 1 / (1 + exp(-x'theta_j)) (paper, section 2),
-so its maximum likelihood on an offline table is one ridge-regularised logistic regression an LLM.
+so its maximum likelihood on an offline table is one ridge-regularised logistic regression per LLM.
 A label may be a probability, the share of users that an answer satisfied: it counts as that share
 of a departure.
 """
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
+from cqbjax.offline.routers.base import (
+    Floats,
+    Indices,
+    OfflineSplit,
+    ScoringRouter,
+    cross_validate,
+)
 
 RIDGES = (0.3, 1.0, 3.0, 10.0)
 MOST_STEPS = 500
@@ -26,11 +31,11 @@ def fit_log_odds(
     Args:
         features: [n, e].
         departure: [n, N] probabilities of a departure, in [0, 1].
-        ridge: above 0; it leaves the intercept alone.
+        ridge: above 0; the intercept is not regularised.
         intercept: whether to fit one.
 
     Returns:
-        theta [N, e] and intercepts [N], zero without.
+        theta [N, e] and intercepts [N], zero if not fitted.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -48,17 +53,12 @@ def fit_log_odds(
     return theta, constant
 
 
-def cross_entropy(departure: Floats, log_odds: Floats) -> float:
-    """Return the summed cross-entropy of predicted log-odds [n, N] against labels [n, N]."""
-    return float(np.sum(np.logaddexp(0.0, log_odds) - departure * log_odds))
-
-
 @dataclass(frozen=True)
 class Logistic:
     """Route by the predicted log-odds that a server's answer satisfies the user.
 
-    It learns from `OfflineSplit.departure`, as logs would show it, where the other routers learn
-    from performance and cost; its predictions are log-odds, so that `retry=posterior` can use them.
+    It learns from `OfflineSplit.departure`, as logs would show it; the other routers learn from
+    performance and cost. Its predictions are log-odds, which `retry=posterior` needs.
 
     Attributes:
         ridges: weights of |theta_j|^2 / 2 to cross-validate by the cross-entropy; one fixes it.
@@ -76,32 +76,30 @@ class Logistic:
             raise ValueError(f"logistic ridges is {self.ridges}; it must hold numbers above 0.")
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Logistic":
-        """Fix the ridge of the least cross-entropy on held-out prompts."""
-        del rho
-        return dataclasses.replace(self, ridges=(self.choose(split, seed),))
+        """Fix the ridge of the least cross-entropy on held-out prompts; the greater one on ties.
 
-    def choose(self, split: OfflineSplit, seed: int) -> float:
-        """Choose the ridge by cross-validation; the greater one where they tie.
+        Folds are drawn by row numbers.
 
-        Folds are drawn by the numbers of rows.
+        Raises:
+            ValueError: If departures are not known.
         """
-        x, departure = split.embeddings, split.labels()
+        del rho
+        x, departure = split.embeddings, split.departure
+        if departure is None:
+            raise ValueError("the offline split has no departure probabilities to learn from.")
 
-        def loss(ridge: float, train: Indices, held: Indices) -> float:
-            return cross_entropy(
-                departure[held], _log_odds(x[train], departure[train], ridge)(x[held])
-            )
+        def cross_entropy(ridge: float, train: Indices, held: Indices) -> float:
+            theta, constant = fit_log_odds(x[train], departure[train], ridge, intercept=True)
+            log_odds = x[held] @ theta.T + constant
+            return float(np.sum(np.logaddexp(0.0, log_odds) - departure[held] * log_odds))
 
         grid = sorted(self.ridges, reverse=True)
-        return of_least_loss(grid, loss, len(x), self.fold_count, seed)
+        ridge = cross_validate(grid, cross_entropy, len(x), self.fold_count, seed)
+        return dataclasses.replace(self, ridges=(ridge,))
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Choose the ridge on the split and fit every server."""
-        del rho
-        x, ridge = split.embeddings, self.choose(split, seed)
-        return Fitted(_log_odds(x, split.labels(), ridge), x.shape[1])
-
-
-def _log_odds(x: Floats, departure: Floats, ridge: float) -> Callable[[Floats], Floats]:
-    theta, constant = fit_log_odds(x, departure, ridge, intercept=True)
-    return lambda x: x @ theta.T + constant
+        (ridge,) = self.tune(split, rho=rho, seed=seed).ridges
+        assert split.departure is not None, "tune has checked it"
+        theta, constant = fit_log_odds(split.embeddings, split.departure, ridge, intercept=True)
+        return ScoringRouter(lambda x: x @ theta.T + constant, theta.shape[1])

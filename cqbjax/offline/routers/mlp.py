@@ -2,22 +2,18 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cqbjax.offline.routers.base import Fitted, Floats, Indices, OfflineSplit, of_least_loss
-
-if TYPE_CHECKING:  # slow to import, and needed only where one fits
-    from sklearn.neural_network import MLPRegressor
-
-
-def predicted(networks: Sequence["MLPRegressor"], x: Floats) -> Floats:
-    """Predict performance [P, N] by one network for all servers, or one each."""
-    single = x.astype(np.float32)
-    return np.concatenate([one.predict(single).reshape(len(x), -1) for one in networks], axis=1)
+from cqbjax.offline.routers.base import (
+    Floats,
+    Indices,
+    OfflineSplit,
+    ScoringRouter,
+    cross_validate,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class MLP:
         learning_rate: Adam's step.
         early_stopping: Hold out a tenth and stop when its score no longer rises; False is
             RouterBench's own setting, which trains on to max_iter.
-        per_model: One network a server, as RouterBench's own code has it; False: one network with N
+        per_model: One network per server, as in RouterBench's own code; False: one network with N
             outputs, N times cheaper.
         fold_count: Folds of the cross-validation.
     """
@@ -48,39 +44,35 @@ class MLP:
             raise ValueError(f"MLP grid is {self.grid}; each entry must list widths of at least 1.")
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "MLP":
-        """Fix the hidden layers of least squared error."""
+        """Fix the hidden layers of least squared error of performance."""
         del rho
-        return dataclasses.replace(self, grid=(self.choose(split, seed),))
-
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
-        """Choose the hidden layers on the split and train on all of it."""
-        split = split.sort_rows()
-        sizes = self.choose(split, seed)
-        networks = self.train(split.embeddings, split.performance, sizes, seed)
-        weighted_cost = rho * split.cost.mean(axis=0)
-        return Fitted(lambda x: predicted(networks, x) - weighted_cost, split.embeddings.shape[1])
-
-    def choose(self, split: OfflineSplit, seed: int) -> tuple[int, ...]:
-        """Choose the hidden layers by cross-validated squared error of performance."""
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
         def error(sizes: tuple[int, ...], train: Indices, held: Indices) -> float:
-            networks = self.train(x[train], y[train], sizes, seed)
-            return ((predicted(networks, x[held]) - y[held]) ** 2).sum()
+            predict = self.train(x[train], y[train], sizes, seed)
+            return ((predict(x[held]) - y[held]) ** 2).sum()
 
-        return of_least_loss(self.grid, error, len(x), self.fold_count, seed)
+        sizes = cross_validate(self.grid, error, len(x), self.fold_count, seed)
+        return dataclasses.replace(self, grid=(sizes,))
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
+        """Choose the hidden layers on the split and train on all of it."""
+        split = split.sort_rows()
+        (sizes,) = self.tune(split, rho=rho, seed=seed).grid
+        predict = self.train(split.embeddings, split.performance, sizes, seed)
+        weighted_cost = rho * split.cost.mean(axis=0)
+        return ScoringRouter(lambda x: predict(x) - weighted_cost, split.embeddings.shape[1])
 
     def train(
         self, x: Floats, y: Floats, sizes: tuple[int, ...], seed: int
-    ) -> list["MLPRegressor"]:
-        """Train on embeddings [n, d] and performance [n, N]."""
+    ) -> Callable[[Floats], Floats]:
+        """Train on embeddings [n, d] and performance [n, N]; return the prediction function."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPRegressor
 
-        targets = [y[:, j] for j in range(y.shape[1])] if self.per_model else [y]
         networks = []
-        for target in targets:
+        for target in y.T if self.per_model else [y]:
             network = MLPRegressor(
                 hidden_layer_sizes=sizes,
                 max_iter=self.max_iter,
@@ -89,7 +81,13 @@ class MLP:
                 random_state=seed,
             )
             with warnings.catch_warnings():
-                # Reaching max_iter is RouterBench's own stopping rule, not a fault.
+                # RouterBench itself stops at max_iter.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 networks.append(network.fit(x.astype(np.float32), target.astype(np.float32)))
-        return networks
+
+        def predict(x: Floats) -> Floats:
+            single = x.astype(np.float32)
+            columns = [network.predict(single).reshape(len(x), -1) for network in networks]
+            return np.concatenate(columns, axis=1)
+
+        return predict

@@ -16,8 +16,8 @@ import optax
 from jax import Array
 
 from cqbjax.core import rng
-from cqbjax.offline.contrastive import unit
-from cqbjax.offline.routers.base import Fitted, Floats, OfflineSplit, k_means
+from cqbjax.offline.contrastive import normalise
+from cqbjax.offline.routers.base import Floats, OfflineSplit, ScoringRouter, cluster
 
 Params = dict[str, Any]
 PADDED = 256  # rows to a multiple of which a split is padded
@@ -34,10 +34,10 @@ class DualModel(nn.Module):
         """Return unit query vectors [B, width] and unit server vectors [N, width]."""
         init = nn.initializers.normal(0.78)
         servers = self.param("servers", init, (self.servers, self.width), jnp.float32)
-        return unit(nn.Dense(self.width, name="projection")(x)), unit(servers)
+        return normalise(nn.Dense(self.width, name="projection")(x)), normalise(servers)
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """Rows [B] of the split, a same-cluster row [B] each and rows of other clusters [B, H]."""
 
     rows: Array
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     other: Array
 
 
-class Grouping(NamedTuple):
+class ClusterLayout(NamedTuple):
     """Clusters laid out contiguously: order of the rows, each row's cluster start and size, [n].
 
     The arrays may be padded at their end: the first `real` ones count.
@@ -94,23 +94,23 @@ def sample_sample_loss(anchor: Array, same: Array, other: Array) -> Array:
     return jax.nn.logsumexp(logits, axis=1) - positive[:, 0]
 
 
-def draw_batch(key: Array, grouping: Grouping, size: int, others: int) -> Batch:
+def draw_batch(key: Array, layout: ClusterLayout, size: int, others: int) -> TrainingBatch:
     """Draw rows, a row of the same cluster for each, and rows of other clusters, uniformly."""
-    n = grouping.real
+    n = layout.real
     key_rows, key_same, key_other = jax.random.split(key, 3)
     rows = jax.random.randint(key_rows, (size,), 0, n, jnp.int32)
-    start, count = grouping.start[rows], grouping.size[rows]
-    same = grouping.order[start + jax.random.randint(key_same, (size,), 0, count, jnp.int32)]
+    start, count = layout.start[rows], layout.size[rows]
+    same = layout.order[start + jax.random.randint(key_same, (size,), 0, count, jnp.int32)]
     # The rows after the cluster, cyclically, are exactly the other clusters.
-    room = jnp.maximum(n - count, 1)[:, None]
-    skip = jax.random.randint(key_other, (size, others), 0, room, jnp.int32)
-    other = grouping.order[((start + count)[:, None] + skip) % n]
-    return Batch(rows, same, other)
+    others_count = jnp.maximum(n - count, 1)[:, None]
+    skip = jax.random.randint(key_other, (size, others), 0, others_count, jnp.int32)
+    other = layout.order[((start + count)[:, None] + skip) % n]
+    return TrainingBatch(rows, same, other)
 
 
 @functools.partial(jax.jit, static_argnames="settings")
 def train(
-    key: Array, embeddings: Array, target: Array, grouping: Grouping, settings: "RouterDC"
+    key: Array, embeddings: Array, target: Array, layout: ClusterLayout, settings: "RouterDC"
 ) -> tuple[Params, Array]:
     """Train by AdamW; return the parameters and the loss [steps]."""
     model = DualModel(target.shape[1], settings.width)
@@ -120,7 +120,7 @@ def train(
     top = min(settings.top_k, target.shape[1])
     last = min(settings.last_k, target.shape[1])
 
-    def loss(params: Params, batch: Batch) -> Array:
+    def loss(params: Params, batch: TrainingBatch) -> Array:
         anchor, servers = cast(tuple[Array, Array], model.apply(params, embeddings[batch.rows]))
         same, _ = model.apply(params, embeddings[batch.same])
         other, _ = model.apply(params, embeddings[batch.other])
@@ -132,7 +132,7 @@ def train(
 
     def step(carry: tuple[Params, Any], key: Array) -> tuple[tuple[Params, Any], Array]:
         params, state = carry
-        batch = draw_batch(key, grouping, settings.batch, settings.others)
+        batch = draw_batch(key, layout, settings.batch, settings.others)
         value, gradient = jax.value_and_grad(loss)(params, batch)
         # Adam's bias correction mixes integers and floats, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
@@ -183,11 +183,11 @@ class RouterDC:
                 raise ValueError(f"RouterDC {name} is {getattr(self, name)}; it must be >= 1.")
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "RouterDC":
-        """Choose nothing, as the authors."""
+        """Return the router: the authors tune nothing."""
         del split, rho, seed
         return self
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Cluster the split, then train the projection and the server embeddings."""
         split = split.sort_rows()
         # Splits of nearly one size, as seeds have them, then share a compiled program.
@@ -196,9 +196,9 @@ class RouterDC:
             jnp.pad(jnp.asarray(values, jnp.float32), ((0, padding), (0, 0)))
             for values in (split.embeddings, split.utility(rho))
         )
-        grouping = group(split.embeddings, self.clusters, seed, padding)
+        layout = lay_out_clusters(split.embeddings, self.clusters, seed, padding)
         with jax.enable_x64(False):  # in 64 bits AdamW rounds otherwise
-            params, _ = train(rng.run_key(seed), x, target, grouping, self)
+            params, _ = train(rng.run_key(seed), x, target, layout, self)
         model = DualModel(target.shape[1], self.width)
 
         def score(queries: Floats) -> Floats:
@@ -207,15 +207,17 @@ class RouterDC:
             query, servers = cast(tuple[Array, Array], outputs)
             return np.asarray(query @ servers.T)
 
-        return Fitted(score, x.shape[1])
+        return ScoringRouter(score, x.shape[1])
 
 
-def group(embeddings: Floats, clusters: int, seed: int, padding: int = 0) -> Grouping:
+def lay_out_clusters(
+    embeddings: Floats, clusters: int, seed: int, padding: int = 0
+) -> ClusterLayout:
     """Cluster embeddings [n, d] by k-means, lay the clusters out contiguously, pad the arrays."""
-    labels = k_means(embeddings, clusters, seed).labels_
+    labels = cluster(embeddings, clusters, seed).labels_
     size = np.bincount(labels)
     start = np.cumsum(size) - size
     order = np.argsort(labels, kind="stable")
     padded = (np.pad(each, (0, padding)) for each in (order, start[labels], size[labels]))
     arrays = (jnp.asarray(each, jnp.int32) for each in (*padded, len(labels)))
-    return Grouping(*arrays)
+    return ClusterLayout(*arrays)

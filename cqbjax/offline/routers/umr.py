@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from cqbjax.offline.routers.base import (
-    Fitted,
     Floats,
     Indices,
     OfflineSplit,
+    ScoringRouter,
     check_grid,
-    k_means,
-    of_least_loss,
-    warn_at_end,
+    cluster,
+    cross_validate,
+    warn_at_grid_end,
 )
 
 
 @dataclass(frozen=True)
-class Clusters:
+class ClusterErrors:
     """Centres [C, d] and each server's mean error [C, N] in every cluster."""
 
     centres: Floats
@@ -31,14 +31,16 @@ class Clusters:
         return 1.0 - self.error[nearest]
 
 
-def cluster_errors(embeddings: Floats, performance: Floats, count: int, seed: int) -> Clusters:
+def fit_cluster_errors(
+    embeddings: Floats, performance: Floats, count: int, seed: int
+) -> ClusterErrors:
     """Cluster embeddings [n, d] by k-means and average 1 - performance in each cluster."""
-    model = k_means(embeddings, count, seed)
+    model = cluster(embeddings, count, seed)
     members = np.eye(len(model.cluster_centers_))[model.labels_]
     size = members.sum(axis=0)[:, None]
     overall = 1.0 - performance.mean(axis=0)
     mean = (members.T @ (1.0 - performance)) / np.maximum(size, 1)
-    return Clusters(model.cluster_centers_, np.where(size > 0, mean, overall))
+    return ClusterErrors(model.cluster_centers_, np.where(size > 0, mean, overall))
 
 
 @dataclass(frozen=True)
@@ -58,27 +60,25 @@ class UMR:
         check_grid("UMR grid", self.grid)
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "UMR":
-        """Fix the number of clusters of least squared error."""
+        """Fix the number of clusters of least squared error of performance."""
         del rho
-        return dataclasses.replace(self, grid=(self.choose(split, seed),))
-
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
-        """Choose the number of clusters by squared error and cluster the whole split."""
-        split = split.sort_rows()
-        count = self.choose(split, seed)
-        clusters = cluster_errors(split.embeddings, split.performance, count, seed)
-        weighted_cost = rho * split.cost.mean(axis=0)
-        return Fitted(lambda x: clusters.performance(x) - weighted_cost, split.embeddings.shape[1])
-
-    def choose(self, split: OfflineSplit, seed: int) -> int:
-        """Choose the number of clusters by cross-validated squared error of performance."""
         split = split.sort_rows()
         x, y = split.embeddings, split.performance
 
         def error(count: int, train: Indices, held: Indices) -> float:
-            predicted = cluster_errors(x[train], y[train], count, seed).performance(x[held])
+            predicted = fit_cluster_errors(x[train], y[train], count, seed).performance(x[held])
             return ((predicted - y[held]) ** 2).sum()
 
-        chosen = of_least_loss(self.grid, error, len(x), self.fold_count, seed)
-        warn_at_end("UMR's number of clusters", chosen, self.grid)
-        return chosen
+        count = cross_validate(self.grid, error, len(x), self.fold_count, seed)
+        warn_at_grid_end("UMR's number of clusters", count, self.grid)
+        return dataclasses.replace(self, grid=(count,))
+
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
+        """Choose the number of clusters by squared error and cluster the whole split."""
+        split = split.sort_rows()
+        (count,) = self.tune(split, rho=rho, seed=seed).grid
+        errors = fit_cluster_errors(split.embeddings, split.performance, count, seed)
+        weighted_cost = rho * split.cost.mean(axis=0)
+        return ScoringRouter(
+            lambda x: errors.performance(x) - weighted_cost, split.embeddings.shape[1]
+        )

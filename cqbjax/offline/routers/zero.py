@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cqbjax.offline.routers.base import Fitted, OfflineSplit
+from cqbjax.offline.routers.base import OfflineSplit, ScoringRouter
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Zero:
     """
 
     def tune(self, split: OfflineSplit, *, rho: float, seed: int) -> "Zero":
-        """Choose nothing: there is no hyper-parameter."""
+        """Return the router: it has no hyper-parameter."""
         del split, rho, seed
         return self
 
-    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> Fitted:
+    def fit(self, split: OfflineSplit, *, rho: float, seed: int) -> ScoringRouter:
         """Average the utilities; nothing is random."""
         mean = split.utility(rho).mean(axis=0)
-        return Fitted(lambda x: np.tile(mean, (len(x), 1)), split.embeddings.shape[1])
+        return ScoringRouter(lambda x: np.tile(mean, (len(x), 1)), split.embeddings.shape[1])

@@ -14,7 +14,7 @@ from tiers import cases
 
 from cqbjax.core import rng
 from cqbjax.offline.contrastive import ContrastiveConfig
-from cqbjax.offline.fits import warned_once
+from cqbjax.offline.fits import merge_warnings
 from cqbjax.offline.projection import fit_heads
 from cqbjax.offline.routers import (
     KNN,
@@ -27,15 +27,20 @@ from cqbjax.offline.routers import (
     RouterDC,
     Zero,
 )
-from cqbjax.offline.routers.base import of_least_loss, warn_at_end
+from cqbjax.offline.routers.base import cross_validate, warn_at_grid_end
 from cqbjax.offline.routers.knn import (
     choose_k,
     lost_utility,
     mean_of_nearest,
     squared_error,
 )
-from cqbjax.offline.routers.routerdc import draw_batch, group, sample_llm_loss, sample_sample_loss
-from cqbjax.offline.routers.umr import cluster_errors
+from cqbjax.offline.routers.routerdc import (
+    draw_batch,
+    lay_out_clusters,
+    sample_llm_loss,
+    sample_sample_loss,
+)
+from cqbjax.offline.routers.umr import fit_cluster_errors
 
 RHO = 0.5
 ROUTERS: dict[str, Router] = {
@@ -302,9 +307,9 @@ def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
 
 
 def test_what_seeds_warn_of_is_said_once() -> None:
-    with pytest.warns(UserWarning) as caught, warned_once(seeds=5):
+    with pytest.warns(UserWarning) as caught, merge_warnings(seeds=5):
         for chosen in (1, 4, 4, 2, 1):
-            warn_at_end("k", chosen, (1, 2, 4))
+            warn_at_grid_end("k", chosen, (1, 2, 4))
     least, greatest = (str(one.message) for one in caught)
     assert least.startswith("k = 1 is the least") and least.endswith("(2 of 5 seeds)")
     assert greatest.startswith("k = 4 is the greatest") and greatest.endswith("(2 of 5 seeds)")
@@ -325,7 +330,7 @@ def test_utility_criterion_earns_what_the_held_out_routing_earns() -> None:
 
 def test_umr_error_is_the_mean_within_the_cluster() -> None:
     split, _ = planted(10, n=200)
-    clusters = cluster_errors(split.embeddings, split.performance, 4, 0)
+    clusters = fit_cluster_errors(split.embeddings, split.performance, 4, 0)
     squared = ((split.embeddings[:, None] - clusters.centres[None]) ** 2).sum(axis=2)
     label = squared.argmin(axis=1)
     for c in range(4):
@@ -385,7 +390,7 @@ def test_routerdc_losses_match_scalar_code() -> None:
 @pytest.mark.slow
 def test_routerdc_draws_from_the_right_clusters() -> None:
     split, _ = planted(12, n=90)
-    grouping = group(split.embeddings, 4, 0)
+    grouping = lay_out_clusters(split.embeddings, 4, 0)
     label = np.zeros(90, int)
     order, start = np.asarray(grouping.order), np.asarray(grouping.start)
     label[:] = start  # a cluster is known by where it starts
@@ -465,5 +470,5 @@ def test_of_settings_that_tie_the_first_of_the_grid_is_taken():
         return np.zeros(len(predicted))
 
     assert choose_k(x, values, loss, (20, 5, 10), 4, 0) == 5 and sorted(rows) == list(range(40))
-    assert of_least_loss([3.0, 1.0, 2.0], lambda *_: 1.0, 40, 4, 0) == 3.0
-    assert of_least_loss([3.0, 1.0, 2.0], lambda value, *_: value, 40, 4, 0) == 1.0
+    assert cross_validate([3.0, 1.0, 2.0], lambda *_: 1.0, 40, 4, 0) == 3.0
+    assert cross_validate([3.0, 1.0, 2.0], lambda value, *_: value, 40, 4, 0) == 1.0
