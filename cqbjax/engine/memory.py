@@ -160,12 +160,13 @@ def bytes_per_run(
     recorders: tuple[Recorder, ...] = STANDARD,
 ) -> int:
     """Return the bytes of a run on the device between rounds, its policy's included."""
-
-    def begin(policy: Any, instance: simulate.Instance) -> Any:
-        carry = simulate.start(policy, problem, instance, slots, recording=recorders)
-        return instance, carry, policy
-
-    return _tree_bytes(jax.eval_shape(begin, policy.shapes(), _instance_shapes(source, problem)))
+    state = jax.eval_shape(
+        lambda policy, instance: (
+            policy, instance, simulate.start(policy, problem, instance, slots, recording=recorders),
+        ),
+        policy.shapes(), _instance_shapes(source, problem),
+    )  # fmt: skip
+    return _tree_bytes(state)
 
 
 @functools.lru_cache(CACHE_SIZE)

@@ -124,6 +124,7 @@ class Programs(NamedTuple):
         advance: (policies, instances, carries, stretch) -> (carries, records).
         spec: what they were compiled for.
         seconds: of lowering and compiling; a program counts where it is used first.
+        extents: the runs' horizon, as a further argument of `draw` if programs are padded.
     """
 
     draw: Any
@@ -131,13 +132,7 @@ class Programs(NamedTuple):
     advance: Any
     spec: ProgramSpec
     seconds: float
-
-    @property
-    def extents(self) -> tuple[rng.RunLength, ...]:
-        """The runs' horizon, as a further argument of `draw` if programs are padded."""
-        return (
-            () if self.spec.padded_problem is None else (rng.run_length(self.spec.problem.horizon),)
-        )
+    extents: tuple[rng.RunLength, ...]
 
     def stretches(self, first: int) -> Iterator[tuple[Any, int]]:
         """Yield the stretches of a device call that begins at round `first`, and their records."""
@@ -155,7 +150,8 @@ def compile_one(spec: ProgramSpec) -> Programs:
     compile_all([spec])
     draw, start, advance = _lower(spec.shared_spec)
     seconds = draw.take_seconds() + start.take_seconds() + advance.take_seconds()
-    return Programs(draw.compiled, start.compiled, advance.compiled, spec, seconds)
+    extents = (rng.run_length(spec.problem.horizon),) if spec.padded_problem else ()
+    return Programs(draw.compiled, start.compiled, advance.compiled, spec, seconds, extents)
 
 
 def compile_all(

@@ -159,14 +159,15 @@ def attempt(
     done: list[tuple[RunResults, float]] = []
     for index, real in _chunk_indices(len(runs.seed), spec.runs):
         chunk = take(runs, index)
-        results = _load_finished(batch, chunk, checkpoints, slots)
+        name = f"{slots}-{arrays_digest(chunk)}"
+        results = _load_finished(batch, len(index), checkpoints, name)
         if results is None:
             if compiled is None:
                 progress.set_activity("compiling", batch.labels[0])
                 asked = time.perf_counter()
                 compiled = programs.compile_one(spec)
                 waited, compiling = time.perf_counter() - asked, compiled.seconds
-            results = run_chunk(compiled, batch, chunk, real, progress, checkpoints, slots)
+            results = run_chunk(compiled, batch, chunk, real, progress, checkpoints, name)
         else:
             progress.advance(real * batch.spec.problem.horizon)
         done.append(results)
@@ -178,7 +179,7 @@ def attempt(
 
 def run_chunk(
     compiled: programs.Programs, batch: Batch, runs: Runs, real: int, progress: Reporter,
-    checkpoints: Checkpoints, slots: int,
+    checkpoints: Checkpoints, name: str,
 ) -> tuple[RunResults, float]:  # fmt: skip
     """Run one chunk over the horizon, or over what is left of it after its checkpoint.
 
@@ -189,14 +190,14 @@ def run_chunk(
         real: how many of its first runs count; the others are padding.
         progress: told of rounds done.
         checkpoints: where the chunk is loaded and stored.
-        slots: of the queue.
+        name: of the chunk in its checkpoints.
 
     Returns:
         The results of its runs, and the seconds that were spent on them in an earlier process.
     """
     progress.set_activity("running", batch.labels[0])
-    spec, name = batch.spec, _chunk_name(runs, slots)
-    records, empty = spec.records, _empty_records(spec, len(runs.seed))
+    spec, records = batch.spec, batch.spec.records
+    empty = _empty_records(spec, len(runs.seed))
     policy, instance, carry = start_chunk(compiled, batch, runs)
     begun, rounds = time.perf_counter(), records.per_call * records.every
     state = checkpoints.load(name, _ChunkState(0.0, carry, empty)) or _ChunkState(0.0, carry, empty)
@@ -228,17 +229,13 @@ def run_chunk(
 
 
 def _load_finished(
-    batch: Batch, runs: Runs, checkpoints: Checkpoints, slots: int
+    batch: Batch, runs: int, checkpoints: Checkpoints, name: str
 ) -> tuple[RunResults, float] | None:
     """Return the stored results of a finished chunk and the seconds that it took, or None."""
-    zero = np.zeros(len(runs.seed), np.int32)
-    like = (0.0, RunResults(_empty_records(batch.spec, len(zero)), zero, zero))
-    stored = checkpoints.load(f"{_chunk_name(runs, slots)}.done", like)
+    zero = np.zeros(runs, np.int32)
+    like = (0.0, RunResults(_empty_records(batch.spec, runs), zero, zero))
+    stored = checkpoints.load(f"{name}.done", like)
     return None if stored is None else (stored[1], float(stored[0]))
-
-
-def _chunk_name(runs: Runs, slots: int) -> str:
-    return f"{slots}-{arrays_digest(runs)}"
 
 
 def _empty_records(spec: SweepSpec, runs: int) -> dict[str, Any]:

@@ -187,8 +187,8 @@ def test_seconds_are_those_of_compiling_and_of_running(monkeypatch):
     # Compiled ahead, they took longer than they are waited for.
     made, once = types.SimpleNamespace(seconds=4.0), {"queue_length": np.ones((2, 1))}
 
-    def run_chunk(compiled, group, runs, real, progress, kept, slots):
-        assert compiled is made and slots == 32
+    def run_chunk(compiled, group, runs, real, progress, kept, name):
+        assert compiled is made and name.startswith("32-")
         return RunResults(once, np.zeros(2), np.zeros(2)), 0.5
 
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
@@ -214,7 +214,7 @@ def test_a_batch_whose_runs_have_all_outgrown_their_slots_stops(full, calls, mon
     monkeypatch.setattr(runner, "start_chunk", lambda *given: (None, None, None))
     once = types.SimpleNamespace(advance=advance, stretches=lambda first: [(first, 1)])
     compiled, kept = once, Checkpoints(None)
-    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, told, kept, 32)
+    outcome, before = runner.run_chunk(compiled, group, group.runs, 2, told, kept, "32-")
     assert begun == [1, 4, 7, 10][:calls] and before == 0.0
     assert told.done == 2 * 3 * calls == 2 * 12 + told.expected, "of what is left none is expected"
     lengths = [min(call, calls) for call in (1, 2, 3, 4)]

@@ -121,7 +121,10 @@ class RecorderPlain:
 
 OWN = {name: kind for name, kind in globals().items() if name.endswith(("If", "Missing", "Plain"))}
 GROUPS = ("Source", "Users", "Service", "Policy", "Recorder")
-ASKS = r"asks for the value of a traced array, in line \d+ of test_own_parts\.py: write jnp\.where "
+ASKS = (
+    r"asks for the value of a traced array, in line \d+ of test_user_defined_errors\.py: "
+    r"write jnp\.where "
+)
 SAID = {
     "SourceIf": rf"source SourceIf: SourceIf\.draw_workload {ASKS}",
     "UsersIf": rf"users UsersIf: UsersIf\.react {ASKS}",
