@@ -1,45 +1,58 @@
-"""What is written one way for a CPU and another way for a GPU: every such choice, in one place.
+"""Every choice between two ways to write a program, one for a CPU and one for a GPU.
 
-Both ways compute the same. A program is traced within `use(...)`, and what it calls asks
-`current()`; code that is traced outside, in a test or a notebook, is written for where JAX runs.
+Both ways compute the same. A program is traced within `use(...)`, and the code that it calls asks
+`get_current()`. Code traced elsewhere, as in a notebook, is written for JAX's default backend.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import NamedTuple
 
 import jax
 
+# Set to 0, this environment variable replaces Pallas kernels by plain XLA.
+SETTING = "CQBJAX_PALLAS"
+
 
 class Platform(NamedTuple):
-    """How programs are written for a platform (docs/notebook/performance.md says what was tried).
+    """How to write programs for a platform (measurements: docs/notebook/performance.md).
 
     Attributes:
-        barriers: whether `linalg.settle` keeps arrays from being computed again in each consumer.
-            A CPU's compiler does that where it costs; on a GPU a kernel more costs more.
-        slots: of the queue that are scored together, over a pool. A CPU does work in proportion;
-            on a GPU each turn of the loop is a question to the device and its answer.
+        barriers: whether `linalg.add_barrier` stops XLA from recomputing arrays in each consumer.
+            That pays on a CPU; on a GPU an additional kernel costs more.
+        slots: queue slots that a pool scores together. The work of a CPU is proportional to them;
+            on a GPU each turn of the loop waits for the device.
         fused: whether small sums, systems and updates are written number by number, so that they
-            become one kernel with what is around them, a thread a run; a CPU takes them faster as
-            arrays and products.
-        interpret: whether kernels written for a GPU are carried out by JAX, to test them on a CPU.
+            become part of the kernel around them, one thread per run. A CPU is faster with arrays.
+        kernels: whether Pallas kernels replace plain XLA, on CUDA only.
+        interpret: whether JAX interprets these kernels, to test them on a CPU.
     """
 
     barriers: bool
     slots: int
     fused: bool
+    kernels: bool = False
     interpret: bool = False
 
 
 CPU = Platform(barriers=True, slots=8, fused=False)
-GPU = Platform(barriers=False, slots=32, fused=True)
+GPU = Platform(barriers=False, slots=32, fused=True, kernels=True)
 _CURRENT: ContextVar[Platform | None] = ContextVar("platform", default=None)
 
 
 def get(name: str) -> Platform:
-    """Return a platform by its name in JAX."""
-    return CPU if name == "cpu" else GPU
+    """Return a platform by its name in JAX; without Pallas kernels if it is not CUDA."""
+    if name == "cpu":
+        return CPU
+    if name not in ("gpu", "cuda") or os.environ.get(SETTING) == "0":
+        return GPU._replace(kernels=False)
+    try:
+        version = jax.devices("gpu")[0].client.platform_version
+    except RuntimeError:  # without a GPU here, the program is compiled for CUDA elsewhere
+        return GPU
+    return GPU if "cuda" in version.lower() else GPU._replace(kernels=False)
 
 
 def get_current() -> Platform:

@@ -20,7 +20,7 @@ from jax import Array
 
 from cqbjax.core import linalg, mnl, platforms, queueing
 from cqbjax.core.types import NO_SERVER, Observation, Problem
-from cqbjax.estimation import gaussian, newton_cg, table_history
+from cqbjax.estimation import gaussian, newton_cg, table_history, whitened_kernel
 from cqbjax.estimation.belief import Interaction
 from cqbjax.estimation.table_history import TableHistory
 from cqbjax.estimation.whitened_tables import (
@@ -137,7 +137,7 @@ class TableBelief:
             new.mask_hidden(new.servers, NO_SERVER), self.problem.num_servers
         )
         state = state._replace(learnt=state.learnt + (answered & new.valid))
-        if platforms.get_current().fused:
+        if whitened_kernel.is_available():
             return self._update_in_place(state, new, record)
         servers = new.servers
         # Copied once, and read from there.

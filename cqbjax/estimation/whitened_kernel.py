@@ -8,6 +8,7 @@ same rows. One program handles some rows of one run. `newton_cg` explains the pr
 """
 
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -65,6 +66,44 @@ class PassResult(NamedTuple):
     pushed: Array | None
     bend: Array | None
     pulled: Array | None
+
+
+def is_available() -> bool:
+    """Return whether passes run as Pallas kernels: on CUDA, if they compile and are right there."""
+    platform = platforms.get_current()
+    if not platform.kernels or platform.interpret or jax.default_backend() == "cpu":
+        return platform.kernels
+    return _works_here()
+
+
+@functools.cache
+def _works_here() -> bool:
+    """Compile and run two passes on this GPU; warn once if they fail."""
+    table = np.arange(96, dtype=np.float32).reshape(2, 8, 6) / 96
+    servers, y, v = np.array([1], np.int32), table[:1, 0], table[:1, :, 0]
+
+    def run(table: Array, servers: Array, y: Array, v: Array) -> tuple[Any, Any, Any]:
+        first = run_pass(table, servers, TablePass(along=v, row=y, pull=v))
+        return first.pulled, *run_pass(first.table, servers, TablePass(push=y))[:2]
+
+    changed = table.copy()
+    changed[1] -= np.outer(v[0], y[0])
+    expected = v @ changed[1], changed, y @ changed[1].T
+    try:
+        # Compiled ahead: this may be called while another program is traced.
+        results = jax.jit(run).lower(table, servers, y, v).compile()(table, servers, y, v)
+        pairs = zip(results, expected, strict=True)
+        if all(np.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in pairs):
+            return True
+        reason = "their results are wrong"
+    except Exception as error:  # of Pallas, Triton or XLA
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+    warnings.warn(
+        f"Pallas kernels do not work on this GPU ({reason}): plain XLA is used. "
+        f"{platforms.SETTING}=0 switches them off.",
+        stacklevel=2,
+    )
+    return False
 
 
 def run_pass(table: Array, servers: Array, job: TablePass) -> PassResult:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import types
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -91,19 +93,23 @@ def test_both_ways_play_the_same_runs(name, x64, monkeypatch):
     def play(seed):
         return simulate.run_rounds(rng.run_key(seed), policy, source, rate, problem, CAPACITY)[0]
 
-    runs = {}
-    for way, choices in (("cpu", platforms.CPU), ("gpu", GPU)):
+    ways, runs = {"cpu": platforms.CPU, "gpu": GPU}, {}
+    if name.startswith("pool"):
+        ways["gpu without kernels"] = GPU._replace(kernels=False)
+    for way, choices in ways.items():
         with platforms.use(choices):
             # A new function, or JAX would find what it traced the first time.
             seeds = jnp.asarray(SEEDS)
             lowered = jax.jit(jax.vmap(functools.partial(play))).lower(seeds)
             runs[way] = backend.compile_lowered(lowered, "cpu")(seeds)
-    ours, theirs = (jax.tree.leaves_with_path(runs[way]) for way in ("gpu", "cpu"))
-    assert len(ours) > 5
-    for (path, one), (_, other) in zip(ours, theirs, strict=True):
-        where = f"{name} {jax.tree_util.keystr(path)}"
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8, err_msg=where)
-    assert any((np.asarray(leaf) != 0).any() for _, leaf in ours)
+    theirs = jax.tree.leaves_with_path(runs.pop("cpu"))
+    for way, run in runs.items():
+        ours = jax.tree.leaves_with_path(run)
+        assert len(ours) > 5
+        for (path, one), (_, other) in zip(ours, theirs, strict=True):
+            where = f"{name} {way} {jax.tree_util.keystr(path)}"
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8, err_msg=where)
+        assert any((np.asarray(leaf) != 0).any() for _, leaf in ours)
 
 
 @pytest.mark.slow
@@ -191,3 +197,47 @@ def test_a_platform_has_its_choices_and_tracing_asks_for_them():
             assert platforms.get_current() is platforms.CPU
         assert platforms.get_current() is GPU
     assert platforms.get_current() is platforms.get(jax.default_backend())
+
+
+def test_kernels_are_for_cuda_and_can_be_switched_off(monkeypatch):
+    monkeypatch.delenv(platforms.SETTING, raising=False)
+    assert platforms.get("cuda").kernels and platforms.get("cuda").fused
+    for name in ("rocm", "tpu"):
+        assert platforms.get(name) == platforms.GPU._replace(kernels=False)
+    for version, kernels in (("PJRT C API\ncuda 12090", True), ("rocm 60000", False)):
+        device = types.SimpleNamespace(client=types.SimpleNamespace(platform_version=version))
+        monkeypatch.setattr(jax, "devices", lambda _, device=device: [device])
+        assert platforms.get("gpu").kernels == kernels
+    monkeypatch.setenv(platforms.SETTING, "0")
+    assert not platforms.get("cuda").kernels and not platforms.CPU.kernels
+
+
+@pytest.mark.parametrize("fault", [None, "raises", "wrong"])
+def test_kernels_that_fail_on_a_gpu_give_way_to_xla_with_one_warning(fault, monkeypatch):
+    original = whitened_kernel.run_pass
+
+    def run_pass(table, servers, job):
+        if fault == "raises":
+            raise NotImplementedError("no Triton\nhere")
+        with platforms.use(GPU):
+            result = original(table, servers, job)
+        if fault == "wrong" and result.pushed is not None:
+            result = result._replace(pushed=result.pushed + 1)
+        return result
+
+    monkeypatch.setattr(whitened_kernel, "run_pass", run_pass)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    whitened_kernel._works_here.cache_clear()
+    with warnings.catch_warnings(record=True) as caught, platforms.use(platforms.GPU):
+        warnings.simplefilter("always")
+        available = [whitened_kernel.is_available() for _ in range(2)]
+    whitened_kernel._works_here.cache_clear()
+    assert available == [fault is None] * 2
+    messages = [str(one.message) for one in caught if "Pallas" in str(one.message)]
+    expected = {
+        None: [],
+        "raises": ["NotImplementedError: no Triton)"],
+        "wrong": ["results are wrong"],
+    }
+    assert len(messages) == len(expected[fault])
+    assert all(part in message for part, message in zip(expected[fault], messages, strict=True))
