@@ -12,7 +12,7 @@ LAYERS = (
     "core",
     "estimation",
     "dynamics policies sources",
-    "engine env",
+    "engine env gymnasium_env",
     "testing",
     "datasets results",
     "logs",

@@ -141,14 +141,14 @@ def rollout(env: Env, parameters, key: Array, mask: Array) -> Round:
 
     def one(carried, _):
         observation, state, own = carried
-        full = env.full(observation)
+        full = env.with_problem(observation)
         index = chances(router, own, full)
         seen, waiting = inputs(full, index), queueing.mark_waiting(full.queue)
         drawn = jax.random.fold_in(rng.round_key(key, observation.round), mask)
         slot = jax.random.categorical(drawn, logits(parameters, seen, waiting)).astype(jnp.int32)
         action = Action(slot, mnl.best_servers(index[slot], 1), jnp.bool_(False))
-        observation, state, reward, _, told = env.step(key, state, action)
-        own = router.update(own, full, told.action, told.feedback)
+        observation, state, reward, _, info = env.step(key, state, action)
+        own = router.update(own, full, info.action, info.feedback)
         return (observation, state, own), Round(seen, waiting, slot, reward)
 
     begun = router.init(env.problem, state.instance.workload.contexts)

@@ -7,7 +7,7 @@ import pytest
 
 import cqbjax
 from cqbjax import dynamics, policies, sources
-from cqbjax.core import rng
+from cqbjax.core import queueing, rng
 from cqbjax.core.scenario import with_dynamics
 from cqbjax.core.types import Action
 from cqbjax.env import Env, play
@@ -52,7 +52,9 @@ def test_a_step_takes_a_query_and_pays_for_who_waits():
     assert not bool((seen.queue.arrived > 0).any()) and int(seen.round) == 1
     lengths = []
     for t in range(3):
-        action = Action(env.first_waiting(seen), jnp.arange(1), jnp.bool_(False))
+        action = Action(
+            queueing.pick("oldest", seen.queue, jnp.zeros(())), jnp.arange(1), jnp.bool_(False)
+        )
         seen, state, reward, done, told = env.step(key, state, action)
         lengths.append(int(told.length))
         assert float(reward) == -lengths[-1] and bool(done) == (t == 2)
@@ -112,10 +114,10 @@ def test_a_seed_that_a_sweep_has_not_has_no_key(seed):
 
 def test_seeds_of_gymnasium_are_those_of_a_sweep(monkeypatch):
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
-    from cqbjax.env.gymnasium import GymnasiumEnv, as_gymnasium
+    from cqbjax.gymnasium_env import GymnasiumEnv
 
     def made():
-        env = as_gymnasium(Env(SOURCE, 0.6, horizon=5, capacity=4))
+        env = GymnasiumEnv(Env(SOURCE, 0.6, horizon=5, capacity=4))
         env._reset = lambda key: ("seen", key)  # compiles nothing
         return env
 
@@ -157,9 +159,9 @@ def test_gymnasiums_checker_passes():
     pytest.importorskip("gymnasium", reason='needs `pip install "cqbjax[gymnasium]"`')
     from gymnasium.utils.env_checker import check_env
 
-    from cqbjax.env.gymnasium import as_gymnasium
+    from cqbjax.gymnasium_env import GymnasiumEnv
 
-    env = as_gymnasium(Env(SOURCE, 0.6, horizon=30, capacity=16))
+    env = GymnasiumEnv(Env(SOURCE, 0.6, horizon=30, capacity=16))
     check_env(env, skip_render_check=True)
     seen, info = env.reset(seed=3)
     assert info["seed"] == 3 and seen["arrived"].sum() == 0

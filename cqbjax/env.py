@@ -1,0 +1,250 @@
+"""The queue as an environment, for agents that learn by acting; see also `cqbjax.gymnasium_env`.
+
+    env = Env(source=sources.Synthetic(), arrival_rate=0.7, horizon=1000)
+    observation, state = env.reset(rng.run_key(0))
+    observation, state, reward, done, info = env.step(key, state, action)
+
+`reset` and `step` are pure functions that can be compiled and batched. A step is a round of
+`core.simulate`: a policy that plays here meets the same queries, users and random numbers as in
+`sweep`, and reaches the same numbers bit for bit.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cqbjax.core import mnl, rng, simulate
+from cqbjax.core.instances import Instance
+from cqbjax.core.pytree import pytree, static
+from cqbjax.core.types import (
+    Action,
+    Feedback,
+    Needs,
+    Observation,
+    Policy,
+    Problem,
+    Source,
+    blank_action,
+    read_needs,
+)
+
+__all__ = ["Env", "EnvState", "StepInfo", "play"]
+
+
+class EnvState(NamedTuple):
+    """The state of a run.
+
+    Attributes:
+        instance: what was drawn before the first round.
+        carry: the state of the simulator.
+        round: [] int32 t of the next step.
+    """
+
+    instance: Instance
+    carry: simulate.Carry
+    round: Array
+
+
+class StepInfo(NamedTuple):
+    """The outcome of a step.
+
+    Attributes:
+        action: what the policy learns from; without service dynamics, the action taken.
+        feedback: the user's choice; `feedback.valid` is False if the queue was empty.
+        length: [] int32 queries that wait after the round.
+        departed: [] int32 queries satisfied so far.
+        overflow: [] bool whether a query found no free slot; if so, increase `capacity`.
+    """
+
+    action: Action
+    feedback: Feedback
+    length: Array
+    departed: Array
+    overflow: Array
+
+
+class _ActionState(NamedTuple):
+    """The action of a round, and the action and feedback that `update` received."""
+
+    action: Action
+    updated: Action
+    feedback: Feedback
+
+
+@pytree
+class _ActionPolicy:
+    """A policy that takes the action in its state and stores the feedback."""
+
+    mixed: bool = static(default=False)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(offer_counts=True, entry_rounds=True, smaller_assortments=self.mixed)
+
+    def init(self, problem: Problem, contexts: Array) -> _ActionState:
+        del contexts
+        size = problem.assortment_size
+        blank = blank_action(size, self.mixed)
+        updated = blank_action(size, self.mixed or (problem.outages and size > 1))
+        return _ActionState(blank, updated, Feedback(jnp.zeros((), jnp.int32), jnp.bool_(False)))
+
+    def select(self, key: Array, state: _ActionState, observation: Observation) -> Action:
+        del key, observation
+        return state.action
+
+    def update(
+        self, state: _ActionState, observation: Observation, action: Action, feedback: Feedback
+    ) -> _ActionState:
+        del observation
+        return _ActionState(state.action, action, feedback)
+
+
+class Env:
+    """An environment that serves one query per round.
+
+    Attributes:
+        source: a source or a scenario (`core.scenario`).
+        arrival_rate: queries per round.
+        problem: the static shapes.
+        capacity: C, queue slots.
+        mixed: whether actions mark the servers that they offer (`Action.shown`).
+        spaces: name -> (shape, dtype, minimum, maximum) of each array of an observation.
+    """
+
+    def __init__(
+        self, source: Source, arrival_rate: float = 0.7, horizon: int = 1000,
+        K: int = 1, capacity: int = 256, mixed: bool = False,
+    ) -> None:  # fmt: skip
+        """Validate the arguments.
+
+        Args:
+            source: from `sources`; `core.scenario.with_dynamics` adds user and service dynamics.
+            arrival_rate: in [0, 1].
+            horizon: T, rounds.
+            K: servers offered per query.
+            capacity: C; a longer queue loses queries (`StepInfo.overflow`).
+            mixed: whether actions mark the servers that they offer (`Action.shown`).
+
+        Raises:
+            ValueError: for arguments out of range and for several service channels.
+        """
+        self.source, self.arrival_rate, self.capacity = source, float(arrival_rate), capacity
+        self.problem, self.mixed = source.problem(K, horizon), mixed
+        self._policy = _ActionPolicy(mixed=mixed)
+        if self.problem.channels > 1:
+            raise ValueError(
+                f"an environment serves one query a round, not {self.problem.channels}"
+            )
+        if not 0 <= self.arrival_rate <= 1:
+            raise ValueError(f"arrival_rate={arrival_rate} must lie in [0, 1]")
+        if type(capacity) is not int or capacity < 1:
+            raise ValueError(f"capacity={capacity} must be a whole number, at least 1")
+        if not 1 <= K <= self.problem.num_servers:
+            raise ValueError(f"K={K} must lie in 1..N, and N={self.problem.num_servers}")
+        source.check(np.arange(1), self.arrival_rate, K)
+        servers, last = self.problem.num_servers, float(horizon)
+        self.spaces: dict[str, tuple[tuple[int, ...], Any, float, float]] = {
+            "features": ((capacity, *self.problem.contexts_shape[1:]), np.float32, -np.inf, np.inf),
+            "arrived": ((capacity,), np.int32, 0, last),
+            "served": ((capacity,), np.int32, 0, last),
+            "shown": ((capacity, servers), np.int32, 0, last),
+            "available": ((servers,), np.int8, 0, 1),
+            "round": ((), np.int32, 1, last + 1),
+        }
+
+    @property
+    def num_assortments(self) -> int:
+        """The number of assortments; `mnl.unrank_assortment` returns one of them by its rank."""
+        return mnl.num_assortments(self.problem.num_servers, self.problem.assortment_size)
+
+    def reset(self, key: Array) -> tuple[Observation, EnvState]:
+        """Draw a run and return the observation of its first round, and the state.
+
+        Args:
+            key: the key of the run; `rng.run_key(seed)` is the key of a sweep's seed.
+
+        Raises:
+            ValueError: for service times above one round and for delayed feedback.
+        """
+        rate = jnp.asarray(self.arrival_rate, float)
+        instance = simulate.draw_instance(key, self.source, rate, self.problem)
+        if instance.dynamics is not None and (
+            instance.dynamics.lasting or instance.dynamics.delay > 0
+        ):
+            raise ValueError(
+                "an environment returns the outcome of an action at once: use service times of one "
+                "round and no delayed feedback"
+            )
+        carry = simulate.start(self._policy, self.problem, instance, self.capacity)
+        state = EnvState(instance, carry, jnp.int32(1))
+        return self._observe(state), state
+
+    def step(
+        self, key: Array, state: EnvState, action: Action
+    ) -> tuple[Observation, EnvState, Array, Array, StepInfo]:
+        """Simulate a round.
+
+        Args:
+            key: not used. All random numbers follow from the key of `reset`, so that every policy
+                meets the same ones.
+            state: from `reset` or the previous step.
+            action: a waiting slot, and K distinct servers in increasing order; discarded if the
+                queue is empty.
+
+        Returns:
+            The observation of the next round; the state; the reward, minus the number of queries
+            that wait after this round; whether the run has ended; and the outcome of the action.
+        """
+        del key
+        carry = state.carry._replace(state=state.carry.state._replace(action=action))
+        carry, _ = simulate.run_round(
+            self._policy, self.problem, state.instance, carry, state.round
+        )
+        after = EnvState(state.instance, carry, state.round + 1)
+        info = StepInfo(
+            carry.state.updated, carry.state.feedback, carry.length, carry.recorded["departures"],
+            carry.overflow > 0,
+        )  # fmt: skip
+        done = state.round >= self.problem.horizon
+        return self._observe(after), after, -carry.length.astype(float), done, info
+
+    def _observe(self, state: EnvState) -> Observation:
+        """Return the observation without `problem`, which is not an array."""
+        round_ = jnp.minimum(state.round, self.problem.horizon)
+        seen = simulate.observe(self._policy, self.problem, state.instance, state.carry, round_)
+        return seen._replace(problem=None, round=state.round)  # type: ignore[arg-type]
+
+    def with_problem(self, observation: Observation) -> Observation:
+        """Return an observation with `problem`, as a policy of `cqbjax.policies` needs it."""
+        return observation._replace(problem=self.problem)
+
+
+def play(env: Env, policy: Policy, key: Array) -> StepInfo:
+    """Play a whole run with a policy, and return the outcome of each round: [T, ...].
+
+    Args:
+        env: the environment.
+        policy: any policy of a sweep.
+        key: the key of the run.
+
+    Raises:
+        ValueError: `mixed` is true of only one of environment and policy.
+    """
+    if read_needs(policy).smaller_assortments != env.mixed:
+        raise ValueError(f"the environment has mixed={env.mixed}, and the policy the opposite")
+    observation, state = env.reset(key)
+
+    def play_round(carried: Any, _: None) -> tuple[Any, StepInfo]:
+        observation, state, learnt = carried
+        observation = env.with_problem(observation)
+        action = policy.select(rng.round_key(key, observation.round), learnt, observation)
+        following, state, _, _, info = env.step(key, state, action)
+        learnt = policy.update(learnt, observation, info.action, info.feedback)
+        return (following, state, learnt), info
+
+    learnt = policy.init(env.problem, state.instance.workload.contexts)
+    start = observation, state, learnt
+    return jax.lax.scan(play_round, start, length=env.problem.horizon)[1]
