@@ -28,7 +28,7 @@ from cqbjax.cli._command import Arguments, run_plain  # noqa: E402
 from cqbjax.cli._instantiate import make, make_policies  # noqa: E402
 from cqbjax.core import backend  # noqa: E402
 from cqbjax.core.files import check_writable  # noqa: E402
-from cqbjax.experiments import kinds  # noqa: E402
+from cqbjax.experiments import study_types  # noqa: E402
 
 SECTIONS, TARGETS = (", ".join(x) for x in (benchmarks.SECTIONS, compile_for_gpu.TARGETS))
 ARGUMENTS = Arguments(description="Measure how fast the simulator is.")
@@ -86,5 +86,5 @@ def time_composing(words: Sequence[str]) -> float:
         sources: dict[str, Any] = {}
         for one in _compose.compose_jobs(jobs):
             _compose.check_words(one.words, [one.config])
-            kinds.checked_points(one.config, make, make_policies, one.swept, sources)
+            study_types.prepare_points(one.config, make, make_policies, one.swept, sources)
         return time.perf_counter() - begun

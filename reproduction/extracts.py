@@ -17,12 +17,18 @@ import polars as pl
 import yaml
 
 from cqbjax.core.files import write_atomic
-from cqbjax.results.frame import against, curves, growth, long, summarised
-from cqbjax.results.metrics import STANDARD, Metric, own_arrays, panels_of
-from cqbjax.results.metrics import stored as stored_metric
+from cqbjax.results.frame import (
+    subtract_policies,
+    summarise,
+    tabulate_curves,
+    tabulate_growth,
+    tabulate_runs,
+)
+from cqbjax.results.metrics import STANDARD, Metric, find_recorded, list_panels
+from cqbjax.results.metrics import read_array as stored_metric
 from cqbjax.results.names import OTHERWISE
 from cqbjax.results.points import StoredPoint
-from cqbjax.results.summaries import stand_in_of
+from cqbjax.results.summaries import join_stand_ins
 
 MOST_ROUNDS = 100  # of a curve; a panel is some 400 pixels wide
 DIGITS = 4  # of a curve's numbers: more cannot be seen, and would not compress
@@ -70,13 +76,13 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
         ValueError: there is no point.
     """
     points = [one.point for one in stored]
-    own, attributes = own_arrays(points), points[0].attrs
+    own, attributes = find_recorded(points), points[0].attrs
     horizon = min(int(point.attrs["horizon"]) for point in points)
     rounds = sorted({min(int(t), horizon) for t in config["table_rounds"]})
-    panels, name = panels_of(points, config), str(attributes["experiment"])
+    panels, name = list_panels(points, config), str(attributes["experiment"])
     notes = {
         "name": name, "title": config.get("title") or name, "source": str(attributes["source"]),
-        "stand_in": stand_in_of(points), "provenance": str(attributes["provenance"]),
+        "stand_in": join_stand_ins(points), "provenance": str(attributes["provenance"]),
         "horizon": horizon, "rounds": rounds, "panels": panels,
         "drawn": list(config.get("figure_policies") or []),
         "points": [_describe(one) for one in stored],
@@ -87,18 +93,23 @@ def extract(stored: Sequence[StoredPoint], config: Mapping[str, Any]) -> Extract
             | ({"share": True} if one.share else {})
             for name, one in own.items()
         }
-    values = long(points, [*NUMBERS, *own], rounds)
-    grown = growth(points, "gap", rounds).with_columns(metric=pl.lit("gap_growth")).drop("since")
+    values = tabulate_runs(points, [*NUMBERS, *own], rounds)
+    grown = (
+        tabulate_growth(points, "gap", rounds)
+        .with_columns(metric=pl.lit("gap_growth"))
+        .drop("since")
+    )
     values = pl.concat([values, grown])
     paired = pl.concat(
-        against(values, policy).with_columns(reference=pl.lit(policy)) for policy in REFERENCES
+        subtract_policies(values, policy).with_columns(reference=pl.lit(policy))
+        for policy in REFERENCES
     )
-    lines = summarised(curves(points, panels, MOST_ROUNDS)).with_columns(
+    lines = summarise(tabulate_curves(points, panels, MOST_ROUNDS)).with_columns(
         pl.col("mean", "sd").map_batches(_round_digits)
     )
-    numbers = summarised(pl.concat([values, long(points, ["seconds_per_round"], rounds)]))
+    numbers = summarise(pl.concat([values, tabulate_runs(points, ["seconds_per_round"], rounds)]))
     # The ends of intervals follow from the rest.
-    frames = (frame.drop("low", "high") for frame in (lines, numbers, summarised(paired)))
+    frames = (frame.drop("low", "high") for frame in (lines, numbers, summarise(paired)))
     return Extract(notes, *frames)
 
 

@@ -56,9 +56,9 @@ def report(asked: argparse.Namespace) -> None:
         SystemExit: of status `SOME_LEFT_OUT`, where a study could not run or be drawn, or the
             page's libraries are not installed.
     """
-    from cqbjax.experiments import showing
+    from cqbjax.experiments import display
 
-    console, left_out = showing.console(), False
+    console, left_out = display.make_console(), False
     alone = [key for key in ("dry_run", "data_dir", "cache_dir") if getattr(asked, key)]
     if alone and not asked.missing:
         raise ValueError(
@@ -155,7 +155,7 @@ def _draw(root: Path, names: Sequence[str], console: "Console") -> bool:
     from reproduction import extracts, run
 
     def extract(name: str, stored: "Sequence[StoredPoint]", config: "Config") -> list[Path]:
-        made = extracts.extract(stored, configs.plain(config))
+        made = extracts.extract(stored, configs.to_plain(config))
         return extracts.write(made, _extracts(root) / name)
 
     # A checkout has extracts and no arrays.

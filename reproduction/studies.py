@@ -15,11 +15,11 @@ from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import SweepSpec, choose_records
-from cqbjax.experiments import grid, showing, study
+from cqbjax.experiments import display, grid, study
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.kinds import Kind, Shown, Table
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import Factory
+from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.policies import Acqb
 
@@ -31,36 +31,39 @@ UNREAD = ("chunk", "shard_runs", "figure_policies", "spread", "queue", "table", 
 
 
 @dataclasses.dataclass(frozen=True)
-class ProofStudy(Kind):
+class ProofStudy(StudyType):
     """A study of a proof, on synthetic queries; a subclass defines `measure_rate` and `show`."""
 
-    unread: ClassVar[tuple[str, ...]] = (*UNREAD, "record_every")
+    unread_keys: ClassVar[tuple[str, ...]] = (*UNREAD, "record_every")
 
-    def ready(self, point: Point, making: Making) -> Ready:
+    def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point without its optimal policy.
 
         Raises:
             ValueError: it has no other policy.
         """
-        ready = super().ready(point, making)
+        ready = super().prepare(point, factory)
         others = {label: policy for label, policy in ready.policies.items() if label != OPTIMAL}
         if not others:
             kind = type(self).__name__
             raise ValueError(f"policy names only {OPTIMAL}, and {kind} needs another")
         return ready._replace(policies=others)
 
-    def check(self, ready: Ready) -> None:
+    def validate(self, ready: PreparedPoint) -> None:
         """Reject queries of a dataset, which has no theta* and no sigma_0 as in the paper."""
-        super().check(ready)
+        super().validate(ready)
         if isinstance(ready.source, DatasetSource):
             raise ValueError(f"{type(self).__name__} is of source=synthetic")
 
-    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Measure every run of every arrival rate, with more queue slots where they are needed."""
         from reproduction.theory.runs import with_enough_slots
 
-        config, source = ready.point.config, study.drawn_from(ready)
-        problem, seeds = source.problem(config.K, config.horizon), np.asarray(grid.seeds(config))
+        config, source = ready.point.config, study.build_source(ready)
+        problem, seeds = (
+            source.problem(config.K, config.horizon),
+            np.asarray(grid.list_seeds(config)),
+        )
         policies, by_rate = {k: as_arrays(policy) for k, policy in ready.policies.items()}, []
         for rate in config.arrival_rate:
             fixed = policies, as_arrays(source), rate, problem, seeds
@@ -69,7 +72,7 @@ class ProofStudy(Kind):
                 return self.measure_rate(config, fixed, slots, progress)
 
             by_rate.append(with_enough_slots(config.capacity, config.horizon, run))
-            progress.advance(self.rounds(ready) // len(config.arrival_rate))
+            progress.advance(self.count_rounds(ready) // len(config.arrival_rate))
         return _join_rates(by_rate, config)
 
     def measure_rate(
@@ -90,12 +93,12 @@ class ProofStudy(Kind):
 class Eigenvalues(ProofStudy):
     """The smallest eigenvalues of V, of all feedback and of exploration rounds alone."""
 
-    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.eigenvalues",)
-    unread: ClassVar[tuple[str, ...]] = UNREAD
+    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.eigenvalues",)
+    unread_keys: ClassVar[tuple[str, ...]] = UNREAD
 
-    def check(self, ready: Ready) -> None:
+    def validate(self, ready: PreparedPoint) -> None:
         """Reject points that cannot run, queries of a dataset, and a policy without V."""
-        super().check(ready)
+        super().validate(ready)
         for label, policy in ready.policies.items():
             if not isinstance(policy, Acqb):
                 raise ValueError(f"policy {label} keeps no V: name ACQB or a relative of it")
@@ -110,7 +113,7 @@ class Eigenvalues(ProofStudy):
         measured = eigenvalues.measure(*fixed, every, slots, progress)
         return measured.assign_attrs(parameters=config.parameters, c1=float(config.c1))
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the eigenvalues at the rounds of the table, and drawn over all of them."""
         import polars as pl
 
@@ -124,18 +127,18 @@ class Eigenvalues(ProofStudy):
             tables.append(_with_setting(table, setting | {"arrival_rate": rate}))
             drawn.append(point)
         figure = figures.draw_eigenvalues(drawn, title)
-        return Shown({"": Table(pl.concat(tables), title)}, {"": figure})
+        return StudyOutput({"": OutputTable(pl.concat(tables), title)}, {"": figure})
 
 
 @dataclasses.dataclass(frozen=True)
 class Events(ProofStudy):
     """The events of the proofs, and the loss of a round, in every round of every run."""
 
-    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.events",)
+    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.events",)
 
-    def check(self, ready: Ready) -> None:
+    def validate(self, ready: PreparedPoint) -> None:
         """Reject points that cannot run, and policies for which the events are not defined."""
-        super().check(ready)
+        super().validate(ready)
         parameters = ready.point.config.parameters
         if parameters != "shared":
             raise ValueError(
@@ -156,7 +159,7 @@ class Events(ProofStudy):
         kappa, slackness = float(config.kappa), float(config.slackness)
         return measured.assign_attrs(kappa=kappa, slackness=slackness)
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return shares and means between the rounds of the table."""
         import polars as pl
 
@@ -169,7 +172,7 @@ class Events(ProofStudy):
             rounds = sorted({min(int(t), last) for t in config.table_rounds})
             table = events.table(point, rounds, point.attrs["slackness"])
             tables.append(_with_setting(table, setting))
-        return Shown({"": Table(pl.concat(tables), config.title or config.name)}, {})
+        return StudyOutput({"": OutputTable(pl.concat(tables), config.title or config.name)}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +185,8 @@ class Switching(ProofStudy):
 
     block: int = 10
 
-    for_show: ClassVar[tuple[str, ...]] = ("kind.block",)
-    computes: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.switching",)
+    display_keys: ClassVar[tuple[str, ...]] = ("kind.block",)
+    code_modules: ClassVar[tuple[str, ...] | None] = ("reproduction.theory.switching",)
 
     def __post_init__(self) -> None:
         """Validate the block."""
@@ -192,25 +195,25 @@ class Switching(ProofStudy):
                 f"kind.block={self.block} must be a whole number of rounds, at least 1"
             )
 
-    def rounds(self, ready: Ready) -> int:
+    def count_rounds(self, ready: PreparedPoint) -> int:
         """Return the rounds of all T + 1 processes, and of the policies alone."""
         config, policies = ready.point.config, len(ready.policies)
         runs = len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon * (policies * (config.horizon + 1) + policies + 1))
 
-    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Count failures of Lemma 8 and the effect of each switch, path by path."""
         from reproduction.theory import switching
 
-        config, source = ready.point.config, study.drawn_from(ready)
-        seeds = np.asarray(grid.seeds(config))
+        config, source = ready.point.config, study.build_source(ready)
+        seeds = np.asarray(grid.list_seeds(config))
         fixed = seeds, config.horizon, config.K, config.capacity, progress
         by_rate = [
             switching.measure(ready.policies, source, rate, *fixed) for rate in config.arrival_rate
         ]
         return _join_rates(by_rate, config)
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return how often each sentence fails, and the effect of a switch by its round."""
         import polars as pl
 
@@ -227,10 +230,10 @@ class Switching(ProofStudy):
                 switches.append(_with_setting(by_switch, setting))
         whole = pl.concat(switches)
         tables = {
-            "": Table(pl.concat(rules), title),
-            "by_switch": Table(whole, f"{title}: by_switch", printed=False),
+            "": OutputTable(pl.concat(rules), title),
+            "by_switch": OutputTable(whole, f"{title}: by_switch", printed=False),
         }
-        return Shown(tables, {"": figures.draw_switching(whole, title)})
+        return StudyOutput(tables, {"": figures.draw_switching(whole, title)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +246,7 @@ class Slopes(Sweep):
 
     windows: Any = ()
 
-    unread: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "queue")
+    unread_keys: ClassVar[tuple[str, ...]] = ("figure_policies", "spread", "queue")
 
     def __post_init__(self) -> None:
         """Validate the windows."""
@@ -253,9 +256,9 @@ class Slopes(Sweep):
                 f"kind.windows={self.windows} must be a list of pairs of rounds, first < last"
             )
 
-    def check(self, ready: Ready) -> SweepSpec:
+    def validate(self, ready: PreparedPoint) -> SweepSpec:
         """Reject points that cannot run, and a window beyond the horizon."""
-        spec = super().check(ready)
+        spec = super().validate(ready)
         horizon, last = ready.point.config.horizon, max(pair[1] for pair in self.windows)
         if last > horizon:
             raise ValueError(
@@ -264,17 +267,17 @@ class Slopes(Sweep):
             )
         return spec
 
-    def rounds_read(self, config: Config, panels: int) -> None:
+    def select_rounds(self, config: Config, panels: int) -> None:
         """Return None, all rounds: slopes are fitted to whole curves."""
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the table of a sweep, the slopes, and both on log-log axes."""
         from reproduction.theory import figures, slopes
 
         title = config.title or config.name
-        fitted = Table(slopes.table(points, self.windows), f"{title}: slopes on log-log axes")
-        tables = {"": Table(showing.table(points, config), title), "slopes": fitted}
-        return Shown(tables, {"": figures.draw_slopes(points, title)})
+        fitted = OutputTable(slopes.table(points, self.windows), f"{title}: slopes on log-log axes")
+        tables = {"": OutputTable(display.build_table(points, config), title), "slopes": fitted}
+        return StudyOutput(tables, {"": figures.draw_slopes(points, title)})
 
 
 def _is_window(pair: Any) -> bool:

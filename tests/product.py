@@ -131,7 +131,7 @@ def be_child(words: Sequence[str]) -> None:
     from cqbjax.cli._instantiate import make, make_policies
     from cqbjax.core import backend
     from cqbjax.engine.progress import Reporter
-    from cqbjax.experiments import kinds
+    from cqbjax.experiments import study_types
 
     backend.configure()
     found, compile_lowered = list[str](), backend.compile_lowered
@@ -149,8 +149,8 @@ def be_child(words: Sequence[str]) -> None:
             found.clear()
             try:
                 (job,) = _compose.compose_jobs([[*case.words, *words]])
-                ready = kinds.checked_points(job.config, make, make_policies, kept=kept)
-                ready[0].kind.reckon(ready, Reporter())
+                ready = study_types.prepare_points(job.config, make, make_policies, kept=kept)
+                ready[0].kind.estimate(ready, Reporter())
                 outcome = f"names alike: {', '.join(found)}" if found else FINE
             except (ValueError, OSError) as error:
                 outcome = f"refused: {str(error).splitlines()[0]}"

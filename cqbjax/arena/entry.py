@@ -15,8 +15,8 @@ from cqbjax.core import backend
 from cqbjax.core.contract import policy_error
 from cqbjax.core.files import check_writable, write_atomic
 from cqbjax.engine.progress import show_progress
-from cqbjax.experiments import loop, shards, showing
-from cqbjax.experiments.grid import Ready
+from cqbjax.experiments import display, loop, shards
+from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import ResultIndex
 from cqbjax.testing import check_fair, check_policy
@@ -34,7 +34,7 @@ def enter(request: Request, composer: Composer) -> bool:
         ValueError: the policy is invalid, or no task can run.
     """
     backend.configure()
-    console, board, contestant = showing.console(), read_board(), request.contestant
+    console, board, contestant = display.make_console(), read_board(), request.contestant
     if contestant is not None:
         _validate(contestant, composer)
     entries, skipped = _prepare_entries(request, board, composer)
@@ -134,7 +134,9 @@ def _run_entries(
     return Board(pl.concat(rows), notes), failed
 
 
-def estimate_minutes(left: Mapping[str, list[Ready]], request: Request, board: Board) -> str:
+def estimate_minutes(
+    left: Mapping[str, list[PreparedPoint]], request: Request, board: Board
+) -> str:
     """Return how long the missing points take, as text.
 
     Each program runs for a moment to find out. The programs of the whole board are more than a
@@ -150,7 +152,7 @@ def estimate_minutes(left: Mapping[str, list[Ready]], request: Request, board: B
         )  # fmt: skip
         return f"{seconds / 60:.1f} min without compiling, as measured for the board"
     with show_progress() as progress:
-        estimates = [one[0].kind.reckon(one, progress) for one in left.values() if one]
+        estimates = [one[0].kind.estimate(one, progress) for one in left.values() if one]
     return f"{sum(one.running for of_task in estimates for one in of_task) / 60:.1f} min"
 
 

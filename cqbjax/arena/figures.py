@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import VERBATIM, add_legend, fonts
-from cqbjax.results.names import style_of
+from cqbjax.results.names import find_style
 
 # Colours span these scores; lower ones have the first colour, and below `LOWEST_DOT` a number
 # stands in place of the dot.
@@ -47,7 +47,7 @@ def draw_scores(
         _draw_cells(left, table, labels, tasks)
         left.set_xticks(range(len(tasks)), [titles[task] for task in tasks], rotation=40,
                         ha="left", rotation_mode="anchor", **VERBATIM)  # fmt: skip
-        names = [style_of(label).name for label in labels]
+        names = [find_style(label).name for label in labels]
         left.set_yticks(range(len(labels)), names, **VERBATIM)
         for tick, label in zip(left.get_yticklabels(), labels, strict=True):
             tick.set_fontweight("bold" if label == highlighted else "normal")
@@ -94,7 +94,7 @@ def _draw_interval(
     filled: bool = True,
 ) -> None:  # fmt: skip
     """Draw a policy's mean, a dot, and its interval."""
-    color = style_of(row["policy"]).color
+    color = find_style(row["policy"]).color
     panel.plot([row[f"{name}_low"], row[f"{name}_high"]], [place] * 2, color=color, lw=width)
     panel.plot([row[name]], [place], "o", color=color, ms=4.5, mfc=color if filled else "white")
 
@@ -143,7 +143,7 @@ def draw_profiles(
         figure = Figure(figsize=(7.5, 4.0), layout="constrained")
         panel, lines = figure.subplots(), list[Any]()
         for label, (middle, low, high) in profiles.items():
-            style = style_of(label)
+            style = find_style(label)
             width = 2.6 if label == highlighted else style.width
             panel.fill_between(taus, low, high, color=style.color, alpha=0.12, lw=0)
             lines += panel.plot(

@@ -24,7 +24,7 @@ from cqbjax.core.types import read_needs
 from cqbjax.figures.files import encode_png, save_figure
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import tables
-from cqbjax.results.names import in_order, style_of
+from cqbjax.results.names import find_style, sort_policies
 
 HERE = Path(__file__).resolve().parent
 STYLES = HERE / "page.css"  # of all pages
@@ -98,7 +98,7 @@ def write_report(
     columns = [name for name in COLUMNS if table[name].is_not_null().any()]
     text = fill_template(
         HERE / "arena.html.j2",
-        {"interval": format_interval, "style_name": lambda label: style_of(label).name},
+        {"interval": format_interval, "style_name": lambda label: find_style(label).name},
         css=f"{STYLES.read_text()}\n{EXTRA_CSS}", entrant=entrant,
         title=f"{entrant} in the arena" if entrant else "The arena",
         tracks={name: frame.to_dicts() for name, frame in tracks.items()},
@@ -134,7 +134,7 @@ def _describe_tasks(table: pl.DataFrame, made: Board) -> list[dict[str, Any]]:
     for task in list_tasks():
         if task.name in made.notes:
             rows, note = table.filter(task=task.name), made.notes[task.name]
-            names = {label: style_of(label).name for label in rows["policy"]}
+            names = {label: find_style(label).name for label in rows["policy"]}
             described.append(task._asdict() | {
                 "rows": rows.to_dicts(), "seeds": note["seeds"], "horizon": note["horizon"],
                 "figure": _draw_intervals(rows, names, "policy"),
@@ -146,7 +146,7 @@ def _describe_policies(
     table: pl.DataFrame, made: Board, composer: Composer
 ) -> list[dict[str, Any]]:
     """Return what the page shows of each policy: its docstring, constants, best and worst tasks."""
-    cards, labels = [], in_order({*made.rows["policy"]} - {OPTIMAL})
+    cards, labels = [], sort_policies({*made.rows["policy"]} - {OPTIMAL})
     words = f"policy=[{','.join(labels)}]"
     synthetic, config = (
         composer.compose([f"arena={task}", words]) for task in ("paper", "paretobandit")

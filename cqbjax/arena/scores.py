@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.frame import with_interval, without_points
+from cqbjax.results.frame import add_interval, drop_point_intervals
 
 RANDOM = "random"  # the policy with score 0
 RESAMPLES = 2000
@@ -57,9 +57,9 @@ def average(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
         column = pl.col(name)
         agg = groups.agg(n=column.count(), mean=column.mean(), sd=column.std(), metric=pl.lit(name))
         ends = pl.col("low", "high").name.prefix(f"{name}_")
-        one = with_interval(agg, LEVEL, SHARES)
+        one = add_interval(agg, LEVEL, SHARES)
         table = table.hstack(one.select(pl.col("mean").alias(name), ends))
-    return without_points(table)
+    return drop_point_intervals(table)
 
 
 def compare_with_best(rows: pl.DataFrame, best: Mapping[str, str] | None = None) -> pl.DataFrame:
@@ -207,4 +207,6 @@ def aggregate_scores(rows: pl.DataFrame, tasks: Sequence[str]) -> pl.DataFrame:
             low, high = bootstrap(scores, iqm)
             table.append((label, len(tasks), float(iqm(scores)), float(low), float(high)))
     names = ["policy", "tasks", "iqm", "iqm_low", "iqm_high"]
-    return without_points(pl.DataFrame(table, names, orient="row").sort("iqm", descending=True))
+    return drop_point_intervals(
+        pl.DataFrame(table, names, orient="row").sort("iqm", descending=True)
+    )

@@ -17,7 +17,7 @@ from cqbjax.experiments.configs import CONF, Composed, Config
 
 if TYPE_CHECKING:
     from cqbjax.arena.board import Board
-    from cqbjax.experiments.grid import Ready
+    from cqbjax.experiments.grid import PreparedPoint
     from cqbjax.results.index import CacheKey
 
 # The first reported seed; presets and routers were tuned on the seeds from 1,000,000 on.
@@ -102,11 +102,11 @@ class Composer(NamedTuple):
     make: Callable[[Config], Any]
     make_policies: Callable[[Config], Mapping[str, Any]]
 
-    def prepare(self, config: Composed, cache: dict[str, Any] | None = None) -> "Ready":
+    def prepare(self, config: Composed, cache: dict[str, Any] | None = None) -> "PreparedPoint":
         """Return the only point of a task, validated."""
-        from cqbjax.experiments import kinds
+        from cqbjax.experiments import study_types
 
-        (ready,) = kinds.checked_points(config, self.make, self.make_policies, kept=cache)
+        (ready,) = study_types.prepare_points(config, self.make, self.make_policies, kept=cache)
         return ready
 
 
@@ -120,7 +120,7 @@ class Entry(NamedTuple):
     """
 
     task: Task
-    ready: "Ready"
+    ready: "PreparedPoint"
     known: set[str]
 
 
@@ -208,11 +208,13 @@ def prepare_entry(
 
 def _compute_key(config: Composed, composer: Composer, cache: dict[str, Any]) -> "CacheKey":
     """Return the cache keys of a task with all its policies; nothing is validated."""
-    from cqbjax.experiments import grid, kinds
-    from cqbjax.experiments.study import Making
+    from cqbjax.experiments import grid, study_types
+    from cqbjax.experiments.study import Factory
 
-    making = Making(composer.make, composer.make_policies, cache)
-    (point,) = kinds.of(config, making.once).compose(grid.compose(config), config, {})
-    ready = kinds.ready_at(point, making)
+    factory = Factory(composer.make, composer.make_policies, cache)
+    (point,) = study_types.make_study_type(config, factory.make_once).compose(
+        grid.compose(config), config, {}
+    )
+    ready = study_types.prepare_point(point, factory)
     key: CacheKey = ready.kind.cache_key(ready)
     return key

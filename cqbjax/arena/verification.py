@@ -21,9 +21,9 @@ from cqbjax.engine.batches import plan_sweep
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.sweep import run_plan
 from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import configs, grid, manifests, replaying, study
+from cqbjax.experiments import configs, grid, log_replay, manifests, study
 from cqbjax.experiments.configs import Composed, Config
-from cqbjax.experiments.grid import Ready
+from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results import store as results
 from cqbjax.results import tables
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
     point: xr.Dataset
     config: Composed
 
-    def prepare(self, seeds: np.ndarray, composer: Composer) -> Ready:
+    def prepare(self, seeds: np.ndarray, composer: Composer) -> PreparedPoint:
         """Return its point, ready to run at consecutive seeds."""
         values = {"first_seed": int(seeds[0]), "num_seeds": len(seeds)}
         ready = composer.prepare(self.config.at(values))
@@ -84,7 +84,7 @@ def verify(folder: Path, values: Mapping[str, str], composer: Composer) -> None:
         wanted = {*note["policies"], OPTIMAL}
         labels = [label for label in stored.point.policy.values if label in wanted]
         point = stored.point.sel(policy=labels, seed=seeds)
-        config = configs.of_yaml(stored.config)
+        config = configs.parse_yaml(stored.config)
         if values["data_dir"]:
             config = config.at({"data_dir": values["data_dir"]})
         _check_task(task, config, composer)
@@ -111,7 +111,7 @@ def _check_task(task: str, config: Composed, composer: Composer) -> None:
     (point,) = grid.compose(ours.at({"horizon": config.horizon}))
     here, there = _list_settings(point.config), _list_settings(config)
     # A task may leave settings to the prepared log.
-    left_open = [key for key in replaying.USED if here["kind"].get(key, "") is None]
+    left_open = [key for key in log_replay.USED if here["kind"].get(key, "") is None]
     there["kind"] |= dict.fromkeys(left_open)
     for key in {**here, **there}:
         if here.get(key) != there.get(key):
@@ -130,7 +130,7 @@ def _list_settings(config: Config) -> dict[str, Any]:
         return Path(value).name if isinstance(value, str) and "/" in value else value
 
     ignored = (*manifests.FOR_SHOW, "policy", "rates_by_K", "grid")
-    return {k: shorten(v) for k, v in configs.plain(config).items() if k not in ignored}
+    return {k: shorten(v) for k, v in configs.to_plain(config).items() if k not in ignored}
 
 
 def _check_table(made: Board, board: Board, folder: Path) -> None:
@@ -177,7 +177,7 @@ def _run_anonymised(
     policy, config = ready.policies[sample.label], ready.point.config
     if isinstance(policy, OfflinePolicy):
         return "trained offline on known LLMs, so not run anonymised"
-    source = study.drawn_from(ready)
+    source = study.build_source(ready)
     number = source.problem(config.K, config.horizon).num_servers
     # A rotation, so that every LLM of several gets another number.
     places = 1 + rng.integers(max(1, number - 1))

@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from cqbjax.cli import _compose
-from cqbjax.experiments import settings
+from cqbjax.experiments import validation
 from cqbjax.experiments.configs import CONF
 from cqbjax.experiments.jobs import Job
 
@@ -143,7 +143,7 @@ def _name_study(job: Job) -> Job:
         if word.startswith("~") and not {*word} & {*"./@"}:
             key = word[1:].partition("=")[0]
             raise ValueError(f"{word}: {key} cannot be left out, a part of it such as ~{key}.x can")
-    name = settings.stem_of(job.config)
+    name = validation.name_files(job.config)
     return job if name == job.config.name else job._replace(config=job.config.at({"name": name}))
 
 

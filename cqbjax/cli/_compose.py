@@ -31,7 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from cqbjax.experiments import configs, resolvers, settings
+from cqbjax.experiments import configs, validation
 from cqbjax.experiments.configs import CONF, Composed, Config, Template
 from cqbjax.experiments.jobs import Job
 
@@ -183,7 +183,7 @@ class ExtendedSearchPath(SearchPathPlugin):
 
 def register_plugins(folder: Path = CONF) -> None:
     """Register resolvers and sources with Hydra, for a command configured in this folder."""
-    resolvers.register()
+    configs.register_resolvers()
     for plugin in (RouterPolicies, _user_source(), ExtendedSearchPath):
         Plugins.instance().register(plugin)
     for path in (CONF / "hydra").glob("*/grid.yaml") if folder != CONF else ():
@@ -206,7 +206,7 @@ def check_words(words: Sequence[str], studies: Iterable[Composed]) -> None:
         ValueError: naming the key.
     """
     shipped, readers = _list_keys()
-    settings.check_overrides(words, *studies, shipped=shipped, takers=readers)
+    validation.validate_overrides(words, *studies, shipped=shipped, takers=readers)
 
 
 @functools.cache
@@ -215,8 +215,8 @@ def _list_keys() -> tuple[frozenset[str], dict[str, list[str]]]:
     groups = [path.name for path in CONF.iterdir() if path.is_dir()]
     readers: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
-        if path.relative_to(CONF).parts[0] in (*settings.GROUPS, "source"):
-            for key in set(re.findall(r"\$\{(\w+)[.}]", path.read_text())) - {*settings.READ_TOO}:
+        if path.relative_to(CONF).parts[0] in (*validation.GROUPS, "source"):
+            for key in set(re.findall(r"\$\{(\w+)[.}]", path.read_text())) - {*validation.READ_TOO}:
                 readers.setdefault(key, []).append(path.stem)
     return frozenset([*map(str, OmegaConf.load(CONF / "config.yaml")), *groups]), readers
 
@@ -300,7 +300,7 @@ def compose_jobs(
     return [
         Job(
             config,
-            {key: settings.as_stored(job[key].value()) for key in swept if key in job},
+            {key: validation.to_coordinate(job[key].value()) for key in swept if key in job},
             list(own),
         )
         for config, job, own in zip(composed, by_key, words, strict=True)
@@ -309,7 +309,7 @@ def compose_jobs(
 
 def convert_job(config: DictConfig, words: Sequence[str], name: str) -> Job:
     """Return the job of a configuration that Hydra has composed from the overrides."""
-    converted = configs.of(config)
+    converted = configs.from_omegaconf(config)
     converted["grid"] = _find_composer(name).list_grid_keys(converted, _parse(words))
     return Job(converted, {}, words)
 
@@ -357,7 +357,7 @@ class JobComposer:
         except OmegaConfBaseException:
             # Hydra reports a value that cannot be set in its own words.
             words = [str(one.input_line) for one in overrides]
-            config = configs.of(hydra.compose(self._name, words))
+            config = configs.from_omegaconf(hydra.compose(self._name, words))
         config["grid"] = self.list_grid_keys(config, overrides)
         return config
 
@@ -381,12 +381,12 @@ class JobComposer:
             with open_dict(config):
                 del config["hydra"]
             leaves = dict(_iterate_leaves(config))
-            lists = [key for key in leaves if leaves[key] and key not in settings.DIMENSIONS]
+            lists = [key for key in leaves if leaves[key] and key not in validation.DIMENSIONS]
             grid: list[str] = []
             if lists and chosen.get("experiment"):
                 plain = dict(_iterate_leaves(_compose_without_experiment(chosen)))
                 grid = [key for key in lists if plain.get(key) is False]
-            scalars = frozenset(leaves) - set(lists) - set(settings.DIMENSIONS)
+            scalars = frozenset(leaves) - set(lists) - set(validation.DIMENSIONS)
             self._choices[words] = Choices(Template(config), scalars, grid)
         return self._choices[words]
 
@@ -409,7 +409,7 @@ def _compose_without_experiment(choices: Mapping[str, Any]) -> DictConfig:
     """
     kept = {k: v for k, v in choices.items() if isinstance(v, str) and k.isidentifier()}
     options = GlobalHydra.instance().config_loader().get_group_options
-    models = {key: f"[{','.join(options(key))}]" for key in settings.OF_PAPER}
+    models = {key: f"[{','.join(options(key))}]" for key in validation.OF_PAPER}
     kept |= models | {"policy": "[]"}
     del kept["experiment"]
     return hydra.compose("config", [f"{key}={choice}" for key, choice in kept.items()])

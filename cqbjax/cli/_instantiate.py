@@ -25,7 +25,7 @@ def make(node: Config) -> Any:
         Exception: of an object of this package, without Hydra's wrapping.
     """
     try:
-        return _make_nested(configs.plain(node))
+        return _make_nested(configs.to_plain(node))
     except Exception as error:  # of whatever class is instantiated
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
         target = str(node.get("_target_"))

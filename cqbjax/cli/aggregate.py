@@ -38,9 +38,9 @@ def aggregate(arguments: argparse.Namespace) -> None:
     from cqbjax.figures import draw_over_keys, save_figure
     from cqbjax.results import store as results
     from cqbjax.results import tables
-    from cqbjax.results.aggregate import aggregated, save
-    from cqbjax.results.metrics import own_arrays
-    from cqbjax.results.rows import save_queries
+    from cqbjax.results.aggregate import aggregate_points, save_aggregate
+    from cqbjax.results.metrics import find_recorded
+    from cqbjax.results.query_log import save_queries
 
     for key in ("metrics", "rounds", "over"):
         values = getattr(arguments, key)
@@ -54,8 +54,8 @@ def aggregate(arguments: argparse.Namespace) -> None:
             f"{arguments.folder} is not results/data/NAME: name one, or give --out STEM"
         )
     points = results.load_points(arguments.folder)
-    metrics = arguments.metrics or ["gap", "throughput", *own_arrays(points)]
-    table = aggregated(points, metrics, arguments.rounds, arguments.against)
+    metrics = arguments.metrics or ["gap", "throughput", *find_recorded(points)]
+    table = aggregate_points(points, metrics, arguments.rounds, arguments.against)
     last = arguments.rounds[-1] if arguments.rounds else None
     figure = draw_over_keys(points, metrics[0], last, arguments.over)
     stem = arguments.out or folder.parents[1] / "aggregated" / folder.name
@@ -67,7 +67,7 @@ def aggregate(arguments: argparse.Namespace) -> None:
     if arguments.queries:
         path = stem.with_name(f"{stem.name}_queries.parquet")
         print(f"{save_queries(points, path):,} queries: {path}")
-    written += (*save(table, stem), *save_figure(figure, stem))
+    written += (*save_aggregate(table, stem), *save_figure(figure, stem))
     print(f"{len(points)} points, {table.height:,} rows: {', '.join(map(str, written))}")
 
 

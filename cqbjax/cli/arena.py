@@ -49,9 +49,9 @@ def arena(arguments: argparse.Namespace) -> None:
             verify(folder, values, composer)
         elif verb == "show":
             from cqbjax.arena.report import show_board
-            from cqbjax.experiments import showing
+            from cqbjax.experiments import display
 
-            show_board(argument, composer, showing.console())
+            show_board(argument, composer, display.make_console())
         else:
             from cqbjax.arena.entry import enter
 

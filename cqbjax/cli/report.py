@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cqbjax.experiments.configs import Config
-    from cqbjax.experiments.showing import Show
+    from cqbjax.experiments.display import Show
     from cqbjax.results.points import StoredPoint
 
     # Takes the name, points and configuration of an experiment, and returns the files written.
@@ -44,9 +44,9 @@ def report(arguments: argparse.Namespace) -> None:
         ValueError: nothing is stored, or no experiment of these names.
         SystemExit: of status `SOME_LEFT_OUT`, if an experiment could not be drawn.
     """
-    from cqbjax.experiments import showing
+    from cqbjax.experiments import display
 
-    if draw_again(arguments.root, arguments.names, showing.console()):
+    if draw_again(arguments.root, arguments.names, display.make_console()):
         raise SystemExit(SOME_LEFT_OUT)
 
 
@@ -96,21 +96,21 @@ def _draw(
 ) -> None:  # fmt: skip
     """Draw an experiment as its type of study does, and write its extract if there is one."""
     from cqbjax.cli._instantiate import make
-    from cqbjax.experiments import configs, kinds, settings, showing
+    from cqbjax.experiments import configs, display, study_types, validation
     from cqbjax.results import store as results
 
     count = results.count_points(folder)
-    config = configs.of_yaml(results.read_config(folder))
+    config = configs.parse_yaml(results.read_config(folder))
     if "kind" not in config:
         raise ValueError(f"{folder} was stored by an older version: run it again, or move it away")
-    kind = kinds.of(config, make)
+    kind = study_types.make_study_type(config, make)
     # An extract needs all rounds.
-    panels = count * len(settings.listed(config.arrival_rate))
-    stored = results.stored_points(folder, None if extract else kind.rounds_read(config, panels))
+    panels = count * len(validation.to_list(config.arrival_rate))
+    stored = results.stored_points(folder, None if extract else kind.select_rounds(config, panels))
     config = config.at({"results_dir": str(root)})
     points = [one.point for one in stored]
     shown = show(kind, points, config) if show else kind.show(points, config)
-    written = showing.write(shown, config, folder.name, console)
+    written = display.write_output(shown, config, folder.name, console)
     print_paths(written + (extract(folder.name, stored, config) if extract else []), console)
 
 

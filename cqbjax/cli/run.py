@@ -18,7 +18,7 @@ from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.experiments.jobs import Job, compose_studies
 
 if TYPE_CHECKING:
-    from cqbjax.experiments.showing import Show
+    from cqbjax.experiments.display import Show
 
 
 def run(jobs: Sequence[Job], show: "Show | None" = None) -> list[Any]:

@@ -31,7 +31,7 @@ OWN = "cqbjax"
 # What watches a computation, or stores what came of it, changes no number.
 EXCLUDED_MODULES = (
     "cqbjax.engine.progress", "cqbjax.engine.checkpoints", "cqbjax.core.code",
-    "cqbjax.experiments.kinds",
+    "cqbjax.experiments.study_types",
 )  # fmt: skip
 
 

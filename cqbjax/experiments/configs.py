@@ -5,6 +5,7 @@ comes to follows from the values that it names: each is resolved once for these.
 """
 
 import copy
+import math
 import pathlib
 import pickle
 import re
@@ -19,6 +20,12 @@ from cqbjax.core.inputs import round_fraction
 _NAMED = re.compile(r"\$\{(\w[\w.]*)\}")
 _CALLED = re.compile(r"\$\{(?:tau|times|dataset_title):")
 _ALONE = "_alone"
+
+# Of the datasets in the catalogue.
+TITLES = {
+    "routerbench": "RouterBench", "mmlu_pro": "MMLU-Pro", "embedllm": "EmbedLLM",
+    "sprout": "SPROUT", "paretobandit": "ParetoBandit",
+}  # fmt: skip
 
 Path = tuple[Any, ...]
 
@@ -53,7 +60,7 @@ class Config(dict[str, Any]):
             node = made
             for one in above:
                 node = node[one]
-            node[last] = of_plain(value)
+            node[last] = to_config(value)
         return made
 
 
@@ -99,10 +106,10 @@ class Template:
 
     def __init__(self, config: DictConfig) -> None:
         self._config = pickle.dumps(config)
-        plain = of_plain(OmegaConf.to_container(config))
+        plain = to_config(OmegaConf.to_container(config))
         self._plain = pickle.dumps(plain)
         # What an interpolation names beside itself cannot be read elsewhere.
-        self._relative = any("${." in text for *_, text in _texts(plain))
+        self._relative = any("${." in text for *_, text in _find_texts(plain))
         self._known: dict[tuple[str, str], bytes] = {}
 
     def at(self, values: Mapping[str, Any]) -> Composed:
@@ -112,11 +119,11 @@ class Template:
             OmegaConfBaseException: a key is none.
         """
         made: Config = pickle.loads(self._plain)
-        if self._relative or not all(_set(made, key, value) for key, value in values.items()):
+        if self._relative or not all(_set_value(made, key, value) for key, value in values.items()):
             return self._anew(values)
         errors: dict[Path, Exception] = {}
-        resolving = _Resolving(self, made, values)
-        for path, node, text in list(_texts(made)):
+        resolving = _Resolver(self, made, values)
+        for path, node, text in list(_find_texts(made)):
             try:
                 node[path[-1]] = resolving.value(text)
             except ValueError as error:
@@ -137,10 +144,10 @@ class Template:
         if not self._relative:
             return Template(config).at({})
         OmegaConf.resolve(config)
-        return Composed(of_plain(OmegaConf.to_container(config)), self, values, {})
+        return Composed(to_config(OmegaConf.to_container(config)), self, values, {})
 
 
-class _Resolving:
+class _Resolver:
     """Interpolations resolved at some values, each once for those that it names."""
 
     def __init__(self, template: Template, made: Config, values: Mapping[str, Any]) -> None:
@@ -170,35 +177,35 @@ class _Resolving:
             OmegaConf.set_struct(self._config, False)
         self._config[_ALONE] = text
         alone = OmegaConf.create({_ALONE: self._config[_ALONE]})
-        return of_plain(OmegaConf.to_container(alone, resolve=True))[_ALONE]
+        return to_config(OmegaConf.to_container(alone, resolve=True))[_ALONE]
 
 
-def of(config: DictConfig) -> Composed:
+def from_omegaconf(config: DictConfig) -> Composed:
     """Return a configuration as plain values."""
     return Template(config).at({})
 
 
-def of_yaml(text: str) -> Composed:
+def parse_yaml(text: str) -> Composed:
     """Return a configuration that was stored."""
     config = OmegaConf.create(text)
     assert isinstance(config, DictConfig)
-    return of(config)
+    return from_omegaconf(config)
 
 
-def of_plain(values: Any) -> Any:
+def to_config(values: Any) -> Any:
     """Return plain values with a `Config` for each mapping, fractions rounded."""
     if isinstance(values, Mapping):
-        return Config({key: of_plain(value) for key, value in values.items()})
+        return Config({key: to_config(value) for key, value in values.items()})
     if isinstance(values, list | tuple):
-        return [of_plain(value) for value in values]
+        return [to_config(value) for value in values]
     return round_fraction(values)
 
 
-def plain(values: Any) -> Any:
+def to_plain(values: Any) -> Any:
     """Return a configuration, or a part of one, as dictionaries, lists and values."""
     if isinstance(values, dict):
-        return {key: plain(value) for key, value in values.items()}
-    return [plain(value) for value in values] if isinstance(values, list) else values
+        return {key: to_plain(value) for key, value in values.items()}
+    return [to_plain(value) for value in values] if isinstance(values, list) else values
 
 
 def select(config: Any, key: str) -> Any:
@@ -208,9 +215,9 @@ def select(config: Any, key: str) -> Any:
     return config
 
 
-def followers(config: Composed, key: str) -> Iterator[tuple[Path, str]]:
+def find_followers(config: Composed, key: str) -> Iterator[tuple[Path, str]]:
     """Yield where a value follows from that of `a.b.c`, or from one inside it, and how."""
-    for path, _, text in _texts(config.written()):
+    for path, _, text in _find_texts(config.written()):
         where = ".".join(map(str, path))
         fixed = any(f"{where}.".startswith(f"{one}.") for one in config.set_values)
         for name in () if fixed else _NAMED.findall(text):
@@ -218,21 +225,63 @@ def followers(config: Composed, key: str) -> Iterator[tuple[Path, str]]:
                 yield path, text
 
 
-def _set(made: Config, key: str, value: Any) -> bool:
+def _set_value(made: Config, key: str, value: Any) -> bool:
     """Set a value in place of another, and tell whether that could be done."""
     *above, last = key.split(".")
     node = select(made, ".".join(above)) if above else made
     if not isinstance(node, Config) or last not in node or isinstance(node[last], Config):
         return False
-    node[last] = value = of_plain(value)
+    node[last] = value = to_config(value)
     return not isinstance(value, Config) and "${" not in str(value)
 
 
-def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
+def _find_texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
     """Yield where an interpolation is, what holds it, and the text."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(value, str):
             if "${" in value:
                 yield (*path, key), node, value
         elif isinstance(value, dict | list):
-            yield from _texts(value, (*path, key))
+            yield from _find_texts(value, (*path, key))
+
+
+def register_resolvers() -> None:
+    """Register the resolvers `${tau:rule,T,c1}`, `${times:a,b}` and `${dataset_title:name}`."""
+    OmegaConf.register_new_resolver("tau", exploration_length, replace=True)
+    OmegaConf.register_new_resolver("dataset_title", name_dataset, replace=True)
+    OmegaConf.register_new_resolver("times", multiply, replace=True)
+
+
+def name_dataset(name: str) -> str:
+    """Return how a dataset is called in figures and tables; one of the user's own by its name."""
+    return TITLES.get(name, name)
+
+
+def multiply(*factors: float) -> float:
+    """Return the product, to ten digits: `${times:0.7,16}` is 11.2."""
+    return round(math.prod(factors), 10)
+
+
+def exploration_length(rule: str | float | None, horizon: int, c1: float) -> float:
+    """Return tau in rounds.
+
+    Args:
+        rule: `tenth` (T / 10, the paper's synthetic setting), `stabilised` (the first t with
+            c1 / sqrt(t + 1) <= 1, its offline one), or a number of rounds.
+        horizon: T.
+        c1: exploration constant.
+
+    Raises:
+        ValueError: for another word, nothing or a negative number.
+    """
+    if rule == "tenth":
+        return float(horizon // 10)
+    if rule == "stabilised":
+        if not isinstance(c1, int | float):
+            raise ValueError(f"c1={c1} must be a number for explore_rounds=stabilised")
+        return float(max(1, math.ceil(c1**2 - 1)))
+    if not isinstance(rule, int | float) or not 0 <= rule < float("inf"):
+        raise ValueError(
+            f"explore_rounds={rule} must be `tenth`, `stabilised` or a number of rounds >= 0"
+        )
+    return float(rule)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cqbjax.core.labels import PAPER
-from cqbjax.experiments import settings
+from cqbjax.experiments import validation
 from cqbjax.experiments.configs import Composed, Config, select
-from cqbjax.experiments.settings import BY_RULE, DIMENSIONS, listed
+from cqbjax.experiments.validation import BY_RULE, DIMENSIONS, to_list
 
 if TYPE_CHECKING:
     from cqbjax.core.recorders import Recorder
@@ -26,7 +26,7 @@ SINGLE_SERVER = ("q_ucb", "q_ths")
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One combination of the grid: what compiles together and is stored together.
 
     Attributes:
@@ -54,7 +54,7 @@ class Point:
         return f"{self.name},{self.runs}" if self.runs else self.name
 
 
-class Ready(NamedTuple):
+class PreparedPoint(NamedTuple):
     """A point that has been checked, with what it runs.
 
     Attributes:
@@ -64,25 +64,25 @@ class Ready(NamedTuple):
         recorders: what is recorded beside what always is.
         users: what one does who is not satisfied.
         service: what can be done a round.
-        kind: of study, which runs it: a `kinds.Kind`.
-        told: attributes that say where its queries come from; None: they follow from the source.
+        kind: of study, which runs it: a `study_types.StudyType`.
+        attributes: where its queries come from; None: they follow from the source.
         lines: what is said of it before it runs.
-        spec: its validated sweep, without policies that are not trained yet; from `Kind.check`.
+        spec: its validated sweep without untrained policies; from `StudyType.validate`.
     """
 
-    point: Point
+    point: GridPoint
     source: Any
     policies: Mapping[str, Any]
     recorders: "tuple[Recorder, ...]" = ()
     users: "tuple[UserModel, ...]" = ()
     service: "tuple[ServiceModel, ...]" = ()
     kind: Any = None
-    told: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any] | None = None
     lines: Sequence[str] = ()
     spec: "SweepSpec | None" = None
 
 
-def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[Point]:
+def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[GridPoint]:
     """Return the points of a configuration: one for each combination of the lists of its grid.
 
     Args:
@@ -92,41 +92,41 @@ def compose(config: Composed, swept: Mapping[str, Any] | None = None) -> list[Po
     Raises:
         ValueError: a key has a value that it may not have, or a point has no policy left.
     """
-    grid = _lists(config)
+    grid = _list_values(config)
     points = []
     for chosen in itertools.product(*grid.values()):
         varied = dict(zip(grid, chosen, strict=True))
         made = config.at(varied)
         one = Config(made)
         one.pop("grid", None)
-        _refuse(error for path, error in made.errors.items() if path[0] != "policy")
-        settings.check_keys(one)
-        one.arrival_rate = arrival_rates(one)
-        out = left_out(one)
+        _raise_first(error for path, error in made.errors.items() if path[0] != "policy")
+        validation.validate_keys(one)
+        one.arrival_rate = list_rates(one)
+        out = find_left_out(one)
         for label in out:
             del one.policy[label]
         if not one.policy:
             reasons = ", ".join(f"{label} ({reason})" for label, reason in out.items())
             raise ValueError(f"policy names only what does not run at K={one.K}: {reasons}")
-        _refuse(made.errors[path] for path in made.errors if path[1] in one.policy)
-        own = {key: settings.as_stored(value) for key, value in varied.items()}
+        _raise_first(made.errors[path] for path in made.errors if path[1] in one.policy)
+        own = {key: validation.to_coordinate(value) for key, value in varied.items()}
         # A point has one kind: its keys are told without saying so.
         varied = {
             key.removeprefix("kind."): value for key, value in {**(swept or {}), **own}.items()
         }
         kept = {key: value for key, value in varied.items() if key not in DIMENSIONS}
-        runs = told({key: value for key, value in varied.items() if key in DIMENSIONS})
-        points.append(Point(_name(kept) or f"K={one.K}", one, kept, out, runs=runs))
+        runs = format_words({key: value for key, value in varied.items() if key in DIMENSIONS})
+        points.append(GridPoint(_shorten_name(kept) or f"K={one.K}", one, kept, out, runs=runs))
     return points
 
 
-def _refuse(errors: Iterable[Exception]) -> None:
+def _raise_first(errors: Iterable[Exception]) -> None:
     """Raise the first of what could not be resolved."""
     for error in errors:
         raise error
 
 
-def _lists(config: Config) -> dict[str, list[Any]]:
+def _list_values(config: Config) -> dict[str, list[Any]]:
     """Return the values of the keys of the grid.
 
     Raises:
@@ -143,14 +143,14 @@ def _lists(config: Config) -> dict[str, list[Any]]:
     return lists
 
 
-def told(varied: Mapping[str, Any]) -> str:
+def format_words(varied: Mapping[str, Any]) -> str:
     """Return what was varied as words of a command."""
     return ",".join(f"{key}={value}" for key, value in varied.items())
 
 
-def _name(varied: Mapping[str, Any]) -> str:
+def _shorten_name(varied: Mapping[str, Any]) -> str:
     """Return the file name of a point: what was varied, or a hash where that is too long."""
-    name = told(varied).replace("/", "_")
+    name = format_words(varied).replace("/", "_")
     if len(name) <= LONGEST_NAME:
         return name
     from cqbjax.core.files import hash_parts
@@ -158,7 +158,7 @@ def _name(varied: Mapping[str, Any]) -> str:
     return f"{name[:40]}...{hash_parts(name)}"
 
 
-def left_out(config: Config) -> dict[str, str]:
+def find_left_out(config: Config) -> dict[str, str]:
     """Return the policies that do not run at a point, with the reason."""
     kept = (config.policies_by_K or {}).get(config.K)
     out = {}
@@ -170,7 +170,7 @@ def left_out(config: Config) -> dict[str, str]:
     return out
 
 
-def arrival_rates(config: Config) -> list[float] | str:
+def list_rates(config: Config) -> list[float] | str:
     """Return the arrival rates of a point: `arrival_rate`, or the entry of `rates_by_K`.
 
     The word `by_rule` is returned as it is: `settle` turns it into rates when the table is known.
@@ -189,10 +189,10 @@ def arrival_rates(config: Config) -> list[float] | str:
                 f"arrival_rate is not given, and rates_by_K is for {have}, not for K={config.K}"
             )
         rates = by_size[config.K]
-    return [float(rate) for rate in listed(rates)]
+    return [float(rate) for rate in to_list(rates)]
 
 
-def settle(point: Point, source: "Source | DatasetSource") -> Point:
+def resolve_rates(point: GridPoint, source: "Source | DatasetSource") -> GridPoint:
     """Return the point with arrival rates in numbers, where they are chosen by rule.
 
     The paper's own data take `rates_by_K`, where it is given: the rule is for other tables.
@@ -214,6 +214,6 @@ def settle(point: Point, source: "Source | DatasetSource") -> Point:
     return dataclasses.replace(point, config=point.config.at({"arrival_rate": chosen}))
 
 
-def seeds(config: Config) -> range:
+def list_seeds(config: Config) -> range:
     """Return the seeds of a study."""
     return range(config.first_seed, config.first_seed + config.num_seeds)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cqbjax.experiments import grid, settings
+from cqbjax.experiments import grid, validation
 from cqbjax.experiments.configs import Composed
 
 
@@ -41,7 +41,7 @@ class Study:
 
     jobs: Sequence[Job]
     strict: bool
-    points: list[list[grid.Point] | None] = dataclasses.field(default_factory=list)
+    points: list[list[grid.GridPoint] | None] = dataclasses.field(default_factory=list)
     skipped: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -63,10 +63,10 @@ class Study:
         try:
             return function(job, *values)
         except ValueError as error:
-            message = settings.as_typed(str(error), job.words, job.config)
+            message = validation.name_typed_key(str(error), job.words, job.config)
             if self.strict:
                 raise (error if message == str(error) else ValueError(message)) from error
-            self.skipped.append(f"{grid.told(job.swept)} left out: {message}")
+            self.skipped.append(f"{grid.format_words(job.swept)} left out: {message}")
             return None
 
 

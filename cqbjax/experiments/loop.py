@@ -16,13 +16,13 @@ from cqbjax.core import backend
 from cqbjax.core.files import check_writable
 from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter, show_progress
-from cqbjax.experiments import grid, kinds, shards, showing
+from cqbjax.experiments import display, grid, shards, study_types
 from cqbjax.experiments.clusters import Cluster
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Point, Ready
+from cqbjax.experiments.display import Show
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
 from cqbjax.experiments.jobs import Job, Study
-from cqbjax.experiments.showing import Show
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.study import Factory
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.frame import LAST
 from cqbjax.results.index import ResultIndex
@@ -53,13 +53,13 @@ def run_study(
         ValueError: no point can run; if the study is strict, one that cannot.
     """
     backend.configure()
-    console, searched = showing.console(), any(job.searched for job in study.jobs)
+    console, searched = display.make_console(), any(job.searched for job in study.jobs)
     cache = dict[str, Any]()
 
-    def prepare(job: Job, points: list[Point]) -> list[Ready]:
-        return kinds.checked_points(job.config, make, make_policies, job.swept, cache, points)
+    def prepare(job: Job, points: list[GridPoint]) -> list[PreparedPoint]:
+        return study_types.prepare_points(job.config, make, make_policies, job.swept, cache, points)
 
-    by_job: list[list[Ready]] = [
+    by_job: list[list[PreparedPoint]] = [
         [] if points is None else study.attempt(prepare, job, points) or []
         for job, points in zip(study.jobs, study.points, strict=True)
     ]
@@ -86,8 +86,8 @@ def run_study(
     if ready:
         elsewhere = bool(left and study.config.get("cluster"))
         simulated = None if elsewhere else progress.run_seconds
-        _show(ready, study, index, kinds.of(study.config, make), console, show)
-        console.print(showing.time_spent(simulated, lap()), markup=False)
+        _show(ready, study, index, study_types.make_study_type(study.config, make), console, show)
+        console.print(display.describe_time(simulated, lap()), markup=False)
     return [None] * len(study.jobs)
 
 
@@ -97,17 +97,19 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 
 def _print_estimates(
-    ready: Sequence[Ready], index: ResultIndex, lap: Callable[[], float], console: Console
+    ready: Sequence[PreparedPoint], index: ResultIndex, lap: Callable[[], float], console: Console
 ) -> None:
     """Print how long running the points would take."""
     left, prepared = shards.select_missing(ready, index), lap()
     with show_progress() as progress:
-        estimates = ready[0].kind.reckon(left, progress)
+        estimates = ready[0].kind.estimate(left, progress)
     recorded, missing = shards.most_bytes(left), len({one.point.label for one in left})
-    showing.print_estimates(len(ready), missing, estimates, prepared, recorded, console)
+    display.print_estimates(len(ready), missing, estimates, prepared, recorded, console)
 
 
-def _find_missing(ready: Sequence[Ready], index: ResultIndex, console: Console) -> list[Ready]:
+def _find_missing(
+    ready: Sequence[PreparedPoint], index: ResultIndex, console: Console
+) -> list[PreparedPoint]:
     """Return the points that are not stored, and print how many are stored."""
     root = index.folder.parents[1]
     for one in (index.folder, root / "tables", root / "figures"):
@@ -125,21 +127,21 @@ def _find_missing(ready: Sequence[Ready], index: ResultIndex, console: Console) 
 
 
 def _show(
-    ready: Sequence[Ready], study: Study, index: ResultIndex, kind: kinds.Kind, console: Console,
-    show: Show | None,
+    ready: Sequence[PreparedPoint], study: Study, index: ResultIndex, kind: study_types.StudyType,
+    console: Console, show: Show | None,
 ) -> None:  # fmt: skip
     """Write tables and figures of stored points, and print them."""
     panels = sum(len(one.point.config.arrival_rate) for one in ready)
-    points = shards.read_back(ready, index, kind.rounds_read(study.config, panels))
+    points = shards.read_back(ready, index, kind.select_rounds(study.config, panels))
     first = ready[0].point.config
     shown = show(kind, points, first) if show else kind.show(points, first)
-    written = showing.write(shown, study.config, study.config.name, console)
+    written = display.write_output(shown, study.config, study.config.name, console)
     files = ", ".join(str(path) for path in written)
     console.print(f"arrays in {study.folder}; {files}", markup=False)
 
 
 def _compute_objectives(
-    study: Study, by_job: Sequence[Sequence[Ready]], index: ResultIndex
+    study: Study, by_job: Sequence[Sequence[PreparedPoint]], index: ResultIndex
 ) -> list[Any]:
     """Return the objective of each job, or an error for a job that cannot run; print them."""
     ready = [point for points in by_job for point in points]
@@ -147,8 +149,10 @@ def _compute_objectives(
     values: list[Any] = []
     for job, points in zip(study.jobs, by_job, strict=True):
         own = [next(stored) for _ in points]
-        values.append(showing.objective(own, job.config) if own else ValueError("cannot run"))
-        print(f"{grid.told(job.swept)}: {values[-1]}")
+        values.append(
+            display.compute_objective(own, job.config) if own else ValueError("cannot run")
+        )
+        print(f"{grid.format_words(job.swept)}: {values[-1]}")
     return values
 
 
@@ -156,7 +160,12 @@ class Runner(Protocol):
     """Runs and stores points, as `shards.run_all` does."""
 
     def __call__(
-        self, ready: Sequence[Ready], index: ResultIndex, progress: Reporter, *, fail_fast: bool
+        self,
+        ready: Sequence[PreparedPoint],
+        index: ResultIndex,
+        progress: Reporter,
+        *,
+        fail_fast: bool,
     ) -> dict[str, str]:
         """Return the label of each point that cannot run -> why."""
         ...
@@ -171,7 +180,7 @@ def choose_runner(
     return functools.partial(run_on_cluster, make(config.cluster), (make, make_policies))
 
 
-class Task(NamedTuple):
+class ShardTask(NamedTuple):
     """A shard for another process, to be pickled.
 
     Attributes:
@@ -183,7 +192,7 @@ class Task(NamedTuple):
         factories: functions that instantiate a configuration, and policies by label.
     """
 
-    points: Sequence[Point]
+    points: Sequence[GridPoint]
     labels: Sequence[Sequence[str]]
     folder: Path
     cwd: str
@@ -191,16 +200,16 @@ class Task(NamedTuple):
     factories: tuple[Make, MakePolicies]
 
 
-def perform(task: Task) -> dict[str, str]:
+def perform(task: ShardTask) -> dict[str, str]:
     """Run and store a shard, in a process of its own.
 
     Returns:
         Label of each point that cannot run -> why.
     """
     _set_up(task.cwd)
-    making, ready = Making(*task.factories, {}), list[Ready]()
+    factory, ready = Factory(*task.factories, {}), list[PreparedPoint]()
     for point, labels in zip(task.points, task.labels, strict=True):
-        one = kinds.ready_at(point, making)
+        one = study_types.prepare_point(point, factory)
         policies = {label: policy for label, policy in one.policies.items() if label in labels}
         ready.append(one._replace(policies=policies))
     index = shards.index_of(ready, task.folder)
@@ -216,7 +225,7 @@ def _set_up(cwd: str) -> None:
 
 
 def run_on_cluster(
-    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[Ready],
+    cluster: Cluster, factories: tuple[Make, MakePolicies], ready: Sequence[PreparedPoint],
     index: ResultIndex, progress: Reporter, fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points on a cluster, one task for each shard.
@@ -239,13 +248,13 @@ def run_on_cluster(
         return {}
     divided = shards.divide(ready, FEWEST_SHARDS)
     tasks = [
-        Task(
+        ShardTask(
             [one.point for one in shard], [list(one.policies) for one in shard],
             index.folder.resolve(), os.getcwd(), fail_fast, factories,
         )
         for shard in divided
     ]  # fmt: skip
-    rounds = [sum(one.kind.rounds(one) for one in shard) for shard in divided]
+    rounds = [sum(one.kind.count_rounds(one) for one in shard) for shard in divided]
     lost = dict[str, str]()
     progress.expect(sum(rounds))
     progress.log(f"{len(ready)} points in {len(divided)} shards on {type(cluster).__name__}")

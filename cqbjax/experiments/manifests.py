@@ -19,7 +19,7 @@ from cqbjax.core.files import file_digest, hash_parts, is_path
 from cqbjax.datasets import DatasetSource
 from cqbjax.engine import checkpoints
 from cqbjax.experiments import configs
-from cqbjax.experiments.grid import Ready
+from cqbjax.experiments.grid import PreparedPoint
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CELLS
 from cqbjax.results.index import CacheKey as CacheKey
@@ -52,16 +52,16 @@ class FinishedPoint(NamedTuple):
 
     Attributes:
         ready: which, with what ran.
-        data: from `Kind.run`.
+        data: from `StudyType.run`.
         seconds: it took, fits and compiling included, with those batched with it.
     """
 
-    ready: Ready
+    ready: PreparedPoint
     data: xr.Dataset
     seconds: float
 
 
-def cache_key_of(ready: Ready) -> CacheKey:
+def cache_key_of(ready: PreparedPoint) -> CacheKey:
     """Hash all that a point's numbers follow from.
 
     That is its configuration, but for the keys that are declared not to count, here and by its
@@ -73,7 +73,7 @@ def cache_key_of(ready: Ready) -> CacheKey:
     """
     known, policies = ready.point.keys, ready.policies
     if not known.keys() >= {"", *policies}:
-        plain = configs.plain(ready.point.config)
+        plain = configs.to_plain(ready.point.config)
         told = plain.pop("policy")
         known[""] = known.get("") or _of_point(plain, ready)
         for label, policy in policies.items():
@@ -82,11 +82,11 @@ def cache_key_of(ready: Ready) -> CacheKey:
     return CacheKey(known[""], {label: known[label] for label in policies})
 
 
-def _of_point(plain: dict[str, Any], ready: Ready) -> str:
+def _of_point(plain: dict[str, Any], ready: PreparedPoint) -> str:
     """Hash a point's configuration, policies apart, its source and the code."""
     source, kind = ready.source, ready.kind
     runs = RUNS if kind.extensible else ()
-    for key in (*FOR_SHOW, *PASSED_ON, *runs, *kind.for_show, "kind.prefix"):
+    for key in (*FOR_SHOW, *PASSED_ON, *runs, *kind.display_keys, "kind.prefix"):
         inside, _, name = key.rpartition(".")
         (plain.get(inside, {}) if inside else plain).pop(name, None)
     if isinstance(source, DatasetSource):
@@ -98,7 +98,7 @@ def _of_point(plain: dict[str, Any], ready: Ready) -> str:
     else:
         held = checkpoints.hash_tree(source)
     code = [checkpoints.hash_code(source, ready.users, ready.service, *ready.recorders)]
-    begins = (type(kind).__module__,) if kind.computes is None else kind.computes
+    begins = (type(kind).__module__,) if kind.code_modules is None else kind.code_modules
     code += [digest(begins)] if begins else []
     return hash_parts(_told(plain), held, *code)
 
@@ -139,7 +139,7 @@ def manifest_of(one: FinishedPoint) -> dict[str, Any]:
         "key": key.point,
         "policies": dict(key.policies),
         "code": checkpoints.hash_code(),
-        "tuned": kind.tuned(one.ready),
+        "tuned": kind.describe_tuning(one.ready),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in SHOWN_VERSIONS},
         "revision": _revision(),
@@ -149,7 +149,7 @@ def manifest_of(one: FinishedPoint) -> dict[str, Any]:
     }
     if kind.extensible:
         said[CELLS] = {axis: data[axis].values.tolist() for axis in AXES}
-    if kind.sweeps:
+    if kind.is_sweep:
         per_policy = data.sizes["arrival_rate"] * data.sizes["seed"] * data.attrs["horizon"]
         labels = [str(label) for label in data.policy.values]
         said["compile_seconds"] = _by_policy(labels, data.compile_seconds.values)

@@ -12,16 +12,16 @@ from cqbjax.datasets import DatasetSource
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import grid, manifests
 from cqbjax.experiments.configs import Composed, Config, select
-from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.kinds import Kind, Shown, Table
-from cqbjax.experiments.settings import listed
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import Factory
+from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
+from cqbjax.experiments.validation import to_list
 from cqbjax.offline import TrainedRouter, fits
 from cqbjax.results.index import CacheKey
 
 
 @dataclasses.dataclass(frozen=True)
-class OfflineValue(Kind):
+class OfflineValue(StudyType):
     """The error of features and the value of routers, each learnt on a seed's offline split.
 
     Attributes:
@@ -31,72 +31,74 @@ class OfflineValue(Kind):
     head: Any = None
 
     # Nothing queues here.
-    for_show: ClassVar[tuple[str, ...]] = (
+    display_keys: ClassVar[tuple[str, ...]] = (
         "K", "arrival_rate", "arrivals", "horizon", "record_every", "capacity", "explore_rounds",
         "burst", "burst_rounds", "batch_most", "batch_sizes", "trace", "trace_column", "kind.head",
     )  # fmt: skip
-    unread: ClassVar[tuple[str, ...]] = ("*",)
-    reads: ClassVar[tuple[str, ...]] = (
+    unread_keys: ClassVar[tuple[str, ...]] = ("*",)
+    read_keys: ClassVar[tuple[str, ...]] = (
         "policy", "policies_by_K", "source", "head", "num_seeds", "first_seed", "tuning_seed",
     )  # fmt: skip
-    computes: ClassVar[tuple[str, ...] | None] = ("cqbjax.offline.value",)
+    code_modules: ClassVar[tuple[str, ...] | None] = ("cqbjax.offline.value",)
 
     def compose(
-        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
-    ) -> list[Point]:
+        self, points: Sequence[GridPoint], config: Composed, swept: Mapping[str, Any]
+    ) -> list[GridPoint]:
         """Return a point for each combination of the source's lists alone."""
         del points
         keys = [key for key in config.get("grid") or () if not key.startswith("source.")]
-        config = config.at({key: listed(select(config, key))[0] for key in keys})
+        config = config.at({key: to_list(select(config, key))[0] for key in keys})
         config["grid"] = [key for key in config.get("grid") or () if key not in keys]
         return grid.compose(config, swept)
 
-    def ready(self, point: Point, making: Making) -> Ready:
+    def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point with its yardsticks and routers, each of these once."""
         from cqbjax.offline import value
 
         config = point.config
-        source, policies = making.once(config.source), making.policies(config.policy)
+        source, policies = factory.make_once(config.source), factory.policies(config.policy)
         chosen = value.select_models(policies)
         judged = dict.fromkeys(value.BASELINES) | {
             label: TrainedRouter(router) for label, router in chosen.routers.items()
         }
-        own = dataclasses.replace(self, head=chosen.head or making.one(config.head))
+        own = dataclasses.replace(self, head=chosen.head or factory.make(config.head))
         told = None
         if isinstance(source, DatasetSource):
             table = source.table
             size = {"prompts": table.num_prompts, "num_servers": table.num_servers}
             told = {"source": table.name, "stand_in": table.proxy_note, **size}
             told["provenance"] = table.provenance
-        return Ready(grid.settle(point, source), source, judged, kind=own, told=told)
+        return PreparedPoint(
+            grid.resolve_rates(point, source), source, judged, kind=own, attributes=told
+        )
 
-    def check(self, ready: Ready) -> None:
+    def validate(self, ready: PreparedPoint) -> None:
         """Refuse a source that has no offline split."""
         if not isinstance(ready.source, DatasetSource):
             raise ValueError(
                 "kind=offline_value is of a dataset: pick a source, source=routerbench"
             )
 
-    def cache_key(self, ready: Ready) -> CacheKey:
+    def cache_key(self, ready: PreparedPoint) -> CacheKey:
         """Return the hash of all that a point's numbers follow from, with the head's settings."""
         made = manifests.cache_key_of(ready)
         return made._replace(point=hash_parts(made.point, repr(self.head)))
 
-    def rounds(self, ready: Ready) -> int:
+    def count_rounds(self, ready: PreparedPoint) -> int:
         """Return that no round is simulated."""
         del ready
         return 0
 
-    def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+    def divide(self, ready: Sequence[PreparedPoint], fewest: int = 1) -> list[list[PreparedPoint]]:
         """Divide points one by one: fits are kept by themselves."""
         del fewest
         return [[one] for one in ready]
 
-    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Fit and judge, seed by seed."""
         from cqbjax.offline import value
 
-        config, seeds = ready.point.config, grid.seeds(ready.point.config)
+        config, seeds = ready.point.config, grid.list_seeds(ready.point.config)
         routers = {k: one.router for k, one in ready.policies.items() if one is not None}
         one_seed = value.ONE_SEED if config.tuning_seed is None else int(config.tuning_seed)
         fixed = ready.source, seeds, fits.cache_folder(config.cache_dir)
@@ -106,14 +108,14 @@ class OfflineValue(Kind):
         made = value.evaluate_routers(ready.source, routers, *fixed[1:], one_seed, progress)
         return made.assign(head=head)
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the error of features, the value of routers, and that seed by seed."""
         import polars as pl
 
         from cqbjax.offline import value_tables as tables
-        from cqbjax.results.summaries import differing
+        from cqbjax.results.summaries import find_differing
 
-        title, keys = f"{config.title or config.name}, trained offline", differing(points)
+        title, keys = f"{config.title or config.name}, trained offline", find_differing(points)
         told = dict.fromkeys((*keys, "source", "stand_in", "prompts", "num_servers"))
         parts: dict[str, list[pl.DataFrame]] = {"head": [], "routers": [], "seeds": []}
         for point in points:
@@ -124,11 +126,11 @@ class OfflineValue(Kind):
             varied = (pl.lit(point.attrs.get(key)).alias(key) for key in keys)
             parts["seeds"].append(by_seed.select(*varied, pl.all()))
         whole = {name: pl.concat(each) for name, each in parts.items()}
-        return Shown(
+        return StudyOutput(
             {
-                "head": Table(whole["head"], title),
-                "routers": Table(whole["routers"], title),
-                "seeds": Table(whole["seeds"], "", printed=False),
+                "head": OutputTable(whole["head"], title),
+                "routers": OutputTable(whole["routers"], title),
+                "seeds": OutputTable(whole["seeds"], "", printed=False),
             },
             {},
         )

@@ -23,9 +23,9 @@ from cqbjax.core.rng import MAX_SEED
 from cqbjax.estimation import gaussian
 from cqbjax.experiments import grid, study
 from cqbjax.experiments.configs import Composed, Config
-from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.kinds import Shown, Table
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import Factory
+from cqbjax.experiments.study_types import OutputTable, StudyOutput
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.figures.sensitivity import CONSTANTS, MEASURE, draw_sensitivity
 from cqbjax.policies import Acqb
@@ -38,7 +38,7 @@ PRESET = "preset"
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class AcqbConstants:
     """One value of every constant; rho is None where the source has none."""
 
     alpha_scale: float
@@ -53,7 +53,7 @@ class Setting:
         return " ".join(f"{key}={getattr(self, key)}" for key in CONSTANTS)
 
     @classmethod
-    def of(cls, label: str) -> "Setting":
+    def of(cls, label: str) -> "AcqbConstants":
         """Return the setting of a label."""
         said = dict(word.split("=") for word in label.split())
         rho = None if said["rho"] == "None" else float(said["rho"])
@@ -88,11 +88,11 @@ class Sensitivity(Sweep):
     first_seed: int = 1_000_000
     preset: str | None = None
 
-    unread: ClassVar[tuple[str, ...]] = (
+    unread_keys: ClassVar[tuple[str, ...]] = (
         "policy", "policies_by_K", "first_seed", "kind.preset", "figure_policies", "spread",
         "queue", "table", "compared",
     )  # fmt: skip
-    reads: ClassVar[tuple[str, ...]] = ("kappa", "alpha_scale", "lambda0", "c1", "num_samples")
+    read_keys: ClassVar[tuple[str, ...]] = ("kappa", "alpha_scale", "lambda0", "c1", "num_samples")
 
     def __post_init__(self) -> None:
         """Refuse values that are no lists of numbers, and a seed that is none."""
@@ -104,8 +104,8 @@ class Sensitivity(Sweep):
             raise ValueError(f"kind.first_seed={self.first_seed} must be a seed, 0 or more")
 
     def compose(
-        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
-    ) -> list[Point]:
+        self, points: Sequence[GridPoint], config: Composed, swept: Mapping[str, Any]
+    ) -> list[GridPoint]:
         """Return a point for each rho of each combination of the grid.
 
         At another rho than the preset's no other constant is varied.
@@ -113,25 +113,28 @@ class Sensitivity(Sweep):
         del config, swept
         made = []
         for point in points:
-            preset = preset_of(point.config, point.config.K)
+            preset = read_preset(point.config, point.config.K)
             values = self.values(preset)
             for rho in values.get("rho", [None]):
                 fixed = ["rho"] if rho in (None, preset.rho) else CONSTANTS
                 own = {"first_seed": self.first_seed, "kind.preset": preset.label}
-                made.append(_at_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}}))
+                made.append(_set_rho(point, rho, {**own, **{f"kind.{key}": [] for key in fixed}}))
         return made
 
-    def ready(self, point: Point, making: Making) -> Ready:
+    def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point with its settings as policies."""
         config = point.config
-        source, preset = making.once(config.source), preset_of(config, config.K)
+        source, preset = factory.make_once(config.source), read_preset(config, config.K)
         policies = {
-            one.label: one.policy(config.kappa) for one in settings(preset, self.values(preset))
+            one.label: one.policy(config.kappa)
+            for one in list_constants(preset, self.values(preset))
         }
-        ready = study.ready_of(grid.settle(point, source), source, policies, making, self)
-        return ready._replace(told={**study.origin(ready), PRESET: self.preset})
+        ready = study.assemble_point(
+            grid.resolve_rates(point, source), source, policies, factory, self
+        )
+        return ready._replace(attributes={**study.describe_source(ready), PRESET: self.preset})
 
-    def values(self, preset: Setting) -> dict[str, list[Any]]:
+    def values(self, preset: AcqbConstants) -> dict[str, list[Any]]:
         """Return the values of each constant, the preset's among them, increasing.
 
         Args:
@@ -153,19 +156,19 @@ class Sensitivity(Sweep):
                 by_key[key] = sorted({own, *(type(own)(value) for value in chosen)})
         return by_key
 
-    def rounds_read(self, config: Config, panels: int) -> None:
+    def select_rounds(self, config: Config, panels: int) -> None:
         """Return that all rounds are read: Q - Q* is averaged over them."""
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the settings, best first, and the figure of each constant by itself."""
-        made = frame([row for point in points for row in rows(point)])
+        made = tabulate_settings([row for point in points for row in summarise_settings(point)])
         name = config.name.removeprefix(self.prefix)
         caption = f"Settings of ACQB, {name}, {config.num_seeds} seeds from {self.first_seed}"
         figure = draw_sensitivity(made, config.title or name)
-        return Shown({"": Table(made, caption)}, {"": figure}, sentences(made))
+        return StudyOutput({"": OutputTable(made, caption)}, {"": figure}, describe_settings(made))
 
 
-def _at_rho(point: Point, rho: float | None, chosen: Mapping[str, Any]) -> Point:
+def _set_rho(point: GridPoint, rho: float | None, chosen: Mapping[str, Any]) -> GridPoint:
     """Return a point at a weight of the cost, with other values.
 
     Args:
@@ -182,7 +185,7 @@ def _at_rho(point: Point, rho: float | None, chosen: Mapping[str, Any]) -> Point
     )  # fmt: skip
 
 
-def preset_of(config: Mapping[str, Any], size: int) -> Setting:
+def read_preset(config: Mapping[str, Any], size: int) -> AcqbConstants:
     """Return the preset's constants at a K; M is the paper's where the preset names none.
 
     Raises:
@@ -191,20 +194,23 @@ def preset_of(config: Mapping[str, Any], size: int) -> Setting:
     rho, samples = config["source"].get("rho"), config["num_samples"]
     if samples is not None and type(samples) is not int:
         raise ValueError(f"num_samples={samples} must be a whole number or null")
-    return Setting(
-        _number("alpha_scale", config), _number("lambda0", config), _number("c1", config),
-        None if rho is None else _number("rho", config["source"]),
+    return AcqbConstants(
+        _read_number("alpha_scale", config), _read_number("lambda0", config),
+        _read_number("c1", config),
+        None if rho is None else _read_number("rho", config["source"]),
         samples or gaussian.num_samples(size),
     )  # fmt: skip
 
 
-def _number(key: str, config: Mapping[str, Any]) -> float:
+def _read_number(key: str, config: Mapping[str, Any]) -> float:
     if type(config[key]) not in (int, float):
         raise ValueError(f"{key}={config[key]} must be a number")
     return float(config[key])
 
 
-def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setting]:
+def list_constants(
+    preset: AcqbConstants, values: Mapping[str, Sequence[Any]]
+) -> list[AcqbConstants]:
     """Return the preset first, then one constant at a time, then the alpha_scale x c1 grid."""
     alone = [
         dataclasses.replace(preset, **{key: value})
@@ -216,7 +222,7 @@ def settings(preset: Setting, values: Mapping[str, Sequence[Any]]) -> list[Setti
     return list(dict.fromkeys([preset, *alone, *both]))
 
 
-def rows(data: xr.Dataset) -> list[dict[str, Any]]:
+def summarise_settings(data: xr.Dataset) -> list[dict[str, Any]]:
     """Summarise settings that met the same draws.
 
     Args:
@@ -235,7 +241,7 @@ def rows(data: xr.Dataset) -> list[dict[str, Any]]:
             continue
         row: dict[str, Any] = {"K": data.attrs["K"], "arrival_rate": float(rate)}
         row["stand_in"] = data.attrs.get("stand_in", "")
-        row |= dataclasses.asdict(Setting.of(label))
+        row |= dataclasses.asdict(AcqbConstants.of(label))
         row |= {"preset": label == preset, "seeds": data.sizes["seed"]}
         for name in (MEASURE, OVER, "cumulative_regret"):
             cell = means[name].sel(arrival_rate=rate, policy=label) if name in means else None
@@ -246,7 +252,7 @@ def rows(data: xr.Dataset) -> list[dict[str, Any]]:
     return summarised
 
 
-def frame(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def tabulate_settings(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Collect rows, best first within a K and rate; what no row has is left out."""
     made = pl.DataFrame(summarised, infer_schema_length=None)
     empty = {"rho": made["rho"].is_null().all(), "stand_in": (made["stand_in"] == "").all()}
@@ -254,7 +260,7 @@ def frame(summarised: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return made.sort("K", "arrival_rate", MEASURE)
 
 
-def sentences(made: pl.DataFrame) -> list[str]:
+def describe_settings(made: pl.DataFrame) -> list[str]:
     """Say what the preset takes and which setting did best, a sentence a K and rate."""
     keys = [key for key in CONSTANTS if key in made.columns]
     lines = []

@@ -1,8 +1,8 @@
 """A study shard by shard: what is stored is not computed again.
 
 A shard is what can be lost, retried, or done by another process. Its points go through one call of
-their study type (`Kind.run`), so that those of a sweep share batches; then they are stored. The
-size of a shard bounds the memory that a study takes, however many points it has.
+their study type (`StudyType.run`), so that those of a sweep share batches; then they are stored.
+The size of a shard bounds the memory that a study takes, however many points it has.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from cqbjax.core.queueing import QueueOverflow
 from cqbjax.engine.progress import Reporter
 from cqbjax.experiments import configs, study
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Ready, seeds
+from cqbjax.experiments.grid import PreparedPoint, list_seeds
 from cqbjax.experiments.manifests import FOR_SHOW, FinishedPoint, manifest_of
 from cqbjax.results import files
-from cqbjax.results.index import Cell, Entry, Request, ResultIndex
+from cqbjax.results.index import Cell, IndexEntry, ResultIndex, RunRequest
 from cqbjax.results.points import AXES, ResultError, StoredPoint
 
 UNFINISHED = ".unfinished"
@@ -35,16 +35,16 @@ MOST_LINES, MOST_KEYS = 6, 4
 SEEDS = ("first_seed", "num_seeds")
 
 
-def request_of(ready: Ready) -> Request:
+def request_of(ready: PreparedPoint) -> RunRequest:
     """Return what a point asks of the store."""
     config, name = ready.point.config, ready.point.name
     key = ready.kind.cache_key(ready)
     if not ready.kind.extensible:
-        return Request(name, key)
-    return Request(name, key, config.arrival_rate, seeds(config))
+        return RunRequest(name, key)
+    return RunRequest(name, key, config.arrival_rate, list_seeds(config))
 
 
-def index_of(ready: Sequence[Ready], folder: Path) -> ResultIndex:
+def index_of(ready: Sequence[PreparedPoint], folder: Path) -> ResultIndex:
     """Return the index of the folder of points.
 
     Raises:
@@ -53,13 +53,13 @@ def index_of(ready: Sequence[Ready], folder: Path) -> ResultIndex:
     return ResultIndex.of_study(folder, ready[0].point.config.name)
 
 
-def select_missing(ready: Sequence[Ready], index: ResultIndex) -> list[Ready]:
+def select_missing(ready: Sequence[PreparedPoint], index: ResultIndex) -> list[PreparedPoint]:
     """Return what is not stored yet: points with some policies, arrival rates and seeds."""
     with code.cache_file_states():
         return [part for one in ready for part in _missing_of(one, index)]
 
 
-def _missing_of(ready: Ready, index: ResultIndex) -> list[Ready]:
+def _missing_of(ready: PreparedPoint, index: ResultIndex) -> list[PreparedPoint]:
     """Return the parts of a point that are not stored, each with consecutive seeds."""
     if ready.point.config.rerun:
         return [ready]
@@ -95,18 +95,20 @@ def _blocks(cells: Sequence[Cell]) -> Iterator[tuple[tuple[Any, ...], range]]:
         yield tuple(rate for rate, runs in lacking.items() if own in runs), own
 
 
-def divide(ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
-    """Divide points into shards, as their study type does; see `Kind.shards`."""
-    return ready[0].kind.shards(ready, fewest) if ready else []
+def divide(ready: Sequence[PreparedPoint], fewest: int = 1) -> list[list[PreparedPoint]]:
+    """Divide points into shards, as their study type does; see `StudyType.divide`."""
+    return ready[0].kind.divide(ready, fewest) if ready else []
 
 
-def most_bytes(ready: Sequence[Ready]) -> int:
+def most_bytes(ready: Sequence[PreparedPoint]) -> int:
     """Return the bytes of the arrays that are in memory together until they are stored."""
-    return max((sum(one.kind.size(one) for one in shard) for shard in divide(ready)), default=0)
+    return max(
+        (sum(one.kind.count_bytes(one) for one in shard) for shard in divide(ready)), default=0
+    )
 
 
 def run_all(
-    ready: Sequence[Ready], index: ResultIndex, progress: Reporter, console: Console,
+    ready: Sequence[PreparedPoint], index: ResultIndex, progress: Reporter, console: Console,
     fail_fast: bool,
 ) -> dict[str, str]:  # fmt: skip
     """Run and store points, shard by shard.
@@ -127,7 +129,7 @@ def run_all(
         ValueError: a file cannot be written; with `fail_fast`, also that of such a point.
     """
     lost, left, known = dict[str, str](), divide(ready), list(index.manifests)
-    progress.reserve(sum(one.kind.rounds(one) for one in ready))
+    progress.reserve(sum(one.kind.count_rounds(one) for one in ready))
     while left:
         shard = left.pop(0)
         begun, resume = time.perf_counter(), index.folder / UNFINISHED / _resume_key(shard)
@@ -158,7 +160,7 @@ def _to_store(one: FinishedPoint) -> StoredPoint:
     return StoredPoint(one.data, manifest_of(one), _yaml(point.asked or point.config))
 
 
-def _resume_key(shard: Sequence[Ready]) -> str:
+def _resume_key(shard: Sequence[PreparedPoint]) -> str:
     """Return the key of a shard, under which its finished batches are kept."""
     words = list[str]()
     for one in map(request_of, shard):
@@ -166,9 +168,9 @@ def _resume_key(shard: Sequence[Ready]) -> str:
     return hash_parts(*words)
 
 
-def _print_notes(shard: Sequence[Ready], console: Console) -> None:
+def _print_notes(shard: Sequence[PreparedPoint], console: Console) -> None:
     """Print what there is to say of a shard's points, of the first ones in full."""
-    lines = list(dict.fromkeys(line for one in shard for line in study.told_of(one)))
+    lines = list(dict.fromkeys(line for one in shard for line in study.describe_point(one)))
     for line in lines[:MOST_LINES]:
         console.print(line, markup=False, soft_wrap=True)
     if len(lines) > MOST_LINES:
@@ -176,7 +178,7 @@ def _print_notes(shard: Sequence[Ready], console: Console) -> None:
 
 
 def read_back(
-    ready: Sequence[Ready], index: ResultIndex, rounds: Sequence[int] | None = None
+    ready: Sequence[PreparedPoint], index: ResultIndex, rounds: Sequence[int] | None = None
 ) -> list[xr.Dataset]:
     """Return stored points with the policies, arrival rates and seeds that they have here.
 
@@ -187,10 +189,12 @@ def read_back(
     """
     index.refresh()
     points = index.read([request_of(one) for one in ready], rounds)
-    return [point.assign_attrs(one.told or {}) for one, point in zip(ready, points, strict=True)]
+    return [
+        point.assign_attrs(one.attributes or {}) for one, point in zip(ready, points, strict=True)
+    ]
 
 
-def describe_replaced(left: Sequence[Ready], index: ResultIndex) -> list[str]:
+def describe_replaced(left: Sequence[PreparedPoint], index: ResultIndex) -> list[str]:
     """Return a line that says in what stored points differ from those that are about to run."""
     differences, first = dict[str, str](), ""
     for ready in left:
@@ -211,7 +215,7 @@ def describe_replaced(left: Sequence[Ready], index: ResultIndex) -> list[str]:
     ]
 
 
-def _difference(other: Entry, ready: Ready) -> str:
+def _difference(other: IndexEntry, ready: PreparedPoint) -> str:
     """Return in what a stored point differs from one that is about to run."""
     try:
         ((_, _, text),) = files.read_file(other.file, [1], [other.number])
@@ -238,6 +242,6 @@ def _flatten(tree: Any, above: str = "") -> dict[str, Any]:
 
 def _yaml(config: Config) -> str:
     """Return a configuration as YAML; LibYAML writes it in a third of Python's time."""
-    plain = configs.plain(config)
+    plain = configs.to_plain(config)
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True))

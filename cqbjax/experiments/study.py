@@ -1,8 +1,7 @@
 """The points of a study: what their configuration names is made, checked and trained.
 
-What is done with them is their kind's (`kinds.py`). Composing them (`grid.py`), running them shard
-by shard (`shards.py`), hashing and describing them (`manifests.py`) and showing (`showing.py`) are
-apart.
+Their study type (`study_types.py`) does the rest. Other modules compose them (`grid.py`), run them
+shard by shard (`shards.py`), hash and describe them (`manifests.py`) and show them (`display.py`).
 """
 
 import dataclasses
@@ -17,10 +16,10 @@ from cqbjax.engine import memory
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.spec import PerSeed, SweepSpec
 from cqbjax.engine.validation import add_optimal, build_spec, find_recorder
-from cqbjax.experiments.arriving import queries, settings_of, told
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Point, Ready, seeds
-from cqbjax.experiments.grid import told as told_of_grid
+from cqbjax.experiments.grid import GridPoint, PreparedPoint, list_seeds
+from cqbjax.experiments.grid import format_words as told_of_grid
+from cqbjax.experiments.scenario import build_queries, describe_differences, list_settings
 from cqbjax.offline import OfflinePolicy, TrainedRouter, fits
 from cqbjax.offline.policies import train_policies
 from cqbjax.sources import Synthetic
@@ -29,7 +28,7 @@ from cqbjax.sources import Synthetic
 OF_PAPER = {"min_max": True, "repeats": True, "outcome": "attempt"}
 
 
-def check_point(ready: Ready) -> SweepSpec:
+def validate_point(ready: PreparedPoint) -> SweepSpec:
     """Validate a point before anything is trained or compiled, and return its sweep spec.
 
     Args:
@@ -43,16 +42,16 @@ def check_point(ready: Ready) -> SweepSpec:
         ValueError: in one sentence, for anything out of range.
     """
     point, source, policies, recorders, *_ = ready
-    config, untrained = point.config, learnt(policies)
+    config, untrained = point.config, select_learnt(policies)
     if untrained and not isinstance(source, DatasetSource):
         label = next(iter(untrained))
         raise ValueError(f"policy {label} learns from a dataset's offline split: pick a source")
-    drawn = drawn_from(ready)
+    drawn = build_source(ready)
     wanted = add_optimal(policies)
     others = {label: policy for label, policy in wanted.items() if label not in untrained}
     memory.check_chunks(config.chunk, config.memory_gb)
     spec = build_spec(
-        others, drawn, list(config.arrival_rate), seeds(config), config.horizon, config.K,
+        others, drawn, list(config.arrival_rate), list_seeds(config), config.horizon, config.K,
         config.record_every, config.capacity, list(recorders), config.memory_gb,
     )  # fmt: skip
     for policy in untrained.values():
@@ -66,20 +65,20 @@ def check_point(ready: Ready) -> SweepSpec:
     return spec
 
 
-def drawn_from(ready: Ready) -> Source:
+def build_source(ready: PreparedPoint) -> Source:
     """Return what a point's sweep draws from."""
-    return queries(ready.point.config, ready.source, ready.users, ready.service)
+    return build_queries(ready.point.config, ready.source, ready.users, ready.service)
 
 
-def learnt(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, OfflinePolicy]:
+def select_learnt(policies: Mapping[str, Policy | OfflinePolicy]) -> dict[str, OfflinePolicy]:
     """Return those of the policies that are trained offline."""
     return {
         label: policy for label, policy in policies.items() if isinstance(policy, OfflinePolicy)
     }
 
 
-def train(
-    point: Point,
+def train_point(
+    point: GridPoint,
     source: Source | DatasetSource,
     policies: Mapping[str, Policy | OfflinePolicy],
     progress: Reporter | None = None,
@@ -92,19 +91,19 @@ def train(
         policies: label -> policy, made from `point.config.policy`; `check_point` has passed them.
         progress: told of the fits.
     """
-    if not learnt(policies):
+    if not select_learnt(policies):
         ready: dict[str, Any] = dict(policies)
         return ready
     assert isinstance(source, DatasetSource)
     config = point.config
     return train_policies(
-        policies, source, list(seeds(config)), fits.cache_folder(config.cache_dir),
+        policies, source, list(list_seeds(config)), fits.cache_folder(config.cache_dir),
         config.tuning_seed, progress,
     )  # fmt: skip
 
 
-def tuned(
-    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy]
+def describe_tuning(
+    point: GridPoint, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy]
 ) -> dict[str, Any]:
     """Return label -> the routers that `train` fitted, as they were tuned.
 
@@ -117,7 +116,9 @@ def tuned(
     if not routers:
         return {}
     data = fits.make_fit_data(source, fits.cache_folder(config.cache_dir))
-    splits = [config.tuning_seed if config.tuning_seed is not None else s for s in seeds(config)]
+    splits = [
+        config.tuning_seed if config.tuning_seed is not None else s for s in list_seeds(config)
+    ]
     # Both pairings of a router share its fits, and so its tuning.
     counts = {
         router: Counter(fits.tune_router(router, data, split) for split in splits)
@@ -132,12 +133,12 @@ def tuned(
     }
 
 
-def origin(ready: Ready) -> dict[str, Any]:
+def describe_source(ready: PreparedPoint) -> dict[str, Any]:
     """Return the attributes that say where a point's queries come from."""
-    if ready.told is not None:
-        return dict(ready.told)
+    if ready.attributes is not None:
+        return dict(ready.attributes)
     source, config = ready.source, ready.point.config
-    own = told(config)
+    own = describe_differences(config)
     if isinstance(source, DatasetSource):
         table = source.table
         named = {"provenance": table.provenance, SERVERS: ", ".join(table.servers)}
@@ -156,56 +157,56 @@ def origin(ready: Ready) -> dict[str, Any]:
     kind = type(source)
     own_name = f"{kind.__module__}.{kind.__qualname__}"
     name = kind.__name__ if own_name.startswith("cqbjax.") else own_name
-    values = told_of_grid(settings_of(config.source))
+    values = told_of_grid(list_settings(config.source))
     named = {"source": name, "stand_in": "", "provenance": USER_DATA}
     return {**named, "source_settings": values, **own}
 
 
-class Making(NamedTuple):
+class Factory(NamedTuple):
     """What makes objects of configurations; how that is done the commands alone know.
 
     Attributes:
-        one: makes an object of its configuration.
+        make: makes an object of its configuration.
         policies: makes policies of theirs, by label.
-        kept: what was made once for all points, by its configuration; new things are added.
+        cache: what was made once for all points, by its configuration; new things are added.
     """
 
-    one: Callable[[Config], Any]
+    make: Callable[[Config], Any]
     policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]]
-    kept: dict[str, Any]
+    cache: dict[str, Any]
 
-    def once(self, node: Config) -> Any:
+    def make_once(self, node: Config) -> Any:
         """Return what a configuration makes, made once: points of a dataset share one table."""
-        return self.keep(str(node), lambda: self.one(node))
+        return self.cache_object(str(node), lambda: self.make(node))
 
-    def keep(self, key: str, make: Callable[[], Any]) -> Any:
+    def cache_object(self, key: str, make: Callable[[], Any]) -> Any:
         """Return what was kept under a key, or make it and keep it."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
 
-def ready_of(
-    point: Point, source: Source | DatasetSource, policies: Mapping[str, Policy | OfflinePolicy],
-    making: Making, kind: Any,
-) -> Ready:  # fmt: skip
+def assemble_point(
+    point: GridPoint, source: Source | DatasetSource,
+    policies: Mapping[str, Policy | OfflinePolicy], factory: Factory, kind: Any,
+) -> PreparedPoint:  # fmt: skip
     """Return a settled point with what is made of its configuration.
 
     Args:
         point: from `settle`.
         source: of it.
         policies: label -> policy.
-        making: makes recorders, users and service.
+        factory: makes recorders, users and service.
         kind: of study.
     """
-    config, make = point.config, making.once
+    config, make = point.config, factory.make_once
     users, service = (tuple(map(make, config[key].values())) for key in ("users", "service"))
     asked = [*config.record, *(["queries"] if config.queries else [])]
     recorders = tuple(find_recorder(one) if isinstance(one, str) else make(one) for one in asked)
-    return Ready(point, source, policies, recorders, users, service, kind)
+    return PreparedPoint(point, source, policies, recorders, users, service, kind)
 
 
-def told_of(ready: Ready) -> Iterator[str]:
+def describe_point(ready: PreparedPoint) -> Iterator[str]:
     """Yield what a point leaves out, and what is known of its dataset."""
     point, source = ready.point, ready.source
     for reason in sorted(set(point.left_out.values())):

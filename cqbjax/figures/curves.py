@@ -18,10 +18,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures import panels
-from cqbjax.results.frame import curves, summarised
-from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
-from cqbjax.results.names import in_order, style_of
-from cqbjax.results.summaries import differing, stand_in_of
+from cqbjax.results.frame import summarise, tabulate_curves
+from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
+from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.summaries import find_differing, join_stand_ins
 
 Spread = Literal["ci", "sd"]
 SPREADS = {"ci": "95% confidence interval", "sd": "± 1 standard deviation"}
@@ -54,19 +54,19 @@ def draw_curves(
         raise ValueError(f"spread is {spread}: choose one of {', '.join(SPREADS)}.")
     if not points:
         raise ValueError("points is empty: at least one result is needed to draw a figure.")
-    check_metrics(points, metrics)
-    keys, settings = differing(points), [point.attrs for point in points]
+    validate_metrics(points, metrics)
+    keys, settings = find_differing(points), [point.attrs for point in points]
     rates = [point["arrival_rate"].values.tolist() for point in points]
     rows = panels.arrange_cells(settings, rates, keys)
-    blocks, known = len(rows[0]), metrics_of(points)
+    blocks, known = len(rows[0]), list_metrics(points)
     if any(set(point["policy"].values.tolist()) <= {OPTIMAL} for point in points):
         raise ValueError("points hold no policy but optimal: there is nothing to compare with it.")
-    table = curves(points, metrics, MAX_POINTS // (len(metrics) * blocks))
-    lines = summarised(table, shares_of(known))
+    table = tabulate_curves(points, metrics, MAX_POINTS // (len(metrics) * blocks))
+    lines = summarise(table, list_shares(known))
     if spread == "sd":
         ends = {"low": pl.col("mean") - pl.col("sd"), "high": pl.col("mean") + pl.col("sd")}
         lines = lines.with_columns(**ends)
-    labels, stand_in = in_order(set(lines["policy"])), stand_in_of(points)
+    labels, stand_in = sort_policies(set(lines["policy"])), join_stand_ins(points)
     width = 10.0 if blocks == 2 else panels.PAGE_WIDTH
     across = len(metrics) if len(metrics) <= MAX_ACROSS else (MAX_ACROSS + blocks - 1) // blocks
     lines_per_cell = math.ceil(len(metrics) / across)
@@ -102,10 +102,10 @@ def draw_curves(
 
 def _draw_panel(panel: Axes, lines: pl.DataFrame) -> None:
     """Draw a line and a band for each policy."""
-    labels = in_order(set(lines["policy"]))
+    labels = sort_policies(set(lines["policy"]))
     shade = 0.15 if len(labels) <= FEW_LINES else 0.07
     for number, label in enumerate(labels):
-        own, style = lines.filter(policy=label), style_of(label)
+        own, style = lines.filter(policy=label), find_style(label)
         rounds, mean, low, high = (
             own[name].cast(pl.Float64).to_numpy() for name in ("round", "mean", "low", "high")
         )

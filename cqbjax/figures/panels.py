@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from cqbjax.results.names import OTHERWISE, Style, style_of
-from cqbjax.results.summaries import differing, stand_in_of
+from cqbjax.results.names import OTHERWISE, Style, find_style
+from cqbjax.results.summaries import find_differing, join_stand_ins
 
 # A page's text is 7 inches wide. Wider figures have larger letters, so that they print alike.
 PAGE_WIDTH, PRINTED_POINTS = 7.0, 8.6
@@ -129,7 +129,7 @@ def line_options(style: Style) -> dict[str, Any]:
 
 def legend_lines(labels: Sequence[str]) -> list[Line2D]:
     """Return a legend's line for each policy."""
-    return [Line2D([], [], label=style_of(x).name, **line_options(style_of(x))) for x in labels]
+    return [Line2D([], [], label=find_style(x).name, **line_options(find_style(x))) for x in labels]
 
 
 def add_legend(owner: Axes | Figure, handles: Sequence[Any], **options: Any) -> None:
@@ -173,7 +173,7 @@ def create_panels(
         The figure, and its panels from left to right and down.
     """
     columns = min(count, MAX_COLUMNS)
-    rows, stand_in = math.ceil(count / columns), stand_in_of(points)
+    rows, stand_in = math.ceil(count / columns), join_stand_ins(points)
     width = max(PAGE_WIDTH * columns / MAX_COLUMNS, MIN_WIDTH)
     with fonts(PRINTED_POINTS):
         height = 2.3 * rows + 1.4 + 0.3 * bool(stand_in)
@@ -186,7 +186,7 @@ def create_panels(
         for panel in panels[:count:MAX_COLUMNS]:
             panel.set_ylabel(ylabel)
         yield figure, panels[:count]
-        letters, varied = int(12 * width), differing(points)
+        letters, varied = int(12 * width), find_differing(points)
         common = {key: value for key, value in points[0].attrs.items() if key not in varied}
         lines = [format_title(common, None, [], letters)]
         lines += [textwrap.fill(f"Data: {stand_in}", letters)] if stand_in else []
@@ -195,7 +195,7 @@ def create_panels(
 
 def list_varied_keys(points: Sequence[xr.Dataset]) -> list[str]:
     """Return the keys in which points differ, without derived descriptions if others differ too."""
-    keys = differing(points)
+    keys = find_differing(points)
     return [key for key in keys if key not in OTHERWISE] or keys
 
 

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import MAX_COLUMNS, SYMBOLS, VERBATIM, add_legend, write_numbers
-from cqbjax.results.frame import LAST, labelled, long, summarised
-from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
-from cqbjax.results.names import in_order, style_of
-from cqbjax.results.summaries import differing, stand_in_of
+from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
+from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
+from cqbjax.results.names import find_style, sort_policies
+from cqbjax.results.summaries import find_differing, join_stand_ins
 
 PANEL = 3.4  # inches
 # Colours end at this multiple of the largest value of the median policy.
@@ -38,21 +38,21 @@ def draw_over_keys(
 
     Args:
         points: from `results.load_points`.
-        metric: of `metrics_of(points)`.
+        metric: of `list_metrics(points)`.
         round_: the last recorded round up to this one is drawn; None: the last of all.
         over: one key or two; the figure averages over the others. Default: those of most values.
 
     Raises:
         ValueError: no point, or an unknown metric or key.
     """
-    check_metrics(points, [metric])
+    validate_metrics(points, [metric])
     table, keys = _tabulate(points, metric, round_)
     for key in over:
         if key not in keys:
             raise ValueError(f"key {key} was not swept; choose from {', '.join(keys)}")
     keys = [*over, *(key for key in keys if key not in over)]
     flat = len(keys) == 1 or len(over) == 1
-    policies, label = in_order(set(table["policy"])), metrics_of(points)[metric].label
+    policies, label = sort_policies(set(table["policy"])), list_metrics(points)[metric].label
     panels = 1 if flat else len(policies)
     columns = min(panels, MAX_COLUMNS)
     rows = math.ceil(panels / columns)
@@ -60,7 +60,7 @@ def draw_over_keys(
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     if flat:
-        _draw_lines(axes[0], table, keys[0], policies, shares_of(metrics_of(points)))
+        _draw_lines(axes[0], table, keys[0], policies, list_shares(list_metrics(points)))
         axes[0].set_ylabel(label, **VERBATIM)
     else:
         for axis in axes[panels:]:
@@ -74,7 +74,7 @@ def draw_over_keys(
     title = f"round {rounds}, {', '.join(map(str, seeds))} seeds"
     averaged = [SYMBOLS.get(key, key) for key in keys[1 if flat else 2 :]]
     title += f", mean over {', '.join(averaged)}" if averaged else ""
-    title += f"; data: {stand_in_of(points)}" if stand_in_of(points) else ""
+    title += f"; data: {join_stand_ins(points)}" if join_stand_ins(points) else ""
     # Matplotlib's own wrapping would take `$` for mathematics.
     title = textwrap.fill(title, int(14 * size[0]))
     figure.suptitle(title, style="italic", fontsize="small", **VERBATIM)
@@ -85,8 +85,10 @@ def _tabulate(
     points: Sequence[xr.Dataset], metric: str, round_: int | None
 ) -> tuple[pl.DataFrame, list[str]]:
     """Return every policy's values by seed, and the swept keys, most values first."""
-    varied = differing(points)
-    table = labelled(long(points, [metric], [LAST if round_ is None else round_]), points, varied)
+    varied = find_differing(points)
+    table = add_attributes(
+        tabulate_runs(points, [metric], [LAST if round_ is None else round_]), points, varied
+    )
     if metric == "gap":
         table = table.filter(pl.col("policy") != OPTIMAL)
     several = table["arrival_rate"].n_unique() > 1 or not varied
@@ -110,7 +112,7 @@ def _draw_lines(
     )  # fmt: skip
     lines: list[Any] = []
     for policy in policies:
-        line, style = summarised(means.filter(policy=policy).sort(key), shares), style_of(policy)
+        line, style = summarise(means.filter(policy=policy).sort(key), shares), find_style(policy)
         x: Any = line[key].to_list() if numeric else [order.index_of(value) for value in line[key]]
         mean, low, high = (line[end].cast(pl.Float64).to_numpy() for end in ("mean", "low", "high"))
         lines += axis.plot(
@@ -145,7 +147,7 @@ def _draw_maps(
         axis.set_yticks(range(len(up)), list(map(str, up)), **VERBATIM)
         axis.set_xlabel(SYMBOLS.get(keys[0], keys[0]), **VERBATIM)
         axis.set_ylabel(SYMBOLS.get(keys[1], keys[1]), **VERBATIM)
-        axis.set_title(style_of(policy).name, **VERBATIM)
+        axis.set_title(find_style(policy).name, **VERBATIM)
         if values.size <= MAX_WRITTEN:
             write_numbers(axis, values, (lowest + highest) / 2, "white", "black")
     return image, beyond

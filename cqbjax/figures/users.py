@@ -16,9 +16,9 @@ from cqbjax.core.recorders.users import bin_upper_edges
 from cqbjax.figures import panels
 from cqbjax.figures.curves import Spread, draw_curves
 from cqbjax.figures.sweeps import draw_over_keys
-from cqbjax.results.frame import LAST, labelled, long, summarised
-from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
-from cqbjax.results.names import in_order, style_of
+from cqbjax.results.frame import LAST, add_attributes, summarise, tabulate_runs
+from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
+from cqbjax.results.names import find_style, sort_policies
 from cqbjax.results.summaries import mean_ci
 
 DOLLARS, SCORE, TIMES = "dollars", "score", TimeInSystem.name
@@ -74,13 +74,13 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
     Raises:
         ValueError: no point, or one of both was not recorded.
     """
-    check_metrics(points, (DOLLARS, SCORE))
+    validate_metrics(points, (DOLLARS, SCORE))
     keys = [key for key in panels.list_varied_keys(points) if key != "K"]
     table = _tabulate_costs(points, keys)
     by = ["K", "arrival_rate"]
     if table.select(by).n_unique() > MAX_PANELS:
         by = ["K"]
-    markers = choose_markers(in_order(set(table["policy"])))
+    markers = choose_markers(sort_policies(set(table["policy"])))
     cells = table.partition_by(by, as_dict=True)
     axes = "USD a satisfied query", "Score of the accepted answer"
     with panels.create_panels(points, len(cells), *axes) as (figure, drawn):
@@ -93,8 +93,10 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
             lines = filter(None, [title, *_describe_lines(cells[place], keys, by)])
             panels.write_title(panel, "\n".join(lines))
         handles = [
-            Line2D([], [], label=style_of(label).name, color=style_of(label).color, marker=marker,
-                   linestyle="none")
+            Line2D(
+                [], [], label=find_style(label).name, color=find_style(label).color,
+                marker=marker, linestyle="none",
+            )
             for label, marker in markers.items()
         ]  # fmt: skip
         panels.add_legend_below(figure, handles, points, "bars: 95% confidence intervals")
@@ -103,8 +105,10 @@ def draw_cost_quality(points: Sequence[xr.Dataset]) -> Figure:
 
 def _tabulate_costs(points: Sequence[xr.Dataset], keys: Sequence[str]) -> pl.DataFrame:
     """Return a row for each point, rate and policy, with both means and intervals."""
-    table = summarised(long(points, (DOLLARS, SCORE), [LAST]), shares_of(metrics_of(points)))
-    table = labelled(table, points, ["K", *keys]).drop("round", "n", "sd")
+    table = summarise(
+        tabulate_runs(points, (DOLLARS, SCORE), [LAST]), list_shares(list_metrics(points))
+    )
+    table = add_attributes(table, points, ["K", *keys]).drop("round", "n", "sd")
     on = ["K", *keys, "arrival_rate", "policy"]
     costs, scores = (table.filter(metric=name).drop("metric") for name in (DOLLARS, SCORE))
     both = costs.join(scores, on=on, suffix="_score", nulls_equal=True)
@@ -129,8 +133,8 @@ def choose_markers(labels: Sequence[str]) -> dict[str, str]:
     """Return a marker for each policy: its own, or one that no other of its colour has."""
     markers: dict[str, str] = {}
     for label in labels:
-        style = style_of(label)
-        taken = {markers[other] for other in markers if style_of(other).color == style.color}
+        style = find_style(label)
+        taken = {markers[other] for other in markers if find_style(other).color == style.color}
         free = (one for one in (style.marker, *MARKERS) if one and one not in taken)
         markers[label] = next(free, MARKERS[0])
     return markers
@@ -140,8 +144,8 @@ def _draw_costs(
     panel: Axes, cells: pl.DataFrame, order: Sequence[str], markers: Mapping[str, str]
 ) -> None:
     """Draw the policies of a panel."""
-    for label in in_order(set(cells["policy"])):
-        own, style = cells.filter(policy=label).sort(order, nulls_last=True), style_of(label)
+    for label in sort_policies(set(cells["policy"])):
+        own, style = cells.filter(policy=label).sort(order, nulls_last=True), find_style(label)
         bars = dict[str, Any]()
         for axis, suffix in (("xerr", ""), ("yerr", "_score")):
             low, mean, high = (
@@ -176,7 +180,7 @@ def draw_times(points: Sequence[xr.Dataset]) -> Figure:
         raise ValueError(f"{TIMES} was not recorded at every point: run with record=[{TIMES}].")
     keys = panels.shorten_keys(panels.list_varied_keys(points))
     cells = [(point, rate) for point in points for rate in point["arrival_rate"].values.tolist()]
-    labels = in_order({str(label) for point in points for label in point["policy"].values})
+    labels = sort_policies({str(label) for point in points for label in point["policy"].values})
     axes = "Rounds in the system, w", "Share longer than w"
     with panels.create_panels(points, len(cells), *axes) as (figure, drawn):
         for panel, (point, rate) in zip(drawn, cells, strict=True):
@@ -206,8 +210,8 @@ def compute_tail(point: xr.Dataset) -> xr.DataArray:
 def _draw_shares(panel: Axes, cell: xr.Dataset) -> None:
     """Draw a line and a band for each policy, up to the longest time in system."""
     shares, least = compute_tail(cell), 1.0
-    for label in in_order([str(label) for label in cell["policy"].values]):
-        style, own = style_of(label), mean_ci(shares.sel(policy=label), share=True)
+    for label in sort_policies([str(label) for label in cell["policy"].values]):
+        style, own = find_style(label), mean_ci(shares.sel(policy=label), share=True)
         mean, low, high = (own[end].values for end in ("mean", "low", "high"))
         # Rounding errors leave tiny shares above the longest time.
         positive = int(np.sum(mean > 1e-9))

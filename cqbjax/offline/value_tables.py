@@ -12,7 +12,7 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.offline.value import BEST_FIXED
-from cqbjax.results.names import style_of
+from cqbjax.results.names import find_style
 from cqbjax.results.summaries import mean_ci
 
 
@@ -47,7 +47,10 @@ def seed_table(values: xr.Dataset) -> pl.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for label in values["policy"].values.tolist():
-        for prefix, name in (("", label), ("blind_", f"{style_of(label).name}, performance only")):
+        for prefix, name in (
+            ("", label),
+            ("blind_", f"{find_style(label).name}, performance only"),
+        ):
             for seed in values["seed"].values.tolist():
                 cell = values.sel(policy=label, seed=seed)
                 if np.isnan(cell[f"{prefix}departure"]):

@@ -15,20 +15,20 @@ from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import (
     KEYS,
     LAST,
-    against,
-    labelled,
-    long,
-    summarised,
-    without_points,
+    add_attributes,
+    drop_point_intervals,
+    subtract_policies,
+    summarise,
+    tabulate_runs,
 )
-from cqbjax.results.metrics import check_metrics, metrics_of, shares_of
-from cqbjax.results.summaries import differing
+from cqbjax.results.metrics import list_metrics, list_shares, validate_metrics
+from cqbjax.results.summaries import find_differing
 
 RESAMPLES = 2000
 MINUS = ("minus", "minus_low", "minus_high", "minus_boot_low", "minus_boot_high")
 
 
-def aggregated(
+def aggregate_points(
     points: Sequence[xr.Dataset],
     metrics: Sequence[str] = ("gap", "throughput"),
     rounds: Sequence[int] = (),
@@ -39,7 +39,7 @@ def aggregated(
 
     Args:
         points: as `results.load_points` returns them.
-        metrics: of `metrics_of(points)`.
+        metrics: of `list_metrics(points)`.
         rounds: the last recorded one that is not later is taken, and named; none is the last of
             all.
         reference: a policy whose values the others' are subtracted from, seed by seed; None is
@@ -55,24 +55,24 @@ def aggregated(
     Raises:
         ValueError: an unknown metric or policy, or a round before the first one recorded.
     """
-    check_metrics(points, metrics)
+    validate_metrics(points, metrics)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     if reference is not None and reference not in labels:
         raise ValueError(f"policy {reference} is in no point; choose from {', '.join(labels)}")
-    values = long(points, metrics, rounds or [LAST])
-    made = summarised(values, shares_of(metrics_of(points)))
+    values = tabulate_runs(points, metrics, rounds or [LAST])
+    made = summarise(values, list_shares(list_metrics(points)))
     if reference is not None:
-        apart = against(values, reference)
+        apart = subtract_policies(values, reference)
         ends = {"mean": "minus", "low": "minus_low", "high": "minus_high"}
-        minus = summarised(apart).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
-        minus = minus.hstack(_bootstrap(apart, np.random.default_rng(seed)))
+        minus = summarise(apart).select(*KEYS, pl.col(*ends).name.map(ends.__getitem__))
+        minus = minus.hstack(_bootstrap_ends(apart, np.random.default_rng(seed)))
         made = made.join(minus, on=KEYS, how="left", maintain_order="left")
     minus_columns = MINUS if reference is not None else ()
     ordered = made.select(*KEYS, "n", *minus_columns, "mean", "low", "high", "sd")
-    return labelled(without_points(ordered), points, differing(points))
+    return add_attributes(drop_point_intervals(ordered), points, find_differing(points))
 
 
-def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
+def _bootstrap_ends(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
     """Return the ends of bootstrap intervals: percentiles of the means of resampled seeds."""
     tables = []
     sized = apart.with_row_index("place").with_columns(n=pl.col("values").list.len())
@@ -86,7 +86,7 @@ def _bootstrap(apart: pl.DataFrame, draws: np.random.Generator) -> pl.DataFrame:
     return pl.concat(tables).sort("place").drop("place")
 
 
-def save(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
+def save_aggregate(table: pl.DataFrame, stem: Path) -> tuple[Path, Path]:
     """Write `stem`.parquet and `stem`.csv, each whole or not at all."""
     parquet, csv = (stem.with_name(f"{stem.name}.{kind}") for kind in ("parquet", "csv"))
     write_atomic(parquet, table.write_parquet)

@@ -12,16 +12,16 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
-from cqbjax.results.metrics import STANDARD, metrics_of
+from cqbjax.results.metrics import STANDARD, list_metrics
 from cqbjax.results.points import shape_of
-from cqbjax.results.summaries import ALIKE, at_round, share_interval, t_quantile
+from cqbjax.results.summaries import ALIKE, select_round, share_interval, t_quantile
 
 KEYS = ("point", "arrival_rate", "policy", "round", "metric")
 LAST = 2**62  # a round that none is later than: of a result, the last one recorded
 _DIMS = ("round", "point", "arrival_rate", "policy", "seed")
 
 
-def long(
+def tabulate_runs(
     points: Sequence[xr.Dataset], names: Sequence[str], rounds: Sequence[int] | None = None
 ) -> pl.DataFrame:
     """Return the table.
@@ -38,10 +38,12 @@ def long(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    return pl.concat([_of_shape(points, some, names, rounds) for some in _alike(points)])
+    return pl.concat(
+        [_tabulate_shape(points, some, names, rounds) for some in _group_shapes(points)]
+    )
 
 
-def _alike(points: Sequence[xr.Dataset]) -> list[list[int]]:
+def _group_shapes(points: Sequence[xr.Dataset]) -> list[list[int]]:
     """Return the numbers of points, those of one shape together."""
     if not points:
         raise ValueError("points is empty: at least one result is needed.")
@@ -51,25 +53,25 @@ def _alike(points: Sequence[xr.Dataset]) -> list[list[int]]:
     return list(alike.values())
 
 
-def _of_shape(
+def _tabulate_shape(
     points: Sequence[xr.Dataset], numbers: Sequence[int], names: Sequence[str],
     rounds: Sequence[int] | None,
 ) -> pl.DataFrame:  # fmt: skip
     """Return the rows of points of one shape: by round, metric, point, rate and policy."""
-    data, known = _side_by_side([points[i] for i in numbers], rounds), metrics_of(points)
+    data, known = _stack_points([points[i] for i in numbers], rounds), list_metrics(points)
     there = [name for name in names if name in STANDARD or name in data]
     last = int(points[numbers[0]]["round"].values.max())
-    made = [_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
+    made = [_to_rows(known[n].of(data) if n in known else data[n], data, n) for n in there]
     of_run = [name for name in there if name in known and known[name].of_run]
     own = pl.concat(made).filter((pl.col("round") == last) | ~pl.col("metric").is_in(of_run))
     own = own.sort("round", maintain_order=True)
     return own.with_columns(pl.Series(numbers).gather(own["point"]).alias("point"))
 
 
-def _side_by_side(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
+def _stack_points(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> xr.Dataset:
     """Stack points of one shape, so that a thousand are summarised as fast as one."""
     recorded = same[0]["round"].values
-    asked = recorded if rounds is None else [int(at_round(same[0], t)["round"]) for t in rounds]
+    asked = recorded if rounds is None else [int(select_round(same[0], t)["round"]) for t in rounds]
     taken = np.unique(np.asarray(asked))
     thin = [point.sel(round=taken) for point in same]
     data: dict[str, Any] = {
@@ -82,7 +84,7 @@ def _side_by_side(same: Sequence[xr.Dataset], rounds: Sequence[int] | None) -> x
     return xr.Dataset(data, coords | {"rates": (("point", "arrival_rate"), rates)})
 
 
-def _rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
+def _to_rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
     """Return the rows of a metric; what has no seed has one value, what has no policy is each's."""
     sizes = {dim: 1 if dim == "seed" else data.sizes[dim] for dim in _DIMS}
     missing = {dim: size for dim, size in sizes.items() if dim not in by_seed.dims}
@@ -97,17 +99,17 @@ def _rows(by_seed: xr.DataArray, data: xr.Dataset, name: str) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def against(table: pl.DataFrame, policy: str) -> pl.DataFrame:
+def subtract_policies(table: pl.DataFrame, policy: str) -> pl.DataFrame:
     """Return a policy's values less every other policy's, seed by seed."""
     own = table.filter(policy=policy).drop("policy")
     others = table.filter(pl.col("policy") != policy)
     on = [key for key in KEYS if key != "policy"]
-    return _less(
+    return _subtract(
         others.join(own, on=on, suffix="_of", maintain_order="left"), "values_of", "values"
     )
 
 
-def growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl.DataFrame:
+def tabulate_growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl.DataFrame:
     """Return by how much a metric has grown since half the rounds, seed by seed.
 
     Args:
@@ -119,24 +121,24 @@ def growth(points: Sequence[xr.Dataset], name: str, rounds: Sequence[int]) -> pl
         As `long`, and `since`: the last recorded round that is not after the half, or the first.
     """
     tables = []
-    for some in _alike(points):
+    for some in _group_shapes(points):
         first = int(points[some[0]]["round"].values.min())
-        for end in _of_shape(points, some, [name], rounds).partition_by("round"):
+        for end in _tabulate_shape(points, some, [name], rounds).partition_by("round"):
             half = max(end["round"][0] // 2, first)
-            middle = _of_shape(points, some, [name], [half]).rename({"round": "since"})
+            middle = _tabulate_shape(points, some, [name], [half]).rename({"round": "since"})
             on = [key for key in KEYS if key != "round"]
             both = end.join(middle, on=on, suffix="_then", maintain_order="left")
-            tables.append(_less(both, "values", "values_then"))
+            tables.append(_subtract(both, "values", "values_then"))
     return pl.concat(tables)
 
 
-def _less(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
+def _subtract(both: pl.DataFrame, one: str, other: str) -> pl.DataFrame:
     """Put one column of values less another in place of both."""
     apart = (pl.col(one) - pl.col(other)).alias("values")
     return both.with_columns(apart).drop({one, other} - {"values"})
 
 
-def curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
+def tabulate_curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.DataFrame:
     """Return metrics at so many rounds at most, those of the optimal policy only of its queue.
 
     Its line is its length as all runs have it, whether it is among a point's policies or not.
@@ -146,16 +148,16 @@ def curves(points: Sequence[xr.Dataset], names: Sequence[str], most: int) -> pl.
         recorded = point.sizes["round"]
         kept = np.linspace(0, recorded - 1, min(recorded, most)).round().astype(np.int64)
         thin = point.isel(round=np.unique(kept))
-        made = [long([thin], names).filter(pl.col("policy") != OPTIMAL)]
+        made = [tabulate_runs([thin], names).filter(pl.col("policy") != OPTIMAL)]
         if "queue_length" in names:
-            best = long([thin.isel(policy=[0])], ["optimal_queue_length"])
+            best = tabulate_runs([thin.isel(policy=[0])], ["optimal_queue_length"])
             words = {"policy": OPTIMAL, "metric": "queue_length"}
             made.append(best.with_columns(**{k: pl.lit(word) for k, word in words.items()}))
         tables += [one.with_columns(point=pl.lit(number, pl.Int64)) for one in made]
     return pl.concat(tables)
 
 
-def summarised(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
+def summarise(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
     """Average over seeds: n, mean, sd, and the 95% interval low and high, in place of `values`.
 
     Args:
@@ -172,10 +174,10 @@ def summarised(table: pl.DataFrame, shares: Sequence[str] = ()) -> pl.DataFrame:
         spread = ((each - mean[:, None]) ** 2).sum(axis=-1)
         sd = np.sqrt(spread / (n - 1)) if n > 1 else np.full(len(mean), np.nan)
         parts.append(part.with_columns(mean=mean, sd=sd))
-    return with_interval(pl.concat(parts).sort("place").drop("place", "values"), shares=shares)
+    return add_interval(pl.concat(parts).sort("place").drop("place", "values"), shares=shares)
 
 
-def with_interval(
+def add_interval(
     table: pl.DataFrame, level: float = 0.95, shares: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Add low and high, the interval of the mean: Student's t, of shares Wilson's.
@@ -198,7 +200,7 @@ def with_interval(
     )
 
 
-def without_points(table: pl.DataFrame) -> pl.DataFrame:
+def drop_point_intervals(table: pl.DataFrame) -> pl.DataFrame:
     """Make null the intervals that are a point: seeds that are all alike are no certainty."""
     made = []
     for low in (c for c in table.columns if c == "low" or c.endswith("_low")):
@@ -210,7 +212,7 @@ def without_points(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(made)
 
 
-def labelled(
+def add_attributes(
     table: pl.DataFrame, points: Sequence[xr.Dataset], keys: Sequence[str]
 ) -> pl.DataFrame:
     """Put attributes of its point before each row, in place of the point's number."""

@@ -52,7 +52,7 @@ class CacheKey(NamedTuple):
     policies: Mapping[str, str]
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """What a study asks of a point.
 
     Attributes:
@@ -73,7 +73,7 @@ class Request(NamedTuple):
         return [(round_fraction(rate), seed) for rate in self.rates for seed in self.seeds]
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A stored point: its file, its number there, and its manifest."""
 
     file: Path
@@ -110,7 +110,7 @@ class ResultIndex:
         self.manifests: dict[Path, list[Manifest]] = {}
         self.unreadable: dict[Path, ResultError] = {}
         # (folder, point) -> key -> entries, the newest first in both.
-        self._points: dict[tuple[Path, str], dict[str, list[Entry]]] = {}
+        self._points: dict[tuple[Path, str], dict[str, list[IndexEntry]]] = {}
         self.refresh()
 
     @classmethod
@@ -150,7 +150,7 @@ class ResultIndex:
                     self.unreadable[file] = error
         self._states = found
         every = [
-            Entry(file, number, manifest)
+            IndexEntry(file, number, manifest)
             for file in sorted(self.manifests)
             for number, manifest in enumerate(self.manifests[file])
         ]
@@ -165,33 +165,35 @@ class ResultIndex:
         """The first of its paths, where new files go."""
         return self._paths[0]
 
-    def _stored(self, name: str, key: str) -> list[Entry]:
+    def _stored(self, name: str, key: str) -> list[IndexEntry]:
         return self._points.get((self.folder, name), {}).get(key, [])
 
-    def missing(self, asked: Request) -> dict[str, list[Cell]]:
+    def missing(self, asked: RunRequest) -> dict[str, list[Cell]]:
         """Return label -> the cells that are not stored, for the policies that lack any."""
         entries, lacking = self._stored(asked.name, asked.key.point), dict[str, list[Cell]]()
         for label, key in asked.key.policies.items():
-            stored = {c for one in entries if _policy_key(one, label) == key for c in one.cells}
+            stored = {
+                c for one in entries if _find_policy_key(one, label) == key for c in one.cells
+            }
             if left := [cell for cell in asked.cells if cell not in stored]:
                 lacking[label] = left
         return lacking
 
-    def newest_other(self, asked: Request) -> Entry | None:
+    def newest_other(self, asked: RunRequest) -> IndexEntry | None:
         """Return the newest entry of a point, where none of its entries has the key asked for."""
         keys = self._points.get((self.folder, asked.name), {})
         return None if not keys or asked.key.point in keys else next(iter(keys.values()))[0]
 
-    def replaced(self, asked: Request) -> list[str]:
+    def replaced(self, asked: RunRequest) -> list[str]:
         """Return the policies asked for of which other versions are stored."""
         entries = self._stored(asked.name, asked.key.point)
         return [
             label for label, key in asked.key.policies.items()
-            if any(_policy_key(one, label) not in (None, key) for one in entries)
+            if any(_find_policy_key(one, label) not in (None, key) for one in entries)
         ]  # fmt: skip
 
     def read(
-        self, asked: Sequence[Request], rounds: Sequence[int] | None = None
+        self, asked: Sequence[RunRequest], rounds: Sequence[int] | None = None
     ) -> list[xr.Dataset]:
         """Return stored points, which become the newest of their names; each file is read once.
 
@@ -216,7 +218,7 @@ class ResultIndex:
         ]
 
     def _read(
-        self, chosen: Sequence[Sequence[Entry]], rounds: Sequence[int] | None
+        self, chosen: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
     ) -> list[list[StoredPoint]]:
         """Return the points of entries, files that are damaged set aside."""
         try:
@@ -233,7 +235,7 @@ class ResultIndex:
                     ) from error
             raise
 
-    def _renew(self, asked: Sequence[Request], chosen: Sequence[Sequence[Entry]]) -> None:
+    def _renew(self, asked: Sequence[RunRequest], chosen: Sequence[Sequence[IndexEntry]]) -> None:
         """Make entries the newest of their points, where another key was computed later."""
         order, renewed = {ORDER: self.next_order()}, dict[Path, set[int]]()
         for one, entries in zip(asked, chosen, strict=True):
@@ -251,7 +253,7 @@ class ResultIndex:
         every = (one.get(ORDER, 0) for manifests in self.manifests.values() for one in manifests)
         return 1 + max(every, default=0)
 
-    def newest(self, key: str | None = None) -> dict[Any, list[Entry]]:
+    def newest(self, key: str | None = None) -> dict[Any, list[IndexEntry]]:
         """Return the entries that count, by point.
 
         Args:
@@ -261,7 +263,7 @@ class ResultIndex:
             Name and key of a point -> its entries, the newest first, from all folders. Entries
             without a key are points of their own.
         """
-        points = dict[Any, list[Entry]]()
+        points = dict[Any, list[IndexEntry]]()
         for (_, name), keys in self._points.items():
             for one in keys if key is not None else [next(iter(keys))]:
                 if key is None or one.startswith(key):
@@ -269,7 +271,7 @@ class ResultIndex:
         for file, manifests in self.manifests.items() if key is None else ():
             for number, manifest in enumerate(manifests):
                 if not manifest.get("key"):
-                    points[file.name, (file, number)] = [Entry(file, number, manifest)]
+                    points[file.name, (file, number)] = [IndexEntry(file, number, manifest)]
         return {
             point: sorted(entries, key=lambda one: one.age, reverse=True)
             for point, entries in points.items()
@@ -362,7 +364,7 @@ def set_aside(file: Path, why: str) -> Path:
     return hidden
 
 
-def newest_policies(entries: Sequence[Entry]) -> dict[str, str]:
+def newest_policies(entries: Sequence[IndexEntry]) -> dict[str, str]:
     """Return label -> its newest key.
 
     Args:
@@ -374,21 +376,23 @@ def newest_policies(entries: Sequence[Entry]) -> dict[str, str]:
     return policies
 
 
-def _policy_key(one: Entry, label: str) -> str | None:
+def _find_policy_key(one: IndexEntry, label: str) -> str | None:
     key: str | None = one.manifest["policies"].get(label)
     return key
 
 
 def covering(
-    entries: Sequence[Entry], policies: Mapping[str, str], cells: set[Cell]
-) -> list[Entry]:
+    entries: Sequence[IndexEntry], policies: Mapping[str, str], cells: set[Cell]
+) -> list[IndexEntry]:
     """Return the entries that hold the newest of some cells of some policies, the newest first."""
-    left, needed = {label: set(cells) for label in policies}, list[Entry]()
+    left, needed = {label: set(cells) for label in policies}, list[IndexEntry]()
     if not policies:
         return list(entries[:1])
     for one in entries:
         held = set(one.cells)
-        own = [x for x, key in policies.items() if _policy_key(one, x) == key and left[x] & held]
+        own = [
+            x for x, key in policies.items() if _find_policy_key(one, x) == key and left[x] & held
+        ]
         for label in own:
             left[label] -= held
         if own:
@@ -397,7 +401,7 @@ def covering(
 
 
 def read_entries(
-    points: Sequence[Sequence[Entry]], rounds: Sequence[int] | None
+    points: Sequence[Sequence[IndexEntry]], rounds: Sequence[int] | None
 ) -> list[list[StoredPoint]]:
     """Return each point's labelled parts; each file is read once.
 
@@ -411,10 +415,12 @@ def read_entries(
     for file, some in numbers.items():
         parts = files.read_file(file, rounds, some)
         read |= {(file, i): one for i, one in zip(sorted(some), parts, strict=True)}
-    return [[_used(read[one.file, one.number], one) for one in entries] for entries in points]
+    return [
+        [_select_used(read[one.file, one.number], one) for one in entries] for entries in points
+    ]
 
 
-def _used(part: StoredPoint, entry: Entry) -> StoredPoint:
+def _select_used(part: StoredPoint, entry: IndexEntry) -> StoredPoint:
     """Label a part, and drop its policies of which newer ones are read."""
     used, policies = entry.manifest.get("used"), entry.manifest.get("policies", ())
     labels = part.point["policy"].values.tolist()

@@ -42,7 +42,7 @@ class Metric(NamedTuple):
         return self.symbol or ", ".join(filter(None, (self.long_name, self.units)))
 
 
-def stored(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
+def read_array(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
     """Return what reads a stored array."""
     return lambda point: point[name]
 
@@ -50,20 +50,26 @@ def stored(name: str) -> Callable[[xr.Dataset], xr.DataArray]:
 # What follows from arrays that every point has, whose files say none of it.
 STANDARD = {
     "gap": Metric(queue_regret, "Queue length regret", "queries", "less", "Q - Q*, queries"),
-    "queue_length": Metric(stored("queue_length"), "Queue length", "queries", "less", "Q, queries"),
+    "queue_length": Metric(
+        read_array("queue_length"), "Queue length", "queries", "less", "Q, queries"
+    ),
     "regret": Metric(
-        stored("regret"), "Cumulative regret", "expected departures", "less", "cumulative regret"
+        read_array("regret"),
+        "Cumulative regret",
+        "expected departures",
+        "less",
+        "cumulative regret",
     ),
     "throughput": Metric(throughput, "throughput", "queries a round", "more"),
-    "explored": Metric(stored("explored"), "explored rounds"),
+    "explored": Metric(read_array("explored"), "explored rounds"),
 }
 
 
-def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
+def find_recorded(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return the metrics that recorders of one's own stored."""
     return {
         str(name): Metric(
-            stored(str(name)), _in_words(str(name), array, point),
+            read_array(str(name)), _describe_array(str(name), array, point),
             str(array.attrs.get("units", "")), str(array.attrs.get("better", "")),
             of_run="round" not in array.dims, share=array.attrs.get("units") == "",
         )
@@ -73,7 +79,7 @@ def own_arrays(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     }  # fmt: skip
 
 
-def _in_words(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
+def _describe_array(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
     """Return what an array is called, of a server by the server's name where there are names."""
     words = str(array.attrs.get("long_name", name))
     if SERVER not in array.attrs:
@@ -82,17 +88,17 @@ def _in_words(name: str, array: xr.DataArray, point: xr.Dataset) -> str:
     return f"{words}, {names[number] if len(names) > number and names[number] else f'LLM {number}'}"
 
 
-def metrics_of(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
+def list_metrics(points: Sequence[xr.Dataset]) -> dict[str, Metric]:
     """Return every metric of points by name."""
-    return STANDARD | own_arrays(points)
+    return STANDARD | find_recorded(points)
 
 
-def shares_of(metrics: Mapping[str, Metric]) -> list[str]:
+def list_shares(metrics: Mapping[str, Metric]) -> list[str]:
     """Return the names of metrics that are shares."""
     return [name for name, one in metrics.items() if one.share]
 
 
-def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[str]:
+def list_panels(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[str]:
     """Return the metrics of a study's figure, from left to right.
 
     Args:
@@ -100,29 +106,29 @@ def panels_of(points: Sequence[xr.Dataset], config: Mapping[str, Any]) -> list[s
         config: of it; `queue` is read.
     """
     if config.get("queue") == "both":
-        return ["gap", "queue_length", *_over_rounds(points)]
+        return ["gap", "queue_length", *_find_curves(points)]
     queue = "queue_length" if config.get("queue") == "length" else "gap"
-    return [queue, "regret", *_over_rounds(points)]
+    return [queue, "regret", *_find_curves(points)]
 
 
-def _over_rounds(points: Sequence[xr.Dataset]) -> list[str]:
+def _find_curves(points: Sequence[xr.Dataset]) -> list[str]:
     """Return the metrics of recorders of one's own that have a number a round: lines to draw.
 
     Not those of which there is one for each server: they would be too many panels.
     """
     return [
-        name for name in own_arrays(points)
+        name for name in find_recorded(points)
         if all("round" in one[name].dims and SERVER not in one[name].attrs for one in points)
     ]  # fmt: skip
 
 
-def check_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:
+def validate_metrics(points: Sequence[xr.Dataset], names: Sequence[str]) -> None:
     """Refuse a metric that there is none of.
 
     Raises:
         ValueError: naming it and those that there are.
     """
-    known = metrics_of(points)
+    known = list_metrics(points)
     for name in names:
         if name not in known:
             raise ValueError(f"metric {name} is unknown; choose from {', '.join(known)}")

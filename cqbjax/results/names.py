@@ -111,7 +111,7 @@ STYLE |= {
 _OTHERS = ("#44AA99", "#117733", "#DDCC77", "#6699CC", "#994455", "#997700", "#004488")
 
 
-def style_of(policy: str) -> Style:
+def find_style(policy: str) -> Style:
     """Look up a policy's style; a label not in `STYLE` gets one that depends on the label only."""
     if policy in STYLE:
         return STYLE[policy]
@@ -120,7 +120,7 @@ def style_of(policy: str) -> Style:
     return Style(policy, color, (_DASH_DOT, _LONG, "-")[number // 8 % 3], "P")
 
 
-def in_order(labels: Iterable[str]) -> list[str]:
+def sort_policies(labels: Iterable[str]) -> list[str]:
     """Sort policies as in `STYLE`, the user's own ones last and by name."""
     known = list(STYLE)
     return sorted(labels, key=lambda x: (known.index(x) if x in STYLE else len(known), x))

@@ -123,9 +123,9 @@ def join_parts(parts: Sequence[StoredPoint]) -> list[StoredPoint]:
         return list(parts)
     seeds: dict[tuple[str, Any], set[Any]] = {}
     for one in reversed(parts):
-        for label in _labels(one.point, "policy"):
-            for rate in _labels(one.point, "arrival_rate"):
-                seeds.setdefault((label, rate), set()).update(_labels(one.point, "seed"))
+        for label in _list_labels(one.point, "policy"):
+            for rate in _list_labels(one.point, "arrival_rate"):
+                seeds.setdefault((label, rate), set()).update(_list_labels(one.point, "seed"))
     policies: dict[tuple[Any, tuple[Any, ...]], list[str]] = {}
     for (label, rate), own in seeds.items():
         if label != OPTIMAL:
@@ -157,16 +157,16 @@ def select_runs(
     computed = [list(one.manifest.get("policies", ())) for one in parts] if parts[1:] else [[]]
     stored = dict.fromkeys(
         x for one, own in zip(reversed(parts), reversed(computed), strict=True)
-        for x in (*own, *_labels(one.point, "policy"))
+        for x in (*own, *_list_labels(one.point, "policy"))
     )  # fmt: skip
-    there = {x for one in parts for x in _labels(one.point, "policy")} & {*labels, OPTIMAL}
+    there = {x for one in parts for x in _list_labels(one.point, "policy")} & {*labels, OPTIMAL}
     wanted: dict[Any, list[Any]] = {"policy": [x for x in stored if x in there]}
     runs = zip(AXES, (rates, seeds), strict=True)
     wanted |= {axis: list(own) for axis, own in runs if list(own) != [None]}
-    if len(parts) == 1 and all(_labels(newest, dim) == own for dim, own in wanted.items()):
+    if len(parts) == 1 and all(_list_labels(newest, dim) == own for dim, own in wanted.items()):
         return parts[0]
     shared = [
-        {dim: [x for x in own if x in _labels(one.point, dim)] for dim, own in wanted.items()}
+        {dim: [x for x in own if x in _list_labels(one.point, dim)] for dim, own in wanted.items()}
         for one in parts
     ]
 
@@ -187,6 +187,6 @@ def select_runs(
     return parts[0]._replace(point=whole)
 
 
-def _labels(point: xr.Dataset, dim: str) -> list[Any]:
+def _list_labels(point: xr.Dataset, dim: str) -> list[Any]:
     """Return a dimension's labels; [None] without the dimension."""
     return list(point[dim].values.tolist()) if dim in point.dims else [None]

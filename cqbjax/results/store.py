@@ -18,14 +18,14 @@ import yaml
 from cqbjax.core.inputs import is_number, round_fraction
 from cqbjax.results import files
 from cqbjax.results.files import ENDING, FORMAT
-from cqbjax.results.index import Entry, ResultIndex, covering, newest_policies, read_entries
+from cqbjax.results.index import IndexEntry, ResultIndex, covering, newest_policies, read_entries
 from cqbjax.results.points import (
     VARIABLES,
     ResultError,
     StoredPoint,
     join_parts,
 )
-from cqbjax.results.summaries import combine
+from cqbjax.results.summaries import combine_points
 
 __all__ = [
     "ENDING", "FORMAT", "VARIABLES", "ResultError", "count_points", "load", "load_points",
@@ -90,7 +90,7 @@ def load(path: Paths, rounds: Sequence[int] | None = None, key: str | None = Non
         values = (str(one.point.attrs.get(name)) for name in varied)
         # A point may have run alone, and under its name in a sweep.
         same.setdefault((each.manifest.get("key", number), *values), []).append(one)
-    return combine([_whole(some) for some in same.values()], varied)
+    return combine_points([_whole(some) for some in same.values()], varied)
 
 
 def _whole(parts: Sequence[StoredPoint]) -> xr.Dataset:
@@ -167,7 +167,7 @@ def stored_points(
     return [point for parts in read_entries(chosen, rounds) for point in join_parts(parts)]
 
 
-def _needed(entries: Sequence[Entry]) -> list[Entry]:
+def _needed(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
     """Return the entries that hold the newest runs of a point, the newest first."""
     if not entries[0].manifest.get("key"):
         return list(entries)
@@ -209,7 +209,7 @@ def read_config(path: Paths) -> str:
     return files.read_file(newest.file, [1], [newest.number])[0].config
 
 
-def _newest(path: Paths) -> Entry:
+def _newest(path: Paths) -> IndexEntry:
     entries = [one for some in _index(path).newest().values() for one in some]
     return max(entries, key=lambda one: (one.age, -one.number))
 

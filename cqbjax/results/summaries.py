@@ -144,7 +144,7 @@ def paired_difference(
     return mean_ci(difference, level=level)
 
 
-def at_round(ds: xr.Dataset, t: int) -> xr.Dataset:
+def select_round(ds: xr.Dataset, t: int) -> xr.Dataset:
     """Take the last recorded round that is not after round `t`; the coordinate says which it is.
 
     Raises:
@@ -157,7 +157,7 @@ def at_round(ds: xr.Dataset, t: int) -> xr.Dataset:
     return ds.sel(round=rounds[position])
 
 
-def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Dataset:
+def combine_points(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Dataset:
     """Lay points of one experiment into one dataset; see `results.load` for the dimensions.
 
     Args:
@@ -174,23 +174,23 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
     if len(points) == 1:
         own = {key: value for key, value in points[0].attrs.items() if key != "path"}
         return points[0].drop_attrs(deep=False).assign_attrs(own)
-    keys = _varied_keys(points, varied)
+    keys = _find_varied_keys(points, varied)
     # Of a key that is a number at some points and a word at others, or nowhere, all are words.
     mixed = [key for key in keys if len({is_number(p.attrs.get(key)) for p in points}) > 1]
     points = [
         point.assign_attrs({key: str(point.attrs.get(key, "none")) for key in mixed})
         for point in points
     ]
-    _check_distinct(points, keys)
+    _validate_distinct(points, keys)
     labels = dict.fromkeys(str(label) for point in points for label in point["policy"].values)
     several_rates = len({tuple(point["arrival_rate"].values) for point in points}) > 1
-    each = [_by_rate(point) if several_rates else point for point in points]
+    each = [_expand_rates(point) if several_rates else point for point in points]
     combinations = len({tuple(point.attrs[key] for key in keys) for point in points})
     whole = math.prod(len({point.attrs[key] for point in points}) for key in keys)
-    grid = _stack(each, keys) if whole <= MOST_SPARSE * combinations else _listed(each, keys)
+    grid = _stack(each, keys) if whole <= MOST_SPARSE * combinations else _concat_points(each, keys)
     # Joining sorted the policies by their labels.
     grid = grid.sel(policy=list(labels)).assign_coords(policy=list(labels))
-    grid = grid.drop_attrs(deep=False).assign_attrs(_common_attributes(points, keys))
+    grid = grid.drop_attrs(deep=False).assign_attrs(_find_common_attributes(points, keys))
     recorded = [point["round"].attrs for point in points if "round" in point.coords]
     notes = {str(said["thinned"]) for said in recorded if "thinned" in said}
     if notes:
@@ -198,7 +198,7 @@ def combine(points: Sequence[xr.Dataset], varied: Sequence[str] = ()) -> xr.Data
     return grid
 
 
-def differing(points: Sequence[xr.Dataset]) -> list[str]:
+def find_differing(points: Sequence[xr.Dataset]) -> list[str]:
     """List the attributes in which points differ, in a fixed order, but paths and labels."""
     apart = ("path", "stand_in", "provenance", "arrival_rate", "servers")
     attributes = (str(key) for point in points for key in point.attrs)
@@ -211,13 +211,13 @@ def differing(points: Sequence[xr.Dataset]) -> list[str]:
     ]
 
 
-def stand_in_of(points: Sequence[xr.Dataset]) -> str:
+def join_stand_ins(points: Sequence[xr.Dataset]) -> str:
     """Join the stand-in labels of points, which everything made from them must show."""
     labels = [str(point.attrs.get("stand_in", "")) for point in points]
     return "; ".join(dict.fromkeys(filter(None, labels)))
 
 
-def _varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[str]:
+def _find_varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[str]:
     """List the attributes in which points differ and that become dimensions, in a fixed order."""
     keys: dict[str, tuple[Any, ...]] = {}
     for name in dict.fromkeys([*ALWAYS_VARIED, *varied]):
@@ -229,7 +229,7 @@ def _varied_keys(points: Sequence[xr.Dataset], varied: Sequence[str]) -> list[st
     return list(keys)
 
 
-def _check_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> None:
+def _validate_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> None:
     owners: dict[tuple[Any, ...], str] = {}
     for point in points:
         for rate in point["arrival_rate"].values:
@@ -244,7 +244,7 @@ def _check_distinct(points: Sequence[xr.Dataset], keys: Sequence[str]) -> None:
             owners[combination] = point.attrs["path"]
 
 
-def _by_rate(point: xr.Dataset) -> xr.Dataset:
+def _expand_rates(point: xr.Dataset) -> xr.Dataset:
     """Give the variables by policy alone, such as seconds_per_round, the point's rates."""
     rates = point["arrival_rate"].values
     alone = [name for name in point.data_vars if "arrival_rate" not in point[name].dims]
@@ -266,7 +266,7 @@ def _stack(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
     return _concat(parts, xr.Variable(key, values))
 
 
-def _listed(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
+def _concat_points(points: Sequence[xr.Dataset], keys: Sequence[str]) -> xr.Dataset:
     """Lay points along `point`, with their keys' values as coordinates of it."""
     coords = {key: ("point", [point.attrs[key] for point in points]) for key in keys}
     if all(point.sizes["arrival_rate"] == 1 for point in points):
@@ -283,10 +283,10 @@ def _concat(parts: Sequence[xr.Dataset], dim: Any) -> xr.Dataset:
     )  # fmt: skip
 
 
-def _common_attributes(points: Sequence[xr.Dataset], keys: Sequence[str]) -> dict[str, Any]:
+def _find_common_attributes(points: Sequence[xr.Dataset], keys: Sequence[str]) -> dict[str, Any]:
     common = {
         str(key): value
         for key, value in points[0].attrs.items()
         if key not in (*keys, "path") and all(p.attrs.get(key) == value for p in points)
     }
-    return {**common, "stand_in": stand_in_of(points)}
+    return {**common, "stand_in": join_stand_ins(points)}

@@ -19,17 +19,17 @@ from rich.table import Table
 from cqbjax.core.files import write_atomic
 from cqbjax.results.frame import (
     LAST,
-    against,
-    growth,
-    labelled,
-    long,
-    summarised,
-    without_points,
+    add_attributes,
+    drop_point_intervals,
+    subtract_policies,
+    summarise,
+    tabulate_growth,
+    tabulate_runs,
 )
-from cqbjax.results.metrics import Metric, metrics_of, own_arrays, shares_of
+from cqbjax.results.metrics import Metric, find_recorded, list_metrics, list_shares
 from cqbjax.results.names import OTHERWISE, STYLE
-from cqbjax.results.readable import TEXTS, readable
-from cqbjax.results.summaries import differing
+from cqbjax.results.summaries import find_differing
+from cqbjax.results.table_text import TEXTS, split_table
 
 DIGITS = 7
 # Queries a round by which a queue that is borne may still grow over the second half of a run.
@@ -68,9 +68,9 @@ def throughput_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    columns = _interval("throughput", "throughput")
+    columns = _name_interval_columns("throughput", "throughput")
     columns["seconds_per_round"] = ("seconds_per_round", "mean")
-    return _table(points, rounds, columns, "throughput", reference, f"{reference}_minus")
+    return _build_table(points, rounds, columns, "throughput", reference, f"{reference}_minus")
 
 
 def gap_table(
@@ -92,7 +92,7 @@ def gap_table(
     Raises:
         ValueError: no point, or a round before the first recorded one.
     """
-    return _means("gap", "gap", points, rounds, reference)
+    return _tabulate_means("gap", "gap", points, rounds, reference)
 
 
 def length_table(
@@ -102,14 +102,14 @@ def length_table(
 
     As `gap_table`, its columns `length_mean` and so on.
     """
-    return _means("length", "queue_length", points, rounds, reference)
+    return _tabulate_means("length", "queue_length", points, rounds, reference)
 
 
 def regret_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int] = (2500, 5000), reference: str | None = None
 ) -> pl.DataFrame:
     """Tabulate the cumulative regret: as `gap_table`, its columns `regret_mean` and so on."""
-    return _means("regret", "regret", points, rounds, reference)
+    return _tabulate_means("regret", "regret", points, rounds, reference)
 
 
 def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFrame:
@@ -131,12 +131,14 @@ def load_table(points: Sequence[xr.Dataset], most: float = GROWTH) -> pl.DataFra
     Raises:
         ValueError: no point, or no half that was recorded.
     """
-    grown = growth(points, "queue_length", [LAST])
+    grown = tabulate_growth(points, "queue_length", [LAST])
     if (2 * grown["since"] > grown["round"]).any():
         raise ValueError("points hold no round of their first half: record more of them.")
     a_round = pl.col("values") / (pl.col("round") - pl.col("since"))
-    by = [*differing(points), "policy"]
-    rows = labelled(without_points(summarised(grown.with_columns(a_round))), points, by[:-1])
+    by = [*find_differing(points), "policy"]
+    rows = add_attributes(
+        drop_point_intervals(summarise(grown.with_columns(a_round))), points, by[:-1]
+    )
     high, rate = pl.col("mean") > most, pl.col("arrival_rate")
     too_much = rate.filter(high).min()
     there = {"growth": "mean", "growth_low": "low", "growth_high": "high"}
@@ -161,21 +163,21 @@ def save_table(
         apart: columns that the Markdown has in tables of their own where they are many.
     """
     stem = Path(stem)
-    shared, parts = readable(frame, apart or {})
-    lines = [f"**{_verbatim(caption)}**", ""]
-    lines += [f"In all rows: {_verbatim(shared)}.", ""] if shared else []
+    shared, parts = split_table(frame, apart or {})
+    lines = [f"**{_escape_markdown(caption)}**", ""]
+    lines += [f"In all rows: {_escape_markdown(shared)}.", ""] if shared else []
     for number, part in enumerate(parts):
-        lines += [""] * bool(number) + ([_verbatim(part.legend), ""] if part.legend else [])
+        lines += [""] * bool(number) + ([_escape_markdown(part.legend), ""] if part.legend else [])
         aligned = ["---" if header in TEXTS else "---:" for header in part.headers]
         for cells in (part.headers, aligned, *part.rows):
-            lines.append(f"| {' | '.join(map(_verbatim, cells))} |")
+            lines.append(f"| {' | '.join(map(_escape_markdown, cells))} |")
     csv, markdown = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.md")
     write_csv(csv, frame)
     write_atomic(markdown, ("\n".join(lines) + "\n").encode())
     return csv, markdown
 
 
-def _verbatim(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Return a text as Markdown that reads as the text does."""
     return _MARKUP.sub(r"\\\g<0>", text.replace("\n", " "))
 
@@ -193,7 +195,7 @@ def print_table(
     apart: Mapping[str, Metric] | None = None,
 ) -> None:  # fmt: skip
     """Print a table to the terminal, or to a given console, as `save_table`'s Markdown reads."""
-    shared, parts = readable(frame, apart or {})
+    shared, parts = split_table(frame, apart or {})
     console = console or Console()
     for number, part in enumerate(parts):
         # Escaped, for rich would take an interval's brackets for markup.
@@ -213,29 +215,29 @@ def print_table(
             console.print(f"{len(part.rows) - MOST_PRINTED:,} more rows are in the table's files")
 
 
-def _setting(points: Sequence[xr.Dataset]) -> list[str]:
+def _list_setting_columns(points: Sequence[xr.Dataset]) -> list[str]:
     """Return the attributes of points that a row begins with."""
     present = [key for key in _SETTING if any(point.attrs.get(key, "") != "" for point in points)]
-    return present + [key for key in differing(points) if key not in _SETTING]
+    return present + [key for key in find_differing(points) if key not in _SETTING]
 
 
-def _interval(column: str, metric: str) -> dict[str, tuple[str, str]]:
+def _name_interval_columns(column: str, metric: str) -> dict[str, tuple[str, str]]:
     """Return the columns of a metric's mean and interval, and where each stands."""
     ends = {f"{column}_{end}": (metric, end) for end in ("low", "high")}
     return {column: (metric, "mean"), **ends}
 
 
-def _means(
+def _tabulate_means(
     name: str, metric: str, points: Sequence[xr.Dataset], rounds: Sequence[int],
     reference: str | None,
 ) -> pl.DataFrame:  # fmt: skip
     """Tabulate mean and standard deviation of a metric, under a name, and the throughput."""
-    columns = _interval(f"{name}_mean", metric)
+    columns = _name_interval_columns(f"{name}_mean", metric)
     columns |= {f"{name}_sd": (metric, "sd"), "throughput": ("throughput", "mean")}
-    return _table(points, rounds, columns, metric, reference, f"{reference}_{name}_minus")
+    return _build_table(points, rounds, columns, metric, reference, f"{reference}_{name}_minus")
 
 
-def _table(
+def _build_table(
     points: Sequence[xr.Dataset], rounds: Sequence[int], columns: dict[str, tuple[str, str]],
     compared: str, reference: str | None, ahead: str,
 ) -> pl.DataFrame:  # fmt: skip
@@ -243,14 +245,16 @@ def _table(
 
     Sorted by setting, rate and round, policies in the order of the legends.
     """
-    for name in own_arrays(points):
-        columns |= _interval(name, name)
-    values = long(points, list(dict.fromkeys(name for name, _ in columns.values())), rounds)
+    for name in find_recorded(points):
+        columns |= _name_interval_columns(name, name)
+    values = tabulate_runs(
+        points, list(dict.fromkeys(name for name, _ in columns.values())), rounds
+    )
     if reference is not None:
-        apart = against(values.filter(metric=compared), reference)
+        apart = subtract_policies(values.filter(metric=compared), reference)
         values = pl.concat([values, apart.with_columns(metric=pl.lit(ahead))])
-        columns |= _interval(ahead, ahead)
-    wide = summarised(values, shares_of(metrics_of(points))).group_by(
+        columns |= _name_interval_columns(ahead, ahead)
+    wide = summarise(values, list_shares(list_metrics(points))).group_by(
         "point", "arrival_rate", "round", "policy", maintain_order=True
     ).agg(
         seeds=pl.col("n").max(),
@@ -259,7 +263,7 @@ def _table(
     if reference is not None:
         low, high = (pl.col(f"{ahead}_{end}") for end in ("low", "high"))
         wide = wide.with_columns(excludes_zero=(low > 0) | (high < 0))
-    made = labelled(without_points(wide), points, _setting(points))
+    made = add_attributes(drop_point_intervals(wide), points, _list_setting_columns(points))
     rank = pl.col("policy").replace_strict({x: i for i, x in enumerate(STYLE)}, default=len(STYLE))
     order = sorted(made.columns[: made.columns.index("policy")], key=OTHERWISE.__contains__)
     return made.sort([*order, rank, pl.col("policy")], nulls_last=True)

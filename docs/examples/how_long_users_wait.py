@@ -12,7 +12,7 @@ import polars as pl
 
 import cqbjax
 from cqbjax import backend, policies, sources
-from cqbjax.results.rows import queries
+from cqbjax.results.query_log import tabulate_queries
 
 backend.configure()  # use every core; store compiled programs on disk
 
@@ -47,7 +47,7 @@ for policy in chosen:
 # %%
 # Use the rows of all satisfied queries to plot the fraction whose time in the system was longer.
 
-rows = queries([data]).filter(pl.col("outcome") == "satisfied")
+rows = tabulate_queries([data]).filter(pl.col("outcome") == "satisfied")
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
 for policy in chosen:
     own = rows.filter(policy=policy)

@@ -19,9 +19,9 @@ from bokeh.resources import Resources
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.figures.panels import SYMBOLS, Cell, arrange_cells
-from cqbjax.results.frame import with_interval
-from cqbjax.results.metrics import shares_of
-from cqbjax.results.names import Style, in_order, style_of
+from cqbjax.results.frame import add_interval
+from cqbjax.results.metrics import list_shares
+from cqbjax.results.names import Style, find_style, sort_policies
 from reproduction.extracts import DIGITS, Extract, add_metrics
 
 HEIGHT = 250  # pixels of a panel
@@ -116,10 +116,10 @@ def _draw_figure(made: Extract, models: dict[str, bk.Model]) -> Figure:
     """Draw a study, adding its models."""
     study, drawn = made.notes["name"], made.notes["drawn"]
     known = add_metrics(made.notes.get("metrics", {}))
-    curves = with_interval(made.curves, shares=shares_of(known))
+    curves = add_interval(made.curves, shares=list_shares(known))
     there = set(curves["policy"].unique())
     chosen = {label for label in there if not drawn or label in drawn or label == OPTIMAL}
-    labels = in_order(chosen if chosen - {OPTIMAL} else there)
+    labels = sort_policies(chosen if chosen - {OPTIMAL} else there)
     by_label: dict[str, list[bk.GlyphRenderer]] = {label: [] for label in labels}
     panels: list[Panel] = []
     sizes, cells = _cells(made)
@@ -168,12 +168,12 @@ def _draw_panel(
     plot.axis.minor_tick_line_color = None
     lines: list[Any] = []
     # The paper's own policies last, and so above the others.
-    for label in sorted(labels, key=lambda one: style_of(one).on_top):
+    for label in sorted(labels, key=lambda one: find_style(one).on_top):
         # A share has no value before any query has left.
         own = rows.filter(policy=label).drop_nulls("mean").sort("round")
         if not own.height:
             continue
-        style, source = style_of(label), _source(own, style_of(label).name)
+        style, source = find_style(label), _source(own, find_style(label).name)
         look = {"line_color": style.color, "line_width": 1.2 * style.width}
         if own["low"].null_count() == 0:
             shade = 0.15 if len(labels) <= FEW_LINES else 0.07
@@ -215,7 +215,7 @@ def _source(own: pl.DataFrame, name: str = "") -> bk.ColumnDataSource:
 
 def _make_switch(label: str, renderers: Sequence[bk.GlyphRenderer]) -> bk.Toggle:
     """Return a button that shows and hides a policy in all panels of its study."""
-    style, middle = style_of(label), SWATCH // 2
+    style, middle = find_style(label), SWATCH // 2
     dashes, color = _dashes(style), escape(style.color)
     dashed = "" if isinstance(dashes, str) else " ".join(map(str, dashes))
     mark, path = "", PATHS.get(style.marker, "")

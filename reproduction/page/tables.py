@@ -10,9 +10,9 @@ import polars as pl
 from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
-from cqbjax.results.frame import with_interval, without_points
-from cqbjax.results.metrics import shares_of
-from cqbjax.results.names import style_of
+from cqbjax.results.frame import add_interval, drop_point_intervals
+from cqbjax.results.metrics import list_shares
+from cqbjax.results.names import find_style
 from reproduction.extracts import Extract, add_metrics
 
 PAGES = [10, 25, 50, 100, 500]
@@ -93,7 +93,7 @@ def numbers(extracts: Mapping[str, Extract]) -> str:
     for name, made in extracts.items():
         own = made.notes.get("metrics", {})
         rows = made.numbers.filter(pl.col("metric").is_in([*SHOWN, *own]))
-        rows = without_points(with_interval(rows, shares=shares_of(add_metrics(own))))
+        rows = drop_point_intervals(add_interval(rows, shares=list_shares(add_metrics(own))))
         settings = [point["setting"] for point in made.notes["points"]]
         frames.append(
             rows.select(
@@ -142,7 +142,7 @@ def _mark(stand_in: pl.Expr) -> pl.Expr:
 
 
 def _policy() -> pl.Expr:
-    return pl.col("policy").map_elements(lambda x: style_of(x).name, return_dtype=pl.String)
+    return pl.col("policy").map_elements(lambda x: find_style(x).name, return_dtype=pl.String)
 
 
 def _short(column: str) -> pl.Expr:

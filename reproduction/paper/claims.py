@@ -8,7 +8,7 @@ import polars as pl
 import yaml
 
 from cqbjax.core.labels import GENERATED, PAPER
-from cqbjax.results.names import style_of
+from cqbjax.results.names import find_style
 from reproduction.extracts import Extract
 from reproduction.paper import printed
 from reproduction.paper.rules import RULES, Found, count_rows, describe_ranks, is_user_data
@@ -168,7 +168,7 @@ def _count_inside(asked: Mapping[str, Any], compared: pl.DataFrame) -> list[Foun
     for (study,), some in rows.group_by("study", maintain_order=True):
         yes, judged = int(some["inside"].sum()), int(some["inside"].count())
         parts = [
-            f"{style_of(row['policy']).name} {row['ours']:.1f}, paper {row['paper']:.1f} "
+            f"{find_style(row['policy']).name} {row['ours']:.1f}, paper {row['paper']:.1f} "
             f"(allowed {row['allowed']:.1f} from ours)"
             for row in some.to_dicts()
         ]

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from cqbjax.core.labels import USER_DATA
-from cqbjax.results.frame import with_interval
-from cqbjax.results.names import style_of
+from cqbjax.results.frame import add_interval
+from cqbjax.results.names import find_style
 from reproduction.extracts import Extract, add_metrics
 from reproduction.theory import bounds, slopes
 
@@ -67,7 +67,7 @@ def compare_paired(made: Extract, asked: Arguments) -> Found:
     Arguments: policy, others, metrics, rounds (`last`, or those of the table), and, for claims
     about some settings alone, where (key -> value). The evidence counts leads of the mean, too.
     """
-    rows = with_interval(
+    rows = add_interval(
         made.paired.filter(
             pl.col("policy").is_in(asked["others"]), pl.col("metric").is_in(asked["metrics"]),
             pl.col("round").is_in(_rounds(made, asked)),
@@ -82,7 +82,9 @@ def compare_paired(made: Extract, asked: Arguments) -> Found:
         by_mean=pl.when(more).then(pl.col("mean") > 0).otherwise(pl.col("mean") < 0),
     )
     yes, against = int(rows["better"].sum()), int(rows["worse"].sum())
-    text = f"{style_of(asked['policy']).name} is ahead in {yes} of {rows.height} paired comparisons"
+    text = (
+        f"{find_style(asked['policy']).name} is ahead in {yes} of {rows.height} paired comparisons"
+    )
     text += f" ({int(rows['by_mean'].sum())} by the mean)"
     text += f", behind in {against}" if against else ""
     failing = rows.filter(~pl.col("better"))
@@ -109,7 +111,7 @@ def describe_ranks(places: pl.Series, asked: Arguments) -> str:
     ordinal = "first" if asked["rank"] == 1 else f"among the first {asked['rank']}"
     often = f"{int((places <= asked['rank']).sum())} of {len(places)} settings"
     each = ", ".join(str(int(rank)) for rank in places)
-    return f"{style_of(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
+    return f"{find_style(asked['policy']).name} is {ordinal} in {often} (ranks {each})"
 
 
 def check_growth(made: Extract, asked: Arguments) -> Found:
@@ -117,7 +119,7 @@ def check_growth(made: Extract, asked: Arguments) -> Found:
 
     Arguments: policy. Growth is from half the rounds to the last, paired by seed.
     """
-    rows = with_interval(_numbers(made, {}, "gap_growth", [asked["policy"]]))
+    rows = add_interval(_numbers(made, {}, "gap_growth", [asked["policy"]]))
     rows = rows.filter(pl.col("low").is_not_null())
     grown = ", ".join(
         f"{_describe(row, made)} {row['mean']:+.2f} [{row['low']:.2f}, {row['high']:.2f}]"
@@ -217,7 +219,7 @@ def _list_failing(rows: pl.DataFrame, made: Extract, most: int = 4) -> str:
         digits = _DIGITS.get(row["metric"], 3)
         interval = f"[{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
         parts.append(
-            f"{style_of(row['policy']).name} in {row['metric']} ({_describe(row, made)}: "
+            f"{find_style(row['policy']).name} in {row['metric']} ({_describe(row, made)}: "
             f"{row['mean']:+.{digits}f} {interval})"
         )
     rest = rows.height - len(some)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cqbjax.figures.panels import VERBATIM, add_legend
-from cqbjax.results.names import in_order, style_of
+from cqbjax.results.names import find_style, sort_policies
 from cqbjax.results.summaries import mean_ci
 from reproduction.theory import eigenvalues, slopes
 
@@ -52,14 +52,14 @@ def draw_slopes(points: Sequence[xr.Dataset], title: str) -> Figure:
 def _draw_curve(panel: Axes, values: xr.DataArray, exponent: float) -> list[Any]:
     """Draw a curve a policy, and return the legend's handles."""
     handles: list[Any] = []
-    labels = in_order(values.policy.values.tolist())
+    labels = sort_policies(values.policy.values.tolist())
     at, _ = slopes.average_bins(values["round"].values, values["round"].values)
     reference = None
     for number, label in enumerate(labels):
         _, by_seed = slopes.average_bins(values["round"].values, values.sel(policy=label).values)
         interval = mean_ci(xr.DataArray(by_seed, dims=("seed", "round")))
         mean, low, high = (interval[part].values for part in ("mean", "low", "high"))
-        positive, style = mean > 0, style_of(label)
+        positive, style = mean > 0, find_style(label)
         bars = np.stack([mean - np.maximum(low, 1e-9), high - mean])[:, positive]
         # Slightly shifted, so that bars do not cover one another.
         x = at[positive] * 1.02 ** (number - (len(labels) - 1) / 2)
@@ -98,7 +98,7 @@ def draw_switching(frame: pl.DataFrame, title: str) -> Figure:
     for (left, right), cell in zip(axes, cells, strict=True):
         at = (cell["first"].to_numpy() + cell["last"].to_numpy()) / 2
         own = cell.row(0, named=True)
-        left.set_title(f"K = {own['K']}, {style_of(own['policy']).name}", loc="left", **VERBATIM)
+        left.set_title(f"K = {own['K']}, {find_style(own['policy']).name}", loc="left", **VERBATIM)
         drawn = (
             (left, "chance", "chance that $Q_i$ and $Q_{i-1}$ part in round $i$", GREY),
             (left, "longer", "$\\psi(i, T+1) = 1$", ORANGE),
@@ -131,8 +131,8 @@ def draw_eigenvalues(points: Sequence[xr.Dataset], title: str) -> Figure:
         handles: list[Any] = []
         sigma, own = float(point.sigma.mean()), point.attrs
         rounds = point["round"].values
-        for label in in_order(point.policy.values.tolist()):
-            style, one = style_of(label), point.sel(policy=label)
+        for label in sort_policies(point.policy.values.tolist()):
+            style, one = find_style(label), point.sel(policy=label)
             count = one["count"].mean("seed").values
             for name, dashes in (("all", "-"), ("explored", "--")):
                 band = mean_ci(one[name])

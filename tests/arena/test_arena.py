@@ -162,7 +162,7 @@ def test_a_task_is_one_point_on_the_seeds_for_tuning(name):
     assert config.name == name and point.config.first_seed == 1_000_000
     assert point.config.num_seeds >= 30 and {"random", "acqb"} <= set(point.config.policy)
     reported = range(FIRST_SEED, FIRST_SEED + point.config.num_seeds)
-    assert not set(grid.seeds(point.config)) & set(reported)
+    assert not set(grid.list_seeds(point.config)) & set(reported)
     assert "departures" not in point.config.record
 
 

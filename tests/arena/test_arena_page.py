@@ -10,7 +10,7 @@ from composing import called
 
 from cqbjax.arena import board as boards
 from cqbjax.arena.report import format_interval, write_report
-from cqbjax.experiments import showing
+from cqbjax.experiments import display
 
 pytestmark = pytest.mark.slow  # a browser starts
 LABELS = ("optimal", "acqb", "linucb", "random", "Mine")
@@ -42,7 +42,7 @@ def board():
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arena")
     none = boards.Board(pl.DataFrame(schema=boards.SCHEMA), {})
-    write_report(board(), none, folder, "Mine", None, showing.console())
+    write_report(board(), none, folder, "Mine", None, display.make_console())
     return folder / "index.html"
 
 

@@ -17,7 +17,7 @@ from tiers import cases
 from cqbjax.cli import __main__ as console
 from cqbjax.cli import _command, _compose
 from cqbjax.cli._command import report_errors
-from cqbjax.experiments import settings
+from cqbjax.experiments import validation
 
 # The benchmarks and the paper's reproduction stand beside the package.
 BESIDE = {"bench": "benchmarks.command", "report": "reproduction.report", "run": "reproduction.run"}
@@ -133,7 +133,7 @@ def test_wrong_input_is_a_sentence_in_every_command(name, words, said, tmp_path,
 @pytest.mark.parametrize("name", ["", "/abs", "a/b", "a\\b", ".hidden", 3, ["a", "b"], " a", None])
 def test_what_can_name_no_file_is_no_name(name):
     with pytest.raises(ValueError, match="name=.* must be a word that can name a file"):
-        settings.check_name(name)
+        validation.validate_name(name)
 
 
 NAMES = ("../escape", "''", "/abs", "a/b", "a\\\\b", ".hidden", "3", "[a,b]")

@@ -13,7 +13,7 @@ from tiers import cases
 import cqbjax
 from cqbjax.cli import _compose, _instantiate
 from cqbjax.core.inputs import round_fraction
-from cqbjax.experiments import configs, grid, kinds
+from cqbjax.experiments import configs, grid, study_types
 from cqbjax.results import files
 from cqbjax.results import store as results
 
@@ -67,10 +67,10 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     Seconds of a sweep of thousands are these two.
     """
     made, resolved = [], []
-    real, by_omegaconf = _instantiate.make, configs._Resolving._by_omegaconf
+    real, by_omegaconf = _instantiate.make, configs._Resolver._by_omegaconf
     monkeypatch.setattr(_instantiate, "make", lambda node: made.append(node) or real(node))
     monkeypatch.setattr(
-        configs._Resolving, "_by_omegaconf",
+        configs._Resolver, "_by_omegaconf",
         lambda self, text: resolved.append(text) or by_omegaconf(self, text),
     )  # fmt: skip
     _instantiate._make_cached.cache_clear()
@@ -80,7 +80,7 @@ def test_points_share_what_they_have_in_common(started, monkeypatch):
     jobs, kept = _compose.compose_jobs(_compose.combine_words(words)), {}
     points = [
         point for job in jobs
-        for point in kinds.checked_points(
+        for point in study_types.prepare_points(
             job.config, _instantiate.make, _instantiate.make_policies, job.swept, kept
         )
     ]  # fmt: skip

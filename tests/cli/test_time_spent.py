@@ -3,7 +3,7 @@
 import time
 
 from cqbjax.cli import lap
-from cqbjax.experiments.showing import time_spent
+from cqbjax.experiments.display import describe_time
 
 
 def test_a_study_is_timed_from_the_end_of_the_one_before():
@@ -15,5 +15,5 @@ def test_a_study_is_timed_from_the_end_of_the_one_before():
 
 
 def test_the_share_is_of_what_this_process_simulated():
-    assert time_spent(1.0, 4.0) == "simulation 1.0 s of 4.0 s (25%)"
-    assert time_spent(None, 3.04) == "3.0 s, simulation in other processes"
+    assert describe_time(1.0, 4.0) == "simulation 1.0 s of 4.0 s (25%)"
+    assert describe_time(None, 3.04) == "3.0 s, simulation in other processes"

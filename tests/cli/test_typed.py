@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from cqbjax import dynamics
 from cqbjax.cli import _command, _compose, _instantiate
 from cqbjax.core.pytree import check_numbers
-from cqbjax.experiments import grid, kinds, settings
+from cqbjax.experiments import grid, study_types, validation
 from cqbjax.sources import Synthetic
 from cqbjax.testing.contract import fair
 
@@ -94,7 +94,7 @@ def test_every_key_that_choices_pass_on_is_refused_where_none_of_them_runs():
     for key in takers.keys() - {"num_servers"}:
         with pytest.raises(ValueError, match=f"^{key} is (read by nothing|not read)"):
             _compose.check_words([f"{key}=3"], [job.config])
-    for key in shipped - takers.keys() - settings.ONLY_WITH.keys() - {"preset"}:
+    for key in shipped - takers.keys() - validation.ONLY_WITH.keys() - {"preset"}:
         _compose.check_words([f"{key}={job.config.get(key)}"], [job.config])
 
 
@@ -109,11 +109,13 @@ def checked(*words):
     """Check words and all that is made of them; return the points, or the refusal."""
     try:
         (job,) = check(*words)
-        settings.stem_of(job.config)
+        validation.name_files(job.config)
         try:
-            return kinds.checked_points(job.config, _instantiate.make, _instantiate.make_policies)
+            return study_types.prepare_points(
+                job.config, _instantiate.make, _instantiate.make_policies
+            )
         except ValueError as error:
-            return settings.as_typed(str(error), job.words, job.config)
+            return validation.name_typed_key(str(error), job.words, job.config)
     except ValueError as error:
         return str(error)
 
@@ -183,7 +185,7 @@ def test_whatever_a_key_of_a_study_holds_is_refused_in_a_sentence_or_used():
             given = OmegaConf.to_container(OmegaConf.create(f"x: {value}"))["x"]
             try:
                 config = job.config.at({key: given})
-                settings.stem_of(config)
+                validation.name_files(config)
                 grid.compose(config)
             except (ValueError, OmegaConfBaseException) as refusal:
                 assert re.match(r"[^\n]+$", _command.explain(refusal))

@@ -13,8 +13,8 @@ from cqbjax.core.recorders import OPTIONAL, TimeInSystem, queries
 from cqbjax.core.recorders.users import QUANTILES, bin_times, bin_upper_edges, quantile, time_bin
 from cqbjax.dynamics import Impatience, Orbit, ServiceChannels, ServiceTimes
 from cqbjax.policies import RandomRouting
-from cqbjax.results.rows import queries as rows_of
-from cqbjax.results.rows import save_queries
+from cqbjax.results.query_log import save_queries
+from cqbjax.results.query_log import tabulate_queries as rows_of
 from cqbjax.sources import Arriving, Batches, Routing, Synthetic
 
 HORIZON = 120

@@ -402,7 +402,7 @@ def test_own_embeddings_need_neither_the_encoder_nor_torch(tmp_path):
 def command(*words):
     _compose.register_plugins(REPOSITORY / "conf" / "prepare")
     with hydra.initialize_config_dir(str(REPOSITORY / "conf" / "prepare"), version_base="1.3"):
-        return configs.of(hydra.compose("config", words))
+        return configs.from_omegaconf(hydra.compose("config", words))
 
 
 def entry(*words):

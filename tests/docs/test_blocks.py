@@ -27,7 +27,7 @@ from cqbjax.cli import (
 from cqbjax.core import backend
 from cqbjax.engine import memory
 from cqbjax.engine import sweep as sweeping
-from cqbjax.experiments import grid, kinds
+from cqbjax.experiments import grid, study_types
 from cqbjax.experiments.configs import CONF
 from reproduction import report as of_paper
 
@@ -212,13 +212,13 @@ def check_study(words):
         # Each seed draws an instance to check.
         config = job.config.at({"num_seeds": min(job.config.num_seeds, SEEDS)})
         _compose.check_words(own, [config])
-        if config.kind._target_.endswith(".Replay"):
+        if config.kind._target_.endswith(".LogReplay"):
             _instantiate.make_policies(config.policy)
         elif "dataset" in config.source:
             for point in grid.compose(config)[:1]:
                 _instantiate.make_policies(point.config.policy)
         else:
-            kinds.checked_points(
+            study_types.prepare_points(
                 config, _instantiate.make, _instantiate.make_policies, job.swept, {}
             )
 

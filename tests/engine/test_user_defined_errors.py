@@ -17,7 +17,7 @@ from cqbjax.core.contract import ContractError
 from cqbjax.core.pytree import pytree
 from cqbjax.core.recorders import Recorder
 from cqbjax.core.scenario import PAPER_REACTION, ServiceModel, UserModel
-from cqbjax.experiments import kinds
+from cqbjax.experiments import study_types
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Coin
 
@@ -184,7 +184,7 @@ def by_command(group, target):
     if group == "Source":
         words += ["~source", f"+source={{_target_: {target}}}"]
     config = composed("name=own", "num_seeds=2", "horizon=12", *words)
-    kinds.checked_points(config, make, make_policies)
+    study_types.prepare_points(config, make, make_policies)
 
 
 @pytest.mark.parametrize("name", cases(SAID, ["UsersIf", "ServicePlain"]))

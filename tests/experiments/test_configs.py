@@ -12,7 +12,7 @@ from tiers import cases
 
 import cqbjax
 from cqbjax.cli._instantiate import make, make_policies
-from cqbjax.experiments import configs, grid, resolvers, settings
+from cqbjax.experiments import configs, grid, validation
 from cqbjax.policies import Acqb
 from cqbjax.sources import Synthetic
 from reproduction.paper import printed
@@ -32,7 +32,7 @@ def test_a_fraction_has_twelve_digits_wherever_it_was_typed():
     config = composed(*TINY, "arrival_rate=[0.1,0.30000000000000004]", "c1=0.30000000000000004")
     assert config.arrival_rate == [0.1, 0.3] and config.c1 == 0.3
     assert composed("policy=[acqb]", "c1=0.30000000000000004").policy.acqb.c1 == 0.3
-    assert settings.as_stored(0.1 + 0.2) == 0.3 and settings.as_stored(3) == 3
+    assert validation.to_coordinate(0.1 + 0.2) == 0.3 and validation.to_coordinate(3) == 3
     said = refused([*TINY, "source=coin", "arrival_rate=[0.3,0.30000000000000004]"])
     assert "arrival_rate" in said and "distinct" in said
 
@@ -44,11 +44,11 @@ def test_inner_objects_are_made_first_and_hydras_own_words_mean_what_they_mean_t
         "third": [one | {"denominator": 3}],
         "later": one | {"_partial_": True},
     }
-    made = make(configs.of_plain(whole))
+    made = make(configs.to_config(whole))
     assert made.third == [Fraction(1, 3)] and made.later(denominator=2) == Fraction(1, 2)
     for wrong, said in (({"_target_": "fractions.Half"}, "Half"), (one | {"top": 1}, "'top'")):
         with pytest.raises(ValueError, match=f"{wrong['_target_']} cannot be made: .*{said}"):
-            make(configs.of_plain(wrong))
+            make(configs.to_config(wrong))
 
 
 # CI runs the others, tiny.
@@ -65,7 +65,7 @@ def test_a_sweep_of_experiments_composes(name):
         policies = {k: hydra.utils.instantiate(v) for k, v in point.config.policy.items()}
         assert "optimal" in policies and any(label.startswith("acqb") for label in policies)
         rates = point.config.arrival_rate
-        assert rates == settings.BY_RULE or all(0 < rate < 1 for rate in rates)
+        assert rates == validation.BY_RULE or all(0 < rate < 1 for rate in rates)
 
 
 OFFLINE = [
@@ -83,7 +83,7 @@ def test_an_offline_study_has_the_policies_rounds_and_rates_of_the_papers_tables
         assert len(set(theirs["policy"])) == {1: 13, 2: 4}[point.config.K]
         assert point.config.horizon == theirs["round"].max() == 5000
         assert set(point.config.table_rounds) == set(theirs["round"])
-        if point.config.arrival_rate != settings.BY_RULE:
+        if point.config.arrival_rate != validation.BY_RULE:
             assert sorted(point.config.arrival_rate) == sorted(set(theirs["arrival_rate"]))
 
 
@@ -180,13 +180,13 @@ def test_overrides_reach_the_objects():
      (7, 10, 1.0, 7)],
 )  # fmt: skip
 def test_exploration_length(rule, horizon, c1, rounds):
-    assert resolvers.exploration_length(rule, horizon, c1) == rounds
+    assert configs.exploration_length(rule, horizon, c1) == rounds
 
 
 @pytest.mark.parametrize("rule", ["third", -1])
 def test_exploration_length_refuses_other_words(rule):
     with pytest.raises(ValueError, match=f"explore_rounds={rule} must be `tenth`, `stabilised`"):
-        resolvers.exploration_length(rule, 10, 1.0)
+        configs.exploration_length(rule, 10, 1.0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from cqbjax import results
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core import code
 from cqbjax.datasets import dataset_source
-from cqbjax.experiments import configs, kinds, manifests
+from cqbjax.experiments import configs, manifests, study_types
 
 SOURCE = """from cqbjax import sources
 from cqbjax.core.pytree import pytree
@@ -54,7 +54,7 @@ def content(*words):
         "source._target_=my_source.Mine", "arrivals=trace", "trace=trace.csv",
         "+policy.mine={_target_: my_policy.Mine}", *words,
     ]  # fmt: skip
-    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+    (ready,) = study_types.prepare_points(composed(*words), make, make_policies)
     return manifests.cache_key_of(ready)
 
 
@@ -97,7 +97,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
         code, "_file_of", lambda name: copy / "__init__.py" if name == "cqbjax" else find(name)
     )
     words = ["num_seeds=2", "horizon=12", "policy=[random,acqb]"]
-    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+    (ready,) = study_types.prepare_points(composed(*words), make, make_policies)
 
     def content_now():
         ready.point.keys.clear()
@@ -106,7 +106,7 @@ def test_an_edit_of_the_package_counts_where_it_is_imported(monkeypatch, tmp_pat
     before = content_now()
     apart = (
         "arena/page.py", "figures/curves.py", "results/tables.py", "logs/conversations.py",
-        "offline/policies.py", "datasets/readers/sprout.py", "experiments/showing.py",
+        "offline/policies.py", "datasets/readers/sprout.py", "experiments/display.py",
         "results/files.py", "engine/progress.py", "policies/context_free_bandits.py",
     )  # fmt: skip
     for name in apart:
@@ -127,15 +127,15 @@ def test_a_key_that_is_declared_nowhere_counts():
     config = composed(*words)
     declared = {*manifests.FOR_SHOW, *manifests.PASSED_ON}
     assert declared - {"cluster"} <= set(config), "a key that is gone"
-    one = configs.plain(config)
+    one = configs.to_plain(config)
     assert {"K", "horizon", "arrival_rate", "source", "trace", "capacity"} <= set(one) - declared
     keys = set()
     for more in ((), ("+mine=1",), ("+mine=2",), ("burst=0.7",), ("horizon=13",)):
-        (ready,) = kinds.checked_points(composed(*words, *more), make, make_policies)
+        (ready,) = study_types.prepare_points(composed(*words, *more), make, make_policies)
         keys.add(manifests.cache_key_of(ready).point)
     assert len(keys) == 5
     runs = ("first_seed=5", "num_seeds=3", "arrival_rate=[0.1,0.2]")
-    (ready,) = kinds.checked_points(composed(*words, *runs), make, make_policies)
+    (ready,) = study_types.prepare_points(composed(*words, *runs), make, make_policies)
     assert manifests.cache_key_of(ready).point in keys, "seeds and rates can be added"
 
 
@@ -144,14 +144,14 @@ def test_what_a_source_holds_and_what_a_file_says_count(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp\n1\n2\n5\n9\n")
     words = ("num_seeds=2", "horizon=12", "policy=[random]", "arrivals=trace", f"trace={trace}")
-    (ready,) = kinds.checked_points(composed(*words), make, make_policies)
+    (ready,) = study_types.prepare_points(composed(*words), make, make_policies)
 
     def content(**other):
         fresh = dataclasses.replace(ready.point, keys={})
         return manifests.cache_key_of(ready._replace(point=fresh, **other)).point
 
     before = content()
-    assert content() == before and content(told={"stand_in": "a word"}) == before
+    assert content() == before and content(attributes={"stand_in": "a word"}) == before
     assert content(source=dataclasses.replace(ready.source, slackness=0.04)) != before
     trace.write_text("timestamp\n1\n2\n5\n8\n")
     assert content() != before

@@ -10,8 +10,8 @@ from composing import called, composed, refused
 
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, loop, shards
-from cqbjax.experiments.clusters.engine import Done
+from cqbjax.experiments import loop, shards, study_types
+from cqbjax.experiments.clusters.engine import TaskResult
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
 
@@ -22,18 +22,18 @@ import polars as pl
 import xarray as xr
 
 from cqbjax.experiments import grid
-from cqbjax.experiments.kinds import Kind, Shown, Table
+from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 
 
 @dataclasses.dataclass(frozen=True)
-class Doubled(Kind):
+class Doubled(StudyType):
     factor: float = 2.0
     digits: int = 3
-    for_show = ("kind.digits",)
+    display_keys = ("kind.digits",)
 
     def measure(self, ready, progress):
         config = ready.point.config
-        seeds = np.asarray(grid.seeds(config))
+        seeds = np.asarray(grid.list_seeds(config))
         with open("measured", "a") as file:
             file.write(f"{ready.point.name}: {', '.join(ready.policies)}\\n")
         if ready.policies.keys() & {"q_ths"}:
@@ -48,7 +48,7 @@ class Doubled(Kind):
              "mean": round(float(p["doubled"].sel(policy=label).mean()), self.digits)}
             for p in points for label in p["policy"].values.tolist()
         ]
-        return Shown({"": Table(pl.DataFrame(rows), "Doubled")}, {}, ["that is all"])
+        return StudyOutput({"": OutputTable(pl.DataFrame(rows), "Doubled")}, {}, ["that is all"])
 """
 WORDS = ("kind=doubled", "name=mine", "num_seeds=4", "horizon=12")
 
@@ -125,10 +125,10 @@ def test_a_kind_is_remade_elsewhere_from_its_points_alone(own, monkeypatch):
     class Here:
         def run(self, function, tasks):
             for number, task in enumerate(tasks):
-                yield Done(number, function(task), "")
+                yield TaskResult(number, function(task), "")
 
     config = composed(*WORDS, "policy=[random,rand_rout]")
-    ready = kinds.checked_points(config, make, make_policies)
+    ready = study_types.prepare_points(config, make, make_policies)
     folder = own / "results" / "data" / "mine"
     assert (
         loop.run_on_cluster(

@@ -9,9 +9,9 @@ from composing import composed
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.labels import PAPER, USER_DATA
 from cqbjax.datasets import DatasetSource, ServedRates, choose_arrival_rates
-from cqbjax.experiments import grid, kinds, study
+from cqbjax.experiments import grid, study, study_types
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Point
+from cqbjax.experiments.grid import GridPoint
 from cqbjax.offline import fits
 from cqbjax.offline.policies import TrainedRouter
 from cqbjax.offline.routers import KNN
@@ -25,27 +25,27 @@ def config(**keys):
 
 
 def test_seeds_are_as_many_as_asked_for_from_the_first_on():
-    assert list(grid.seeds(config(first_seed=5, num_seeds=3))) == [5, 6, 7]
+    assert list(grid.list_seeds(config(first_seed=5, num_seeds=3))) == [5, 6, 7]
 
 
 def test_rates_are_those_that_are_given_or_those_of_k():
-    assert grid.arrival_rates(config()) == [0.6, 0.7]
-    assert grid.arrival_rates(config(K=1)) == [0.5]
-    assert grid.arrival_rates(config(arrival_rate=0.4)) == [0.4]
-    assert grid.arrival_rates(config(arrival_rate=[0.4, 0.3])) == [0.4, 0.3]
-    assert grid.arrival_rates(config(arrival_rate="by_rule")) == "by_rule"
+    assert grid.list_rates(config()) == [0.6, 0.7]
+    assert grid.list_rates(config(K=1)) == [0.5]
+    assert grid.list_rates(config(arrival_rate=0.4)) == [0.4]
+    assert grid.list_rates(config(arrival_rate=[0.4, 0.3])) == [0.4, 0.3]
+    assert grid.list_rates(config(arrival_rate="by_rule")) == "by_rule"
     with pytest.raises(ValueError, match="rates_by_K is for 1, 2, not for K=3"):
-        grid.arrival_rates(config(K=3))
+        grid.list_rates(config(K=3))
 
 
 def test_policies_of_one_server_are_left_out_of_pairs_and_others_by_k():
-    assert grid.left_out(config(K=1)) == {}
-    assert grid.left_out(config()) == {"q_ucb": "defined for K=1 only"}
+    assert grid.find_left_out(config(K=1)) == {}
+    assert grid.find_left_out(config()) == {"q_ucb": "defined for K=1 only"}
     some = config(policies_by_K={2: ["random", "q_ucb"]})
-    assert grid.left_out(some) == {
+    assert grid.find_left_out(some) == {
         "acqb": "not in policies_by_K of K=2", "q_ucb": "defined for K=1 only"
     }  # fmt: skip
-    assert grid.left_out(config(K=1, policies_by_K={2: ["random"]})) == {}
+    assert grid.find_left_out(config(K=1, policies_by_K={2: ["random"]})) == {}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_rates_by_rule_are_the_papers_on_its_own_data(provenance, own, by_rule):
     object.__setattr__(source, "table", SimpleNamespace(provenance=provenance))
     object.__setattr__(source, "_served", {2: served})
     asked = config(arrival_rate="by_rule", rates_by_K={2: [0.61, 0.71]} if own else None)
-    settled = grid.settle(Point("p", asked, {}, {}), source).config.arrival_rate
+    settled = grid.resolve_rates(GridPoint("p", asked, {}, {}), source).config.arrival_rate
     assert settled == (list(choose_arrival_rates(served)) if by_rule else [0.61, 0.71])
     with pytest.raises(ValueError, match="arrival_rate=by_rule needs a dataset as source"):
-        grid.settle(Point("p", asked, {}, {}), object())
+        grid.resolve_rates(GridPoint("p", asked, {}, {}), object())
 
 
 @pytest.mark.parametrize(("tuning_seed", "counts"), [(None, {5: 1, 6: 2}), (4, {5: 3})])
@@ -77,12 +77,14 @@ def test_a_router_is_told_as_it_was_tuned_for_each_seed(tuning_seed, counts, mon
     asked = config(first_seed=3, num_seeds=3, tuning_seed=tuning_seed, cache_dir=None)
     source = DatasetSource.__new__(DatasetSource)
     policies = {"knn": TrainedRouter(KNN()), "other": object()}
-    (told,) = study.tuned(Point("p", asked, {}, {}), source, policies).values()
+    (told,) = study.describe_tuning(GridPoint("p", asked, {}, {}), source, policies).values()
     assert {one["grid"][0]: one["seeds"] for one in told} == counts
 
 
 def test_no_round_of_the_table_lies_before_the_first_that_is_recorded():
     words = ("num_seeds=2", "horizon=100", "record_every=10")
-    assert kinds.checked_points(composed(*words, "table_rounds=[10,100]"), make, make_policies)
+    assert study_types.prepare_points(
+        composed(*words, "table_rounds=[10,100]"), make, make_policies
+    )
     with pytest.raises(ValueError, match=r"table_rounds=.* must not lie before round 10"):
-        kinds.checked_points(composed(*words, "table_rounds=[9,100]"), make, make_policies)
+        study_types.prepare_points(composed(*words, "table_rounds=[9,100]"), make, make_policies)

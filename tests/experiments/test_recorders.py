@@ -11,7 +11,7 @@ from tiers import cases
 
 from cqbjax.figures.curves import draw_curves
 from cqbjax.results import stored_points
-from cqbjax.results.aggregate import aggregated
+from cqbjax.results.aggregate import aggregate_points
 from reproduction import extracts
 from reproduction.page import plots, tables
 
@@ -46,7 +46,7 @@ def test_a_recorder_from_outside_is_in_all_that_a_study_leaves(folder):
     assert {"waited", "waited_low", "waited_high"} <= set(table[0].split(","))
     assert "waited [95% CI]" in (folder / "results" / "tables" / "recorded.md").read_text()
     datasets = [one.point for one in points]
-    frame = aggregated(datasets, ["waited"])
+    frame = aggregate_points(datasets, ["waited"])
     mean = float(datasets[0]["waited"].isel(round=-1).sel(policy="random").mean())
     assert frame.filter(policy="random", K=1)["mean"].to_list() == pytest.approx([mean])
 

@@ -23,7 +23,7 @@ from cqbjax import estimation
 from cqbjax.cli import prepare_data
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import configs, kinds, replaying, shards, showing
+from cqbjax.experiments import configs, display, log_replay, shards, study_types
 from cqbjax.experiments.configs import CONF
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule
@@ -48,7 +48,7 @@ def config(folder, *words):
 
 def run(folder, out, *words):
     made = config(folder, f"results_dir={out}", *TINY, *words)
-    ready = kinds.checked_points(made, make, make_policies)
+    ready = study_types.prepare_points(made, make, make_policies)
     index = shards.index_of(ready, out / "data" / "wildchat")
     left = shards.select_missing(ready, index)
     assert not shards.run_all(left, index, Reporter(), Console(quiet=True), True)
@@ -56,8 +56,8 @@ def run(folder, out, *words):
 
 
 def show(points, made, stem):
-    shown = kinds.of(made, make).show(points, made)
-    return showing.write(shown, made, stem, Console(quiet=True))
+    shown = study_types.make_study_type(made, make).show(points, made)
+    return display.write_output(shown, made, stem, Console(quiet=True))
 
 
 def replayed(made):
@@ -123,7 +123,7 @@ WRONG = [
     (("kind.threshold=2",), "threshold=2.0 must be a cosine"),
     (("kind.among=all",), "among=all must be open or adjacent"),
     (("kind.min_gap=-5",), "min_gap=-5.0 must be seconds"),
-    (("+kind.gap=5",), "experiments.replaying.Replay cannot be made: "),
+    (("+kind.gap=5",), "experiments.log_replay.LogReplay cannot be made: "),
     (("kind.singles=1",), "singles=1 must be a share"),
     (("arrival_rate=[0.5,0.6]",), "arrival_rate must be one number"),
     (("users=[orbit]",), "users=orbit is of a sweep, and Replay is none"),
@@ -173,9 +173,9 @@ def test_the_papers_numbers_and_verdicts_are_of_its_own_log_alone(played, whose,
         source=prepare.TITLE, provenance=whose, stand_in="a log" * (whose == "generated")
     )
     made = composed("experiment=wildchat")
-    frame = of_paper.show(kinds.of(made, make), [point], made).tables[""].frame
+    frame = of_paper.show(study_types.make_study_type(made, make), [point], made).tables[""].frame
     assert ("paper_gap_mean" in frame.columns) == beside
-    extracted = {"wildchat": extracts.extract([StoredPoint(point, {}, "")], configs.plain(made))}
+    extracted = {"wildchat": extracts.extract([StoredPoint(point, {}, "")], configs.to_plain(made))}
     compared = comparison.compare(extracted, catalogue.load_studies()).filter(dataset=prepare.TITLE)
     assert compared["ours"].is_not_null().any() == beside
     assert compared["inside"].is_not_null().any() == judged
@@ -214,10 +214,10 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
     log, ready = prepare.load_log(generated), {}
     for singles in (0.8, 0.99):
         made = config(generated, *TINY, f"kind.singles={singles}", "num_seeds=3")
-        (ready[singles],) = kinds.checked_points(made, make, make_policies)
+        (ready[singles],) = study_types.prepare_points(made, make, make_policies)
     enough, few = ready[0.8], ready[0.99]
     assert enough.point.config.num_seeds == 3 and few.point.config.num_seeds == 1
-    assert few.told["singletons"] < 0.99 and enough.told["singletons"] == 0.8
+    assert few.attributes["singletons"] < 0.99 and enough.attributes["singletons"] == 0.8
     assert any("asks for" in line and "all are kept" in line for line in few.lines)
     assert any("num_seeds=3: every seed draws the same arrivals" in line for line in few.lines)
     assert not any("asks for" in line or "num_seeds" in line for line in enough.lines)
@@ -229,7 +229,7 @@ def test_the_load_is_of_what_is_replayed_and_seeds_that_draw_the_same_are_one(ge
             lengths[first.index(roots[s, t, i])]
             for s, t in np.ndindex(counts.shape) for i in range(counts[s, t])
         ]  # fmt: skip
-        assert one.told["load"] == round(sum(come) / counts.size, 3)
+        assert one.attributes["load"] == round(sum(come) / counts.size, 3)
 
 
 def test_chains_are_linked_once_for_a_rule(generated, monkeypatch):
@@ -306,7 +306,9 @@ def test_the_command_prepares_a_log_and_says_what_it_linked(
     words = OmegaConf.load(CONF / "prepare" / "config.yaml")
     del words["hydra"], words["defaults"]
     changed = {"dataset": "wildchat", "source": str(generated / "log"), "data_dir": str(tmp_path)}
-    made = configs.of(OmegaConf.merge(words, changed, {"progress": False, "model": "mine"}))
+    made = configs.from_omegaconf(
+        OmegaConf.merge(words, changed, {"progress": False, "model": "mine"})
+    )
     asked = []
 
     def embed(texts, model, **rest):
@@ -338,8 +340,8 @@ def test_chains_of_one_are_said_to_be_too_few_where_they_are():
     for alone, lines, share in ((2, 0, 0.5), (1, 1, 0.333), (10, 0, 0.5)):
         first = np.concatenate([[0], np.cumsum([3, 2] + [1] * alone)])
         chains = Chains(np.arange(first[-1]), first, 4, 5, 6)
-        assert len(replaying._too_few(chains, 0.5)) == lines
+        assert len(log_replay._warn_of_singles(chains, 0.5)) == lines
         log = SimpleNamespace(name="n", proxy_note="s", provenance="p", encoder="e")
-        said = replaying._told(log, chains, SimpleNamespace(load=1.2345), 0.5)
-        told = [said[key] for key in replaying.FOLLOWING]
+        said = log_replay._describe_log(log, chains, SimpleNamespace(load=1.2345), 0.5)
+        told = [said[key] for key in log_replay.FOLLOWING]
         assert told == [2, 5, share, 1.234]

@@ -10,16 +10,16 @@ import xarray as xr
 from composing import REPOSITORY, called, composed
 
 from cqbjax.cli._instantiate import make
-from cqbjax.experiments import grid, kinds, sensitivity
-from cqbjax.experiments.sensitivity import Sensitivity, Setting
+from cqbjax.experiments import grid, sensitivity, study_types
+from cqbjax.experiments.sensitivity import AcqbConstants, Sensitivity
 from cqbjax.figures import sensitivity as sensitivity_figures
 
-PRESET = Setting(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
+PRESET = AcqbConstants(alpha_scale=0.2, lambda0=1.0, c1=0.25, rho=None, M=1)
 SMALL = {"alpha_scale": [0.1, 0.5], "lambda0": [2], "c1": [1], "M": [3], "rho": [1.0]}
 
 
 def small(preset=PRESET, **changes):
-    return sensitivity.settings(preset, Sensitivity(**SMALL | changes).values(preset))
+    return sensitivity.list_constants(preset, Sensitivity(**SMALL | changes).values(preset))
 
 
 def test_one_constant_at_a_time_and_the_grid():
@@ -33,7 +33,7 @@ def test_one_constant_at_a_time_and_the_grid():
 
 
 def test_rho_varies_only_where_the_source_has_one():
-    with_rho = small(Setting(0.2, 1.0, 0.25, 5.0, 1))
+    with_rho = small(AcqbConstants(0.2, 1.0, 0.25, 5.0, 1))
     assert {s.rho for s in with_rho} == {1.0, 5.0}
     assert len(with_rho) == len(small()) + 1
 
@@ -44,12 +44,12 @@ def test_an_empty_list_leaves_a_constant_alone():
 
 def test_the_preset_takes_the_papers_samples_where_it_names_none():
     config = {"source": {}, "alpha_scale": 0.2, "lambda0": 1.0, "c1": 0.25, "num_samples": None}
-    assert [sensitivity.preset_of(config, size).M for size in (1, 2)] == [1, 9]
-    assert sensitivity.preset_of(config | {"num_samples": 4}, 2).M == 4
+    assert [sensitivity.read_preset(config, size).M for size in (1, 2)] == [1, 9]
+    assert sensitivity.read_preset(config | {"num_samples": 4}, 2).M == 4
     for wrong in ({"c1": "fast"}, {"alpha_scale": True}, {"num_samples": 2.5}):
         ((key, value),) = wrong.items()
         with pytest.raises(ValueError, match=f"^{key}={value} must be "):
-            sensitivity.preset_of(config | wrong, 1)
+            sensitivity.read_preset(config | wrong, 1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_differences_from_the_preset_are_paired_by_seed():
     settings = small()
     gaps = 5.0 + np.arange(len(settings))
     gaps[3] = 4.0
-    made = sensitivity.frame(sensitivity.rows(planted(settings, gaps)))
+    made = sensitivity.tabulate_settings(sensitivity.summarise_settings(planted(settings, gaps)))
     assert "rho" not in made.columns
     assert made.row(0, named=True)["preset"] is False and made["preset"].sum() == 1
     best = made.row(0, named=True)
@@ -97,7 +97,7 @@ def test_differences_from_the_preset_are_paired_by_seed():
     assert best["mean_queue_regret_high"] - best["mean_queue_regret_low"] > 1
     # Cumulative regret is that of the last round.
     assert best["cumulative_regret"] == pytest.approx(10 * best["mean_queue_regret"])
-    (line,) = sensitivity.sentences(made)
+    (line,) = sensitivity.describe_settings(made)
     assert "the preset takes alpha_scale 0.2, lambda0 1, c1 0.25, M 1" in line
     changed = [key for key in ("alpha_scale", "lambda0", "c1", "M")
                if getattr(settings[3], key) != getattr(PRESET, key)]  # fmt: skip
@@ -106,23 +106,23 @@ def test_differences_from_the_preset_are_paired_by_seed():
 
 
 def test_another_rho_is_no_rival():
-    preset = Setting(0.2, 1.0, 0.25, 5.0, 1)
+    preset = AcqbConstants(0.2, 1.0, 0.25, 5.0, 1)
     settings = small(preset)
     same = [s for s in settings if s.rho == 5.0]
     other = [s for s in settings if s.rho == 1.0]
-    rows = sensitivity.rows(planted(same, 5.0 + np.arange(len(same)), preset=preset))
-    rows += sensitivity.rows(planted(other, [0.5], preset=preset))
-    made = sensitivity.frame([row | {"stand_in": "a slice"} for row in rows])
+    rows = sensitivity.summarise_settings(planted(same, 5.0 + np.arange(len(same)), preset=preset))
+    rows += sensitivity.summarise_settings(planted(other, [0.5], preset=preset))
+    made = sensitivity.tabulate_settings([row | {"stand_in": "a slice"} for row in rows])
     assert "Data: a slice" in sensitivity_figures.draw_sensitivity(made, "Planted").get_suptitle()
     assert made.row(0, named=True)["rho"] == 1.0 and made.row(0, named=True)["over_preset"] is None
-    (line,) = sensitivity.sentences(made)
+    (line,) = sensitivity.describe_settings(made)
     assert "that is the least" in line
 
 
 def test_the_figure_has_a_panel_a_constant_and_marks_the_preset():
     settings = small()
-    rows = sensitivity.rows(planted(settings, 5.0 + np.arange(len(settings))))
-    figure = sensitivity_figures.draw_sensitivity(sensitivity.frame(rows), "Planted")
+    rows = sensitivity.summarise_settings(planted(settings, 5.0 + np.arange(len(settings))))
+    figure = sensitivity_figures.draw_sensitivity(sensitivity.tabulate_settings(rows), "Planted")
     *panels, grid = figure.axes
     assert figure.get_suptitle().startswith("Planted: mean over 6 seeds")
     assert [panel.get_xlabel() for panel in panels] == ["alpha_scale", "lambda0", "c1", "M"]
@@ -145,9 +145,13 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
         "kind.rho=[1.0]", "kind.M=[3]", "kind.c1=[]", "kind.lambda0=[]", "kind.alpha_scale=[]",
     )  # fmt: skip
     made = {}
-    for point in kinds.of(config, make).compose(grid.compose(config), config, {}):
-        own, preset = make(point.config.kind), sensitivity.preset_of(point.config, 1)
-        made[point.name] = [one.label for one in sensitivity.settings(preset, own.values(preset))]
+    for point in study_types.make_study_type(config, make).compose(
+        grid.compose(config), config, {}
+    ):
+        own, preset = make(point.config.kind), sensitivity.read_preset(point.config, 1)
+        made[point.name] = [
+            one.label for one in sensitivity.list_constants(preset, own.values(preset))
+        ]
         assert own.preset == "alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M=1"
         assert point.config.first_seed == 1_000_000
     assert made == {
@@ -155,7 +159,7 @@ def test_a_rho_is_a_point_and_varies_nothing_else():
         "K=1,rho=2": [f"alpha_scale=0.2 lambda0=1.0 c1=0.25 rho=2.0 M={m}" for m in (1, 3)],
     }
     for label in (one for labels in made.values() for one in labels):
-        assert Setting.of(label).label == label
+        assert AcqbConstants.of(label).label == label
 
 
 @pytest.mark.slow

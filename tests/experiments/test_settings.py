@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tiers import cases
 
 from cqbjax.cli._instantiate import make, make_policies
-from cqbjax.experiments import configs, grid, kinds, resolvers, settings
+from cqbjax.experiments import configs, grid, study_types, validation
 
 REFUSED = {
     "num_seeds": "null", "horizon": "null", "first_seed": "1.5", "dim": "many", "chunk": "1.5",
@@ -29,7 +29,7 @@ REFUSED = {
 def test_a_wrong_value_is_refused_by_its_key(key):
     config = composed(f"{key}={REFUSED[key]}", "num_seeds=2" if key != "num_seeds" else "horizon=9")
     with pytest.raises(ValueError, match=rf"^{key}=.* must be ") as refusal:
-        kinds.checked_points(config, make, make_policies)
+        study_types.prepare_points(config, make, make_policies)
     assert "\n" not in str(refusal.value)
 
 
@@ -63,36 +63,36 @@ OF_KINDS = [
 )
 def test_a_wrong_word_of_a_kind_of_study_is_refused(words, said):
     with pytest.raises(ValueError, match=said):
-        kinds.checked_points(composed(*words, "horizon=40"), make, make_policies)
+        study_types.prepare_points(composed(*words, "horizon=40"), make, make_policies)
 
 
 def test_no_exploration_length_is_refused():
     with pytest.raises(ValueError, match="explore_rounds=None must be"):
-        resolvers.exploration_length(None, 10, 1.0)
+        configs.exploration_length(None, 10, 1.0)
 
 
 def test_a_word_for_the_exploration_constant_is_refused_where_a_rule_reads_it():
     with pytest.raises(ValueError, match="c1=fast must be a number for explore_rounds=stabilised"):
-        resolvers.exploration_length("stabilised", 10, "fast")
+        configs.exploration_length("stabilised", 10, "fast")
 
 
 def test_a_key_that_the_source_does_not_read_is_refused():
-    config = configs.of(OmegaConf.create({"source": {"dataset": "sprout"}}))
+    config = configs.from_omegaconf(OmegaConf.create({"source": {"dataset": "sprout"}}))
     with pytest.raises(ValueError, match="num_servers is of the synthetic source.*sprout"):
-        settings.check_overrides(["K=2", "num_servers=3"], config)
-    settings.check_overrides(["K=2", "horizon=30"], config)
+        validation.validate_overrides(["K=2", "num_servers=3"], config)
+    validation.validate_overrides(["K=2", "horizon=30"], config)
     own = {"_target_": "mine.Source", "servers": "${num_servers}"}
-    config = configs.of(OmegaConf.create({"source": own, "num_servers": 3}))
-    settings.check_overrides(["num_servers=3"], config)
+    config = configs.from_omegaconf(OmegaConf.create({"source": own, "num_servers": 3}))
+    validation.validate_overrides(["num_servers=3"], config)
     with pytest.raises(ValueError, match=r"dim is not read by the source here, mine\.Source"):
-        settings.check_overrides(["dim=3"], config)
+        validation.validate_overrides(["dim=3"], config)
 
 
 def test_no_point_runs_before_all_are_checked():
     config = composed("K=[1,9]", "num_seeds=2", "horizon=12")
     with pytest.raises(ValueError, match="K=9 must lie"):
-        kinds.checked_points(config, make, make_policies)
-    ready = kinds.checked_points(config.at({"K": [1, 2]}), make, make_policies)
+        study_types.prepare_points(config, make, make_policies)
+    ready = study_types.prepare_points(config.at({"K": [1, 2]}), make, make_policies)
     assert [one.point.config.K for one in ready] == [1, 2]
 
 
@@ -123,11 +123,11 @@ def plain():
 
 def points_with(changed):
     """Return the points of a study with some keys changed; None where that is refused."""
-    config = OmegaConf.create(configs.plain(plain()))
+    config = OmegaConf.create(configs.to_plain(plain()))
     try:
         for key, value in changed.items():
             OmegaConf.update(config, key, value, merge=False)
-        return kinds.checked_points(configs.of(config), make, make_policies)
+        return study_types.prepare_points(configs.from_omegaconf(config), make, make_policies)
     except (ValueError, HydraException, OmegaConfBaseException) as refusal:
         assert str(refusal)
         return None
@@ -139,7 +139,7 @@ def points_with(changed):
 def test_whatever_is_configured_is_refused_in_a_sentence_or_makes_sense(changed):
     for ready in points_with(changed) or ():
         asked = ready.point.config
-        assert all(type(asked[key]) is int for key in settings.WHOLE_KEYS)
+        assert all(type(asked[key]) is int for key in validation.WHOLE_KEYS)
         assert asked.horizon >= 1 and asked.num_seeds >= 1 and 1 <= asked.K <= asked.num_servers
         assert all(0 <= rate <= 1 for rate in asked.arrival_rate) or asked.arrivals == "batches"
         assert asked.capacity == "auto" or asked.capacity >= 1

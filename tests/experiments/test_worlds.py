@@ -8,8 +8,8 @@ from cqbjax import sources
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.core.pytree import pytree
 from cqbjax.core.scenario import oracle_is_heuristic
-from cqbjax.experiments import arriving, configs, kinds, settings, study
-from cqbjax.experiments.study import drawn_from
+from cqbjax.experiments import configs, scenario, study, study_types, validation
+from cqbjax.experiments.study import build_source
 
 SHORT = ("num_seeds=2", "horizon=12", "policy=[random]")
 COIN, TABLES = (
@@ -60,8 +60,8 @@ QUICK = [
 
 def checked(*words):
     config = composed("name=t", *words)
-    settings.check_overrides(words, config)
-    return kinds.checked_points(config, make, make_policies)
+    validation.validate_overrides(words, config)
+    return study_types.prepare_points(config, make, make_policies)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ TOLD = {
 @pytest.mark.parametrize("words", cases(TOLD, [*TOLD][1:2]), ids=" ".join)
 def test_results_say_a_sources_own_name_and_what_is_read(words, tables):
     (ready,) = checked(*words, *SHORT)
-    said = study.origin(ready)
+    said = study.describe_source(ready)
     whose = "paper" if said["source"] == "synthetic" else "own"
     assert (said.pop("stand_in"), said.pop("provenance")) == ("", whose)
     assert said == TOLD[words]
@@ -123,7 +123,7 @@ def test_what_a_kind_leaves_open_is_not_said():
         arrivals="bursty", burst=0.5, burst_rounds=50, drift={"jump_at": 7, "quarter": None},
         users={"impatient": of_users, "stay": {}}, service={"one": {}},
     )  # fmt: skip
-    assert arriving.told(config) == {
+    assert scenario.describe_differences(config) == {
         "arrivals": "bursty (0.5, 50 rounds)", "drift": "jump_at 7",
         "users": "impatient (attempts 3)",
     }  # fmt: skip
@@ -131,8 +131,8 @@ def test_what_a_kind_leaves_open_is_not_said():
 
 def test_a_source_made_from_the_papers_is_not_called_by_its_name(tables):
     config = composed("name=t", f"source._target_={__name__}.Mine", *SHORT)
-    (ready,) = kinds.checked_points(config, make, make_policies)
-    said = study.origin(ready)
+    (ready,) = study_types.prepare_points(config, make, make_policies)
+    said = study.describe_source(ready)
     assert said["source"] == f"{__name__}.Mine" and "slackness=0.03" in said["source_settings"]
 
 
@@ -147,4 +147,4 @@ OURS = {
 @pytest.mark.parametrize("words", cases(OURS, [("service=[lost,late]",)]), ids=" ".join)
 def test_the_yardstick_is_called_ours_where_the_papers_need_not_be_the_best(words):
     (ready,) = checked(*words, *SHORT)
-    assert oracle_is_heuristic(drawn_from(ready)) == OURS[words]
+    assert oracle_is_heuristic(build_source(ready)) == OURS[words]

@@ -13,7 +13,7 @@ from cqbjax.core.recorders.users import bin_times, time_bin
 from cqbjax.experiments import configs
 from cqbjax.figures import draw_cost_quality, draw_times, users
 from cqbjax.results import store as results
-from cqbjax.results.names import style_of
+from cqbjax.results.names import find_style
 
 LABELS = ("optimal", "acqb", "acqb_fifo", "random")
 HORIZON = 60
@@ -43,7 +43,7 @@ def point(rates=(0.7,), price=1.0, **attributes):
 
 def dots(panel):
     """The dots of a panel by the policy of their colour, in the order drawn."""
-    colours = {style_of(label).color.lower(): label for label in LABELS}
+    colours = {find_style(label).color.lower(): label for label in LABELS}
     return {
         colours[to_hex(drawn[0].get_color())]: (drawn[0], drawn[2]) for drawn in panel.containers
     }
@@ -85,7 +85,7 @@ def test_the_line_is_the_share_that_is_there_for_longer():
     for rounds, told in zip(share["time_bin"].values, share.values, strict=True):
         assert told == pytest.approx(np.mean(waits > rounds), abs=1e-9), rounds
     (panel,) = draw_times([made]).axes
-    color = style_of("acqb").color.lower()
+    color = find_style("acqb").color.lower()
     (line,) = [one for one in panel.get_lines() if to_hex(one.get_color()) == color][:1]
     mean = users.compute_tail(made).sel(policy="acqb").mean("seed")[0].values
     np.testing.assert_allclose(line.get_ydata(), mean[mean > 1e-9])
@@ -131,7 +131,7 @@ def test_titles_stay_within_their_panels():
 def test_the_report_draws_them_again_from_what_is_stored(tmp_path):
     words = "experiment=synthetic", f"horizon={HORIZON}", "K=1", f"results_dir={tmp_path}"
     config = composed(*words)
-    text = yaml.safe_dump(configs.plain(config))
+    text = yaml.safe_dump(configs.to_plain(config))
     made = point(experiment="felt", parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": "felt"}
     results.save(made, manifest, text, tmp_path / "data" / "felt" / "K=1.nc")

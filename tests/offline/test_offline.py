@@ -31,7 +31,7 @@ from cqbjax.datasets import (  # fmt: skip
 from cqbjax.datasets.prepare import prepare
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.validation import build_spec
-from cqbjax.experiments import grid, kinds, resolvers, shards, showing, study
+from cqbjax.experiments import configs, display, grid, shards, study, study_types
 from cqbjax.experiments.configs import Config
 from cqbjax.offline import ProjectedPolicy, TrainedRouter, WarmStart, fits, projection
 from cqbjax.offline.contrastive import ContrastiveConfig
@@ -535,7 +535,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     turned = np.linalg.qr(np.random.default_rng(4).normal(size=(16, 3)))[0].T
     np.save(tmp_path / "own.npy", embed(("",) * 60) @ turned)
     prepare(name, tmp_path, tmp_path / "files", embeddings=tmp_path / "own.npy", progress=False)
-    resolvers.register()
+    configs.register_resolvers()
     target = "cqbjax.offline.contrastive.ContrastiveConfig"
     small = f"{{_target_: {target}, hidden: 32, outputs: 16, iota_pos: 0.2, iota_neg: 0}}"
     config = composed(
@@ -545,7 +545,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
         "source.pool_size=12", "arrival_rate=by_rule", "policies_by_K={2:[optimal,random]}",
     )  # fmt: skip
     console = Printed()
-    ready = kinds.checked_points(
+    ready = study_types.prepare_points(
         config,
         hydra.utils.instantiate,
         lambda nodes: {k: hydra.utils.instantiate(v) for k, v in nodes.items()},
@@ -557,7 +557,7 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert [point.attrs["dim"] for point in points] == [16, 16]
     assert not list((tmp_path / "results").glob(".*")), "finished points leave nothing unfinished"
     assert "knn" in points[0].policy and "knn" not in points[1].policy
-    written = showing.write(ready[0].kind.show(points, config), config, name)
+    written = display.write_output(ready[0].kind.show(points, config), config, name)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
@@ -571,27 +571,27 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
 
 def test_by_rule_leaves_the_papers_own_data_their_rates(dataset):
     config = Config(K=1, arrival_rate="by_rule", rates_by_K={1: [0.5, 0.6, 0.7]})
-    point = grid.Point("K=1", config, {}, {})
-    stand_in = grid.settle(point, dataset).config.arrival_rate
+    point = grid.GridPoint("K=1", config, {}, {})
+    stand_in = grid.resolve_rates(point, dataset).config.arrival_rate
     assert stand_in == list(choose_arrival_rates(dataset.served(1)))
     table = dataclasses.replace(dataset.table, provenance="paper")
     own = dataclasses.replace(dataset, table=table)
-    assert grid.settle(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
+    assert grid.resolve_rates(point, own).config.arrival_rate == [0.5, 0.6, 0.7] != stand_in
     other = dataclasses.replace(dataset, table=dataclasses.replace(table, provenance="own"))
-    assert grid.settle(point, other).config.arrival_rate == stand_in
+    assert grid.resolve_rates(point, other).config.arrival_rate == stand_in
 
 
 @pytest.mark.slow
 def test_the_manifest_says_what_routers_were_tuned_to(dataset, tmp_path):
     config = Config(tuning_seed=7, cache_dir=str(tmp_path / "fits"), first_seed=5, num_seeds=12)
     policies = {"knn": TrainedRouter(KNN(grid=(3, 4))), "acqb": Acqb()}
-    by_policy = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)
+    by_policy = study.describe_tuning(grid.GridPoint("K=1", config, {}, {}), dataset, policies)
     data = fits.make_fit_data(dataset, tmp_path / "fits")
     one = fits.tune_router(KNN(grid=(3, 4)), data, 7)
     assert by_policy == {"knn": [{"router": "KNN", "seeds": 12} | dataclasses.asdict(one)]}
     assert len(one.grid) == 1 and json.dumps(by_policy)
     config.tuning_seed = None
-    rows = study.tuned(grid.Point("K=1", config, {}, {}), dataset, policies)["knn"]
+    rows = study.describe_tuning(grid.GridPoint("K=1", config, {}, {}), dataset, policies)["knn"]
     each = [fits.tune_router(KNN(grid=(3, 4)), data, seed).grid[0] for seed in range(5, 17)]
     assert {row["grid"][0]: row["seeds"] for row in rows} == {
         k: each.count(k) for k in dict.fromkeys(each)

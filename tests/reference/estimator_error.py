@@ -26,7 +26,7 @@ from cqbjax.core.files import check_writable
 from cqbjax.core.types import Problem, Source
 from cqbjax.engine.spec import PerSeed
 from cqbjax.estimation import gaussian
-from cqbjax.experiments import showing
+from cqbjax.experiments import display
 from cqbjax.offline import ProjectedPolicy, fits
 from cqbjax.offline.contrastive import ContrastiveConfig
 from cqbjax.offline.policies import train_policies
@@ -322,7 +322,7 @@ def write(asked: argparse.Namespace) -> None:
     backend.configure()
     made = table(cases(asked.data_dir))
     written = tables.save_table(made, asked.results / "tables" / "estimator_error", CAPTION)
-    console = showing.console()
+    console = display.make_console()
     tables.print_table(made, CAPTION, console)
     console.print(", ".join(map(str, written)), markup=False)
 

@@ -20,7 +20,7 @@ from cqbjax.cli._command import Arguments, run_plain
 from cqbjax.core import backend
 from cqbjax.core.files import check_writable
 from cqbjax.engine.progress import show_progress
-from cqbjax.experiments import showing
+from cqbjax.experiments import display
 from cqbjax.figures import save_figure
 from cqbjax.results import tables
 from cqbjax.results.summaries import mean_ci
@@ -61,7 +61,7 @@ def compare(asked: argparse.Namespace) -> None:
     stem = asked.results / "tables" / "known_answers"
     written: tuple[Path, ...] = tables.save_table(table, stem, CAPTION)
     written += save_figure(draw(table), asked.results / "figures" / "known_answers")
-    console = showing.console()
+    console = display.make_console()
     tables.print_table(table, CAPTION, console)
     console.print(", ".join(map(str, written)), markup=False)
 

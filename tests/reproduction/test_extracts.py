@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from fabricated import fabricate
 
-from cqbjax.results.frame import with_interval
+from cqbjax.results.frame import add_interval
 from cqbjax.results.points import StoredPoint
 from reproduction import extracts
 from reproduction.extracts import REFERENCES, ExtractError
@@ -78,12 +78,12 @@ def test_curves_are_thinned_rounded_and_end_where_the_run_does():
 
 
 def test_intervals_are_students_t_and_a_single_seed_has_none():
-    rows = with_interval(made().numbers.filter(metric="gap"))
+    rows = add_interval(made().numbers.filter(metric="gap"))
     row = rows.row(3, named=True)
     low, high = scipy.stats.t.interval(0.95, 11, row["mean"], row["sd"] / np.sqrt(12))
     assert (row["low"], row["high"]) == pytest.approx((low, high))
     alone = extracts.extract([stored(num_seeds=1)], CONFIG)
-    assert with_interval(alone.numbers)["low"].is_null().all()
+    assert add_interval(alone.numbers)["low"].is_null().all()
 
 
 def test_an_extract_is_read_back_as_it_was_written(tmp_path):

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from fabricated import SLICE, fabricate, row_of
 
-from cqbjax.experiments import configs, showing
-from cqbjax.experiments.kinds import Shown, Table
+from cqbjax.experiments import configs, display
+from cqbjax.experiments.study_types import OutputTable, StudyOutput
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.results import names, tables
 from reproduction import run
@@ -36,9 +36,11 @@ def test_only_a_study_of_the_report_has_the_papers_numbers(
         fabricate(("acqb", "random"), horizon=1000, every=100, num_seeds=3, **{key: value})
         for value in values
     ]
-    config = configs.of_plain({"name": name, "table": "throughput", "table_rounds": [500, 1000]})
-    table, more = showing.table(points, config), Table(pl.DataFrame({"x": [1]}), "more")
-    shown = Shown({"": Table(table, "main"), "more": more}, {"": "a figure"}, ["a line"])
+    config = configs.to_config({"name": name, "table": "throughput", "table_rounds": [500, 1000]})
+    table, more = display.build_table(points, config), OutputTable(pl.DataFrame({"x": [1]}), "more")
+    shown = StudyOutput(
+        {"": OutputTable(table, "main"), "more": more}, {"": "a figure"}, ["a line"]
+    )
     monkeypatch.setattr(Sweep, "show", lambda *_: shown)
     made = run.show(kind(), points, config)
     paper = {"paper_throughput", "paper_seconds_per_round"}

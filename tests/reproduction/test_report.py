@@ -10,7 +10,7 @@ from composing import EXPERIMENTS, called, composed, refused
 from fabricated import fabricate
 
 from cqbjax.experiments import configs
-from cqbjax.experiments.showing import console
+from cqbjax.experiments.display import make_console
 from cqbjax.results import store as results
 from reproduction import extracts, report
 from reproduction.paper import catalogue
@@ -23,7 +23,7 @@ def stored(root, name="synthetic", horizon=100):
     config = composed(f"experiment={name}", f"horizon={horizon}", "K=1", f"results_dir={root}")
     point = fabricate(LABELS, (0.7,), 4, horizon, experiment=name, parameters="disjoint")
     manifest = {"point": "K=1", "varied": {"K": 1}, "experiment": name}
-    text = yaml.safe_dump(configs.plain(config))
+    text = yaml.safe_dump(configs.to_plain(config))
     results.save(point, manifest, text, root / "data" / name / "K=1.nc")
 
 
@@ -156,7 +156,7 @@ def test_the_time_is_said_first_and_a_study_that_cannot_run_is_left_out(
 
     monkeypatch.setattr(subprocess, "run", fake)
     words = asked(tmp_path, "synthetic", "sprout", missing="smoke", data_dir="data")
-    lost = report.run_missing(words, console())
+    lost = report.run_missing(words, make_console())
     assert lost == {"sprout": "sprout is not prepared"}
     said = capsys.readouterr().out
     assert said.index("2 studies are missing: about ") < said.index("[1/2] synthetic")

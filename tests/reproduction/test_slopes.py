@@ -8,7 +8,7 @@ from fabricated import fabricate
 from rich.console import Console
 
 from cqbjax.cli._instantiate import make
-from cqbjax.experiments import kinds, showing
+from cqbjax.experiments import display, study_types
 from reproduction.theory import slopes
 
 ROUNDS = np.arange(10, 10_001, 10)
@@ -66,8 +66,8 @@ def test_a_study_of_slopes_is_shown_with_its_table_and_figure(tmp_path):
     words = ("name=made", "kind=slopes", "kind.windows=[[6,30],[30,60]]", "table_rounds=[60]")
     config = composed(*words, f"results_dir={tmp_path}", "table=gap")
     points = [fabricate(("optimal", "acqb", "cqb_eps"), num_seeds=12)]
-    shown = kinds.of(config, make).show(points, config)
-    written = showing.write(shown, config, "made", Console(quiet=True))
+    shown = study_types.make_study_type(config, make).show(points, config)
+    written = display.write_output(shown, config, "made", Console(quiet=True))
     names = {path.relative_to(tmp_path).as_posix() for path in written}
     assert {"tables/made_slopes.csv", "figures/made.png", "tables/made.md"} <= names
     assert all(path.stat().st_size > 0 for path in written)

@@ -24,7 +24,7 @@ def points():
 
 def test_a_row_is_arithmetic_on_the_arrays():
     made = points()
-    frame = aggregate.aggregated(made, ["gap", "throughput"], [30, 60], reference="acqb")
+    frame = aggregate.aggregate_points(made, ["gap", "throughput"], [30, 60], reference="acqb")
     # 4 points, 2 rates, 2 policies, 2 rounds, 2 metrics.
     assert frame.height == 4 * 2 * 2 * 2 * 2
     (row,) = frame.filter(
@@ -49,7 +49,7 @@ def test_a_row_is_arithmetic_on_the_arrays():
 def test_the_bootstrap_of_many_seeds_is_nearly_the_normal_interval():
     """Of 95%: of 90% it would be a sixth narrower."""
     many = fabricate(("acqb", "random"), num_seeds=200, horizon=40)
-    frame = aggregate.aggregated([many], ["gap"], reference="acqb")
+    frame = aggregate.aggregate_points([many], ["gap"], reference="acqb")
     (row,) = frame.filter(policy="random").to_dicts()
     last = many.queue_length.isel(round=-1, arrival_rate=0).astype(float)
     apart = (last.sel(policy="acqb") - last.sel(policy="random")).values
@@ -59,8 +59,8 @@ def test_the_bootstrap_of_many_seeds_is_nearly_the_normal_interval():
 
 
 def test_files_hold_the_same_table(tmp_path):
-    frame = aggregate.aggregated(points())
-    parquet, csv = aggregate.save(frame, tmp_path / "table")
+    frame = aggregate.aggregate_points(points())
+    parquet, csv = aggregate.save_aggregate(frame, tmp_path / "table")
     assert pl.read_parquet(parquet).equals(frame)
     assert pl.read_csv(csv).shape == frame.shape
     assert not list(tmp_path.glob(".*"))
@@ -76,7 +76,7 @@ def test_files_hold_the_same_table(tmp_path):
 )
 def test_what_cannot_be_tabulated_is_refused(keys, told):
     with pytest.raises(ValueError, match=told):
-        aggregate.aggregated(points(), **keys)
+        aggregate.aggregate_points(points(), **keys)
 
 
 def test_two_keys_are_a_map_a_policy_and_the_rest_is_averaged_over():

@@ -26,8 +26,8 @@ from cqbjax.figures import curves as figures
 from cqbjax.figures import files as figure_files
 from cqbjax.figures import panels, sweeps
 from cqbjax.results import names, tables
-from cqbjax.results.aggregate import aggregated
-from cqbjax.results.readable import readable
+from cqbjax.results.aggregate import aggregate_points
+from cqbjax.results.table_text import split_table
 from reproduction.theory import figures as theory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -127,9 +127,9 @@ def test_styles_can_be_told_apart() -> None:
 
 
 def test_a_users_own_policy_has_a_style_of_its_label() -> None:
-    assert names.style_of("mine") == names.style_of("mine")
-    assert names.style_of("mine").name == "mine"
-    drawn = names.style_of("mine")
+    assert names.find_style("mine") == names.find_style("mine")
+    assert names.find_style("mine").name == "mine"
+    drawn = names.find_style("mine")
     assert all((drawn.color, drawn.marker) != (s.color, s.marker) for s in names.STYLE.values())
 
 
@@ -276,7 +276,7 @@ def test_an_interval_over_zero_is_not_called_a_difference() -> None:
 )  # fmt: skip
 def test_an_interval_that_leaves_out_zero_is_seen_to(low, high, shown) -> None:
     row = {"acqb_minus": [(low + high) / 2], "acqb_minus_low": [low], "acqb_minus_high": [high]}
-    (part,) = readable(pl.DataFrame(row), {})[1]
+    (part,) = split_table(pl.DataFrame(row), {})[1]
     assert part.rows[0][0].startswith(shown)
 
 
@@ -302,7 +302,7 @@ def test_an_interval_is_no_point_and_a_share_stays_between_0_and_1(tmp_path: Pat
     assert (row["all_low"], row["all_high"]) == (pytest.approx(1 - wilson.high), 1)
     assert 0 <= row["some_low"] < row["some"] < row["some_high"] < 1
     assert (row["tries"], row["tries_low"], row["tries_high"]) == (1, None, None)
-    made = aggregated([point], ["none", "tries"]).filter(policy="random")
+    made = aggregate_points([point], ["none", "tries"]).filter(policy="random")
     assert made["low"].to_list() == [0, None] and made["high"][1] is None
     _, markdown = tables.save_table(tables.throughput_table([point], [60]), tmp_path / "t", "T")
     assert "1 [–]" in markdown.read_text() and "which tell no interval." in markdown.read_text()
@@ -324,7 +324,7 @@ def test_gap_table_compares_with_a_policy_seed_by_seed() -> None:
     assert row["zero_gap_minus_high"] == pytest.approx(apart.mean() + half)
     assert row["excludes_zero"] == (abs(apart.mean()) > half)
     assert row_of(table, policy="zero")["zero_gap_minus"] is None
-    assert "ZERO's gap minus policy's [95% CI]" in readable(table, {})[1][0].headers
+    assert "ZERO's gap minus policy's [95% CI]" in split_table(table, {})[1][0].headers
 
 
 @pytest.mark.parametrize("name, array", [("length", "queue_length"), ("regret", "regret")])
@@ -342,7 +342,7 @@ def test_lengths_and_regrets_are_tabulated_at_each_points_own_last_round(
         assert row[f"{name}_mean"] == pytest.approx(float(last.sel(policy="acqb").mean()))
         apart = float((last.sel(policy="zero") - last.sel(policy="acqb")).mean())
         assert row[f"zero_{name}_minus"] == pytest.approx(apart)
-    headers = readable(table, {})[1][0].headers
+    headers = split_table(table, {})[1][0].headers
     assert f"ZERO's {name} minus policy's [95% CI]" in headers
 
 

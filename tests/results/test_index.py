@@ -6,7 +6,7 @@ import xarray as xr
 from fabricated import fabricate
 
 from cqbjax.results import store as results
-from cqbjax.results.index import CacheKey, Request, ResultIndex
+from cqbjax.results.index import CacheKey, ResultIndex, RunRequest
 
 POINT, LABELS = "K=1", ("acqb", "random")
 
@@ -30,12 +30,12 @@ def index_of(folder):
 
 
 def read(folder, key="c", **policies):
-    (point,) = index_of(folder).read([Request(POINT, CacheKey(key, policies))])
+    (point,) = index_of(folder).read([RunRequest(POINT, CacheKey(key, policies))])
     return regrets(point)
 
 
 def missing(folder, key, **policies):
-    return set(index_of(folder).missing(Request(POINT, CacheKey(key, policies))))
+    return set(index_of(folder).missing(RunRequest(POINT, CacheKey(key, policies))))
 
 
 def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp_path):
@@ -44,7 +44,7 @@ def test_a_policy_is_missing_unless_it_is_stored_with_its_key_and_its_points(tmp
     assert missing(tmp_path, "c", acqb="k3", random="k2") == {"acqb"}
     assert missing(tmp_path, "c", acqb="k1", zero="k1") == {"zero"}
     assert missing(tmp_path, "d", acqb="k1") == {"acqb"}
-    other = Request("K=2", CacheKey("c", {"acqb": "k1"}))
+    other = RunRequest("K=2", CacheKey("c", {"acqb": "k1"}))
     assert set(index_of(tmp_path).missing(other)) == {"acqb"}
     with pytest.raises(ValueError, match="is of experiment mine, and .* is where those of other"):
         ResultIndex.of_study(tmp_path, "other")
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_set_aside_and_its_points_are_missing(tmp_path):
 
 def test_rounds_are_those_that_are_asked_for(tmp_path):
     keep(tmp_path, "a", "1", acqb="k1")
-    asked = [Request(POINT, CacheKey("c", {"acqb": "k1"}))]
+    asked = [RunRequest(POINT, CacheKey("c", {"acqb": "k1"}))]
     (point,) = index_of(tmp_path).read(asked, rounds=[4, 6])
     np.testing.assert_array_equal(point["round"], [4, 6])
 
@@ -111,7 +111,7 @@ def keep_runs(folder, name, rates, seeds, labels=LABELS, day=None, **keys):
 
 
 def request(rates, seeds, labels=LABELS):
-    return Request(POINT, CacheKey("c", dict.fromkeys(labels, "k")), rates, seeds)
+    return RunRequest(POINT, CacheKey("c", dict.fromkeys(labels, "k")), rates, seeds)
 
 
 def identical(one, other):

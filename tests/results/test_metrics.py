@@ -6,9 +6,9 @@ from fabricated import fabricate
 
 from cqbjax.figures import curves
 from cqbjax.results import aggregate, frame, tables
-from cqbjax.results.metrics import STANDARD, metrics_of, panels_of
+from cqbjax.results.metrics import STANDARD, list_metrics, list_panels
 from cqbjax.results.points import StoredPoint
-from cqbjax.results.readable import readable
+from cqbjax.results.table_text import split_table
 from reproduction import extracts
 from reproduction.paper import rules
 
@@ -38,13 +38,13 @@ def test_it_is_in_every_table_with_its_interval(make):
     at = made["answered"].sel(policy="random", round=60, arrival_rate=0.7)
     assert row["answered"] == pytest.approx(float(at.mean()))
     assert row["answered_low"] < row["answered"] < row["answered_high"]
-    assert "answered" in aggregate.aggregated([made], ["answered"])["metric"].to_list()
+    assert "answered" in aggregate.aggregate_points([made], ["answered"])["metric"].to_list()
 
 
 def test_it_has_a_panel_of_its_own_in_the_figure():
     made = point()
-    assert panels_of([made], {}) == ["gap", "regret", "answered"]
-    drawn = curves.draw_curves([made], panels_of([made], {}))
+    assert list_panels([made], {}) == ["gap", "regret", "answered"]
+    drawn = curves.draw_curves([made], list_panels([made], {}))
     assert [panel.get_ylabel() for panel in drawn.axes][2] == "Answered\nshare"
     np.testing.assert_allclose(
         drawn.axes[2].get_lines()[0].get_ydata(),
@@ -73,9 +73,9 @@ def test_an_array_by_query_is_no_metric_and_one_by_run_is():
     made = point()
     made["prompts"] = ("policy", "query"), np.zeros((3, 4))
     made["reached"] = made["answered"].isel(round=-1, drop=True)
-    assert set(metrics_of([made])) >= {"answered", "reached"}
-    assert "prompts" not in metrics_of([made])
-    rows = frame.summarised(frame.long([made], ["reached"], [30, 60]))
+    assert set(list_metrics([made])) >= {"answered", "reached"}
+    assert "prompts" not in list_metrics([made])
+    rows = frame.summarise(frame.tabulate_runs([made], ["reached"], [30, 60]))
     assert rows["round"].to_list() == [60] * 3, "what a run's end says is said of its end alone"
     (early, late) = tables.gap_table([made], [30, 60]).filter(policy="acqb").to_dicts()
     assert early["reached"] is None and late["reached"] > 1
@@ -86,8 +86,8 @@ def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(
     for number in range(7):
         made[f"of_round_{number}"] = made["answered"] + number
         made[f"of_run_{number}"] = made["answered"].isel(round=-1, drop=True) + number
-    own, frame_ = metrics_of([made]), tables.gap_table([made], [30, 60])
-    shared, parts = readable(frame_, {k: m for k, m in own.items() if k not in STANDARD})
+    own, frame_ = list_metrics([made]), tables.gap_table([made], [30, 60])
+    shared, parts = split_table(frame_, {k: m for k, m in own.items() if k not in STANDARD})
     assert "K 1" in shared and [len(part.headers) for part in parts[1:]] == [7, 5, 7, 4]
     assert [len(part.rows) for part in parts] == [6, 6, 6, 3, 3], "of a run's end: at its end"
     assert "answered: Answered share, answers a round" in parts[1].legend
@@ -97,15 +97,15 @@ def test_many_recorders_have_tables_of_their_own_that_a_page_is_wide_enough_for(
     assert set(frame_.columns) == set(
         (tmp_path / "many.csv").read_text().splitlines()[0].split(",")
     )
-    assert len(readable(frame_, {})[1]) == 1
+    assert len(split_table(frame_, {})[1]) == 1
     few = tables.gap_table([point()], [60])
-    assert len(readable(few, own)[1]) == 1, "one among the others"
+    assert len(split_table(few, own)[1]) == 1, "one among the others"
 
 
 def test_several_experiments_have_a_column_that_tells_them_apart():
     both = [point(), point(experiment="another")]
-    table = aggregate.aggregated(both, ["gap"])
+    table = aggregate.aggregate_points(both, ["gap"])
     assert sorted(table["experiment"].unique()) == ["another", "synthetic"]
-    assert table.height == 2 * aggregate.aggregated(both[:1], ["gap"]).height
+    assert table.height == 2 * aggregate.aggregate_points(both[:1], ["gap"]).height
     assert {"experiment"} <= {*tables.gap_table(both, [60]).columns}
     assert "experiment" not in tables.gap_table(both[:1], [60]).columns

@@ -5,7 +5,7 @@ import xarray as xr
 
 from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders.queries import FIELDS, GAVE_UP, SATISFIED, THERE
-from cqbjax.results import rows
+from cqbjax.results import query_log
 
 NAN = np.nan
 
@@ -23,7 +23,7 @@ def test_a_query_has_its_runs_seed_its_own_number_and_its_servers_name():
         {"policy": ["x"], "arrival_rate": [0.7], "seed": [4, 9]},
         {SERVERS: "small, large", "K": 1, "path": "p"},
     )
-    told = rows.queries([point]).drop("arrival_rate", "policy").rows(named=True)
+    told = query_log.tabulate_queries([point]).drop("arrival_rate", "policy").rows(named=True)
     words = ("seed", "query", "arrival", "first_service", "departure", "outcome", "attempts",
              "server", "llm", "dollars", "score", "prompt")  # fmt: skip
     assert [tuple(row[word] for word in words) for row in told] == [
@@ -31,5 +31,5 @@ def test_a_query_has_its_runs_seed_its_own_number_and_its_servers_name():
         (4, 2, 3, None, None, "there", 0, None, None, None, None, 12),
         (9, 1, 2, 3, 4, "gave up", 1, None, None, 0.1, None, 13),
     ]
-    two = rows.queries([point, point.assign_attrs(K=2)])
+    two = query_log.tabulate_queries([point, point.assign_attrs(K=2)])
     assert two["K"].to_list() == [1] * 3 + [2] * 3

@@ -61,13 +61,13 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 
 def test_rows_of_any_number_of_seeds_are_summarised_in_place() -> None:
     values = pl.Series([[2.0, 4.0, 9.0], [5.0], [1.0, 3.0]])
-    ours = frame.summarised(pl.DataFrame({"policy": ["a", "b", "c"], "values": values}))
+    ours = frame.summarise(pl.DataFrame({"policy": ["a", "b", "c"], "values": values}))
     assert ours["n"].to_list() == [3, 1, 2] and ours["mean"].to_list() == [5.0, 5.0, 2.0]
     assert ours["sd"].to_list() == [pytest.approx(np.sqrt(13)), None, pytest.approx(np.sqrt(2))]
     ends = scipy.stats.ttest_1samp([2.0, 4.0, 9.0], 0.0).confidence_interval(0.95)
     assert ours.select("low", "high").row(0) == pytest.approx((ends.low, ends.high))
     assert ours.select("low", "high").row(1) == (None, None)
-    assert frame.summarised(pl.DataFrame(schema={"values": pl.List(pl.Float64)})).is_empty()
+    assert frame.summarise(pl.DataFrame(schema={"values": pl.List(pl.Float64)})).is_empty()
 
 
 def test_integers_do_not_overflow_in_a_mean() -> None:
@@ -124,12 +124,12 @@ def test_paired_difference_names_what_is_unknown(
 
 @pytest.mark.parametrize(("asked", "got"), [(10, 10), (19, 10), (20, 20), (999, 60)])
 def test_at_round_takes_the_last_recorded_one(asked: int, got: int) -> None:
-    assert int(summaries.at_round(fabricate(every=10), asked)["round"]) == got
+    assert int(summaries.select_round(fabricate(every=10), asked)["round"]) == got
 
 
 def test_at_round_before_the_first_recorded_one_is_refused() -> None:
     with pytest.raises(ValueError, match="round is 9: the first recorded round .* is 10"):
-        summaries.at_round(fabricate(every=10), 9)
+        summaries.select_round(fabricate(every=10), 9)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
@@ -154,7 +154,7 @@ def test_what_points_say_is_said_of_all_of_them_together() -> None:
             (("acqb",), 0.7, 10, 10, 1, 4, "a slice"),
         )
     ]  # fmt: skip
-    one = summaries.combine(points)
+    one = summaries.combine_points(points)
     assert one["policy"].values.tolist() == ["zero", "random", "acqb"]
     assert one["K"].values.tolist() == [1, 2] and one["arrival_rate"].values.tolist() == [0.6, 0.7]
     # Of a point that ran fewer rounds, and of points in which another K was run, nothing is known.
@@ -166,4 +166,4 @@ def test_what_points_say_is_said_of_all_of_them_together() -> None:
     both = "every 10-th round is recorded; every 5-th round is recorded"
     assert one["round"].attrs["thinned"] == both
     assert one.attrs["num_servers"] == 5 and not {"dim", "horizon", "path"} & set(one.attrs)
-    assert summaries.differing(points) == ["K", "dim", "horizon"]
+    assert summaries.find_differing(points) == ["K", "dim", "horizon"]

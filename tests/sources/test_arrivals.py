@@ -15,7 +15,7 @@ from cqbjax.core import rng, simulate
 from cqbjax.core.pytree import as_arrays
 from cqbjax.datasets.table import TableError
 from cqbjax.datasets.times import read_times
-from cqbjax.experiments.arriving import queries, told
+from cqbjax.experiments.scenario import build_queries, describe_differences
 from cqbjax.policies import RandomRouting
 from cqbjax.sources import Arriving, Bursty, Synthetic, traced
 from reproduction.paper import printed
@@ -51,7 +51,7 @@ def test_arrivals_are_bernoulli_unless_something_else_is_asked_for():
     expected = rng.round_uniforms(rng.run_key(3), rounds, rng.Stream.ARRIVAL) < 0.6
     np.testing.assert_array_equal(instance(SOURCE).arrivals, expected)
     config = composed("experiment=synthetic")
-    assert config.arrivals == "bernoulli" and queries(config, SOURCE) is SOURCE
+    assert config.arrivals == "bernoulli" and build_queries(config, SOURCE) is SOURCE
 
 
 @pytest.mark.slow
@@ -155,10 +155,10 @@ def test_arrivals_of_a_configuration(tmp_path):
     file.write_text("when,tokens\n0.5,3\n1.0,4\n4.0,5\n")
     words = ("arrivals=trace", f"trace={file}", "trace_column=when")
     config = composed("experiment=synthetic", *words)
-    made = queries(config, SOURCE)
+    made = build_queries(config, SOURCE)
     np.testing.assert_allclose(made.process.times, [0, 0.5 / 1.75, 2.0])
-    assert told(config)["arrivals"] == "trace mine"
-    bursty = told(composed("experiment=synthetic", "arrivals=bursty"))
+    assert describe_differences(config)["arrivals"] == "trace mine"
+    bursty = describe_differences(composed("experiment=synthetic", "arrivals=bursty"))
     assert bursty["arrivals"] == "bursty (0.5, 50 rounds)"
     for wrong, said in (
         (
@@ -169,7 +169,7 @@ def test_arrivals_of_a_configuration(tmp_path):
         (("arrivals=trace", f"trace={file}"), "lacks column 'timestamp', it has when, tokens"),
     ):
         with pytest.raises(ValueError, match=said):
-            queries(composed("experiment=synthetic", *wrong), SOURCE)
+            build_queries(composed("experiment=synthetic", *wrong), SOURCE)
 
 
 def table(path, **columns):

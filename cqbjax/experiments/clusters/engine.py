@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
-class Done(NamedTuple):
+class TaskResult(NamedTuple):
     """A task that came to its end.
 
     Attributes:
@@ -22,7 +22,7 @@ class Done(NamedTuple):
 class Cluster(Protocol):
     """Runs tasks that do not depend on one another, and may be run again."""
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[TaskResult]:
         """Call a function on each task, and yield each as it ends, in any order.
 
         A task whose process died is run again where the engine does that; one that raised is not.
@@ -37,7 +37,7 @@ class Cluster(Protocol):
         ...
 
 
-def engine(name: str, extra: str) -> Any:
+def import_engine(name: str, extra: str) -> Any:
     """Import an engine.
 
     Args:
@@ -55,7 +55,7 @@ def engine(name: str, extra: str) -> Any:
         ) from error
 
 
-def reason_of(error: BaseException, line: int = 0) -> str:
+def describe_error(error: BaseException, line: int = 0) -> str:
     """Return why a task failed, in one line.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cqbjax.experiments.clusters.engine import Done, engine, reason_of
+from cqbjax.experiments.clusters.engine import TaskResult, describe_error, import_engine
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Ray:
     workers: int | None = None
     tries: int = 3
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[TaskResult]:
         """Call a function on each task; see `Cluster.run`."""
-        ray = engine("ray", "ray")
+        ray = import_engine("ray", "ray")
         started = not ray.is_initialized()
         if started:
             self._start(ray)
@@ -57,15 +57,15 @@ class Ray:
             ray.init(self.address, log_to_driver=False, logging_level="ERROR", **here)
         except (ConnectionError, RuntimeError) as error:
             raise ValueError(
-                f"cluster.address={self.address} cannot be reached: {reason_of(error)}"
+                f"cluster.address={self.address} cannot be reached: {describe_error(error)}"
             ) from error
 
 
-def _done(ray: Any, ended: Any, number: int) -> Done:
+def _done(ray: Any, ended: Any, number: int) -> TaskResult:
     """Return what came of a task that ended."""
     try:
-        return Done(number, ray.get(ended), "")
+        return TaskResult(number, ray.get(ended), "")
     except ray.exceptions.RayTaskError as error:
-        return Done(number, None, reason_of(error.cause))
+        return TaskResult(number, None, describe_error(error.cause))
     except ray.exceptions.RayError as error:
-        return Done(number, None, reason_of(error))
+        return TaskResult(number, None, describe_error(error))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cqbjax.experiments.clusters.engine import Done, engine, reason_of
+from cqbjax.experiments.clusters.engine import TaskResult, describe_error, import_engine
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Slurm:
     local: bool = False
     every: float = 2.0
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Done]:
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[TaskResult]:
         """Call a function on each task; see `Cluster.run`.
 
         A job that was lost is told like one that failed: the same command submits it again.
         """
-        submitit = engine("submitit", "slurm")
+        submitit = import_engine("submitit", "slurm")
         jobs = dict(enumerate(self._submit(submitit, function, tasks)))
         while jobs:
             ended = [number for number, job in jobs.items() if job.done()]
@@ -57,14 +57,14 @@ class Slurm:
             executor.update_parameters(timeout_min=self.minutes, **array, **(self.settings or {}))
             return list(executor.map_array(function, tasks))
         except (RuntimeError, NameError, TypeError, submitit.core.utils.FailedJobError) as error:
-            raise ValueError(f"cluster=slurm cannot submit: {reason_of(error)}") from error
+            raise ValueError(f"cluster=slurm cannot submit: {describe_error(error)}") from error
 
 
-def _done(submitit: Any, job: Any, number: int) -> Done:
+def _done(submitit: Any, job: Any, number: int) -> TaskResult:
     """Return what came of a job that ended."""
     try:
-        return Done(number, job.result(), "")
+        return TaskResult(number, job.result(), "")
     except submitit.core.utils.UncompletedJobError:
-        return Done(number, None, f"job {job.job_id} was lost (its log: {job.paths.stderr})")
+        return TaskResult(number, None, f"job {job.job_id} was lost (its log: {job.paths.stderr})")
     except submitit.core.utils.FailedJobError as error:
-        return Done(number, None, reason_of(error, -1))
+        return TaskResult(number, None, describe_error(error, -1))

@@ -11,7 +11,7 @@ from composing import composed, refused
 from cqbjax.cli._instantiate import make, make_policies
 from cqbjax.engine.checkpoints import Checkpoints
 from cqbjax.engine.progress import Reporter
-from cqbjax.experiments import kinds, loop, shards
+from cqbjax.experiments import loop, shards, study_types
 from cqbjax.experiments.clusters import Ray, Slurm, engine
 from cqbjax.results import store as results
 from cqbjax.results.index import ResultIndex
@@ -26,9 +26,9 @@ def grid(folder):
     ready = []
     for rate in RATES:
         config = composed(*WORDS, f"arrival_rate={rate}", f"results_dir={folder}")
-        ready += kinds.checked_points(config, make, make_policies, {"arrival_rate": rate})
+        ready += study_types.prepare_points(config, make, make_policies, {"arrival_rate": rate})
     tight = composed(*WORDS[:-1], "capacity=2", "K=1,arrival_rate=0.65", f"results_dir={folder}")
-    return ready + kinds.checked_points(tight, make, make_policies, {"arrival_rate": 0.65})
+    return ready + study_types.prepare_points(tight, make, make_policies, {"arrival_rate": 0.65})
 
 
 def expected(folder):
@@ -114,7 +114,7 @@ def test_slurms_jobs_give_the_values_of_one_process_and_a_lost_one_is_told(tmp_p
 
 def test_an_engine_that_is_not_installed_is_named():
     with pytest.raises(ValueError, match=r"cluster=ray needs no_such_engine.*cqbjax\[ray\]"):
-        engine.engine("no_such_engine", "ray")
+        engine.import_engine("no_such_engine", "ray")
 
 
 def test_an_unknown_cluster_is_refused():

@@ -12,13 +12,13 @@ import xarray as xr
 from cqbjax.core.files import write_atomic
 from cqbjax.core.labels import SERVERS
 from cqbjax.core.recorders.queries import OUTCOMES, query_columns
-from cqbjax.results.summaries import differing
+from cqbjax.results.summaries import find_differing
 
 NAME = "queries"
 WHOLE = ("arrival", "first_service", "departure", "attempts", "server", "prompt")
 
 
-def queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
+def tabulate_queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
     """Return a row a query of every policy, arrival rate and seed.
 
     Args:
@@ -35,7 +35,7 @@ def queries(points: Sequence[xr.Dataset]) -> pl.DataFrame:
     Raises:
         ValueError: a point kept no rows.
     """
-    return pl.concat(_frames(points))
+    return pl.concat(_iterate_frames(points))
 
 
 def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
@@ -47,7 +47,7 @@ def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
     Raises:
         ValueError: a point kept no rows.
     """
-    frames, rows = _frames(points), 0
+    frames, rows = _iterate_frames(points), 0
     first = next(frames)
 
     def write(file: IO[bytes]) -> None:
@@ -61,22 +61,22 @@ def save_queries(points: Sequence[xr.Dataset], path: Path) -> int:
     return rows
 
 
-def _frames(points: Sequence[xr.Dataset]) -> Iterator[pl.DataFrame]:
+def _iterate_frames(points: Sequence[xr.Dataset]) -> Iterator[pl.DataFrame]:
     """Yield the rows of each point, policy and arrival rate."""
     for point in points:
         if NAME not in point:
             raise ValueError("points hold no rows of queries: run the study with queries=true.")
-    keys = differing(points)
+    keys = find_differing(points)
     for point in points:
         told = {key: point.attrs.get(key) for key in keys}
         for rate in point["arrival_rate"].values.tolist():
             for label in map(str, point["policy"].values):
                 kept = point[NAME].sel(arrival_rate=rate, policy=label)
                 lead = {**told, "arrival_rate": rate, "policy": label}
-                yield _rows(kept, lead, str(point.attrs.get(SERVERS, "")))
+                yield _tabulate_runs(kept, lead, str(point.attrs.get(SERVERS, "")))
 
 
-def _rows(kept: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
+def _tabulate_runs(kept: xr.DataArray, lead: dict[str, object], servers: str) -> pl.DataFrame:
     """Return the rows of a policy's seeds: [S, T A, fields] with a row a query that came."""
     stored = kept.transpose("seed", "query", "field").values
     seed, number = np.nonzero(~np.isnan(stored[..., 0]))

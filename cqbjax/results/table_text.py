@@ -8,7 +8,7 @@ import polars as pl
 import yaml
 
 from cqbjax.results.metrics import Metric
-from cqbjax.results.names import style_of
+from cqbjax.results.names import find_style
 
 WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 HEADERS, TEXTS, DECIMALS = WORDS["headers"], WORDS["texts"], WORDS["decimals"]
@@ -22,7 +22,7 @@ NONE, WHY_NONE = "[–]", "[–]: of one seed, or of seeds that are all alike, w
 MOST_AMONG, MOST_APART = 3, 5
 
 
-class Part(NamedTuple):
+class TableSection(NamedTuple):
     """A table that a reader can take in.
 
     Attributes:
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     legend: str = ""
 
 
-def readable(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, list[Part]]:
+def split_table(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, list[TableSection]]:
     """Round, join intervals with their means, and take out what is the same in all rows.
 
     Args:
@@ -53,11 +53,11 @@ def readable(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, lis
     same += [c for c in ("seeds", "stand_in") if c in frame.columns and frame[c].n_unique() == 1]
     same = list(dict.fromkeys(same))
     shown = [c for c in frame.columns if c not in same and c not in parts]
-    shared = "; ".join(f"{_header(c, [])} {_cell_text(c, frame[c][0])}" for c in same)
+    shared = "; ".join(f"{_format_header(c, [])} {_format_cell(c, frame[c][0])}" for c in same)
     others = [c for c in shown if c in apart]
     if len(others) <= MOST_AMONG:
         others = []
-    made = [_part(frame, [c for c in shown if c not in others])]
+    made = [_build_section(frame, [c for c in shown if c not in others])]
     lead = [c for c in shown if c in (*setting, "policy")]
     # What is of a run's end has nothing to say of earlier rounds.
     ends = [c for c in others if apart[c].of_run]
@@ -66,64 +66,64 @@ def readable(frame: pl.DataFrame, apart: Mapping[str, Metric]) -> tuple[str, lis
             own = some[first : first + MOST_APART]
             rows = frame.filter(pl.any_horizontal(pl.col(own).is_not_null()))
             legend = "; ".join(f"{name}: {apart[name].label}" for name in own)
-            made.append(_part(rows, [*lead, *own], f"{legend}."))
+            made.append(_build_section(rows, [*lead, *own], f"{legend}."))
     return shared, made
 
 
-def _part(frame: pl.DataFrame, shown: Sequence[str], legend: str = "") -> Part:
+def _build_section(frame: pl.DataFrame, shown: Sequence[str], legend: str = "") -> TableSection:
     """Return some columns of a table as text."""
-    rows = [[_joined(c, row) for c in shown] for row in frame.iter_rows(named=True)]
+    rows = [[_format_interval(c, row) for c in shown] for row in frame.iter_rows(named=True)]
     if any(cell.endswith(NONE) for row in rows for cell in row):
         legend = f"{legend} {WHY_NONE}.".strip()
-    return Part([_header(c, frame.columns) for c in shown], rows, legend)
+    return TableSection([_format_header(c, frame.columns) for c in shown], rows, legend)
 
 
-def _header(column: str, columns: Sequence[str]) -> str:
+def _format_header(column: str, columns: Sequence[str]) -> str:
     ours = column.removeprefix("paper_")  # stands right beside ours
     name = HEADERS.get(ours, ours)
     of = next((one for one in MEANS if ours.endswith(f"_{one}_minus")), None)
     if of:
-        name = f"{style_of(ours.removesuffix(f'_{of}_minus')).name}'s {of} minus policy's"
+        name = f"{find_style(ours.removesuffix(f'_{of}_minus')).name}'s {of} minus policy's"
     elif ours.endswith("_minus"):
-        name = f"{style_of(ours.removesuffix('_minus')).name} minus policy"
+        name = f"{find_style(ours.removesuffix('_minus')).name} minus policy"
     name = f"{name} [95% CI]" if f"{column}_low" in columns else name
     return "paper" if column != ours else name
 
 
-def _joined(column: str, row: Mapping[str, Any]) -> str:
-    text = _cell_text(column, row[column])
+def _format_interval(column: str, row: Mapping[str, Any]) -> str:
+    text = _format_cell(column, row[column])
     if row.get(f"{column}_low") is None:
         is_mean = f"{column}_low" in row and row[column] is not None
         return f"{text} {NONE}" if is_mean else text
     ends = [row[f"{column}_{end}"] for end in ("low", "high")]
     told = row[column], *ends
-    decimals = _decimals(column)
+    decimals = _find_decimals(column)
     if decimals is not None and ends[0] * ends[1] > 0:
         # An interval on one side of zero is shown there: no end of it is rounded to zero.
         decimals += next(
             (m for m in range(MOST_MORE) if all(round(e, decimals + m) for e in ends)), 0
         )
-    text, low, high = (_cell_text(column, value, decimals) for value in told)
+    text, low, high = (_format_cell(column, value, decimals) for value in told)
     return f"{text} [{low}, {high}]"
 
 
-def _decimals(column: str) -> int | None:
+def _find_decimals(column: str) -> int | None:
     return next((number for part, number in DECIMALS.items() if part in column), None)
 
 
-def _cell_text(column: str, value: Any, decimals: int | None = None) -> str:
+def _format_cell(column: str, value: Any, decimals: int | None = None) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if column == "policy":
-        return style_of(value).name
+        return find_style(value).name
     if column.endswith("seconds_per_round"):
         if value == 0:
             return "≈ 0"  # as the paper rounds it
         return f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
     if isinstance(value, float):
-        decimals = _decimals(column) if decimals is None else decimals
+        decimals = _find_decimals(column) if decimals is None else decimals
         # Adding zero turns a rounded -0.0 into 0.0.
         return (
             f"{value:.3g}" if decimals is None else f"{round(value, decimals) + 0.0:.{decimals}f}"

@@ -17,10 +17,10 @@ from cqbjax.core.types import Policy
 from cqbjax.engine.progress import Reporter
 from cqbjax.engine.runner import Estimate
 from cqbjax.engine.spec import SweepSpec
-from cqbjax.experiments import grid, manifests, settings, study
+from cqbjax.experiments import grid, manifests, study, validation
 from cqbjax.experiments.configs import Composed, Config
-from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import Factory
 from cqbjax.offline import OfflinePolicy
 from cqbjax.results.index import CacheKey
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cqbjax.results.metrics import Metric
 
 
-class Table(NamedTuple):
+class OutputTable(NamedTuple):
     """A table that a study shows.
 
     Attributes:
@@ -46,7 +46,7 @@ class Table(NamedTuple):
     apart: "Mapping[str, Metric] | None" = None
 
 
-class Shown(NamedTuple):
+class StudyOutput(NamedTuple):
     """What a study shows; a name ends a file's name, and the study's own has none: "".
 
     Attributes:
@@ -55,13 +55,13 @@ class Shown(NamedTuple):
         lines: that are printed below.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, OutputTable]
     figures: Mapping[str, Any]
     lines: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class StudyType:
     """A kind of study; a subclass says `measure` and `show`, and whatever else is its own.
 
     Its fields are the keys `kind.NAME` of a configuration. One of the study's is asked to `compose`
@@ -75,22 +75,22 @@ class Kind:
     prefix: str = ""
 
     # Keys that no number follows from beside those of `manifests.FOR_SHOW`; `kind.NAME` is a field.
-    for_show: ClassVar[tuple[str, ...]] = ()
+    display_keys: ClassVar[tuple[str, ...]] = ()
     # Keys that it does not read, `*` for all others; and those that it reads by itself, not only
     # through policies and a source.
-    unread: ClassVar[tuple[str, ...]] = ()
-    reads: ClassVar[tuple[str, ...]] = ()
+    unread_keys: ClassVar[tuple[str, ...]] = ()
+    read_keys: ClassVar[tuple[str, ...]] = ()
     # Whether its arrays are those of a sweep, which `results.load` combines.
-    sweeps: ClassVar[bool] = False
+    is_sweep: ClassVar[bool] = False
     # Whether arrival rates and seeds can be added to what is stored: each run's numbers follow from
     # its own rate and seed alone, and the arrays have both as dimensions.
     extensible: ClassVar[bool] = False
     # Modules where its computation begins; None: the kind's own.
-    computes: ClassVar[tuple[str, ...] | None] = None
+    code_modules: ClassVar[tuple[str, ...] | None] = None
 
     def compose(
-        self, points: Sequence[Point], config: Composed, swept: Mapping[str, Any]
-    ) -> list[Point]:
+        self, points: Sequence[GridPoint], config: Composed, swept: Mapping[str, Any]
+    ) -> list[GridPoint]:
         """Return the points that run: here, each combination of the lists of the grid.
 
         Args:
@@ -104,35 +104,37 @@ class Kind:
         del config, swept
         return list(points)
 
-    def ready(self, point: Point, making: Making) -> Ready:
+    def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Return a point with what runs at it; its `policies` are what is stored one by one."""
-        source = making.once(point.config.source)
-        policies = making.policies(point.config.policy)
-        return study.ready_of(grid.settle(point, source), source, policies, making, self)
+        source = factory.make_once(point.config.source)
+        policies = factory.policies(point.config.policy)
+        return study.assemble_point(
+            grid.resolve_rates(point, source), source, policies, factory, self
+        )
 
-    def check(self, ready: Ready) -> SweepSpec | None:
+    def validate(self, ready: PreparedPoint) -> SweepSpec | None:
         """Validate a point before anything is trained or compiled.
 
         Returns:
-            Its sweep spec, which `Ready.spec` then holds; None if it does not use one.
+            Its sweep spec, which `PreparedPoint.spec` then holds; None if it does not use one.
 
         Raises:
             ValueError: in one sentence.
         """
-        settings.check_plain(ready.point.config, type(self).__name__)
-        return study.check_point(ready)
+        validation.validate_without_dynamics(ready.point.config, type(self).__name__)
+        return study.validate_point(ready)
 
-    def cache_key(self, ready: Ready) -> CacheKey:
+    def cache_key(self, ready: PreparedPoint) -> CacheKey:
         """Return the hash of all that a point's numbers follow from."""
         return manifests.cache_key_of(ready)
 
-    def rounds(self, ready: Ready) -> int:
+    def count_rounds(self, ready: PreparedPoint) -> int:
         """Return the rounds that a point simulates: of each policy, rate and seed the horizon."""
         config = ready.point.config
         runs = len(ready.policies) * len(config.arrival_rate) * config.num_seeds
         return int(runs * config.horizon)
 
-    def reckon(self, left: Sequence[Ready], progress: Reporter) -> list[Estimate]:
+    def estimate(self, left: Sequence[PreparedPoint], progress: Reporter) -> list[Estimate]:
         """Say what running points would take.
 
         Args:
@@ -140,14 +142,16 @@ class Kind:
             progress: told what is being done.
         """
         del progress
-        return [Estimate(f"{one.point.name}: {self.rounds(one):,} rounds", 0, 0) for one in left]
+        return [
+            Estimate(f"{one.point.name}: {self.count_rounds(one):,} rounds", 0, 0) for one in left
+        ]
 
-    def size(self, ready: Ready) -> int:
+    def count_bytes(self, ready: PreparedPoint) -> int:
         """Return the bytes of a point's arrays, as far as they are known beforehand."""
         del ready
         return 0
 
-    def shards(self, ready: Sequence[Ready], fewest: int = 1) -> list[list[Ready]]:
+    def divide(self, ready: Sequence[PreparedPoint], fewest: int = 1) -> list[list[PreparedPoint]]:
         """Divide points into what is run and stored together, and can be lost: here, a policy.
 
         Args:
@@ -161,7 +165,7 @@ class Kind:
         ]  # fmt: skip
 
     def run(
-        self, shard: Sequence[Ready], progress: Reporter, resume: Path | None = None
+        self, shard: Sequence[PreparedPoint], progress: Reporter, resume: Path | None = None
     ) -> list[xr.Dataset]:
         """Run the points of a shard.
 
@@ -176,12 +180,12 @@ class Kind:
         del resume
         return [
             self.measure(one, progress).assign_attrs(
-                experiment=one.point.config.name, K=one.point.config.K, **study.origin(one)
+                experiment=one.point.config.name, K=one.point.config.K, **study.describe_source(one)
             )
             for one in shard
         ]
 
-    def measure(self, ready: Ready, progress: Reporter) -> xr.Dataset:
+    def measure(self, ready: PreparedPoint, progress: Reporter) -> xr.Dataset:
         """Run the policies of one point.
 
         Args:
@@ -194,12 +198,12 @@ class Kind:
         """
         raise NotImplementedError(f"{type(self).__name__} must say how a point is measured")
 
-    def tuned(self, ready: Ready) -> dict[str, Any]:
+    def describe_tuning(self, ready: PreparedPoint) -> dict[str, Any]:
         """Return what was chosen for a point before it ran, by label: a note beside its arrays."""
         del ready
         return {}
 
-    def rounds_read(self, config: Config, panels: int) -> list[int] | None:
+    def select_rounds(self, config: Config, panels: int) -> list[int] | None:
         """Return the rounds that are read to be shown; None is all.
 
         Args:
@@ -209,7 +213,7 @@ class Kind:
         del config, panels
         return None
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return tables and figures of stored points.
 
         Args:
@@ -219,26 +223,26 @@ class Kind:
         raise NotImplementedError(f"{type(self).__name__} must say what is shown")
 
 
-def of(config: Config, make: Callable[[Config], Any]) -> Kind:
+def make_study_type(config: Config, make: Callable[[Config], Any]) -> StudyType:
     """Return the kind of study of a configuration.
 
     Raises:
         ValueError: it is none.
     """
     made = make(config.kind)
-    if not isinstance(made, Kind):
-        raise ValueError(f"kind={config.kind} must be made from {Kind.__module__}.Kind")
+    if not isinstance(made, StudyType):
+        raise ValueError(f"kind={config.kind} must be made from {StudyType.__module__}.StudyType")
     return made
 
 
-def checked_points(
+def prepare_points(
     config: Composed,
     make: Callable[[Config], Any],
     make_policies: Callable[[Config], Mapping[str, Policy | OfflinePolicy]],
     swept: Mapping[str, Any] | None = None,
     kept: dict[str, Any] | None = None,
-    points: Sequence[Point] | None = None,
-) -> list[Ready]:
+    points: Sequence[GridPoint] | None = None,
+) -> list[PreparedPoint]:
     """Compose and check every point of a configuration.
 
     Args:
@@ -252,17 +256,17 @@ def checked_points(
     Raises:
         ValueError: in one sentence, for anything out of range at any point.
     """
-    making = Making(make, make_policies, {} if kept is None else kept)
+    factory = Factory(make, make_policies, {} if kept is None else kept)
     swept = swept or {}
     combined = grid.compose(config, swept) if points is None else points
     ready = []
-    for point in of(config, making.once).compose(combined, config, swept):
-        one = ready_at(point, making)
-        ready.append(one._replace(spec=one.kind.check(one)))
+    for point in make_study_type(config, factory.make_once).compose(combined, config, swept):
+        one = prepare_point(point, factory)
+        ready.append(one._replace(spec=one.kind.validate(one)))
     return ready
 
 
-def ready_at(point: Point, making: Making) -> Ready:
+def prepare_point(point: GridPoint, factory: Factory) -> PreparedPoint:
     """Return a point with what runs at it, all made of its configuration."""
-    kind: Kind = making.once(point.config.kind)
-    return kind.ready(point, making)
+    kind: StudyType = factory.make_once(point.config.kind)
+    return kind.prepare(point, factory)

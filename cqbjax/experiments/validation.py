@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cqbjax.core.inputs import check_float32, is_integer, is_number, round_fraction
-from cqbjax.experiments.configs import Composed, Config, followers, select
+from cqbjax.experiments.configs import Composed, Config, find_followers, select
 
 BY_RULE = "by_rule"
 # Keys whose values are dimensions of a result: a list in one is no grid.
@@ -68,7 +68,7 @@ CHOICES = {
 }
 
 
-def check_keys(config: Config) -> None:
+def validate_keys(config: Config) -> None:
     """Refuse words where numbers are wanted.
 
     The constants of a policy are not among these keys: the policy itself refuses them.
@@ -79,10 +79,10 @@ def check_keys(config: Config) -> None:
     Raises:
         ValueError: naming the key and what is allowed.
     """
-    _check_sizes(config)
-    _check_words(config)
+    _validate_float32(config)
+    _validate_words(config)
     for key in BOOLEAN_KEYS:
-        _refuse_unless(isinstance(config[key], bool), config, key, "must be true or false")
+        _require(isinstance(config[key], bool), config, key, "must be true or false")
     for key in GROUPS:
         made = config.get(key)
         if not made:
@@ -90,56 +90,56 @@ def check_keys(config: Config) -> None:
         fine = isinstance(made, Config) and all(
             isinstance(one, Config) and "_target_" in one for one in made.values()
         )
-        _refuse_unless(fine, config, key, "must map labels to {_target_: module.Class}")
+        _require(fine, config, key, "must map labels to {_target_: module.Class}")
     fine = isinstance(config.source, Config) and "_target_" in config.source
-    _refuse_unless(fine, config, "source", "must be {_target_: module.Class}")
+    _require(fine, config, "source", "must be {_target_: module.Class}")
     for key in WHOLE_KEYS:
-        _refuse_unless(is_integer(config[key]), config, key, "must be a whole number")
-    _refuse_unless(config.batch_most >= 1, config, "batch_most", "must be at least 1")
+        _require(is_integer(config[key]), config, key, "must be a whole number")
+    _require(config.batch_most >= 1, config, "batch_most", "must be at least 1")
     fine = 0 <= config.first_seed <= 2**31 - config.num_seeds
-    _refuse_unless(fine, config, "first_seed", "must be at least 0, and the last seed below 2^31")
+    _require(fine, config, "first_seed", "must be at least 0, and the last seed below 2^31")
     for key in OPEN_KEYS:
         fine = config[key] is None or is_integer(config[key])
-        _refuse_unless(fine, config, key, "must be a whole number or null")
+        _require(fine, config, key, "must be a whole number or null")
     fine = config.shard_runs is None or config.shard_runs >= 1
-    _refuse_unless(fine, config, "shard_runs", "must be at least 1 run, or null")
+    _require(fine, config, "shard_runs", "must be at least 1 run, or null")
     budget = config.memory_gb
     fine = budget is None or (is_number(budget) and 0 < budget < float("inf"))
-    _refuse_unless(fine, config, "memory_gb", "must be a number above 0, or null")
+    _require(fine, config, "memory_gb", "must be a number above 0, or null")
     fine = config.capacity == "auto" or is_integer(config.capacity)
-    _refuse_unless(fine, config, "capacity", "must be `auto` or a whole number of slots")
+    _require(fine, config, "capacity", "must be `auto` or a whole number of slots")
     for key, allowed in CHOICES.items():
-        _refuse_unless(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
+        _require(config[key] in allowed, config, key, f"must be one of {', '.join(allowed)}")
     for key in NUMBER_KEYS:
-        _refuse_unless(is_number(config[key]), config, key, "must be a number")
+        _require(is_number(config[key]), config, key, "must be a number")
     for key in ("trace", "trace_column"):
         fine = config[key] is None or isinstance(config[key], str)
-        _refuse_unless(fine, config, key, "must be a word, or null")
+        _require(fine, config, key, "must be a word, or null")
     sizes = config.batch_sizes
     fine = isinstance(sizes, list) and all(map(is_number, sizes))
-    _refuse_unless(fine, config, "batch_sizes", "must be a list of numbers")
-    _check_mappings(config)
-    _refuse_unless(isinstance(config.parameters, str), config, "parameters", "must be a word")
-    _check_rates(config)
+    _require(fine, config, "batch_sizes", "must be a list of numbers")
+    _validate_mappings(config)
+    _require(isinstance(config.parameters, str), config, "parameters", "must be a word")
+    _validate_rates(config)
     if config.compared is not None:
-        _check_labels("compared", [config.compared], [str(label) for label in config.policy])
+        _validate_labels("compared", [config.compared], [str(label) for label in config.policy])
     if config.objective is not None:
         fine = isinstance(config.objective, Config)
-        _refuse_unless(fine, config, "objective", "must be {metric: ..., policy: ...}, or null")
+        _require(fine, config, "objective", "must be {metric: ..., policy: ...}, or null")
         asked, labels = config.objective, [str(label) for label in config.policy]
-        _check_labels("objective.policy", [asked.get("policy")], labels)
-        _check_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
-    _check_recorders(config)
+        _validate_labels("objective.policy", [asked.get("policy")], labels)
+        _validate_labels("objective.metric", [asked.get("metric")], OBJECTIVES)
+    _validate_recorders(config)
     rounds = config.table_rounds
     fine = isinstance(rounds, list) and bool(rounds)
     fine = fine and all(is_integer(one) and one >= 1 for one in rounds)
-    _refuse_unless(fine, config, "table_rounds", "must be a list of rounds from 1 on")
+    _require(fine, config, "table_rounds", "must be a list of rounds from 1 on")
 
 
-def _check_mappings(config: Config) -> None:
+def _validate_mappings(config: Config) -> None:
     drift = config.drift
     fine = isinstance(drift, Config) and {*drift} == {"jump_at", "quarter"}
-    _refuse_unless(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
+    _require(fine, config, "drift", "must map jump_at and quarter to numbers, or to null")
     for key, value in drift.items():
         if value is not None and not is_number(value):
             raise ValueError(f"drift.{key}={value} must be a number of rounds, or null")
@@ -147,31 +147,31 @@ def _check_mappings(config: Config) -> None:
         by_size = config[key]
         fine = by_size is None or isinstance(by_size, Config)
         fine = fine and all(isinstance(one, list) for one in (by_size or {}).values())
-        _refuse_unless(fine, config, key, "must map K to a list, or be null")
+        _require(fine, config, key, "must map K to a list, or be null")
     rates = [rate for some in (config.rates_by_K or {}).values() for rate in some]
-    _refuse_unless(all(map(is_number, rates)), config, "rates_by_K", "must hold numbers")
+    _require(all(map(is_number, rates)), config, "rates_by_K", "must hold numbers")
 
 
-def _check_recorders(config: Config) -> None:
+def _validate_recorders(config: Config) -> None:
     asked = config.record
     fine = isinstance(asked, list) and all(
         isinstance(one, str) or (isinstance(one, Config) and "_target_" in one) for one in asked
     )
     allowed = "must be a list of names or of {_target_: module.Class}"
-    _refuse_unless(fine, config, "record", allowed)
+    _require(fine, config, "record", allowed)
 
 
-def _check_sizes(node: Config, above: str = "") -> None:
+def _validate_float32(node: Config, above: str = "") -> None:
     """Refuse numbers that are infinite in float32, but for those that are so as they were given."""
     for key, value in node.items():
         if isinstance(value, Config):
-            _check_sizes(value, f"{above}{key}.")
-        for one in listed(value):
+            _validate_float32(value, f"{above}{key}.")
+        for one in to_list(value):
             if is_number(one):
                 check_float32(one, f"{above}{key}")
 
 
-def check_plain(config: Config, kind: str) -> None:
+def validate_without_dynamics(config: Config, kind: str) -> None:
     """Refuse recorders and worlds of their own at a point of a study that is no sweep.
 
     Args:
@@ -194,7 +194,7 @@ def check_plain(config: Config, kind: str) -> None:
         raise ValueError(f"drift={config.drift} is of a sweep, and {kind} is none: leave it out")
 
 
-def check_overrides(
+def validate_overrides(
     words: Sequence[str], *configs: Composed, shipped: Collection[str] = (),
     takers: Mapping[str, Sequence[str]] | None = None,
 ) -> None:  # fmt: skip
@@ -219,41 +219,41 @@ def check_overrides(
             raise ValueError(f"{word} must name nothing twice")
         for config in configs if key == "figure_policies" else ():
             if config[key] is not None:
-                _check_labels(key, listed(config[key]), [str(label) for label in config.policy])
+                _validate_labels(key, to_list(config[key]), [str(label) for label in config.policy])
         # What is chosen of `preset` are the keys that no other file has.
         own = [one for one in configs[0] if one not in (*shipped, "grid")]
         if all(
-            why := _unread(one, config, shipped, takers or {})
+            why := _explain_unread(one, config, shipped, takers or {})
             for config in configs for one in (own if key == "preset" else [key])
         ):  # fmt: skip
             raise ValueError(f"{'+' if word.startswith('+') else ''}{key} {why}: leave it out")
 
 
-def _unread(
+def _explain_unread(
     key: str, config: Composed, shipped: Collection[str], takers: Mapping[str, Sequence[str]]
 ) -> str:
     """Return why a key is not read; nothing where it is."""
-    (root, *inside), kind = key.split("."), _kind_of(config)
-    if _of_a_log(config) and (key in SYNTHETIC_KEYS or root == "source"):
+    (root, *inside), kind = key.split("."), _find_study_type(config)
+    if _replays_log(config) and (key in SYNTHETIC_KEYS or root == "source"):
         return "is of a source, and a log is replayed here"
     if kind is not None:
-        own = root in (*kind.reads, *OF_ALL)
-        if {root, key} & {*kind.unread} or ("*" in kind.unread and not own):
+        own = root in (*kind.read_keys, *OF_ALL)
+        if {root, key} & {*kind.unread_keys} or ("*" in kind.unread_keys and not own):
             return f"is not read by {kind.__name__}, the kind of study here"
         if own:
             return ""
     if inside or root in ONLY_WITH or root in NOT_BESIDE:
-        why = _idle(key, config)
+        why = _explain_idle(key, config)
         if why or root in (*GROUPS, "source"):
             return why
     alone = root in takers or root in SYNTHETIC_KEYS
     if not alone and (root in shipped or not shipped):
         return ""
     # Of the rules for tau one reads c1.
-    ruled = key == "c1" and "stabilised" not in listed(config.get("explore_rounds"))
+    ruled = key == "c1" and "stabilised" not in to_list(config.get("explore_rounds"))
     whys = [
-        _unread(".".join(map(str, path)), config, shipped, takers)
-        for path, text in followers(config, key)
+        _explain_unread(".".join(map(str, path)), config, shipped, takers)
+        for path, text in find_followers(config, key)
         if not (ruled and text.startswith("${tau:"))
     ]
     if whys:
@@ -267,7 +267,7 @@ def _unread(
     return f"is read by nothing here, but by {', '.join(some)}" if some else "is read by nothing"
 
 
-def as_typed(said: str, words: Sequence[str], config: Composed) -> str:
+def name_typed_key(said: str, words: Sequence[str], config: Composed) -> str:
     """Return a refusal with the key that was typed, where it begins with the name of a setting.
 
     Args:
@@ -279,22 +279,22 @@ def as_typed(said: str, words: Sequence[str], config: Composed) -> str:
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     for key in [] if name in keys else keys:
         alike = f"_{key.rpartition('.')[2]}".endswith(f"_{name}")
-        if name and alike or any(name == path[-1] for path, _ in followers(config, key)):
+        if name and alike or any(name == path[-1] for path, _ in find_followers(config, key)):
             return key + said.removeprefix(name)
     return said
 
 
-def _kind_of(config: Config) -> Any:
+def _find_study_type(config: Config) -> Any:
     """Return the class of a study that is no plain sweep; None where there is none."""
     target = select(config, "kind._target_")
     try:
         kind = None if str(target).endswith(".Sweep") else pkgutil.resolve_name(str(target))
     except (ImportError, AttributeError, ValueError):
         kind = None
-    return kind if hasattr(kind, "unread") else None
+    return kind if hasattr(kind, "unread_keys") else None
 
 
-def _idle(key: str, config: Config) -> str:
+def _explain_idle(key: str, config: Config) -> str:
     """Return why a key is not read, as others beside it are set; nothing where it is."""
     above, _, name = key.rpartition(".")
     node = select(config, above) if above else config
@@ -303,7 +303,7 @@ def _idle(key: str, config: Config) -> str:
     owner = f"{str(node.get('_target_')).rpartition('.')[2]}." if above else ""
     other, values = ONLY_WITH.get(owner + name, ("", ()))
     dot = f"{above}." if above else ""
-    if values and not any(one in values for one in listed(node.get(other))):
+    if values and not any(one in values for one in to_list(node.get(other))):
         allowed = " or ".join(str(value) for value in values if value is not None)
         return f"is read with {dot}{other}={allowed or 'null'} alone"
     if other and not values and all(node.get(one) in NOT_SET for one in other.split(" or ")):
@@ -314,51 +314,51 @@ def _idle(key: str, config: Config) -> str:
     return ""
 
 
-def _of_a_log(config: Config) -> bool:
+def _replays_log(config: Config) -> bool:
     """Tell whether the queries of a study are those of a log, whatever its source."""
-    return str(select(config, "kind._target_")).endswith(".Replay")
+    return str(select(config, "kind._target_")).endswith(".LogReplay")
 
 
-def _check_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
+def _validate_labels(key: str, named: Sequence[Any], run: Sequence[str]) -> None:
     for label in named:
         if label not in run:
             known = ", ".join(run)
             raise ValueError(f"{key}={label} does not run here; choose from {known}")
 
 
-def listed(value: Any) -> list[Any]:
+def to_list(value: Any) -> list[Any]:
     """Return a value of the configuration as a list: its items, or itself alone."""
     return list(value) if isinstance(value, list) else [value]
 
 
-def _check_rates(config: Config) -> None:
+def _validate_rates(config: Config) -> None:
     rates = config.arrival_rate
-    fine = rates is None or rates == BY_RULE or all(is_number(rate) for rate in listed(rates))
-    _refuse_unless(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
+    fine = rates is None or rates == BY_RULE or all(is_number(rate) for rate in to_list(rates))
+    _require(fine, config, "arrival_rate", f"must be `{BY_RULE}`, a number or a list of them")
 
 
-def as_stored(value: Any) -> Any:
+def to_coordinate(value: Any) -> Any:
     """Return a swept value as a number or a text, which a coordinate can hold."""
     return round_fraction(value) if is_number(value) else str(value)
 
 
-def stem_of(config: Config) -> str:
+def name_files(config: Config) -> str:
     """Return the name of a study's files: its own, and before it what its kind of study says."""
-    _check_words(config)
-    check_name(config.name)
+    _validate_words(config)
+    validate_name(config.name)
     prefix = (config.get("kind") or {}).get("prefix") or ""
-    check_name(f"{prefix}{config.name}", "kind.prefix and name")
+    validate_name(f"{prefix}{config.name}", "kind.prefix and name")
     return f"{prefix}{config.name}"
 
 
-def _check_words(config: Config) -> None:
+def _validate_words(config: Config) -> None:
     for key, allowed in WORD_KEYS.items():
         value = config.get(key, "there")
         fine = (isinstance(value, str) and bool(value)) or (value is None and "null" in allowed)
-        _refuse_unless(fine, config, key, allowed)
+        _require(fine, config, key, allowed)
 
 
-def check_name(name: Any, key: str = "name") -> None:
+def validate_name(name: Any, key: str = "name") -> None:
     """Refuse a name of results that is no plain file name: it would lead out of their folder.
 
     Raises:
@@ -371,6 +371,6 @@ def check_name(name: Any, key: str = "name") -> None:
         )
 
 
-def _refuse_unless(fine: bool, config: Config, key: str, allowed: str) -> None:
+def _require(fine: bool, config: Config, key: str, allowed: str) -> None:
     if not fine:
         raise ValueError(f"{key}={config[key]} {allowed}")

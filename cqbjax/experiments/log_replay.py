@@ -9,11 +9,11 @@ import xarray as xr
 
 from cqbjax.core.labels import OPTIMAL
 from cqbjax.core.types import Policy
-from cqbjax.experiments import grid, settings, study
+from cqbjax.experiments import grid, study, validation
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.grid import Point, Ready
-from cqbjax.experiments.kinds import Shown, Table
-from cqbjax.experiments.study import Making
+from cqbjax.experiments.grid import GridPoint, PreparedPoint
+from cqbjax.experiments.study import Factory
+from cqbjax.experiments.study_types import OutputTable, StudyOutput
 from cqbjax.experiments.sweeps import Sweep
 from cqbjax.logs import prepare
 from cqbjax.logs.linking import Chains, LinkingRule, singleton_share
@@ -29,7 +29,7 @@ FOLLOWING = ("chains_of_several", "linked_by_cosine", "singletons", "load")
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay(Sweep):
+class LogReplay(Sweep):
     """A sweep whose queries are those of a log, and whose policies are schedules beside its own.
 
     Attributes:
@@ -58,7 +58,7 @@ class Replay(Sweep):
     schedules: Mapping[str, str] | None = None
 
     # What the log holds is in the source that is drawn from it, and what schedules hold in them.
-    for_show: ClassVar[tuple[str, ...]] = ("kind",)
+    display_keys: ClassVar[tuple[str, ...]] = ("kind",)
     # The log decides which seeds draw different arrivals.
     extensible: ClassVar[bool] = False
 
@@ -67,14 +67,14 @@ class Replay(Sweep):
         """Return the rule by which retrials are linked."""
         return LinkingRule(float(self.threshold), float(self.min_gap), self.among)
 
-    def ready(self, point: Point, making: Making) -> Ready:
+    def prepare(self, point: GridPoint, factory: Factory) -> PreparedPoint:
         """Link a point's chains, and return it with all that is replayed on them.
 
         Raises:
             ValueError: the log or the rule is not what it must be, or another world is asked for.
         """
         config = point.config
-        settings.check_plain(config, type(self).__name__)
+        validation.validate_without_dynamics(config, type(self).__name__)
         if config.arrivals != "bernoulli":
             raise ValueError(f"arrivals={config.arrivals} is of a sweep: a log says who comes when")
         if len(config.arrival_rate) != 1:
@@ -85,11 +85,11 @@ class Replay(Sweep):
                 f"kind.encoder={prepare.NONE} embeds nothing: kind.threshold must be 1"
             )
         name = f"log {config.data_dir} {self.source} {self.embeddings} {self._asked()}"
-        log: Log = making.keep(name, lambda: self._log(Path(config.data_dir)))
+        log: Log = factory.cache_object(name, lambda: self._log(Path(config.data_dir)))
         chains = prepare.link(log, self.rule)
-        (rate,), seeds = config.arrival_rate, grid.seeds(config)
+        (rate,), seeds = config.arrival_rate, grid.list_seeds(config)
         source = make_replay(log, chains, seeds, rate, int(config.horizon), self.singles)
-        lines = [*prepare.describe(log, chains, self.rule), *_too_few(chains, self.singles)]
+        lines = [*prepare.describe(log, chains, self.rule), *_warn_of_singles(chains, self.singles)]
         used: dict[str, Any] = {
             f"kind.{key}": getattr(log, key) for key in USED if self.source is None
         }
@@ -102,10 +102,12 @@ class Replay(Sweep):
                 f"seeds {seeds[j]} and {seeds[i]} draw the same arrivals: the log has too few "
                 f"chains of one for num_seeds={len(seeds)}"
             )
-        policies = self.scheduled(making.policies(config.policy), log, chains)
+        policies = self.scheduled(factory.policies(config.policy), log, chains)
         point = dataclasses.replace(point, config=config.at(used))
-        ready = study.ready_of(point, source, policies, making, self)
-        return ready._replace(told=_told(log, chains, source, self.singles), lines=lines)
+        ready = study.assemble_point(point, source, policies, factory, self)
+        return ready._replace(
+            attributes=_describe_log(log, chains, source, self.singles), lines=lines
+        )
 
     def _asked(self) -> dict[str, Any]:
         """Return the keys that were given of those that say how a log is prepared."""
@@ -154,41 +156,41 @@ class Replay(Sweep):
             chosen[str(label)] = make_schedule(rule, log, chains, self.singles)
         return chosen
 
-    def show(self, points: Sequence[xr.Dataset], config: Config) -> Shown:
+    def show(self, points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
         """Return the table and the curves; of several rules, how far each schedule is behind."""
         from cqbjax.figures import draw_curves, draw_over_keys
         from cqbjax.results import tables
-        from cqbjax.results.metrics import panels_of
+        from cqbjax.results.metrics import list_panels
 
         horizon = min(int(point.attrs["horizon"]) for point in points)
         rounds = sorted({min(int(t), horizon) for t in config.table_rounds})
         made = tables.gap_table(points, rounds, config.compared)
         if len(points) == 1:
-            figure = draw_curves(points, panels_of(points, config), config.spread)
+            figure = draw_curves(points, list_panels(points, config), config.spread)
         else:
             # What follows from a point's rule is no key of the sweep.
-            figure = draw_over_keys([_without(one, FOLLOWING) for one in points], "gap")
-        return Shown({"": Table(made, config.title or config.name)}, {"": figure})
+            figure = draw_over_keys([_drop_attributes(one, FOLLOWING) for one in points], "gap")
+        return StudyOutput({"": OutputTable(made, config.title or config.name)}, {"": figure})
 
 
-def _told(log: Log, chains: Chains, source: ReplaySource, singles: float) -> dict[str, Any]:
+def _describe_log(log: Log, chains: Chains, source: ReplaySource, singles: float) -> dict[str, Any]:
     """Return what is said of a point's log and of its chains."""
-    alone, longer = _kept(chains, singles)
+    alone, longer = _count_chains(chains, singles)
     load, share = round(source.load, 3), round(alone / (alone + longer), 3)
     following = zip(FOLLOWING, (longer, chains.similar, share, load), strict=True)
     named = {"source": log.name, "stand_in": log.proxy_note, "provenance": log.provenance}
     return {**named, "encoder": log.encoder, **dict(following)}
 
 
-def _kept(chains: Chains, singles: float) -> tuple[int, int]:
+def _count_chains(chains: Chains, singles: float) -> tuple[int, int]:
     """Return how many chains of one are kept, and how many longer ones there are."""
     alone, longer = int((chains.lengths == 1).sum()), int((chains.lengths > 1).sum())
     return round(alone * singleton_share(chains.lengths, singles)), longer
 
 
-def _too_few(chains: Chains, singles: float) -> list[str]:
+def _warn_of_singles(chains: Chains, singles: float) -> list[str]:
     """Say that there are too few chains of one, where there are."""
-    alone, longer = _kept(chains, singles)
+    alone, longer = _count_chains(chains, singles)
     wanted = round(longer * singles / (1 - singles))
     if alone >= wanted:
         return []
@@ -198,7 +200,7 @@ def _too_few(chains: Chains, singles: float) -> list[str]:
     ]
 
 
-def _without(point: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
+def _drop_attributes(point: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
     """Return a point without some of its attributes."""
     kept = {key: value for key, value in point.attrs.items() if key not in names}
     return point.drop_attrs(deep=False).assign_attrs(kept)

@@ -10,25 +10,27 @@ from rich.console import Console
 
 from cqbjax.engine.runner import Estimate
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.kinds import Kind, Shown, Table
+from cqbjax.experiments.study_types import OutputTable, StudyOutput, StudyType
 
 # Returns what a study shows: a caller of `run` or `report` may extend what its kind shows.
-Show = Callable[[Kind, Sequence[xr.Dataset], Config], Shown]
+Show = Callable[[StudyType, Sequence[xr.Dataset], Config], StudyOutput]
 
 # A figure of more pairs of panels cannot be read: it shows where they end instead.
 MOST_PANELS = 9
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Return where tables are printed: as wide as the terminal, or wide enough for a file."""
     return Console(width=None if sys.stdout.isatty() else 150)
 
 
-def write(shown: Shown, config: Config, stem: str, console: Console | None = None) -> list[Path]:
+def write_output(
+    shown: StudyOutput, config: Config, stem: str, console: Console | None = None
+) -> list[Path]:
     """Write what a study shows, and print it.
 
     Args:
-        shown: of `Kind.show`.
+        shown: of `StudyType.show`.
         config: of the study; `results_dir` is read.
         stem: file name without ending, below `figures/` and `tables/` of `results_dir`.
         console: where tables are printed.
@@ -38,13 +40,13 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
     """
     from cqbjax.figures import save_figure
     from cqbjax.results import tables
-    from cqbjax.results.frame import without_points
+    from cqbjax.results.frame import drop_point_intervals
 
     written: list[Path] = []
     folders = [Path(config.results_dir) / name for name in ("tables", "figures")]
     for name, table in shown.tables.items():
         path = folders[0] / "_".join(filter(None, (stem, name)))
-        frame = without_points(table.frame)
+        frame = drop_point_intervals(table.frame)
         if table.caption:
             written += tables.save_table(frame, path, table.caption, table.apart)
         else:
@@ -59,7 +61,7 @@ def write(shown: Shown, config: Config, stem: str, console: Console | None = Non
     return written
 
 
-def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
+def show_sweep(points: Sequence[xr.Dataset], config: Config) -> StudyOutput:
     """Return the figure and the table of an ordinary study.
 
     Args:
@@ -68,20 +70,22 @@ def sweep(points: Sequence[xr.Dataset], config: Config) -> Shown:
     """
     # Matplotlib and Polars are not waited for before the first round.
     from cqbjax.figures import draw_curves, draw_over_keys, users
-    from cqbjax.results.metrics import own_arrays, panels_of
+    from cqbjax.results.metrics import find_recorded, list_panels
 
-    drawn = [_only(point, config.figure_policies) for point in points]
-    if few(points):
-        panels = [name for name in panels_of(drawn, config) if name not in users.ELSEWHERE]
+    drawn = [_select_policies(point, config.figure_policies) for point in points]
+    if fits_panels(points):
+        panels = [name for name in list_panels(drawn, config) if name not in users.ELSEWHERE]
         figure = draw_curves(drawn, panels, config.spread)
     else:
         figure = draw_over_keys(drawn)
-    main = Table(table(points, config), config.title or config.name, apart=own_arrays(points))
-    others = dict(users.draw_user_figures(drawn, few(points), config.spread))
-    return Shown({"": main}, {"": figure, **others})
+    main = OutputTable(
+        build_table(points, config), config.title or config.name, apart=find_recorded(points)
+    )
+    others = dict(users.draw_user_figures(drawn, fits_panels(points), config.spread))
+    return StudyOutput({"": main}, {"": figure, **others})
 
 
-def table(points: Sequence[xr.Dataset], config: Config) -> Any:
+def build_table(points: Sequence[xr.Dataset], config: Config) -> Any:
     """Return the table of a study."""
     from cqbjax.results import tables
 
@@ -92,12 +96,12 @@ def table(points: Sequence[xr.Dataset], config: Config) -> Any:
     return made(points, rounds, **reference)
 
 
-def few(points: Sequence[xr.Dataset]) -> bool:
+def fits_panels(points: Sequence[xr.Dataset]) -> bool:
     """Tell whether points are so few that each has a panel of its own."""
     return sum(point.sizes["arrival_rate"] for point in points) <= MOST_PANELS
 
 
-def _only(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
+def _select_policies(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
     """Keep the policies to draw."""
     if labels is None:
         return point
@@ -105,21 +109,21 @@ def _only(point: xr.Dataset, labels: list[str] | None) -> xr.Dataset:
     return point.sel(policy=kept) if kept else point
 
 
-def objective(points: Sequence[xr.Dataset], config: Config) -> float:
+def compute_objective(points: Sequence[xr.Dataset], config: Config) -> float:
     """Return what a search is to make small or large: a mean over seeds, rates and points.
 
     Args:
         points: of one job.
         config: of it; `objective` names metric and policy.
     """
-    from cqbjax.results.aggregate import aggregated
+    from cqbjax.results.aggregate import aggregate_points
 
     asked = config.objective
-    table = aggregated(points, [asked.metric])
+    table = aggregate_points(points, [asked.metric])
     return float(table.filter(policy=asked.policy)["mean"].mean())  # type: ignore[arg-type]
 
 
-def rounds_shown(config: Config) -> list[int]:
+def list_table_rounds(config: Config) -> list[int]:
     """Return the rounds that the table of a study shows, and its last one."""
     return [*(int(t) for t in config.table_rounds), int(config.horizon)]
 
@@ -153,7 +157,7 @@ def print_estimates(
     )  # fmt: skip
 
 
-def time_spent(simulated: float | None, wall: float) -> str:
+def describe_time(simulated: float | None, wall: float) -> str:
     """Say how much of a study's time was simulation.
 
     Args:

@@ -9,7 +9,7 @@ from cqbjax.core.types import Source
 from cqbjax.datasets import DatasetSource
 from cqbjax.datasets.times import read_times
 from cqbjax.experiments.configs import Config
-from cqbjax.experiments.settings import OF_PAPER
+from cqbjax.experiments.validation import OF_PAPER
 from cqbjax.sources import Arriving, Batches, Bursty, Drifting, traced
 
 PROCESSES = ("bernoulli", "bursty", "batches", "trace")
@@ -20,7 +20,7 @@ TABLES = ("delays", "latencies")
 REPLACED = {"delays": "return_rate", "latencies": "rounds", "classes": "success"}
 
 
-def queries(
+def build_queries(
     config: Config,
     source: Source | DatasetSource,
     users: Sequence[UserModel] = (),
@@ -41,13 +41,13 @@ def queries(
     drift = {key: config.drift[key] for key in DRIFT if config.drift[key] is not None}
     if drift:
         drawn = Drifting(source=drawn, **drift)
-    process = _process(config)
+    process = _build_process(config)
     if process is not None:
         drawn = Arriving(source=drawn, process=process)
     return with_dynamics(drawn, users, service)
 
 
-def _process(config: Config) -> Any:
+def _build_process(config: Config) -> Any:
     """Return when queries come; None for Bernoulli arrivals."""
     if config.arrivals not in PROCESSES:
         raise ValueError(f"arrivals={config.arrivals} must be one of {', '.join(PROCESSES)}")
@@ -62,7 +62,7 @@ def _process(config: Config) -> Any:
     return traced(read_times(config.trace, config.trace_column))
 
 
-def told(config: Config) -> dict[str, str]:
+def describe_differences(config: Config) -> dict[str, str]:
     """Say what is otherwise than in the paper's world, by key; nothing where nothing is."""
     said = {}
     if config.arrivals == "bursty":
@@ -76,20 +76,24 @@ def told(config: Config) -> dict[str, str]:
     if drift:
         said["drift"] = ", ".join(drift)
     for group, of_paper in OF_PAPER.items():
-        kinds = [_of_kind(name, node) for name, node in config[group].items() if name != of_paper]
+        kinds = [
+            _describe_dynamics(name, node)
+            for name, node in config[group].items()
+            if name != of_paper
+        ]
         if kinds:
             said[group] = " and ".join(kinds)
     return said
 
 
-def _of_kind(name: str, node: Config) -> str:
+def _describe_dynamics(name: str, node: Config) -> str:
     """Say what a kind is set to, but for what it leaves open."""
-    said = {key: value for key, value in settings_of(node).items() if value not in (0, NEVER)}
+    said = {key: value for key, value in list_settings(node).items() if value not in (0, NEVER)}
     words = [f"{key} {value}" for key, value in said.items()]
     return f"{name} ({', '.join(words)})" if words else name
 
 
-def settings_of(node: Config) -> dict[str, Any]:
+def list_settings(node: Config) -> dict[str, Any]:
     """Return the settings of a source or a kind that are read, files by their names."""
     values = {str(key): value for key, value in node.items() if key != "_target_"}
     said = {key: value for key, value in values.items() if value not in (None, [])}
