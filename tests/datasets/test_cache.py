@@ -19,10 +19,10 @@ def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
         "dropped 30 prompts with a missing score",
     )
     frame = pl.read_parquet(shared_data / "mmlu_pro" / "mmlu_pro.parquet")
-    given = np.load(shared_data / "mmlu_pro" / ds.catalogue.EMBEDDINGS_FILE)
+    original = np.load(shared_data / "mmlu_pro" / ds.catalogue.EMBEDDINGS_FILE)
     for row in (0, 6000, 12001):
         old = frame["prompt_id"].to_list().index(table.prompt_ids[row])
-        np.testing.assert_array_equal(embeddings[row], given[old].astype(np.float32))
+        np.testing.assert_array_equal(embeddings[row], original[old].astype(np.float32))
         for server in (table.servers[0], "jamba-1.5-large"):
             j = table.servers.index(server)
             assert table.performance[row, j] == frame[f"score|{server}"][old]
@@ -30,8 +30,8 @@ def test_mmlu_pro_drops_are_counted_and_embeddings_follow(shared_data):
 
 def test_load_routerbench_gives_the_given_embeddings(shared_data):
     table, embeddings = ds.load_dataset("routerbench", shared_data)
-    given = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)
-    np.testing.assert_array_equal(embeddings, given.astype(np.float32))
+    original = np.load(shared_data / "routerbench" / ds.catalogue.EMBEDDINGS_FILE)
+    np.testing.assert_array_equal(embeddings, original.astype(np.float32))
     assert embeddings.dtype == np.float32
     assert "standing in" in table.proxy_note
 

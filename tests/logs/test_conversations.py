@@ -29,9 +29,9 @@ def read(tmp_path, rows, size=2):
     file = tmp_path / "train-00000-of-00001.parquet"
     generate.write_shard(file, rows)
     shards.check_shards([file], MODEL)
-    said = conversations.read_log([file], MODEL, tmp_path / "out", size=size)
+    counts = conversations.read_log([file], MODEL, tmp_path / "out", size=size)
     return (
-        said,
+        counts,
         conversations.load_conversations(tmp_path / "out"),
         pl.read_parquet(tmp_path / "out" / "texts.parquet")["text"].to_list(),
     )
@@ -83,8 +83,8 @@ def test_a_user_is_told_by_the_rows_address_before_that_of_the_first_turn(tmp_pa
         made = row(at=i)["conversation"]
         made[0]["hashed_ip"] = one
         rows.append(row(hashed_ip=ip, conversation=made))
-    said, log, _ = read(tmp_path, [*rows, row(ip="a2")])
-    assert said.users == 2 and log["user"].to_list() == [0, 0, 0, 0, 1]
+    counts, log, _ = read(tmp_path, [*rows, row(ip="a2")])
+    assert counts.users == 2 and log["user"].to_list() == [0, 0, 0, 0, 1]
 
 
 def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
@@ -111,10 +111,10 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         row(conversation=turns({}, {"content": " \n"})),
         row(),
     ]
-    said, log, _ = read(tmp_path, rows)
-    assert said.rows == len(rows) == said.others + said.used + sum(said.dropped.values())
-    assert (said.others, said.used, said.users) == (2, 5, 2)
-    assert said.dropped == {
+    counts, log, _ = read(tmp_path, rows)
+    assert counts.rows == len(rows) == counts.others + counts.used + sum(counts.dropped.values())
+    assert (counts.others, counts.used, counts.users) == (2, 5, 2)
+    assert counts.dropped == {
         "empty conversation": 2, "no first prompt": 3, "no assistant response": 2,
         "no hashed IP": 1, "no timestamp of the first assistant response": 1,
         "no timestamp of the last assistant response": 1,
@@ -122,8 +122,8 @@ def test_every_row_is_kept_or_counted_with_the_reason(tmp_path):
         "duplicate of an earlier row": 1,
     }  # fmt: skip
     file = "train-00000-of-00001.parquet"
-    assert said.first["empty assistant response"] == f"row 19 of {file}"
-    assert said.first["duplicate of an earlier row"] == f"row 21 of {file}"
+    assert counts.first["empty assistant response"] == f"row 19 of {file}"
+    assert counts.first["duplicate of an earlier row"] == f"row 21 of {file}"
     # Without its own, a lone response takes the row's timestamp, and a row its first turn's IP.
     assert log["row"].to_list() == [0, 11, 12, 13, 17] and log["user"].to_list() == [0, 0, 0, 0, 1]
     assert log["answered"][2] == log["answered"][0] + 3 * SECOND
@@ -143,8 +143,8 @@ def test_a_log_of_which_rows_stand_twice_has_the_chains_of_the_log_without_them(
         lines.append(prepare.describe(log, made[-1], linking.LinkingRule(1.0)))
     assert sorted(made[0].lengths) == sorted(made[1].lengths)
     assert made[0].identical == made[1].identical
-    said = "24 rows dropped: duplicate of an earlier row 24 (first: row 13 of train-1.parquet)"
-    assert said in lines[1] and not any("dropped" in line for line in lines[0])
+    message = "24 rows dropped: duplicate of an earlier row 24 (first: row 13 of train-1.parquet)"
+    assert message in lines[1] and not any("dropped" in line for line in lines[0])
 
 
 @pytest.mark.parametrize("late", [1e6, -1.69e9])
@@ -157,11 +157,11 @@ def test_a_clock_that_jumps_is_told_with_the_first_row(late, tmp_path):
         )
         prepare.prepare(folder / "data", folder, encoder="none", progress=False)
         log, rule = prepare.load_log(folder / "data"), linking.LinkingRule(1.0)
-        said = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
+        message = [line for line in prepare.describe(log, prepare.link(log, rule), rule)
                 if "clock" in line]  # fmt: skip
-        assert len(said) == jumps == log.counts.jumps
+        assert len(message) == jumps == log.counts.jumps
     after = 16 if late > 0 else 1
-    assert f"before row {after} of train-0.parquet" in said[0]
+    assert f"before row {after} of train-0.parquet" in message[0]
 
 
 def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
@@ -177,9 +177,9 @@ def test_text_that_is_not_utf8_is_kept_and_told_from_other_such_text(tmp_path):
     file.write_bytes(
         content.replace(b"broken X", b"broken \xff").replace(b"broken Y", b"broken \xfe")
     )
-    said = conversations.read_log([file], MODEL, tmp_path / "out")
+    counts = conversations.read_log([file], MODEL, tmp_path / "out")
     log = conversations.load_conversations(tmp_path / "out")
-    assert (said.used, said.repaired, said.texts) == (4, 3, 3)
+    assert (counts.used, counts.repaired, counts.texts) == (4, 3, 3)
     assert log["text"].to_list() == [0, 1, 2, 1]
     assert (
         pl.read_parquet(tmp_path / "out" / "texts.parquet")["text"].to_list()[1:]
@@ -196,7 +196,7 @@ def retyped(name, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "value", "said"),
+    ("name", "kind", "value", "message"),
     [
         ("timestamp", pa.int64(), 1_700_000_000_000, "timestamp of a turn must be a time or ISO"),
         ("timestamp", pa.float64(), 1.7e9, "must be a time or ISO text of one, it is double"),
@@ -204,12 +204,12 @@ def retyped(name, kind):
         ("role", pa.int64(), 1, "role of a turn must be text, it is int64"),
     ],
 )
-def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, said):
+def test_a_field_of_another_type_is_one_sentence(tmp_path, name, kind, value, message):
     made = [{**turn, name: value} for turn in row()["conversation"]]
     file = tmp_path / "train-0.parquet"
     table = pa.Table.from_pylist([row(conversation=made)], retyped(name, kind))
     pq.write_table(table, file)
-    with pytest.raises(LogError, match=said) as refusal:
+    with pytest.raises(LogError, match=message) as refusal:
         prepare.prepare(tmp_path, file, embedder=EMBEDDER)
     assert "\n" not in str(refusal.value)
 
@@ -272,8 +272,8 @@ def test_files_that_cannot_be_a_log_are_refused_before_anything_is_written(tmp_p
         tmp_path / "empty": "empty: no shard there, neither data/train-",
     }
     (tmp_path / "empty").mkdir()
-    for source, said in cases.items():
-        with pytest.raises(LogError, match=said) as refusal:
+    for source, message in cases.items():
+        with pytest.raises(LogError, match=message) as refusal:
             prepare.prepare(tmp_path / "data", source, embedder=EMBEDDER)
         assert "\n" not in str(refusal.value)
     generate.write_shard(wrong, [row()])
@@ -410,16 +410,16 @@ def test_a_log_is_the_papers_by_its_rows_or_its_download_and_else_has_its_own_na
     folder = tmp_path / "our service"
     generate.write_shard(folder / "train-0.parquet", [row(), row(at=60, model="gpt-4-0314")])
 
-    def whose():
+    def origin_of():
         prepare.prepare(tmp_path, folder, embedder=EMBEDDER, progress=False)
         log = prepare.load_log(tmp_path)
         return log.name, log.provenance, log.proxy_note
 
-    assert whose() == ("our service", "own", "")
+    assert origin_of() == ("our service", "own", "")
     monkeypatch.setattr(prepare, "ROWS", 2)
-    assert whose() == ("WildChat-1M", "paper", "")
+    assert origin_of() == ("WildChat-1M", "paper", "")
     monkeypatch.setattr(prepare, "ROWS", 3)
-    assert whose() == ("our service", "own", "")
+    assert origin_of() == ("our service", "own", "")
     downloaded = prepare.fetch(
         "wildchat", tmp_path, folder, ("", (), None), None, lambda path: [*path.glob("*.parquet")]
     )

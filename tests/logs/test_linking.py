@@ -164,11 +164,11 @@ def test_a_user_with_many_prompts_takes_little_time_and_memory():
 
 def test_subsampling_keeps_all_longer_chains_and_the_share_asked_for():
     lengths = np.array([1] * 900 + [2] * 20 + [5] * 5)
-    kept = linking.subsample(lengths, 0.8, np.random.default_rng(0))
-    assert (lengths[kept] > 1).sum() == 25 and (lengths[kept] == 1).sum() == 100
-    assert len(set(kept.tolist())) == 125 and (np.diff(kept) > 0).all()
+    remaining = linking.subsample(lengths, 0.8, np.random.default_rng(0))
+    assert (lengths[remaining] > 1).sum() == 25 and (lengths[remaining] == 1).sum() == 100
+    assert len(set(remaining.tolist())) == 125 and (np.diff(remaining) > 0).all()
     other = linking.subsample(lengths, 0.8, np.random.default_rng(1))
-    assert set(kept.tolist()) != set(other.tolist())
+    assert set(remaining.tolist()) != set(other.tolist())
     few = linking.subsample(np.array([1, 1, 3, 3]), 0.8, np.random.default_rng(0))
     assert few.tolist() == [0, 1, 2, 3], "all singletons where there are too few"
     with pytest.raises(LogError, match="no chain has two conversations or more"):
@@ -188,11 +188,11 @@ def real(shared_data, tokens):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "among", "kept"),
+    ("tokens", "among", "remaining"),
     [(0, "open", 47), (211, "open", 47), (480, "open", 47), (490, "open", 46), (1000, "open", 45),
      (211, "adjacent", 47)],
 )  # fmt: skip
-def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, kept):
+def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, remaining):
     frame, log = real(shared_data, tokens)
     assert len(frame) == 79 and frame["chain"].n_unique() == 32
     made = linking.link_conversations(log, None, LinkingRule(1.0, among=among))
@@ -200,7 +200,7 @@ def test_what_the_rule_keeps_of_the_real_retrials(shared_data, tokens, among, ke
         set(frame["chain"][part.tolist()]) for part in np.split(made.members, made.first[1:-1])
     ]
     assert all(len(group) == 1 for group in groups), "no two groups are joined"
-    assert made.identical == kept
+    assert made.identical == remaining
 
 
 def test_a_cosine_of_the_threshold_is_enough():

@@ -226,11 +226,11 @@ def test_a_log_is_a_source_whose_runs_are_their_seeds_own(generated):
     made = make_replay(log, chains, [4, 7], 0.7, 120, 0.8)
     arrivals = log.frame["arrival"].to_numpy()[chains.members[chains.first[:-1]]]
     for seed in (7, 4):
-        kept, rounds = replaying.draw_arrivals(seed, arrivals, chains, 0.7, 120, 0.8)
+        subset, rounds = replaying.draw_arrivals(seed, arrivals, chains, 0.7, 120, 0.8)
         drawn = draw_instance(rng.run_key(seed), made, 0.7, problem=made.problem(1, 120))
         rows, arrives = np.asarray(drawn.workload.arrival_rows), np.asarray(drawn.arrivals)
         here = np.arange(rows.shape[1]) < arrives[:, None]
-        assert rows[here].tolist() == chains.first[kept].tolist()
+        assert rows[here].tolist() == chains.first[subset].tolist()
         np.testing.assert_array_equal(drawn.arrivals, np.bincount(rounds, minlength=121)[1:])
     assert (np.asarray(made.roots[0]) != np.asarray(made.roots[1])).any()
     lengths = np.diff(chains.first)
@@ -270,15 +270,15 @@ def chains_of(lengths):
 def test_roots_arrive_in_the_rounds_of_their_times():
     chains = chains_of([2] * 50 + [1] * 200)
     times = np.sort(np.random.default_rng(3).uniform(0, 1e9, 250).astype(np.int64))
-    kept, rounds = replaying.draw_arrivals(0, times, chains, 0.5, 400, 0.8)
+    subset, rounds = replaying.draw_arrivals(0, times, chains, 0.5, 400, 0.8)
     wide = (times[-1] - times[0]) / 500
     expected = np.minimum(1 + (times - times[0]) // wide, 500)
-    assert kept.tolist() == list(range(int((expected <= 400).sum())))
+    assert subset.tolist() == list(range(int((expected <= 400).sum())))
     np.testing.assert_array_equal(rounds, expected[expected <= 400])
-    rows, counts = replaying.place_arrivals(kept + 1000, rounds, 400, 8)
+    rows, counts = replaying.place_arrivals(subset + 1000, rounds, 400, 8)
     assert rows.shape == (400, 8) and counts.max() > 1
     for t in range(1, 401):
-        assert rows[t - 1, : counts[t - 1]].tolist() == (kept[rounds == t] + 1000).tolist()
+        assert rows[t - 1, : counts[t - 1]].tolist() == (subset[rounds == t] + 1000).tolist()
     with pytest.raises(LogError, match=r"horizon=501 is too long: 250 chains .* are 500 rounds"):
         replaying.draw_arrivals(0, times, chains, 0.5, 501, 0.8)
     with pytest.raises(LogError, match=r"arrival_rate=1.5 must lie in \(0, 1\]"):
@@ -289,12 +289,12 @@ def test_planted_chances_are_those_after_singletons_are_left_out(generated):
     """Of first conversations the share that is the only one is as the adjusted chances say."""
     log = prepare.load_log(generated)
     chains = prepare.link(log, LinkingRule())
-    kept = linking.subsample(chains.lengths, 0.8, np.random.default_rng(0))
-    chance = true_satisfaction(log, chains, 0.8)[chains.first[kept]]
-    single = chains.lengths[kept] == 1
+    subset = linking.subsample(chains.lengths, 0.8, np.random.default_rng(0))
+    chance = true_satisfaction(log, chains, 0.8)[chains.first[subset]]
+    single = chains.lengths[subset] == 1
     spread = np.sqrt((chance * (1 - chance)).sum())
     assert abs(single.sum() - chance.sum()) < 5 * spread
-    raw = true_satisfaction(log, chains)[chains.first[kept]]
+    raw = true_satisfaction(log, chains)[chains.first[subset]]
     assert raw.sum() - single.sum() > 5 * spread, "left as they were they would be too large"
 
 
@@ -305,11 +305,12 @@ def test_the_chances_of_first_conversations_alone_are_adjusted():
     log = SimpleNamespace(frame=pl.DataFrame({"satisfaction": planted}))
     np.testing.assert_array_equal(true_satisfaction(log, chains), planted)
     adjusted = true_satisfaction(log, chains, 0.5)
-    roots, kept = chains.first[:-1], 2 / 4  # two longer ones, so that two singles of four are kept
+    # Two longer chains, so that two of four singletons are drawn.
+    roots, subset = chains.first[:-1], 2 / 4
     others = np.setdiff1d(np.arange(9), roots)
     np.testing.assert_array_equal(adjusted[others], planted[others])
     once = planted[roots]
-    np.testing.assert_allclose(adjusted[roots], kept * once / (kept * once + 1 - once))
+    np.testing.assert_allclose(adjusted[roots], subset * once / (subset * once + 1 - once))
 
 
 def test_a_replays_load_is_conversations_a_round_of_a_run():
@@ -346,29 +347,29 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
     lengths = np.where(draw.uniform(size=400) < 0.5, 1, 4)
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     attempts = np.arange(lengths.sum()) - np.repeat(first, lengths)
-    told = np.zeros((lengths.sum(), DIM))
-    told[np.arange(len(told)), np.repeat(lengths > 1, lengths).astype(int)] = np.sqrt(0.5)
+    rows_seen = np.zeros((lengths.sum(), DIM))
+    rows_seen[np.arange(len(rows_seen)), np.repeat(lengths > 1, lengths).astype(int)] = np.sqrt(0.5)
     state = (
         np.sqrt(0.5)
         / 2
         * np.stack(
             [
-                np.ones(len(told)),
+                np.ones(len(rows_seen)),
                 attempts / (1 + attempts),
-                np.ones(len(told)),
-                np.zeros(len(told)),
+                np.ones(len(rows_seen)),
+                np.zeros(len(rows_seen)),
             ],
             1,
         )
     )
-    told[:, replaying.PROMPT_DIM :] = state
+    rows_seen[:, replaying.PROMPT_DIM :] = state
     until = np.minimum(np.arange(horizon + 1) * 7 // 10, 400)
     rounds = np.repeat(np.arange(1, horizon + 1), np.diff(until))
     roots, counts = replaying.place_arrivals(
         first[draw.permutation(400)[: len(rounds)]], rounds, horizon, 2
     )
     made = ReplaySource(
-        contexts=jnp.asarray(told, float),
+        contexts=jnp.asarray(rows_seen, float),
         left=jnp.asarray(np.repeat(lengths, lengths) - attempts, float),
         seeds=jnp.arange(seeds, dtype=jnp.int32),
         roots=jnp.asarray(np.stack([roots] * seeds), jnp.int32),
@@ -383,10 +384,10 @@ def test_acqb_learns_from_the_prompt_who_comes_back(as_in_a_study):
 
     acqb = Acqb(alpha_scale=0.1, c1=0.25)
     seeing = last_queue(acqb, made)
-    alike = np.array(told)
-    alike[:, :2] = [np.sqrt(0.5), 0]
+    flat = np.array(rows_seen)
+    flat[:, :2] = [np.sqrt(0.5), 0]
     others = {
-        "blind": last_queue(acqb, dataclasses.replace(made, contexts=jnp.asarray(alike, float))),
+        "blind": last_queue(acqb, dataclasses.replace(made, contexts=jnp.asarray(flat, float))),
         "fifo": last_queue(RankedSchedule(), made),
     }
     best = last_queue(OptimalPolicy(), made)

@@ -173,7 +173,7 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         (PerSeed([RandomRouting()] * 2), "policy p is for 2 seeds, and the sweep has 3"),
         (
@@ -199,8 +199,8 @@ def test_a_policy_may_see_contexts_of_another_dimension(dataset):
         ),
     ],
 )  # fmt: skip
-def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, said, dataset):
-    with pytest.raises(ValueError, match=said):
+def test_bad_shapes_are_refused_in_a_sentence_before_compiling(policy, message, dataset):
+    with pytest.raises(ValueError, match=message):
         build_spec({"p": policy}, dataset.queries, [0.5], SEEDS, 10)
 
 
@@ -231,8 +231,8 @@ def garbled(dataset: DatasetSource, seed: int, rows: np.ndarray) -> DatasetSourc
     probabilities = dataset.probabilities.copy()
     probabilities[rows] = noise.uniform(0.1, 0.9, (len(rows), performance.shape[1]))
     # What a router is asked about has to stay, for its answers to be compared.
-    contexts, kept = np.asarray(dataset.queries.contexts).copy(), dataset.split(seed).pool
-    others = np.setdiff1d(rows, kept)
+    contexts, remaining = np.asarray(dataset.queries.contexts).copy(), dataset.split(seed).pool
+    others = np.setdiff1d(rows, remaining)
     contexts[others] = noise.normal(size=(len(others), contexts.shape[1]))
     return dataclasses.replace(
         dataset,
@@ -332,7 +332,7 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
 ):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_router.py").write_text(OWN_ROUTER)
-    said = []
+    message = []
     for level in (1.0, 1.0, 25.0):
         (tmp_path / "own_level.py").write_text(f"LEVEL = {level}\n")
         for name in ("own_router", "own_level"):
@@ -340,8 +340,8 @@ def test_a_router_of_ones_own_is_fitted_again_when_what_it_imports_is_edited(
         importlib.invalidate_caches()
         router = importlib.import_module("own_router").Level()
         made = train_policies({"own": TrainedRouter(router)}, dataset, [5], tmp_path / "fits", 5)
-        said.append(float(made["own"].policies[0].scores[0, 0]))
-    assert said == [1.0, 1.0, 25.0]
+        message.append(float(made["own"].policies[0].scores[0, 0]))
+    assert message == [1.0, 1.0, 25.0]
     assert len(list((tmp_path / "fits").rglob("*.npy"))) == 2
 
 
@@ -561,8 +561,8 @@ def test_an_experiment_on_made_up_files_says_so_in_everything_it_shows(tmp_path)
     assert all("made-up content" in point.attrs["stand_in"] for point in points)
     assert any("made-up content" in line and "arrival rates" in line for line in console.lines)
     assert "made-up content" in (tmp_path / "results" / "tables" / f"{name}.md").read_text()
-    kept = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
-    assert len(written) == 4 and kept.count(".npy") == 4 and kept.count(".msgpack") == 2
+    remaining = [path.suffix for path in (tmp_path / "fits" / name).iterdir()]
+    assert len(written) == 4 and remaining.count(".npy") == 4 and remaining.count(".msgpack") == 2
     rates = choose_arrival_rates(
         source.dataset_source(name, tmp_path, **{"cost_rule": config.source.cost_rule}).served(2)
     )
@@ -604,15 +604,15 @@ def test_what_is_learnt_offline_goes_by_the_rows_of_each_seeds_own_pool(monkeypa
     pools = {3: np.array([4, 1]), 5: np.array([2])}
     split = lambda seed: SimpleNamespace(pool=pools[seed], offline=np.arange(9))  # noqa: E731
     data = SimpleNamespace(source=SimpleNamespace(split=split))
-    told = []
+    calls = []
     monkeypatch.setattr(
         projection, "project_rows",
-        lambda head, data, rows, label: told.append((head, rows)) or rows,
+        lambda head, data, rows, label: calls.append((head, rows)) or rows,
     )  # fmt: skip
     projected = ProjectedPolicy(Acqb(), ContrastiveConfig())
     (one, other) = projected.fit("cl", data, [5, 3], None)
     assert (one.tolist(), other.tolist()) == ([2], [4, 1])
-    assert told[0][0] == ContrastiveConfig() and list(told[0][1]) == [5, 3]
+    assert calls[0][0] == ContrastiveConfig() and list(calls[0][1]) == [5, 3]
     routed = TrainedRouter(Zero(), schedule="joint", retry="fallback").make_policy(np.eye(3))
     assert (routed.by, routed.retry, routed.recall_by) == ("row", "fallback", "row")
     assert routed.schedule == RouterPolicy(scores=np.eye(3), schedule="joint").schedule

@@ -109,8 +109,8 @@ def test_the_estimate_with_a_prior_is_the_minimiser_of_the_loss_about_theta_0(si
         picked = np.take_along_axis(
             values, np.minimum(seen.choice[served], size - 1)[:, None], axis=1
         )[:, 0]
-        apart = theta.reshape(len(last), -1) - theta_0[last]
-        return np.sum(total - chosen * picked) + 0.5 * np.sum(apart @ design * apart)
+        distinct = theta.reshape(len(last), -1) - theta_0[last]
+        return np.sum(total - chosen * picked) + 0.5 * np.sum(distinct @ design * distinct)
 
     best = scipy.optimize.minimize(loss, theta_0[last].ravel(), tol=1e-12).x
     np.testing.assert_allclose(
@@ -166,13 +166,13 @@ def test_the_estimate_stays_within_two_percent_of_alpha_with_a_prior(shared_data
 
 def test_bad_settings_of_a_warm_start_are_refused_in_a_sentence():
     problem = world(logs()[2]).problem(1, 8)
-    for changed, told in (
+    for changed, calls in (
         ({"weight": -1.0}, "weight=-1.0 must be a finite number and not negative"),
         ({"ridge": 0.0}, "ridge=0 must be above 0"),
         ({"share": 1.0}, "share=1.0 must be below 1"),
         ({"weight": "much"}, "weight=much must be a finite number"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=calls):
             WarmStart(base=Acqb(), **changed).check(problem)
     with pytest.raises(ValueError, match="disjoint"):
         WarmStart(base=Acqb()).check(problem._replace(parameters="shared"))
@@ -203,14 +203,14 @@ def test_a_prior_is_fitted_on_the_split_and_is_of_the_pool(monkeypatch):
         path=lambda seed, *_: seed,
         fit_or_load=lambda label, paths, form, fit: dict(zip(paths, fit(list(paths)), strict=True)),
     )
-    told = []
+    calls = []
 
     def fit(offline, departure, pool, weight, ridge, lambda0):
-        told.append((offline.ravel().tolist(), departure.ravel().tolist(), pool.ravel().tolist()))
+        calls.append((offline.ravel().tolist(), departure.ravel().tolist(), pool.ravel().tolist()))
         assert (weight, ridge, lambda0) == (0.1, 0.2, 0.3)
         return priors.Prior(pool, 10 * pool)
 
     monkeypatch.setattr(priors, "fit_prior", fit)
     made = priors.fit_priors("warm", priors.PriorSettings(0.1, 0.2, 0.0, None, 0.3), data, [5, 3])
-    assert told == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
+    assert calls == [([8, 11], [108, 111], [7]), ([0, 2, 9], [100, 102, 109], [1, 4])]
     assert [one.contexts.ravel().tolist() for one in made] == [[7], [1, 4]]

@@ -136,9 +136,9 @@ def test_a_row_without_a_preference_is_nobodys_negative() -> None:
     config = ContrastiveConfig(
         iota_pos=0.5, iota_neg=0.3, hidden=2, outputs=2, prompts_per_model=6, epochs=1
     )
-    alike = [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [0.5, 0.5, 0.5]]
+    flat = [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [0.5, 0.5, 0.5]]
     used = [
-        int(fit(jax.random.key(0), jnp.eye(5, 2), jnp.asarray([*alike, last]), config)[1].used[0])
+        int(fit(jax.random.key(0), jnp.eye(5, 2), jnp.asarray([*flat, last]), config)[1].used[0])
         for last in ([0.2, 0.2, 0.2], [0.0, 1.0, 0.0])
     ]
     # Then all but the flat row and the one of another taste, which is alike to nobody.

@@ -14,14 +14,14 @@ from cqbjax import datasets as ds
 def test_routerbench_csvs_equal_the_parquet_row_for_row(shared_data):
     folder = shared_data / "routerbench"
     table = ds.read_routerbench(folder)
-    twin = ds.read_compact(folder / "routerbench.parquet")
+    reread = ds.read_compact(folder / "routerbench.parquet")
     assert table.performance.shape == (3164, 11)
     for field in ("prompt_ids", "prompts", "origins", "servers"):
-        assert getattr(table, field) == getattr(twin, field)
-    np.testing.assert_array_equal(table.cost, twin.cost)
-    given = ~np.isnan(twin.performance)
-    assert (~given).sum() == 14
-    np.testing.assert_array_equal(table.performance[given], twin.performance[given])
+        assert getattr(table, field) == getattr(reread, field)
+    np.testing.assert_array_equal(table.cost, reread.cost)
+    original = ~np.isnan(reread.performance)
+    assert (~original).sum() == 14
+    np.testing.assert_array_equal(table.performance[original], reread.performance[original])
     ds.check_table(table)  # the 14 that the parquet lacks are found in the rows of the same id
     assert table.notes == ("merged 28 rows into 14 prompts of the same id",)
 
@@ -161,11 +161,11 @@ def test_a_real_pickled_frame_reads_like_the_csv(tmp_path, protocol):
     old.iloc[0, 3] = np.nan
     (tmp_path / "official.pkl").write_bytes(pickle.dumps(old, protocol=protocol))
     table = ds.read_routerbench(tmp_path / "official.pkl")
-    twin = ds.read_routerbench(tmp_path / "a.csv")
-    assert (table.prompts, table.servers) == (twin.prompts, twin.servers)
-    np.testing.assert_array_equal(table.cost, twin.cost)
+    reread = ds.read_routerbench(tmp_path / "a.csv")
+    assert (table.prompts, table.servers) == (reread.prompts, reread.servers)
+    np.testing.assert_array_equal(table.cost, reread.cost)
     assert np.isnan(table.performance[0, 0])
-    np.testing.assert_array_equal(table.performance.ravel()[1:], twin.performance.ravel()[1:])
+    np.testing.assert_array_equal(table.performance.ravel()[1:], reread.performance.ravel()[1:])
 
 
 class Hostile:

@@ -294,11 +294,11 @@ def test_chosen_k_is_the_one_of_least_cross_validated_error() -> None:
 
 def test_a_choice_at_an_end_of_its_grid_is_warned_of() -> None:
     split, _ = planted(9, n=150)
-    for router, said in (
+    for router, message_of in (
         (KNN((50, 80, 110), criterion="error"), r"k = 50 is the least of its grid \(50, 80, 110\)"),
         (UMR((1, 2, 4)), "UMR's number of clusters = 4 is the greatest of its grid"),
     ):
-        with pytest.warns(UserWarning, match=said):
+        with pytest.warns(UserWarning, match=message_of):
             router.tune(split, rho=RHO, seed=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
