@@ -12,34 +12,51 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cqbjax import results
+    from cqbjax import datasets, dynamics, env, figures, policies, results, sources, testing
     from cqbjax.core import backend
     from cqbjax.core.queueing import QueueOverflow
+    from cqbjax.engine.progress import Reporter
     from cqbjax.engine.spec import PerSeed
     from cqbjax.engine.sweep import sweep
     from cqbjax.results import summaries
 
-__version__ = "0.1.0"  # the one place; the wheel reads it here
+__version__ = "0.1.0"  # the only place; the wheel reads it here
 
-# Where each name lives: a module, or `module:name`. It is imported when it is first asked for: a
-# command starts with this package, and shows a configuration or refuses a word without JAX.
-_HOMES = {
+# The module of each name, as `module` or `module:name`. It is imported on first use: every command
+# imports this package, and prints a configuration or an error without importing JAX.
+_MODULES = {
     "PerSeed": "cqbjax.engine.spec:PerSeed",
     "QueueOverflow": "cqbjax.core.queueing:QueueOverflow",
+    "Reporter": "cqbjax.engine.progress:Reporter",
     "backend": "cqbjax.core.backend",
+    "datasets": "cqbjax.datasets",
+    "dynamics": "cqbjax.dynamics",
+    "env": "cqbjax.env",
+    "figures": "cqbjax.figures",
+    "policies": "cqbjax.policies",
     "results": "cqbjax.results",
+    "sources": "cqbjax.sources",
     "summaries": "cqbjax.results.summaries",
     "sweep": "cqbjax.engine.sweep:sweep",
+    "testing": "cqbjax.testing",
 }
 
-__all__ = ["PerSeed", "QueueOverflow", "backend", "results", "summaries", "sweep"]
+__all__ = [
+    "PerSeed", "QueueOverflow", "Reporter", "backend", "datasets", "dynamics", "env", "figures",
+    "policies", "results", "sources", "summaries", "sweep", "testing",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, once."""
-    if name not in _HOMES:
+    """Import a public name on first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, inside = _HOMES[name].partition(":")
-    home = importlib.import_module(module)
-    globals()[name] = getattr(home, inside) if inside else home
+    module_name, _, attribute = _MODULES[name].partition(":")
+    module = importlib.import_module(module_name)
+    globals()[name] = getattr(module, attribute) if attribute else module
     return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """List the public names, whether or not they have been imported."""
+    return sorted({*globals(), *__all__})

@@ -37,7 +37,7 @@ backend.compile_lowered = spy
 ways = {"one": (devices[:1], None), "eight": (devices, None), "three": (devices[:3], 2)}
 for name, (some, chunk) in ways.items():
     data = cqbjax.sweep(
-        {"acqb": Acqb(alpha_scale=0.5)}, source, arrival_rate=[0.6], seeds=7, horizon=80,
+        {"acqb": Acqb(alpha_scale=0.5)}, source, arrival_rate=[0.6], num_seeds=7, horizon=80,
         record_every=2, devices=some, chunk=chunk,
     )
     answers[name] = {key: data[key].values.tolist() for key in
